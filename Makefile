@@ -1,0 +1,52 @@
+# Needs only Python and make; everything else goes into a virtual environment here, one for each version of torch.
+#   make test TORCH=2.8.0            the suite on another torch
+#   make test ARGS="-k guard"        arguments for pytest, the demo or the benchmarks
+#   make test PYTHON=python3.13 VENV=.venv-3.13
+
+PYTHON ?= python3
+USUAL_TORCH := 2.13.0
+TORCH ?= $(USUAL_TORCH)
+VENV ?= .venv$(if $(filter-out $(USUAL_TORCH),$(TORCH)),-torch$(TORCH))
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench clean constraints
+
+demo: $(STAMP)
+	$(BIN)/otel-torchdist demo $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+# Pyright is pinned in constraints.txt, so its advice to take a newer one is no news.
+lint: export PYRIGHT_PYTHON_IGNORE_WARNINGS = true
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/uv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt \
+		--build-constraints constraints.txt torch==$(TORCH) --editable '.[demo,dev]'
+	touch $@
+
+# Takes the newest versions for all Pythons; torch and what it brings for GPUs follow TORCH instead.
+constraints: $(STAMP)
+	printf '%s\n' uv hatchling editables torch==$(TORCH) > $(VENV)/tools.in
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --all-extras --no-header --no-annotate \
+		--output-file $(VENV)/all.txt --upgrade pyproject.toml $(VENV)/tools.in
+	grep -Ev '^(torch|triton|nvidia-.*|cuda-.*|colorama)==' $(VENV)/all.txt > constraints.txt

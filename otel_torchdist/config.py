@@ -1,0 +1,195 @@
+"""The settings, read once from the environment.
+
+``Config`` is the table: for each setting its variable, what it accepts, and its default as one would write it
+in the environment. What they mean stands in ``environment_variables``. Neither torch nor OpenTelemetry is
+imported here, because ``capture`` needs the settings too.
+"""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from otel_torchdist import environment_variables as env
+from otel_torchdist.package import INSTRUMENTATION_NAME
+
+_LONGEST_MILLISECONDS = 2**31 - 1
+_PARAMETER = "parameter"
+
+_logger = logging.getLogger("otel_torchdist")
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+
+class ReaderHome(Enum):
+    """Where the tapes are read."""
+
+    THREAD = "thread"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True)
+class Accepted(Generic[T]):
+    """What a setting accepts.
+
+    Attributes:
+        wording: How a warning describes it.
+        parse: Turns stripped, non-empty text into the value; raises ValueError for what is not accepted.
+    """
+
+    wording: str
+    parse: Callable[[str], T]
+
+
+@dataclass(frozen=True)
+class Parameter(Generic[T]):
+    """A line of the table.
+
+    Attributes:
+        variable: The environment variable.
+        accepted: What it accepts.
+        default: The default, as text of the same form.
+    """
+
+    variable: str
+    accepted: Accepted[T]
+    default: str
+
+    def default_value(self) -> T:
+        """Return the default as a value."""
+        return self.accepted.parse(self.default)
+
+    def value_in(self, environ: Mapping[str, str]) -> T:
+        """Return the value that an environment gives; warn and take the default where it cannot be used."""
+        text = environ.get(self.variable, "").strip()
+        if not text:
+            return self.default_value()
+        try:
+            return self.accepted.parse(text)
+        except ValueError:
+            _logger.warning(
+                "%s=%.100r is not %s: using %s", self.variable, text, self.accepted.wording, self.default
+            )
+            return self.default_value()
+
+
+def _one_of(choices: Mapping[str, T]) -> Accepted[T]:
+    def parse(text: str) -> T:
+        if text.lower() not in choices:
+            raise ValueError(text)
+        return choices[text.lower()]
+
+    return Accepted(" or ".join(choices), parse)
+
+
+def _integer(least: int, most: int | None = None, unit: str = "") -> Accepted[int]:
+    def parse(text: str) -> int:
+        # int() alone would also take signs, underscores and the digits of other scripts.
+        if not (text.isascii() and text.isdecimal()):
+            raise ValueError(text)
+        number = int(text)
+        if number < least or (most is not None and number > most):
+            raise ValueError(text)
+        return number
+
+    limits = f"at least {least}" if most is None else f"from {least} to {most}"
+    return Accepted(f"a whole number{unit} {limits}", parse)
+
+
+def _milliseconds(least: int) -> Accepted[float]:
+    whole = _integer(least, _LONGEST_MILLISECONDS, unit=" of milliseconds")
+    return Accepted(whole.wording, lambda text: whole.parse(text) / 1000)
+
+
+def _absolute_path() -> Accepted[Path]:
+    def parse(text: str) -> Path:
+        # Ranks and agent may run in different directories and must find the same one.
+        if not os.path.isabs(text):
+            raise ValueError(text)
+        return Path(text)
+
+    return Accepted("an absolute path", parse)
+
+
+def _list_of_names() -> Accepted[frozenset[str]]:
+    def parse(text: str) -> frozenset[str]:
+        return frozenset(name.strip() for name in text.split(",")) - {""}
+
+    return Accepted("a comma-separated list", parse)
+
+
+_BOOLEAN = _one_of({"true": True, "false": False})
+_TEXT = Accepted("text", str)
+
+
+def _setting(variable: str, accepted: Accepted[T], default: str) -> T:
+    """Declare a field of ``Config``; the type checker sees the type of its value."""
+    parameter = Parameter(variable, accepted, default)
+    return dataclasses.field(default_factory=parameter.default_value, metadata={_PARAMETER: parameter})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The settings of one process.
+
+    Attributes:
+        enabled: Asked for by the environment variable; see ``switched_on``.
+        reader: Where the tapes are read.
+        stall_timeout: The age in seconds at which an open operation is stalled.
+        span_budget: Spans per second and rank.
+        tape_dir: The base directory of the tapes.
+        tape_on_disk: Whether that directory may lie outside of tmpfs.
+        tape_records: Records in a tape.
+        keep_runs: Job directories of ended runs that are kept.
+        keep_bytes: Bytes that they may take together.
+        prometheus_host: The address of ``/metrics``.
+        prometheus_port: The port of ``/metrics``; 0 for any free one.
+        sdk_disabled: OpenTelemetry is switched off as a whole.
+        disabled_instrumentations: Names of instrumentations that stay off.
+    """
+
+    enabled: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ENABLED, _BOOLEAN, "false")
+    reader: ReaderHome = _setting(
+        env.OTEL_PYTHON_TORCHDIST_READER, _one_of({home.value: home for home in ReaderHome}), "thread"
+    )
+    stall_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, _milliseconds(100), "10000")
+    span_budget: int = _setting(env.OTEL_PYTHON_TORCHDIST_SPAN_BUDGET, _integer(1), "1000")
+    tape_dir: Path = _setting(
+        env.OTEL_PYTHON_TORCHDIST_TAPE_DIR, _absolute_path(), f"/dev/shm/otel-torchdist-{os.getuid()}"
+    )
+    tape_on_disk: bool = _setting(env.OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK, _BOOLEAN, "false")
+    tape_records: int = _setting(env.OTEL_PYTHON_TORCHDIST_TAPE_RECORDS, _integer(64, 1048576), "16384")
+    keep_runs: int = _setting(env.OTEL_PYTHON_TORCHDIST_KEEP_RUNS, _integer(0), "8")
+    keep_bytes: int = _setting(
+        env.OTEL_PYTHON_TORCHDIST_KEEP_BYTES, _integer(0, unit=" of bytes"), "268435456"
+    )
+    prometheus_host: str = _setting(env.OTEL_EXPORTER_PROMETHEUS_HOST, _TEXT, "localhost")
+    prometheus_port: int = _setting(env.OTEL_EXPORTER_PROMETHEUS_PORT, _integer(0, 65535), "9464")
+    sdk_disabled: bool = _setting(env.OTEL_SDK_DISABLED, _BOOLEAN, "false")
+    disabled_instrumentations: frozenset[str] = _setting(
+        env.OTEL_PYTHON_DISABLED_INSTRUMENTATIONS, _list_of_names(), ""
+    )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Config":
+        """Read every setting; each value that cannot be used gives one warning.
+
+        Args:
+            environ: The environment; this process's own if not given.
+        """
+        source = os.environ if environ is None else environ
+        values: dict[str, Any] = {
+            field.name: field.metadata[_PARAMETER].value_in(source) for field in dataclasses.fields(cls)
+        }
+        return cls(**values)
+
+    @property
+    def switched_on(self) -> bool:
+        """Whether the environment asks for the instrumentation and nothing in it forbids it."""
+        forbidden = self.sdk_disabled or bool(self.disabled_instrumentations & {INSTRUMENTATION_NAME, "*"})
+        return self.enabled and not forbidden

@@ -1,0 +1,123 @@
+"""Every environment variable that otel_torchdist reads, and what it means: the user's reference.
+
+Booleans are true only for ``true`` (in any case). Durations are whole milliseconds. An empty value counts as
+unset. A value that cannot be used gives one warning, and the default is used instead.
+"""
+
+OTEL_PYTHON_TORCHDIST_ENABLED = "OTEL_PYTHON_TORCHDIST_ENABLED"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_ENABLED
+
+Switches the instrumentation on in every process that creates a process group, with no change of code.
+Processes that never create one (torchrun's own, DataLoader workers) stay untouched. An invalid value is
+reported by the ranks only, when they create their first process group.
+Needs torch's entry points: ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` turns this switch off too.
+Default: "false"
+"""
+
+OTEL_PYTHON_TORCHDIST_READER = "OTEL_PYTHON_TORCHDIST_READER"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_READER
+
+Where the tapes are read and turned into spans and metrics: ``thread``, in the training process, or ``agent``,
+in a process of its own that is started by hand with ``otel-torchdist agent``.
+Default: "thread"
+"""
+
+OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT = "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT
+
+The age at which an open operation is reported as stalled, in milliseconds; at least 100.
+Default: "10000"
+"""
+
+OTEL_PYTHON_TORCHDIST_SPAN_BUDGET = "OTEL_PYTHON_TORCHDIST_SPAN_BUDGET"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_SPAN_BUDGET
+
+The number of spans per second that one rank may export; at least 1. Above it whole steps are left out. The
+evidence of a stall is always exported.
+Default: "1000"
+"""
+
+OTEL_PYTHON_TORCHDIST_TAPE_DIR = "OTEL_PYTHON_TORCHDIST_TAPE_DIR"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_TAPE_DIR
+
+The base directory of the tapes, an absolute path. It must belong to the user and lie in memory (tmpfs).
+Default: "/dev/shm/otel-torchdist-<uid>"
+"""
+
+OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK = "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK
+
+Allows a base directory that is not in memory. The kernel's write-back can then hold up the training thread.
+Default: "false"
+"""
+
+OTEL_PYTHON_TORCHDIST_TAPE_RECORDS = "OTEL_PYTHON_TORCHDIST_TAPE_RECORDS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
+
+The number of records in a rank's tape, 128 bytes each; from 64 to 1048576. The oldest are overwritten.
+Default: "16384"
+"""
+
+OTEL_PYTHON_TORCHDIST_KEEP_RUNS = "OTEL_PYTHON_TORCHDIST_KEEP_RUNS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_KEEP_RUNS
+
+The number of job directories of ended runs that are kept for a later look.
+Default: "8"
+"""
+
+OTEL_PYTHON_TORCHDIST_KEEP_BYTES = "OTEL_PYTHON_TORCHDIST_KEEP_BYTES"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_KEEP_BYTES
+
+The number of bytes that job directories of ended runs may take together.
+Default: "268435456" (256 MiB)
+"""
+
+OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL = "OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+
+For tests only: errors of otel_torchdist itself are raised in the training code instead of being logged.
+Default: "false"
+"""
+
+OTEL_SDK_DISABLED = "OTEL_SDK_DISABLED"
+"""
+.. envvar:: OTEL_SDK_DISABLED
+
+OpenTelemetry's own: switches everything off.
+Default: "false"
+"""
+
+OTEL_PYTHON_DISABLED_INSTRUMENTATIONS = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
+"""
+.. envvar:: OTEL_PYTHON_DISABLED_INSTRUMENTATIONS
+
+OpenTelemetry's own: a comma-separated list of instrumentations that stay off, or ``*`` for all. The name of
+this one is ``torch_distributed``.
+Default: ""
+"""
+
+OTEL_EXPORTER_PROMETHEUS_HOST = "OTEL_EXPORTER_PROMETHEUS_HOST"
+"""
+.. envvar:: OTEL_EXPORTER_PROMETHEUS_HOST
+
+OpenTelemetry's own: the address on which ``/metrics`` is served.
+Default: "localhost"
+"""
+
+OTEL_EXPORTER_PROMETHEUS_PORT = "OTEL_EXPORTER_PROMETHEUS_PORT"
+"""
+.. envvar:: OTEL_EXPORTER_PROMETHEUS_PORT
+
+OpenTelemetry's own: the port on which ``/metrics`` is served, from 0 to 65535; 0 takes any free port.
+Default: "9464"
+"""

@@ -1,0 +1,300 @@
+"""The ``torch.backends`` entry point: what it costs when off, and when it switches on."""
+
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+
+from otel_torchdist import _guard, autoload
+from otel_torchdist.environment_variables import (
+    OTEL_PYTHON_TORCHDIST_ENABLED,
+    OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL,
+)
+from otel_torchdist.package import INSTRUMENTATION_NAME
+
+dist = pytest.importorskip("torch.distributed")
+c10d = dist.distributed_c10d
+
+LIST_OURS = "import sys; print(*sorted(name for name in sys.modules if name.startswith('otel_torchdist')))"
+ORIGINALS = {name: getattr(c10d, name) for name in ("_new_process_group_helper", "_update_default_pg")}
+
+
+class Instrumentor(types.ModuleType):
+    """Stands for ``otel_torchdist.instrumentor``: counts the calls and can act like the real one."""
+
+    def __init__(self) -> None:
+        super().__init__("otel_torchdist.instrumentor")
+        self.calls = 0
+        self.saw_a_group = False
+        self.action: Callable[[], None] = lambda: None
+
+    def switch_on_from_environment(self) -> None:
+        """Note that we were switched on, and whether a group was there already."""
+        self.calls += 1
+        self.saw_a_group = dist.is_initialized()
+        self.action()
+
+
+@pytest.fixture
+def contained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behave as in production: an error of ours is logged, the first of its place with the traceback."""
+    monkeypatch.delenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL)
+    monkeypatch.setattr(_guard, "_errors", _guard.ErrorLog())
+
+
+@pytest.fixture
+def instrumentor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Instrumentor]:
+    """Switch on by the environment, in this process, with an instrumentor that only counts."""
+    stand_in = Instrumentor()
+    monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+    monkeypatch.setenv(OTEL_PYTHON_TORCHDIST_ENABLED, "true")
+    for name, original in ORIGINALS.items():
+        monkeypatch.setattr(c10d, name, original)
+    autoload.autoload()
+    yield stand_in
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def create_group() -> None:
+    """Create a default group of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a program printed, as lines."""
+
+    out: list[str]
+    err: list[str]
+
+
+def python(code: str, **environ: str) -> Output:
+    """Run a program that imports torch as a user's would, and leave out what gloo prints by itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    out = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
+    return Output(out, done.stderr.splitlines())
+
+
+def test_entry_points() -> None:
+    """The installed distribution announces both ways in, the second under the name that users can disable."""
+    [ours] = entry_points(group="torch.backends", name="otel_torchdist")
+    assert ours.load() is autoload.autoload
+    [instrumentor] = entry_points(group="opentelemetry_instrumentor", name=INSTRUMENTATION_NAME)
+    assert instrumentor.value == "otel_torchdist.instrumentor:TorchDistInstrumentor"
+
+
+def test_off_loads_nothing() -> None:
+    """Without the switch, ``import torch`` loads nothing of ours but the entry point, and changes nothing."""
+    untouched = "assert not hasattr(c10d._new_process_group_helper, '__wrapped__')"
+    done = python(
+        f"import torch; {LIST_OURS}; import torch.distributed.distributed_c10d as c10d; {untouched}"
+    )
+    assert done == Output(out=["otel_torchdist otel_torchdist.autoload"], err=[])
+
+
+@pytest.mark.parametrize("text", ["", " ", "false", "FALSE"])
+def test_off_values(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty switch and ``false`` in any case are off: torch's creators of groups stay in place."""
+    monkeypatch.setenv(OTEL_PYTHON_TORCHDIST_ENABLED, text)
+    autoload.autoload()
+    assert {name: getattr(c10d, name) for name in ORIGINALS} == ORIGINALS
+
+
+def test_bad_value_is_silent_without_a_group() -> None:
+    """With a bad value in the switch a process without a group loads and says nothing, nor do its workers."""
+    loader = "import torch, torch.utils.data as d; list(d.DataLoader([1, 2], num_workers=1))"
+    done = python(f"{loader}; {LIST_OURS}", OTEL_PYTHON_TORCHDIST_ENABLED="1")
+    assert done == Output(out=["otel_torchdist otel_torchdist.autoload"], err=[])
+
+
+def test_bad_value_is_reported_by_a_rank() -> None:
+    """A rank with a bad value in the switch says so once, when it creates its first group, and stays off."""
+    code = """
+import torch.distributed as dist
+for _ in range(2):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
+"""
+    done = python(code, OTEL_PYTHON_TORCHDIST_ENABLED="1")
+    assert done.err == ["OTEL_PYTHON_TORCHDIST_ENABLED='1' is not true or false: using false"]
+
+
+def test_torch_without_entry_points() -> None:
+    """``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps us out altogether."""
+    done = python(
+        f"import torch; {LIST_OURS}", OTEL_PYTHON_TORCHDIST_ENABLED="true", TORCH_DEVICE_BACKEND_AUTOLOAD="0"
+    )
+    assert done == Output(out=[""], err=[])
+
+
+def test_torchrun_itself_is_untouched() -> None:
+    """Under torchrun the worker switches on with its group; torchrun's own process loads nothing of ours."""
+    worker = (
+        "import sys, types, torch.distributed as dist;"
+        "m = types.ModuleType('otel_torchdist.instrumentor');"
+        "m.switch_on_from_environment = lambda: print('worker is on', flush=True);"
+        "sys.modules[m.__name__] = m;"
+        "dist.init_process_group('gloo'); dist.destroy_process_group()"
+    )
+    arguments = ["--standalone", "--nproc-per-node=1", "--no-python", sys.executable, "-c", worker]
+    done = python(
+        f"from torch.distributed.run import main; main({arguments!r}); {LIST_OURS}",
+        OTEL_PYTHON_TORCHDIST_ENABLED="true",
+    )
+    assert done == Output(out=["worker is on", "otel_torchdist otel_torchdist.autoload"], err=[])
+
+
+def test_first_group_switches_on(instrumentor: Instrumentor) -> None:
+    """The first group switches on just before it is created; later ones find torch as it was."""
+    assert instrumentor.calls == 0
+    create_group()
+    assert (instrumentor.calls, instrumentor.saw_a_group) == (1, False)
+    assert {name: getattr(c10d, name) for name in ORIGINALS} == ORIGINALS
+    dist.new_group([0])
+    dist.destroy_process_group()
+    create_group()
+    assert instrumentor.calls == 1
+
+
+def test_device_mesh_switches_on(instrumentor: Instrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``init_device_mesh`` alone, which goes around ``dist.init_process_group``, switches on too."""
+    environ = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    mesh = dist.init_device_mesh("cpu", (1,))
+    assert mesh.size() == 1
+    assert (instrumentor.calls, instrumentor.saw_a_group) == (1, False)
+
+
+def test_ready_made_group_switches_on(instrumentor: Instrumentor) -> None:
+    """A library that makes the default group itself and only sets it switches on as well."""
+    group = dist.ProcessGroup(dist.HashStore(), 0, 1)
+    c10d._update_default_pg(group)
+    try:
+        assert (instrumentor.calls, instrumentor.saw_a_group) == (1, False)
+    finally:
+        c10d._update_default_pg(None)
+
+
+def test_capture_sees_the_first_group(instrumentor: Instrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The creator that capture puts in place while we switch on is the one that creates this very group."""
+    descriptions: list[object] = []
+
+    def capture(*args: Any, **kwargs: Any) -> Any:
+        descriptions.append(kwargs["group_desc"])
+        return ORIGINALS["_new_process_group_helper"](*args, **kwargs)
+
+    instrumentor.action = lambda: monkeypatch.setattr(c10d, "_new_process_group_helper", capture)
+    create_group()
+    assert descriptions == ["default_pg"]
+
+
+def test_foreign_wrapper_is_respected(instrumentor: Instrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else's wrapper around our stand-in stays in place and is passed once for each group."""
+    ours, calls = c10d._new_process_group_helper, 0
+
+    def foreign(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return ours(*args, **kwargs)
+
+    monkeypatch.setattr(c10d, "_new_process_group_helper", foreign)
+    create_group()
+    dist.new_group([0])
+    assert (instrumentor.calls, calls) == (1, 2)
+    assert c10d._new_process_group_helper is foreign
+
+
+def test_old_reference_still_creates(instrumentor: Instrumentor) -> None:
+    """Whoever imported the stand-in by name can go on calling it after it has left."""
+    held = c10d._update_default_pg
+    create_group()
+    group = dist.group.WORLD
+    held(group)
+    assert dist.group.WORLD is group
+    assert instrumentor.calls == 1
+
+
+def test_users_error_passes(instrumentor: Instrumentor) -> None:
+    """A mistake in creating the first group comes back to the user as torch raises it."""
+    with pytest.raises(TypeError, match="timeout"):
+        c10d._new_process_group_helper(1, 0, [], "gloo", dist.HashStore(), group_name="", timeout="soon")
+    create_group()
+    assert instrumentor.calls == 1
+
+
+@pytest.mark.usefixtures("contained")
+def test_failure_to_switch_on_is_contained(
+    instrumentor: Instrumentor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If switching on fails, the group is created all the same and the log says why."""
+
+    def fail() -> None:
+        raise RuntimeError("broken install")
+
+    instrumentor.action = fail
+    create_group()
+    assert dist.get_world_size() == 1
+    assert "broken install" in caplog.text
+
+
+@pytest.mark.usefixtures("contained")
+def test_unknown_torch_is_contained(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a torch whose creators have other names ``import torch`` goes on, and the log says why."""
+    monkeypatch.setenv(OTEL_PYTHON_TORCHDIST_ENABLED, "true")
+    monkeypatch.setitem(sys.modules, c10d.__name__, types.ModuleType(c10d.__name__))
+    autoload.autoload()
+    assert "_new_process_group_helper" in caplog.text
+
+
+def test_forked_rank_switches_on() -> None:
+    """A rank that a notebook launcher forks from a process with torch switches on; the parent does not."""
+    code = """
+import os, sys, types
+import torch.distributed as dist
+instrumentor = types.ModuleType("otel_torchdist.instrumentor")
+instrumentor.switch_on_from_environment = lambda: print("parent" if os.getpid() == parent else "child")
+sys.modules[instrumentor.__name__] = instrumentor
+parent = os.getpid()
+if os.fork() == 0:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
+    sys.exit(0)
+assert os.wait()[1] == 0
+"""
+    assert python(code, OTEL_PYTHON_TORCHDIST_ENABLED="true").out == ["child"]
+
+
+def test_late_import_of_c10d() -> None:
+    """Where ``import torch`` does not bring torch.distributed along, we wait for it without a word."""
+    code = """
+import sys, types
+from otel_torchdist.autoload import autoload
+autoload()
+instrumentor = types.ModuleType("otel_torchdist.instrumentor")
+instrumentor.switch_on_from_environment = lambda: print("on")
+sys.modules[instrumentor.__name__] = instrumentor
+import torch.distributed as dist
+print("imported")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.destroy_process_group()
+"""
+    done = python(code, OTEL_PYTHON_TORCHDIST_ENABLED="true", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert done == Output(out=["imported", "on"], err=[])
