@@ -1,0 +1,228 @@
+"""The reader: polls tapes, and hands what they say to spans, metrics and the stall watch.
+
+It lives in a thread of the training process, where it exports its own rank's tape, or in a process of its own, where
+it exports all of a node's. Of several that see the same tapes only one looks for stalls.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist import _guard
+from otel_torchdist.stall.events import Event, IncidentResolved, VerdictGiven
+from otel_torchdist.stall.reporter import StallReporter
+from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError
+from otel_torchdist.telemetry.metrics import RankMetrics
+from otel_torchdist.telemetry.metrics_otel import OTelMetrics
+from otel_torchdist.telemetry.model import LinkTarget
+from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.outputs import Outputs
+from otel_torchdist.telemetry.sampling import StepSampler
+from otel_torchdist.telemetry.spans import RankSpans
+
+SHOWN_AFTER_END_S: Final = 60.0
+"""How long the series of a rank that has ended can still be scraped."""
+FLUSH_S: Final = 5.0
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass(slots=True)
+class _Rank:
+    """One tape and what becomes of it.
+
+    Attributes:
+        tape: The tape.
+        spans: Its spans; None where another process exports them.
+        metrics: Its metrics; None likewise.
+        ended_at: Monotonic seconds at which its end was seen.
+    """
+
+    tape: TapeReader
+    spans: RankSpans | None
+    metrics: RankMetrics | None
+    ended_at: float | None = None
+
+
+class Reader:
+    """Reads any number of tapes. Not thread-safe.
+
+    Attributes:
+        metrics: The metrics of all exported tapes, for whoever serves them.
+        incidents: Verdicts given and incidents resolved by the last turn.
+    """
+
+    def __init__(self, outputs: Outputs, stall_timeout_s: float, span_budget: int) -> None:
+        """Write to `outputs`.
+
+        Args:
+            outputs: Where everything goes; closed with the reader.
+            stall_timeout_s: Age at which an open operation is stalled.
+            span_budget: Spans per second and rank.
+        """
+        self._outputs = outputs
+        self._span_budget = span_budget
+        self._ranks: dict[int, _Rank] = {}
+        self._watch = StallWatch(stall_timeout_s)
+        self._reporter = StallReporter(outputs.sink, outputs.events, self)
+        self._spans_dropped = 0
+        self.metrics = NodeMetrics(self.spans_dropped)
+        provider = outputs.meter_provider
+        self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
+        self.incidents: list[Event] = []
+
+    @property
+    def serves_metrics(self) -> bool:
+        """Whether `/metrics` is ours to serve."""
+        return self._outputs.serves_metrics
+
+    def spans_dropped(self) -> int:
+        """Spans that are gone because they could not be handed on or held back any longer."""
+        held = sum(rank.spans.dropped for rank in self._ranks.values() if rank.spans)
+        return self._spans_dropped + held + self._outputs.sink.dropped
+
+    def follow(self, tape: TapeReader, exported: bool = True) -> None:
+        """Read a tape from now on.
+
+        Args:
+            tape: The tape; owned by the reader.
+            exported: Whether its spans and metrics are ours to export. If not, it is only watched for stalls.
+        """
+        identity = tape.identity
+        spans = metrics = None
+        if exported:
+            sampler = StepSampler(self._outputs.sampler, self._span_budget, identity.rank, identity.world_size)
+            spans = RankSpans(tape, self._outputs.sink, sampler, self._outputs.links)
+            metrics = self.metrics.track(tape)
+        self._ranks[identity.nonce] = _Rank(tape, spans, metrics)
+        self._watch.follow(tape)
+
+    def knows(self, nonce: int) -> bool:
+        """Whether the tape with this nonce is being read."""
+        return nonce in self._ranks
+
+    @property
+    def tapes(self) -> list[TapeReader]:
+        """The tapes that are being read."""
+        return [rank.tape for rank in self._ranks.values()]
+
+    @property
+    def any_running(self) -> bool:
+        """Whether any tape's writer lives and has not said that it is done."""
+        return any(rank.ended_at is None for rank in self._ranks.values())
+
+    @property
+    def next_turn_s(self) -> float:
+        """Seconds until the next turn."""
+        return self._watch.next_look_s
+
+    def turn(self, looks: bool = True) -> None:
+        """Read everything that is new.
+
+        Args:
+            looks: Whether it is this reader that looks for stalls; its predecessors have stopped.
+        """
+        now_ns = time.monotonic_ns()
+        for nonce in list(self._ranks):
+            self._read(nonce, now_ns)
+        self.incidents = []
+        if looks:
+            self.incidents = self._watch.look(time.monotonic_ns())
+            self._reporter.report(self.incidents)
+            for event in self.incidents:
+                self._show(event)
+        else:
+            self._watch.stand_down()
+        for nonce, rank in list(self._ranks.items()):
+            self._retire(nonce, rank)
+
+    def _read(self, nonce: int, now_ns: int) -> None:
+        rank = self._ranks[nonce]
+        if rank.ended_at is not None:
+            return
+        try:
+            # In this order: what is written before a process lets go of its lock is read.
+            alive = rank.tape.is_alive()
+            status = rank.tape.status()
+            batch = rank.tape.poll()
+        except TapeError as error:
+            _logger.warning("a tape cannot be read any longer: %s", error)
+            self._forget(nonce)
+            return
+        self._watch.observe(nonce, batch)
+        if rank.spans is not None:
+            rank.spans.consume(batch, status, now_ns)
+        if rank.metrics is not None:
+            rank.metrics.consume(batch, status, now_ns)
+        is_over = not alive or status.state is not TapeState.RUNNING
+        if is_over and not (batch.entered or batch.ended or batch.steps):
+            rank.ended_at = time.monotonic()
+            if rank.spans is not None:
+                rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
+
+    def _retire(self, nonce: int, rank: _Rank) -> None:
+        if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
+            self._forget(nonce)
+
+    def _forget(self, nonce: int) -> None:
+        rank = self._ranks.pop(nonce)
+        self._watch.forget(nonce)
+        if rank.spans is not None:
+            rank.spans.close(time.monotonic_ns())
+            self._spans_dropped += rank.spans.dropped
+        if rank.metrics is not None:
+            self.metrics.forget(nonce)
+        rank.tape.close()
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, VerdictGiven):
+            verdict = event.verdict
+            self.metrics.set_stall(
+                StallStatus(
+                    run_id=event.incident.run,
+                    group_key=verdict.site.lane.group,
+                    operation=verdict.operation,
+                    verdict=verdict.kind.value,
+                    ranks=tuple(sorted(verdict.ranks)),
+                    coverage=f"{verdict.reporting}/{verdict.members}",
+                    trace_id=event.incident.trace_id,
+                )
+            )
+        elif isinstance(event, IncidentResolved):
+            self.metrics.clear_stall(event.incident.run)
+
+    def anchor_at(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
+        """See `stall.incident.StepTraces`."""
+        rank = self._ranks.get(nonce)
+        if rank is None or rank.spans is None:
+            return None
+        rank.spans.stalled(number)
+        return rank.spans.end_segment(now_ns)
+
+    def close(self, looks: bool = True) -> None:
+        """Read what is left, end all spans, and flush.
+
+        Args:
+            looks: As for `turn`; the end of an incident is then reported.
+        """
+        with _guard.guard("the last turn"):
+            self.turn(looks)
+        now_ns = time.monotonic_ns()
+        for rank in self._ranks.values():
+            with _guard.guard("the end of a tape"):
+                if rank.spans is not None:
+                    rank.spans.close(now_ns)
+        self._outputs.sink.shutdown(FLUSH_S)
+        if self._pushed is not None:
+            self._pushed.stop()
+        closers: tuple[Callable[[], object], ...] = self._outputs.closers
+        for close in closers:
+            with _guard.guard("closing an output"):
+                close()

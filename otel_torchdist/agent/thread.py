@@ -1,0 +1,145 @@
+"""The reader at home in a thread of the training process.
+
+It exports the tape of its own rank. Of the processes of a job on this node one, whichever takes the lock, also
+watches the other tapes for stalls. A native call that holds the GIL stops this thread as it stops every other.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from otel_torchdist import _guard
+from otel_torchdist.agent.local_tapes import LocalTapes
+from otel_torchdist.agent.reader import Reader
+from otel_torchdist.config import Config
+from otel_torchdist.tape.locks import try_lock
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.writer import TapeWriter
+from otel_torchdist.telemetry.metrics_server import MetricsServer
+from otel_torchdist.telemetry.outputs import Outputs
+from otel_torchdist.telemetry.prometheus import TorchDistCollector
+
+STOP_S = 10.0
+LOCK_NAME = "watch.lock"
+
+
+class ReaderThread:
+    """Starts with the first tape of this process."""
+
+    def __init__(self, config: Config, outputs: Callable[[], Outputs]) -> None:
+        """Prepare; `outputs` is called on the thread, for exporters take time to build.
+
+        Created before capture is: at exit, which goes backwards, the tape is finished first and then read.
+        """
+        self._config = config
+        self._outputs = outputs
+        self._new: list[TapeWriter] = []
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._election: Election | None = None
+        self._process = os.getpid()
+        atexit.register(self.stop)
+
+    def follow(self, tape: TapeWriter) -> None:
+        """Read a tape that this process has just begun."""
+        if os.getpid() != self._process:  # a rank that was forked from a rank
+            self._process = os.getpid()
+            self._thread = self._election = None
+            self._wake = threading.Event()
+        self._new.append(tape)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="otel-torchdist-reader", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Export what is left and end the thread, within ten seconds."""
+        atexit.unregister(self.stop)
+        self._stopping = True
+        self._wake.set()
+        thread = self._thread
+        if thread is not None and os.getpid() == self._process:
+            thread.join(STOP_S)
+
+    def _run(self) -> None:
+        with _guard.guard("reader"):
+            reader = Reader(self._outputs(), self._config.stall_timeout, self._config.span_budget)
+            server = self._serve(reader)
+            try:
+                while not self._stopping:
+                    self._turn(reader)
+                    self._wake.wait(reader.next_turn_s)
+                    self._wake.clear()
+                self._take_up(reader)
+            finally:
+                reader.close(looks=self._election is not None and self._election.is_won)
+                if server is not None:
+                    server.stop()
+                if self._election is not None:
+                    self._election.resign()
+
+    def _turn(self, reader: Reader) -> None:
+        with _guard.guard("reader"):
+            self._take_up(reader)
+            election = self._election
+            if election is None:
+                return
+            if election.is_won:
+                for tape in election.tapes.new(only_alive=True):
+                    reader.follow(tape, exported=False)
+            reader.turn(looks=election.is_won)
+
+    def _take_up(self, reader: Reader) -> None:
+        while self._new:
+            writer = self._new.pop(0)
+            reader.follow(TapeReader.of_writer(writer))
+            directory = writer.path.parent
+            if self._election is None or self._election.directory != directory:
+                if self._election is not None:
+                    self._election.resign()
+                self._election = Election(directory)
+            self._election.tapes.own(writer.path)
+
+    def _serve(self, reader: Reader) -> MetricsServer | None:
+        if not reader.serves_metrics:
+            return None
+        registry = CollectorRegistry()
+        registry.register(TorchDistCollector(reader.metrics.picture))
+        server = MetricsServer(self._config.prometheus_host, self._config.prometheus_port, registry)
+        return server if server.start() else None
+
+
+class Election:
+    """Decides which of a job's processes on this node watches all of their tapes for stalls.
+
+    Attributes:
+        directory: The job directory.
+        tapes: Its tapes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Stand for election in a job directory."""
+        self.directory = directory
+        self.tapes = LocalTapes(directory)
+        self._file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._won = False
+
+    @property
+    def is_won(self) -> bool:
+        """Whether this process watches; asks for the lock as long as another process has it."""
+        self._won = self._won or try_lock(self._file)
+        return self._won
+
+    def resign(self) -> None:
+        """Leave it to another process."""
+        if self._won:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+        os.close(self._file)

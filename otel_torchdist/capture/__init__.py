@@ -1,0 +1,1 @@
+"""From c10d calls to the tape. The only package that imports torch; it never imports OpenTelemetry."""

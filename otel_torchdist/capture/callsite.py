@@ -1,0 +1,67 @@
+"""Where in the user's code a call comes from: the first frame outside torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from otel_torchdist.tape.names import OTHER
+from otel_torchdist.tape.records import CallSiteName
+
+if TYPE_CHECKING:
+    from otel_torchdist.tape.names import NamesWriter
+
+MAX_FRAMES: Final = 64
+MAX_CACHED: Final = 16_384
+_LIBRARIES: Final = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+class CallSites:
+    """Finds call sites and remembers which code is the user's."""
+
+    def __init__(self, names: NamesWriter) -> None:
+        """Intern names into `names`."""
+        self._names = names
+        self._is_library: dict[CodeType, bool] = {}
+
+    def user_frame(self, frame: FrameType | None) -> FrameType | None:
+        """The first frame outside torch from `frame` on; None when there is none in reach.
+
+        A call from C++ (DDP's reducer on an autograd thread) has no Python frame.
+        """
+        is_library = self._is_library
+        for _ in range(MAX_FRAMES):
+            if frame is None:
+                return None
+            code = frame.f_code
+            library = is_library.get(code)
+            if library is None:
+                library = self._classify(code)
+            if not library:
+                return frame
+            frame = frame.f_back
+        return None
+
+    def _classify(self, code: CodeType) -> bool:
+        if len(self._is_library) >= MAX_CACHED:
+            self._is_library.clear()
+        # `contextlib` stands between torch's decorators; code without a file (`<frozen …>`) is nobody's.
+        file = code.co_filename
+        library = file.startswith((*_LIBRARIES, "<")) or file.endswith("/contextlib.py")
+        self._is_library[code] = library
+        return library
+
+    def name_of(self, code: CodeType | None, instruction: int) -> int:
+        """Name id of the line that an instruction (`f_lasti`) belongs to; `OTHER` when there is no code."""
+        if code is None:
+            return OTHER
+        function = getattr(code, "co_qualname", code.co_name)
+        return self._names.intern(CallSiteName(function, code.co_filename, _line(code, instruction)))
+
+
+def _line(code: CodeType, instruction: int) -> int:
+    lines = (line for start, end, line in code.co_lines() if start <= instruction < end)
+    return next(lines, None) or code.co_firstlineno

@@ -1,0 +1,69 @@
+"""Our kernels in torch's dispatcher: the one place that every collective passes, wherever it is called from.
+
+They sit on `BackendSelect`, which comes before any backend, and redispatch with that key removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from otel_torchdist.capture.completion import Works, make_wait_tensor
+from otel_torchdist.capture.hot_path import HotPath
+from otel_torchdist.capture.operations import OperationSchema, collective_schemas
+from otel_torchdist.capture.patches import skip_in_dynamo
+
+KEY: Final = torch._C.DispatchKey.BackendSelect
+
+
+class Dispatcher:
+    """Registers kernels for every c10d operation and takes them out again."""
+
+    def __init__(self, hot_path: HotPath, works: Works) -> None:
+        """Register.
+
+        Args:
+            hot_path: Told of every operation.
+            works: Told of every `wait_tensor`.
+        """
+        self._c10d = torch.library.Library("c10d", "IMPL")
+        self._functional = torch.library.Library("_c10d_functional", "IMPL")
+        for schema in collective_schemas():
+            self._register(self._c10d, schema.overload, _make_kernel(schema, hot_path))
+        wait_tensor = torch.ops._c10d_functional.wait_tensor.default
+        self._register(
+            self._functional, wait_tensor, make_wait_tensor(works, wait_tensor._handle.redispatch_boxed, KEY)
+        )
+
+    def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> None:
+        name = overload._schema.name.partition("::")[2]
+        overload_name = overload._schema.overload_name
+        qualified = f"{name}.{overload_name}" if overload_name else name
+        library.impl(qualified, kernel, KEY.name, with_keyset=True)
+
+    def remove(self) -> None:
+        """Take all kernels out."""
+        self._c10d._destroy()
+        self._functional._destroy()
+
+
+def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[..., Any]:
+    redispatch = operation.overload._handle.redispatch_boxed
+    enter, leave, failed = hot_path.enter, hot_path.leave, hot_path.failed
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        call = enter(operation, args)
+        if call is None:
+            return redispatch(keyset.remove(KEY), *args)
+        try:
+            result = redispatch(keyset.remove(KEY), *args)
+        except BaseException as error:
+            failed(call, error)
+            raise
+        leave(call, result, args)
+        return result
+
+    skip_in_dynamo(kernel.__code__)
+    return kernel

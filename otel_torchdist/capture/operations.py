@@ -1,0 +1,130 @@
+"""Every c10d operation, understood from its schema: which argument is the group, the tensors, the root."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+_FRIENDLY: Final = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "allgather": "all_gather",
+    "allgather_base": "all_gather_into_tensor",
+    "allgather_coalesced": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "reduce_scatter_base": "reduce_scatter_tensor",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "recv_any_source": "recv",
+}
+"""c10d's schema names, underscores stripped, to the names that `torch.distributed` gives its functions."""
+
+_NOT_SYNCHRONIZING: Final = frozenset({"broadcast", "scatter", "reduce", "gather", "send", "recv"})
+_INPUTS: Final = ("input_tensor", "input_tensors", "input", "inputs", "input_list", "tensors", "tensor")
+
+
+class Contribution(enum.Enum):
+    """How many bytes of the described tensors a rank puts into an operation."""
+
+    ALL = enum.auto()
+    NOTHING = enum.auto()
+    ROOT_ONLY = enum.auto()
+    TIMES_GROUP = enum.auto()
+    """What is described is one rank's share of the input."""
+    ROOT_TIMES_GROUP = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class OperationSchema:
+    """One c10d operation.
+
+    Attributes:
+        index: Small number of its own.
+        overload: The dispatcher's operation.
+        name: As users know it: `all_reduce`.
+        group: Index of the process group among the arguments.
+        described: Index of the tensor or list of tensors that is described; the same on every rank.
+        reduce_op: Index of the reduce op, -1 when there is none.
+        peer: Index of root, source or destination (a rank of the group), -1 when there is none.
+        tag: Index of the tag, -1 when there is none.
+        async_op: Index of the flag, -1 when there is none.
+        work: Where in the result the Work is: 0 alone, 1 in a pair, -1 nowhere.
+        point_to_point: Send or receive.
+        synchronizing: That it ended proves that every member entered it.
+        contribution: See `Contribution`.
+    """
+
+    index: int
+    overload: Any
+    name: str
+    group: int
+    described: int
+    reduce_op: int
+    peer: int
+    tag: int
+    async_op: int
+    work: int
+    point_to_point: bool
+    synchronizing: bool
+    contribution: Contribution
+
+
+def collective_schemas() -> list[OperationSchema]:
+    """Every operation that `torch.ops.c10d` registers and that takes a process group."""
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")]
+    packets = [getattr(torch.ops.c10d, name.removeprefix("c10d::").partition(".")[0]) for name in sorted(names)]
+    overloads = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    understood = [understand(index, overload) for index, overload in enumerate(dict.fromkeys(overloads))]
+    return [schema for schema in understood if schema is not None]
+
+
+def understand(index: int, overload: Any) -> OperationSchema | None:
+    """Read an operation's schema; None when it takes no process group or no tensor."""
+    schema = overload._schema
+    types = [str(argument.type) for argument in schema.arguments]
+    positions = {argument.name: position for position, argument in enumerate(schema.arguments)}
+    group = next((i for i, text in enumerate(types) if text.endswith("c10d.ProcessGroup")), None)
+    described = _described(positions, types)
+    if group is None or described is None:
+        return None
+    bare = schema.name.removeprefix("c10d::").strip("_")
+    name = _FRIENDLY.get(bare, bare)
+    returns = [str(value.type).endswith("c10d.Work") for value in schema.returns]
+    point_to_point = name in ("send", "recv")
+    return OperationSchema(
+        index=index,
+        overload=overload,
+        name=name,
+        group=group,
+        described=described,
+        reduce_op=next((i for i, text in enumerate(types) if text.endswith("c10d.ReduceOp")), -1),
+        peer=next((positions[key] for key in ("root_rank", "dst", "src") if key in positions), -1),
+        tag=positions.get("tag", -1),
+        async_op=positions.get("async_op", -1),
+        work=-1 if True not in returns else int(len(returns) > 1),
+        point_to_point=point_to_point,
+        synchronizing=name not in _NOT_SYNCHRONIZING,
+        contribution=_contribution(name),
+    )
+
+
+def _described(positions: dict[str, int], types: list[str]) -> int | None:
+    """The argument that looks alike on every rank: a flat input, or else the output (`scatter`'s input is not)."""
+    flat = [name for name, position in positions.items() if types[position] in ("Tensor", "List[Tensor]")]
+    named = next((name for name in _INPUTS if name in flat), None)
+    if named is None:
+        named = next(iter(flat), None)
+    return None if named is None else positions[named]
+
+
+def _contribution(name: str) -> Contribution:
+    if name in ("recv", "barrier", "monitored_barrier"):
+        return Contribution.NOTHING
+    if name == "broadcast":
+        return Contribution.ROOT_ONLY
+    if name == "scatter":
+        return Contribution.ROOT_TIMES_GROUP
+    return Contribution.TIMES_GROUP if name == "reduce_scatter" else Contribution.ALL

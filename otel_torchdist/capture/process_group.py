@@ -1,0 +1,157 @@
+"""Process groups: their members, their sequence, and how they are recognised from one call to the next."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed import ProcessGroup, distributed_c10d
+
+from otel_torchdist.capture.plans import Plans
+from otel_torchdist.capture.signatures import Signatures
+from otel_torchdist.tape.records import GroupName
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.completion import Call
+    from otel_torchdist.capture.recorder import Recorder
+
+
+class GroupState:
+    """A process group of this rank.
+
+    Attributes:
+        recorder: Whose tape its operations go to.
+        name: As it stands in the dictionary.
+        name_id: Its id there.
+        sequence: Collectives issued so far.
+        point_to_point: Operations so far by (source, destination, tag).
+        coalescing: Operations issued since `_start_coalescing`; None outside.
+        synchronized: Whether a collective has ended that proves that every member was there.
+        is_default: Whether it is the default group.
+    """
+
+    __slots__ = (
+        "coalescing",
+        "group_rank",
+        "is_default",
+        "name",
+        "name_id",
+        "plans",
+        "point_to_point",
+        "rank",
+        "recorder",
+        "reference",
+        "sequence",
+        "signatures",
+        "synchronized",
+    )
+
+    def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName) -> None:
+        """Learn a group that was not known before."""
+        self.recorder = recorder
+        self.name = name
+        self.name_id = recorder.tape.names.intern(name)
+        self.sequence = 0
+        self.point_to_point: Counter[tuple[int, int, int]] = Counter()
+        self.coalescing: list[Call] | None = None
+        self.synchronized = False
+        self.is_default = False
+        self.group_rank = group.rank()
+        self.rank = name.ranks[self.group_rank] if self.group_rank < len(name.ranks) else self.group_rank
+        self.reference = weakref.ref(group)
+        self.signatures = Signatures(recorder.tape.names, self._backend, group.size())
+        self.plans = Plans(self)
+
+    def _backend(self, device: str) -> str:
+        group = self.reference()
+        return "" if group is None else backend_name(group, device)
+
+    def global_rank(self, group_rank: int) -> int:
+        """Global rank of a member; -1 when there is no such member."""
+        ranks = self.name.ranks
+        return ranks[group_rank] if 0 <= group_rank < len(ranks) else -1
+
+    def count_point_to_point(self, is_send: bool, peer: int, tag: int) -> int:
+        """Count one operation among those with the same source, destination and tag; returns its place, from 1."""
+        key = (self.rank, peer, tag) if is_send else (peer, self.rank, tag)
+        self.point_to_point[key] += 1
+        return self.point_to_point[key]
+
+
+class Groups:
+    """The groups of this process, found by the identity of torch's Python object."""
+
+    def __init__(self) -> None:
+        """No group is known yet."""
+        self._states: dict[int, GroupState] = {}
+        self._before_us: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+
+    def born_before_us(self, groups: list[ProcessGroup]) -> None:
+        """Remember groups whose first collectives nobody counted: their sequence cannot be compared."""
+        self._before_us.update(groups)
+
+    def find(self, group: ProcessGroup) -> GroupState | None:
+        """The state of a known group."""
+        return self._states.get(id(group))
+
+    def learn(
+        self, recorder: Recorder, group: ProcessGroup, ranks: tuple[int, ...] | None = None, nth: int | None = None
+    ) -> GroupState:
+        """Take up a group at its creation or when it is first met in an operation.
+
+        Args:
+            recorder: Whose tape it belongs to.
+            group: The group.
+            ranks: Global ranks of its members, where the caller knows them.
+            nth: How many groups with these members came before, where it was counted already.
+        """
+        members = ranks if ranks is not None else member_ranks(group)
+        name = GroupName(
+            name=group.group_name,
+            description="" if group.group_desc == "undefined" else group.group_desc,
+            ranks=members,
+            nth=recorder.count_group(members) if nth is None else nth,
+            backend=_configured_backend(group),
+            aligned=group not in self._before_us,
+        )
+        state = GroupState(recorder, group, name)
+        identity = id(group)
+        # The object may go while C++ keeps the group; another object may then get its id.
+        weakref.finalize(group, self._forget, identity, state).atexit = False
+        self._states[identity] = state
+        return state
+
+    def _forget(self, identity: int, state: GroupState) -> None:
+        if self._states.get(identity) is state:
+            del self._states[identity]
+
+    def clear(self) -> None:
+        """Forget every group."""
+        self._states.clear()
+
+    def states(self) -> list[GroupState]:
+        """All known groups."""
+        return list(self._states.values())
+
+
+def member_ranks(group: ProcessGroup) -> tuple[int, ...]:
+    """Global ranks of a group's members by their rank in the group; as torch's books say, else 0 to size - 1."""
+    by_global: dict[int, int] | None = distributed_c10d._world.pg_group_ranks.get(group)
+    if by_global is None:
+        return tuple(range(group.size()))
+    return tuple(sorted(by_global, key=by_global.__getitem__))
+
+
+def backend_name(group: ProcessGroup, device: str) -> str:
+    """`gloo`, `nccl`, … for a device type; '' when the group has no backend for it."""
+    try:
+        return str(group._get_backend(torch.device(device)).name())
+    except (RuntimeError, ValueError):
+        return ""
+
+
+def _configured_backend(group: ProcessGroup) -> str:
+    books: Any = distributed_c10d._world.pg_map.get(group)
+    return str(books[0]) if books else ""

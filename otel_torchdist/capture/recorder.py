@@ -1,0 +1,79 @@
+"""One rank's part in one run: its tape, its step, and what is the same for all of its operations."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_torchdist.capture.callsite import CallSites
+from otel_torchdist.tape.identity import identify
+from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.writer import TapeWriter
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.process_group import GroupState
+
+_LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+
+
+class Recorder:
+    """Lives as long as a default process group does.
+
+    Attributes:
+        tape: Where it writes.
+        call_sites: Finds call sites.
+        step: Number of the step that runs.
+        default_group: State of the default group once it is known.
+    """
+
+    def __init__(self, directory: Path, rank: int, world_size: int, capacity: int) -> None:
+        """Create the tape.
+
+        Raises:
+            TapeError: There is no room, or the directory cannot be used.
+        """
+        self.tape = TapeWriter(directory, identify(rank, local_rank(), world_size, capacity))
+        self.call_sites = CallSites(self.tape.names)
+        self.step = 0
+        self.default_group: GroupState | None = None
+        self._labels: dict[str, int] = {}
+        self._group_counts: Counter[tuple[int, ...]] = Counter()
+
+    def label(self, text: str) -> int:
+        """Name id of a `record_comm` label."""
+        known = self._labels.get(text)
+        if known is not None:
+            return known
+        if len(self._labels) > 4096:
+            self._labels.clear()
+        self._labels[text] = identity = self.tape.names.intern(text)
+        return identity
+
+    def count_group(self, ranks: tuple[int, ...]) -> int:
+        """How many groups with these members came before; counts one more."""
+        nth = self._group_counts[ranks]
+        self._group_counts[ranks] += 1
+        return nth
+
+    def end_step(self, now_ns: int) -> None:
+        """The current step is over."""
+        sequence = self.default_group.sequence if self.default_group else 0
+        self.tape.step_ended(self.step, now_ns, sequence)
+        self.step += 1
+
+    def close(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
+        """Say how it ended and give the tape up."""
+        failure_name = self.tape.names.intern(failure.__qualname__) if failure else 0
+        self.tape.finish(state, failure_name)
+        self.tape.close()
+
+
+def local_rank() -> int:
+    """This process's rank on its node as its launcher says, else 0."""
+    for name in _LOCAL_RANK_VARIABLES:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return 0

@@ -1,0 +1,223 @@
+"""Capture, switched on: it owns tapes, groups and hooks, and starts and ends them with the default group."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from torch.distributed import ProcessGroup, distributed_c10d
+
+from otel_torchdist import _guard
+from otel_torchdist.capture.completion import Call, Works
+from otel_torchdist.capture.creation import follow_creation
+from otel_torchdist.capture.device import Untracked
+from otel_torchdist.capture.dispatcher import Dispatcher
+from otel_torchdist.capture.hot_path import HotPath
+from otel_torchdist.capture.patches import Patches
+from otel_torchdist.capture.process_group import Groups, GroupState
+from otel_torchdist.capture.recorder import Recorder
+from otel_torchdist.capture.run_id import RunIdAgreement
+from otel_torchdist.capture.stacks import answer_stack_request
+from otel_torchdist.capture.steps import Steps
+from otel_torchdist.capture.watch import Watch
+from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.records import TapeError
+
+_logger = logging.getLogger("otel_torchdist")
+SWEEP_LIMIT: Final = 1024
+
+
+class Capture:
+    """Records every collective of this process from `install` to `uninstall`."""
+
+    def __init__(self, directory: Callable[[], Path], capacity: int) -> None:
+        """Prepare; nothing is touched yet.
+
+        Args:
+            directory: Gives the job directory for a new tape; raises TapeError where there is none.
+            capacity: Records in a tape's ring.
+        """
+        self._directory = directory
+        self._capacity = capacity
+        self._listeners: list[Callable[[Recorder], None]] = []
+        self._patches = Patches()
+        self._groups = Groups()
+        self._steps = Steps()
+        self._watch = Watch(self._beat, self._poll)
+        self._works = Works(self._patches, self._watch.poll_soon)
+        self._hot_path = HotPath(self._groups, self._steps, self._works, Untracked(), self._meet)
+        self._dispatcher: Dispatcher | None = None
+        self._recorder: Recorder | None = None
+        self._agreement: RunIdAgreement | None = None
+        self._broken = False
+
+    def on_tape(self, listener: Callable[[Recorder], None]) -> None:
+        """Have `listener` called with every recorder whose tape has just been created."""
+        self._listeners.append(listener)
+
+    def install(self) -> None:
+        """Begin to record; groups that exist already are taken up, their sequences marked unaligned."""
+        existing = list(distributed_c10d._world.pg_map)
+        self._groups.born_before_us(existing)
+        follow_creation(self._patches, self)
+        for name in ("_start_coalescing", "_end_coalescing"):
+            self._patches.replace(ProcessGroup, name, getattr(self, "_make" + name))
+        self._steps.hook()
+        self._dispatcher = Dispatcher(self._hot_path, self._works)
+        os.register_at_fork(after_in_child=self._after_fork_in_child)
+        atexit.register(self._at_exit)
+        if distributed_c10d.is_initialized():
+            default = distributed_c10d._get_default_group()
+            self.default_group_begins(default.rank(), default.size())
+            for group in existing:
+                self._meet(group)
+            self.default_group_set(default)
+
+    def uninstall(self) -> None:
+        """Stop recording and put everything back as it was."""
+        atexit.unregister(self._at_exit)
+        if self._dispatcher is not None:
+            self._dispatcher.remove()
+        self._dispatcher = None
+        self._steps.unhook()
+        self._patches.restore()
+        self._watch.stop(timeout_s=2.0)
+        self._end_recorder(TapeState.FINISHED)
+
+    # --- groups ----------------------------------------------------------------------------------------------
+
+    def default_group_begins(self, rank: int, world_size: int) -> Recorder | None:
+        """Start a tape; the one before, if any, is over."""
+        self._end_recorder(TapeState.FINISHED)
+        if self._broken:
+            return None
+        try:
+            recorder = Recorder(self._directory(), rank, world_size, self._capacity)
+        except TapeError as error:
+            self._broken = True
+            _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
+            return None
+        self._recorder = self._steps.recorder = recorder
+        self._watch.start()
+        for listener in self._listeners:
+            with _guard.guard("new tape"):
+                listener(recorder)
+        return recorder
+
+    def current_recorder(self) -> Recorder | None:
+        """Where this rank records now."""
+        return self._recorder
+
+    def group_created(self, recorder: Recorder, group: ProcessGroup, ranks: tuple[int, ...], nth: int) -> None:
+        """Take up a group whose creation was seen."""
+        if self._groups.find(group) is None:
+            self._groups.learn(recorder, group, ranks, nth)
+
+    def default_group_set(self, group: ProcessGroup | None) -> None:
+        """Take up the default group and agree on the run's id, or end the tape."""
+        if group is None:
+            self._end_recorder(TapeState.FINISHED)
+            return
+        if self._recorder is None:  # a default group that was made elsewhere and only registered here
+            self.default_group_begins(group.rank(), group.size())
+        state = self._meet(group)
+        if self._recorder is None or state is None:
+            return
+        state.is_default = True
+        self._recorder.default_group = state
+        store: Any = distributed_c10d._world.pg_map.get(group, (None, None))[1]
+        self._agreement = RunIdAgreement(self._recorder, store)
+
+    def _meet(self, group: ProcessGroup) -> GroupState | None:
+        """A group that is first seen in an operation, or that existed before we were switched on."""
+        known = self._groups.find(group)
+        if known is not None:
+            return known
+        recorder = self._recorder
+        if recorder is None:
+            recorder = self.default_group_begins(group.rank(), group.size())
+            if recorder is None:
+                return None
+            self._agreement = RunIdAgreement(recorder, None)
+        return self._groups.learn(recorder, group)
+
+    def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
+        recorder, self._recorder = self._recorder, None
+        self._steps.recorder = None
+        self._agreement = None
+        if recorder is None:
+            return
+        self._works.sweep(SWEEP_LIMIT)
+        self._works.forget_all()
+        self._groups.clear()
+        recorder.close(state, failure)
+
+    # --- coalescing ------------------------------------------------------------------------------------------
+
+    def _make_start_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def start_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+            result = original(group, *args, **kwargs)
+            with _guard.guard("coalescing"):
+                state = self._meet(group)
+                if state is not None:
+                    state.coalescing = []
+            return result
+
+        return start_coalescing
+
+    def _make_end_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def end_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+            state = self._groups.find(group)
+            members = state.coalescing if state else None
+            if state is not None:
+                state.coalescing = None
+            work = original(group, *args, **kwargs)
+            with _guard.guard("coalescing"):
+                self._end_members(members or [], work)
+            return work
+
+        return end_coalescing
+
+    def _end_members(self, members: list[Call], work: Any) -> None:
+        on_cpu = [call for call in members if call.on_cpu]
+        self._works.follow_coalesced(on_cpu, work)
+        for call in members:
+            if not call.on_cpu:
+                self._hot_path.device.follow(call, work, ())
+
+    # --- our thread, fork, exit ------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            return
+        recorder.tape.beat()
+        self._works.sweep(SWEEP_LIMIT)
+        answer_stack_request(recorder.tape)
+        if self._agreement is not None and any(state.synchronized for state in self._groups.states()):
+            self._agreement.synchronized()
+
+    def _poll(self) -> bool:
+        return self._works.sweep(SWEEP_LIMIT) > 0
+
+    def _after_fork_in_child(self) -> None:
+        """A child is no rank until it creates a group of its own; it never writes to its parent's tape."""
+        self._recorder = self._steps.recorder = self._agreement = None
+        self._groups.clear()
+        self._works.forget_all()
+        self._watch = Watch(self._beat, self._poll)
+        self._works.on_async = self._watch.poll_soon
+
+    def _at_exit(self) -> None:
+        """Runs after an uncaught exception too: `sys.last_exc` (`last_value` before Python 3.12) tells."""
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        self._watch.stop(timeout_s=1.0)
+        state = TapeState.FAILED if error is not None else TapeState.FINISHED
+        with _guard.guard("exit"):
+            self._end_recorder(state, type(error) if error is not None else None)
+

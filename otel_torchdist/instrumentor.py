@@ -1,0 +1,127 @@
+"""Switches instrumentation on and off, the way OpenTelemetry users know.
+
+    from otel_torchdist import TorchDistInstrumentor
+
+    TorchDistInstrumentor().instrument()
+
+Spans and metrics then go to the providers given (`tracer_provider`, `meter_provider`, `logger_provider`) or else to
+the global ones. With `OTEL_PYTHON_TORCHDIST_ENABLED=true` and no change of code they go to exporters that the
+standard `OTEL_*` variables describe.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+
+from otel_torchdist import _guard
+from otel_torchdist.config import Config, ReaderHome
+from otel_torchdist.first_group import C10D, when_first_group
+from otel_torchdist.package import _instruments
+from otel_torchdist.tape.directory import base_directory, clean_up, job_directory, job_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from otel_torchdist.agent.thread import ReaderThread
+    from otel_torchdist.capture.session import Capture
+    from otel_torchdist.telemetry.outputs import Outputs
+
+
+
+class TorchDistInstrumentor(BaseInstrumentor):
+    """OpenTelemetry's instrumentor for `torch.distributed`: one in a process, however often it is created."""
+
+    _capture: Capture | None = None
+    _thread: ReaderThread | None = None
+    _cancel: Callable[[], object] | None = None
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """What must be installed."""
+        return _instruments
+
+    def _instrument(self, **kwargs: Any) -> None:
+        """Switch on, at once where torch.distributed is loaded, else with the first process group.
+
+        Args:
+            **kwargs: `tracer_provider`, `meter_provider`, `logger_provider`: where spans, metrics and stall events
+                go, the global ones by default; `config`: a `Config` in place of the environment's.
+        """
+        config = kwargs.pop("config", None) or Config.from_environment()
+        if config.sdk_disabled:
+            return
+        outputs = kwargs.pop("outputs", None) or functools.partial(_outputs_of_providers, kwargs)
+        begin = functools.partial(self._begin, config, outputs)
+        if C10D in sys.modules and hasattr(sys.modules.get("torch"), "optim"):
+            begin()
+        else:  # importing torch here would slow down every process that `opentelemetry-instrument` starts
+            self._cancel = when_first_group(begin)
+
+    def _begin(self, config: Config, outputs: Callable[[], Outputs]) -> None:
+        with _guard.guard("switching on"):
+            from otel_torchdist.capture.session import Capture
+
+            capture = Capture(functools.partial(_directory, config), config.tape_records)
+            if config.reader is ReaderHome.THREAD:
+                from otel_torchdist.agent.thread import ReaderThread
+
+                self._thread = ReaderThread(config, outputs)
+                capture.on_tape(lambda recorder: self._read(recorder.tape))
+            self._capture = capture
+            capture.install()
+
+    def _read(self, tape: Any) -> None:
+        if self._thread is not None:
+            self._thread.follow(tape)
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        """Switch off and put torch back as it was; what is recorded is exported first."""
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None:
+            cancel()
+        capture, self._capture = self._capture, None
+        thread, self._thread = self._thread, None
+        with _guard.guard("switching off"):
+            if capture is not None:
+                capture.uninstall()
+            if thread is not None:
+                thread.stop()
+
+
+def _directory(config: Config) -> Path:
+    """The job directory for a new tape; what ended runs have left beyond the bounds goes first."""
+    base = base_directory(config.tape_dir, config.tape_on_disk)
+    with _guard.guard("clean-up"):
+        clean_up(base, config.keep_runs, config.keep_bytes)
+    return job_directory(base, job_key(os.environ))
+
+
+def _outputs_of_providers(providers: dict[str, Any]) -> Outputs:
+    from otel_torchdist.telemetry.outputs import outputs_of_providers
+
+    return outputs_of_providers(
+        tracer_provider=providers.get("tracer_provider"),
+        meter_provider=providers.get("meter_provider"),
+        logger_provider=providers.get("logger_provider"),
+    )
+
+
+def _outputs_from_environment() -> Outputs:
+    from otel_torchdist.telemetry.outputs import outputs_from_environment
+
+    return outputs_from_environment()
+
+
+def switch_on_from_environment() -> None:
+    """Switch on as the environment says; called with the first process group. Never raises."""
+    with _guard.guard("switching on"):
+        config = Config.from_environment()
+        instrumentor = TorchDistInstrumentor()
+        if not config.switched_on or instrumentor.is_instrumented_by_opentelemetry:
+            return
+        instrumentor.instrument(config=config, outputs=_outputs_from_environment)

@@ -1,0 +1,149 @@
+"""Every name that users meet: spans, attributes, metrics, events. All of them are experimental until 1.0.
+
+Attributes and metrics of ours start with `torchdist`; names that OpenTelemetry already has (`error.type`, `code.*`)
+are used as they are. No units in attribute names: durations are seconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+SCOPE_NAME: Final = "otel_torchdist"
+
+# --- spans ---------------------------------------------------------------------------------------------------------
+STEP_SPAN: Final = "step (rank {rank})"
+IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
+STALL_SPAN: Final = "stall: {operation} ({verdict})"
+STALL_RANK_SPAN: Final = "rank {rank}: {state}"
+STALL_REST_SPAN: Final = "{count} more ranks"
+
+# --- attributes of operations and anchors --------------------------------------------------------------------------
+RANK: Final = "torchdist.rank"
+RUN: Final = "torchdist.run"
+GROUP_DESCRIPTION: Final = "torchdist.group.description"
+GROUP_SIZE: Final = "torchdist.group.size"
+GROUP_HASH: Final = "torchdist.group.hash"
+GROUP_RANKS: Final = "torchdist.group.ranks"
+"""On anchors only: a string for each group met in the segment, `<hash>: 0-7,16`."""
+SEQUENCE: Final = "torchdist.sequence"
+SEQUENCE_ALIGNED: Final = "torchdist.sequence.aligned"
+OPERATION: Final = "torchdist.operation"
+REDUCE_OP: Final = "torchdist.reduce_op"
+PEER: Final = "torchdist.peer"
+TAG: Final = "torchdist.tag"
+TENSOR_SHAPES: Final = "torchdist.tensor.shapes"
+"""A string a tensor: `64x128`, or `scalar` for one without dimensions."""
+TENSOR_DTYPES: Final = "torchdist.tensor.dtypes"
+TENSOR_DEVICE: Final = "torchdist.tensor.device"
+TENSOR_COUNT: Final = "torchdist.tensor.count"
+MESSAGE_SIZE: Final = "torchdist.message.size"
+ASYNC: Final = "torchdist.async"
+STEP: Final = "torchdist.step"
+"""The step in which the operation was entered; its span is in the trace of the step in which it ended."""
+STEP_SEGMENT: Final = "torchdist.step.segment"
+STEP_SEGMENT_END: Final = "torchdist.step.segment.end"
+"""Why the segment ends: `step`, `stall`, `time`, `size`, `lost` (the step's own end was not recorded) or `close`."""
+WORLD_SIZE: Final = "torchdist.world_size"
+HOST_NAME: Final = "host.name"
+PROCESS_PID: Final = "process.pid"
+SYNC_DURATION: Final = "torchdist.sync.duration"
+CALLER: Final = "torchdist.caller"
+COMPLETION: Final = "torchdist.completion"
+"""How the end is known: `call`, `wait`, `poll`, `untracked`, `abandoned`, `failed`, or `unknown` (still open)."""
+COMPLETION_RESOLUTION: Final = "torchdist.completion.resolution"
+CODE_FUNCTION: Final = "code.function.name"
+CODE_FILE: Final = "code.file.path"
+CODE_LINE: Final = "code.line.number"
+CODE_STACKTRACE: Final = "code.stacktrace"
+ERROR_TYPE: Final = "error.type"
+
+# --- attributes of a stall -----------------------------------------------------------------------------------------
+STALLED: Final = "torchdist.stalled"
+VERDICT: Final = "torchdist.verdict"
+VERDICT_RANKS: Final = "torchdist.ranks"
+VERDICT_COVERAGE: Final = "torchdist.coverage"
+STALL_AGE: Final = "torchdist.stall.age"
+STALL_EPOCH: Final = "torchdist.stall.epoch"
+STALL_RESOLVED: Final = "torchdist.stall.resolved"
+STALL_TRACE_ID: Final = "torchdist.stall.trace_id"
+
+# --- events (OpenTelemetry log records) ----------------------------------------------------------------------------
+STALL_EVENT: Final = "torchdist.stall"
+STALL_RESOLVED_EVENT: Final = "torchdist.stall.resolved"
+
+# --- metrics: their Prometheus names -------------------------------------------------------------------------------
+OPERATIONS_IN_FLIGHT: Final = "torchdist_operations_in_flight"
+OPERATION_OLDEST_AGE: Final = "torchdist_operation_oldest_age_seconds"
+OPERATIONS: Final = "torchdist_operations_total"
+OPERATION_DURATION: Final = "torchdist_operation_duration_seconds"
+TIMED_OPERATIONS: Final = "torchdist_timed_operations_total"
+TIMED_OPERATION_SECONDS: Final = "torchdist_timed_operation_seconds_total"
+MESSAGE_BYTES: Final = "torchdist_message_bytes_total"
+LAST_STARTED_SEQUENCE: Final = "torchdist_last_started_sequence"
+LAST_COMPLETED_SEQUENCE: Final = "torchdist_last_completed_sequence"
+STEP_DURATION: Final = "torchdist_step_duration_seconds"
+TIMED_STEPS: Final = "torchdist_timed_steps_total"
+TIMED_STEP_SECONDS: Final = "torchdist_timed_step_seconds_total"
+STALLED_METRIC: Final = "torchdist_stalled"
+STALL_INFO: Final = "torchdist_stall_info"
+GROUP_INFO: Final = "torchdist_group_info"
+GROUPS_FOLDED: Final = "torchdist_groups_folded_total"
+OVERHEAD: Final = "torchdist_overhead_seconds_total"
+RECORDS_LOST: Final = "torchdist_records_lost_total"
+SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
+UP: Final = "torchdist_up"
+
+OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
+    OPERATIONS_IN_FLIGHT: "torchdist.operations.in_flight",
+    OPERATION_OLDEST_AGE: "torchdist.operation.oldest_age",
+    OPERATIONS: "torchdist.operations",
+    OPERATION_DURATION: "torchdist.operation.duration",
+    TIMED_OPERATIONS: "torchdist.timed_operations",
+    TIMED_OPERATION_SECONDS: "torchdist.timed_operation",
+    MESSAGE_BYTES: "torchdist.message",
+    LAST_STARTED_SEQUENCE: "torchdist.last_started_sequence",
+    LAST_COMPLETED_SEQUENCE: "torchdist.last_completed_sequence",
+    STEP_DURATION: "torchdist.step.duration",
+    TIMED_STEPS: "torchdist.timed_steps",
+    TIMED_STEP_SECONDS: "torchdist.timed_step",
+    STALLED_METRIC: "torchdist.stalled",
+    STALL_INFO: "torchdist.stall.info",
+    GROUP_INFO: "torchdist.group.info",
+    GROUPS_FOLDED: "torchdist.groups.folded",
+    OVERHEAD: "torchdist.overhead",
+    RECORDS_LOST: "torchdist.records.lost",
+    SPANS_DROPPED: "torchdist.spans.dropped",
+    UP: "torchdist.up",
+}
+"""Without unit and `_total`: OpenTelemetry's rules for Prometheus make the names above of these."""
+
+# --- labels of metrics, and the attributes that stand for them in OpenTelemetry ------------------------------------
+LABEL_RUN: Final = "run"
+LABEL_RANK: Final = "rank"
+LABEL_GROUP: Final = "group"
+LABEL_OPERATION: Final = "operation"
+LABEL_DESCRIPTION: Final = "description"
+LABEL_SIZE: Final = "size"
+LABEL_VERDICT: Final = "verdict"
+LABEL_RANKS: Final = "ranks"
+LABEL_COVERAGE: Final = "coverage"
+LABEL_TRACE_ID: Final = "trace_id"
+
+OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
+    LABEL_RUN: RUN,
+    LABEL_RANK: RANK,
+    LABEL_GROUP: GROUP_HASH,
+    LABEL_OPERATION: OPERATION,
+    LABEL_DESCRIPTION: GROUP_DESCRIPTION,
+    LABEL_SIZE: GROUP_SIZE,
+    LABEL_VERDICT: VERDICT,
+    LABEL_RANKS: VERDICT_RANKS,
+    LABEL_COVERAGE: VERDICT_COVERAGE,
+    LABEL_TRACE_ID: STALL_TRACE_ID,
+}
+
+OTHER: Final = "other"
+"""The label of a group or operation that is not known, or is one too many."""
+RENDEZVOUS: Final = "rendezvous"
+"""The operation of creating a group."""

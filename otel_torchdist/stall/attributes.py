@@ -1,0 +1,84 @@
+"""Attributes of what belongs to a stall: markers, the bars of an incident, log events."""
+
+from __future__ import annotations
+
+from opentelemetry.util.types import AttributeValue
+
+from otel_torchdist import semconv
+from otel_torchdist.stall.places import Place, Source
+from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.world import GroupView, OperationView, RankView, Site
+from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.telemetry.rank_ranges import compress_ranks
+from otel_torchdist.telemetry.run_label import run_label
+
+Attributes = dict[str, AttributeValue]
+
+
+def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
+    """What a verdict says, and about which operation."""
+    found: Attributes = {
+        semconv.STALLED: True,
+        semconv.RUN: run_label(run),
+        semconv.VERDICT: verdict.kind.value,
+        semconv.VERDICT_COVERAGE: f"{verdict.reporting}/{verdict.members}",
+        semconv.STALL_AGE: age_s,
+    }
+    if verdict.ranks:
+        found[semconv.VERDICT_RANKS] = compress_ranks(verdict.ranks)
+    return found | _of_site(verdict.operation, verdict.group, verdict.site)
+
+
+def of_operation(view: RankView, operation: OperationView) -> Attributes:
+    """An operation as its own span will show it, as far as it is known while it is open."""
+    record = operation.record
+    found = _of_site(operation.name, operation.group, operation.site)
+    found[semconv.RANK] = view.rank
+    found[semconv.STEP] = record.step
+    found[semconv.MESSAGE_SIZE] = record.message_bytes
+    if record.peer >= 0:
+        found[semconv.PEER] = record.peer
+    signature = operation.signature
+    if signature is not None and signature.tensors:
+        found[semconv.TENSOR_SHAPES] = ["x".join(map(str, shape)) or "scalar" for shape in signature.shapes]
+        found[semconv.TENSOR_DTYPES] = list(signature.dtypes)
+    if signature is not None and signature.reduce_op:
+        found[semconv.REDUCE_OP] = signature.reduce_op
+    if operation.label:
+        found[semconv.CALLER] = operation.label
+    return found | _of_frame(operation.call_site)
+
+
+def of_place(place: Place) -> Attributes:
+    """Where a rank is; of one that has moved on since its last operation, no line is claimed."""
+    if place.source is Source.LAST_OPERATION:
+        return {}
+    found = _of_frame(place.frame)
+    if place.stacktrace:
+        found[semconv.CODE_STACKTRACE] = place.stacktrace
+    return found
+
+
+def _of_site(operation: str, group: GroupView | None, site: Site) -> Attributes:
+    found: Attributes = {semconv.OPERATION: operation, semconv.SEQUENCE: site.sequence}
+    if site.lane.is_point_to_point:
+        found[semconv.TAG] = site.lane.tag
+    if group is None:
+        return found
+    found[semconv.GROUP_HASH] = group.key
+    found[semconv.GROUP_SIZE] = len(group.members)
+    if group.name.description:
+        found[semconv.GROUP_DESCRIPTION] = group.name.description
+    if not group.name.aligned:
+        found[semconv.SEQUENCE_ALIGNED] = False
+    return found
+
+
+def _of_frame(frame: CallSiteName | None) -> Attributes:
+    if frame is None:
+        return {}
+    return {
+        semconv.CODE_FUNCTION: frame.function,
+        semconv.CODE_FILE: frame.file,
+        semconv.CODE_LINE: frame.line,
+    }

@@ -1,0 +1,52 @@
+"""The stall detector: pictures in, events out. A pure state machine; time comes with the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.stall.events import Event
+from otel_torchdist.stall.run_watch import RunWatch
+from otel_torchdist.stall.world import WorldSnapshot
+
+LOOK_S: Final = 0.25
+HURRIED_LOOK_S: Final = 0.05
+"""While ranks have been asked for their stacks."""
+
+
+class Detector:
+    """Watches every run of which it is shown pictures."""
+
+    def __init__(self, threshold_s: float, watching_since_ns: int) -> None:
+        """Begin to watch.
+
+        Args:
+            threshold_s: Age in seconds at which an open operation is stalled.
+            watching_since_ns: Monotonic time from which on nobody else has watched these runs.
+        """
+        self._threshold_ns = round(threshold_s * 1e9)
+        self._watching_since_ns = watching_since_ns
+        self._looked_ns = watching_since_ns
+        self._runs: dict[int, RunWatch] = {}
+
+    @property
+    def next_look_s(self) -> float:
+        """When to look again at the latest, in seconds."""
+        return HURRIED_LOOK_S if any(run.is_hurried for run in self._runs.values()) else LOOK_S
+
+    def look(self, worlds: Iterable[WorldSnapshot]) -> list[Event]:
+        """Take in the newest picture of every run that is there."""
+        events: list[Event] = []
+        seen: set[int] = set()
+        for world in worlds:
+            seen.add(world.run)
+            watch = self._runs.get(world.run)
+            if watch is None:
+                watch = self._runs[world.run] = RunWatch(self._threshold_ns, self._watching_since_ns)
+            events += watch.look(world)
+            self._looked_ns = world.taken_ns
+        for run in self._runs.keys() - seen:
+            events += self._runs.pop(run).lose_sight()
+            # Should its tapes come back, what was told of it before is not remembered.
+            self._watching_since_ns = self._looked_ns
+        return events

@@ -1,0 +1,140 @@
+"""What the detector has to say, as data."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.waits import Wait
+from otel_torchdist.stall.world import WorldSnapshot
+from otel_torchdist.telemetry.ids import stall_span_id, stall_trace_id
+from otel_torchdist.telemetry.model import LinkTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """The name of a run's incident: the same for whichever process watches the run.
+
+    Attributes:
+        run: 128-bit id of the run.
+        name: The operation with the longest wait when the incident began.
+    """
+
+    run: int
+    name: str
+
+    @property
+    def trace_id(self) -> int:
+        """Its trace."""
+        return stall_trace_id(self.run, self.name)
+
+    def root(self, epoch: int) -> LinkTarget:
+        """The root span of what was said in one epoch."""
+        return LinkTarget(self.trace_id, self.bar(epoch, "root"))
+
+    def bar(self, epoch: int, bar: str) -> int:
+        """The id of one bar of an epoch."""
+        return stall_span_id(self.run, self.name, epoch, bar)
+
+
+class Occasion(enum.Enum):
+    """Why a verdict is given now."""
+
+    OPENED = "opened"
+    CHANGED = "changed"
+    GROWN = "grown"
+    """It holds, at twice the age."""
+
+
+class Outcome(enum.Enum):
+    """How an incident ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """The operation raised."""
+    RANKS_ENDED = "ranks ended"
+    """All ranks that waited are gone."""
+    OUT_OF_SIGHT = "out of sight"
+    """Its tapes are gone, or its records were lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class StacksWanted:
+    """The ranks that write these tapes should be asked where they are."""
+
+    nonces: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerDue:
+    """A stalled operation has reached the threshold, or twice the age of its last marker.
+
+    Attributes:
+        wait: The rank and the operation.
+        nth: Number of this marker among those of the operation; only ever grows.
+        verdict: The cause, which may lie in another operation.
+        incident: The incident to which it belongs.
+        epoch: The newest epoch of the incident, or the one that is about to be told.
+        world: The picture.
+    """
+
+    wait: Wait
+    nth: int
+    verdict: Verdict
+    incident: Incident
+    epoch: int
+    world: WorldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictGiven:
+    """The verdict on a run's incident.
+
+    Attributes:
+        occasion: Why now.
+        incident: The incident.
+        epoch: Its number among what was said about the incident; only ever grows.
+        epoch_before: The one before; None for the first.
+        verdict: With places.
+        world: The picture.
+    """
+
+    occasion: Occasion
+    incident: Incident
+    epoch: int
+    epoch_before: int | None
+    verdict: Verdict
+    world: WorldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentResolved:
+    """An incident is over.
+
+    Attributes:
+        outcome: How it ended.
+        incident: The incident.
+        epoch: As in `VerdictGiven`.
+        epoch_before: As in `VerdictGiven`.
+        verdict: The last one.
+        world: The picture; the last one with the run in it, when its tapes are gone.
+        ended_ns: Monotonic time.
+    """
+
+    outcome: Outcome
+    incident: Incident
+    epoch: int
+    epoch_before: int
+    verdict: Verdict
+    world: WorldSnapshot
+    ended_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        """From the first wait to the end."""
+        return self.ended_ns - self.verdict.since_ns
+
+
+Event: TypeAlias = StacksWanted | MarkerDue | VerdictGiven | IncidentResolved

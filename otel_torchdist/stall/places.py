@@ -1,0 +1,65 @@
+"""Where one rank is in its code, as far as is known: its stack, else what its tape says."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.stall.frames import stack_text, thread_to_show, user_frame
+from otel_torchdist.stall.world import OperationView, RankView
+from otel_torchdist.tape.records import CallSiteName
+
+HEARTBEAT_LATE_NS: Final = 3_000_000_000
+"""It beats once a second; when it is this late, the process's Python threads do not run."""
+
+
+class Source(enum.Enum):
+    """How a place is known."""
+
+    STACK = "stack"
+    """The rank's own thread wrote its stack when it was asked."""
+    OPEN_OPERATION = "open operation"
+    """Where it called the operation that it is in."""
+    LAST_OPERATION = "last operation"
+    """Where it called the operation that ended last; it has moved on since."""
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is.
+
+    Attributes:
+        source: How this is known.
+        frame: The line of its code; None when there is none.
+        operation: The operation that `frame` called; '' when the frame comes from a stack.
+        stacktrace: Its whole stack as text, or ''.
+        frozen_for_ns: How long its Python threads have not run; None when they run or are gone.
+    """
+
+    source: Source
+    frame: CallSiteName | None
+    operation: str = ""
+    stacktrace: str = ""
+    frozen_for_ns: int | None = None
+
+
+def place_of(view: RankView, operation: OperationView | None) -> Place:
+    """Where a rank is.
+
+    Args:
+        view: The rank.
+        operation: The open operation of interest that it is in, if any.
+    """
+    inside = operation or next((candidate for candidate in view.open if candidate.record.is_blocking), None)
+    if view.alive and view.stacks is not None and view.stacks.threads:
+        thread = thread_to_show(view.stacks.threads, inside.record.thread if inside else None)
+        if thread is not None and thread.frames:
+            return Place(Source.STACK, user_frame(thread.frames), stacktrace=stack_text(thread.frames))
+    frozen_for_ns = view.heartbeat_age_ns if view.alive and view.heartbeat_age_ns > HEARTBEAT_LATE_NS else None
+    if inside is not None:
+        return Place(Source.OPEN_OPERATION, inside.call_site, inside.name, frozen_for_ns=frozen_for_ns)
+    if view.last is not None:
+        return Place(Source.LAST_OPERATION, view.last.call_site, view.last.name, frozen_for_ns=frozen_for_ns)
+    return Place(Source.NOTHING, None, frozen_for_ns=frozen_for_ns)

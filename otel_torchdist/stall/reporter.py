@@ -1,0 +1,78 @@
+"""Tells the world of a stall, in every way at once: spans, a log event, a line in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from opentelemetry._logs import Logger, SeverityNumber
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
+from otel_torchdist import semconv
+from otel_torchdist.stall import attributes
+from otel_torchdist.stall.events import Event, Incident, IncidentResolved, MarkerDue, Outcome, VerdictGiven
+from otel_torchdist.stall.incident import NoStepTraces, StepTraces, incident_spans, marker_span, resolution_spans
+from otel_torchdist.stall.sentence import resolution, sentence
+from otel_torchdist.telemetry.model import FinishedSpan, SpanSink
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class StallReporter:
+    """Turns events into spans and logs."""
+
+    def __init__(self, sink: SpanSink, events: Logger, traces: StepTraces | None = None) -> None:
+        """Report.
+
+        Args:
+            sink: Takes the spans, all of them urgent.
+            events: Takes the log events.
+            traces: Gives markers their place in the traces of steps; where there is none they are roots there.
+        """
+        self._sink = sink
+        self._events = events
+        self._traces = traces or NoStepTraces()
+
+    def report(self, events: Iterable[Event]) -> None:
+        """Report everything that one look has found."""
+        found = list(events)
+        markers = [marker_span(event, self._traces) for event in found if isinstance(event, MarkerDue)]
+        if markers:
+            self._sink.emit(markers, urgent=True)
+        for event in found:
+            if isinstance(event, VerdictGiven):
+                self._report_verdict(event)
+            elif isinstance(event, IncidentResolved):
+                self._report_end(event)
+
+    def _report_verdict(self, event: VerdictGiven) -> None:
+        spans = incident_spans(event)
+        self._sink.emit(spans, urgent=True)
+        verdict = event.verdict
+        age_ns = event.world.taken_ns - verdict.since_ns
+        text = sentence(verdict, age_ns / 1e9)
+        _logger.warning("stall: %s (trace %032x)", text, event.incident.trace_id)
+        self._emit(semconv.STALL_EVENT, SeverityNumber.ERROR, text, event.incident, spans[0])
+
+    def _report_end(self, event: IncidentResolved) -> None:
+        spans = resolution_spans(event)
+        self._sink.emit(spans, urgent=True)
+        text = resolution(event.verdict, event.outcome, event.length_ns)
+        _logger.warning("stall over: %s (trace %032x)", text, event.incident.trace_id)
+        is_well = event.outcome is Outcome.COMPLETED
+        severity = SeverityNumber.INFO if is_well else SeverityNumber.ERROR
+        self._emit(semconv.STALL_RESOLVED_EVENT, severity, text, event.incident, spans[0])
+
+    def _emit(self, name: str, severity: SeverityNumber, body: str, incident: Incident, root: FinishedSpan) -> None:
+        context = SpanContext(root.trace_id, root.span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        found: attributes.Attributes = {**root.attributes, semconv.STALL_TRACE_ID: f"{incident.trace_id:032x}"}
+        self._events.emit(
+            timestamp=root.end_ns,
+            observed_timestamp=root.end_ns,
+            context=set_span_in_context(NonRecordingSpan(context)),
+            severity_number=severity,
+            severity_text=severity.name,
+            body=body,
+            attributes=found,
+            event_name=name,
+        )

@@ -1,0 +1,64 @@
+"""Finds among all stalled operations of a run the one that holds up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.stall.verdict import Judge, Verdict, VerdictKind, urgency
+from otel_torchdist.stall.waits import Wait, left_behind
+from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
+
+MAX_CANDIDATES: Final = 64
+
+
+class RootFinder:
+    """Remembers of one run only what a single picture does not show: who was alive when, and deaths told."""
+
+    def __init__(self, threshold_ns: int) -> None:
+        """Operations that all have entered are stuck after `threshold_ns`."""
+        self._threshold_ns = threshold_ns
+        self._alive_at: dict[int, int] = {}
+        self._death_told = False
+
+    def death_told(self) -> None:
+        """A verdict `dead` has been given: the deaths that follow are its consequences."""
+        self._death_told = True
+
+    def find(self, world: WorldSnapshot, stalled: list[Wait], current: Verdict | None) -> Verdict | None:
+        """The verdict on the operation that holds up all others, as far as the records show.
+
+        Args:
+            world: The picture.
+            stalled: Waits beyond the threshold, the longest first.
+            current: The verdict that was given last on an incident that is still on.
+
+        Returns:
+            None when nothing stalls, or when the root has all its ranks and is about to end.
+        """
+        deaths = set[Site]() if self._death_told else left_behind(world, self._alive_at)
+        self._alive_at.update({rank: world.taken_ns for rank, view in world.ranks.items() if view.alive})
+        if not stalled and not deaths and current is None:
+            return None
+        judge = Judge(world, self._threshold_ns)
+        kept = judge.verdict_on(current.site) if current is not None else None
+        if current is not None and kept is None:
+            return None
+        verdicts = [kept, *(judge.verdict_on(site) for site in _first_of_each_lane(stalled))]
+        verdicts += [dead for site in deaths if (dead := judge.verdict_on(site)) and dead.kind is VerdictKind.DEAD]
+        best = min((verdict for verdict in verdicts if verdict is not None), key=urgency, default=None)
+        if current is None or kept is None or best is None:
+            return best
+        # Among equals the one that was told stays.
+        return kept if kept.site == current.site and kept.kind is best.kind else best
+
+
+def _first_of_each_lane(stalled: Iterable[Wait]) -> list[Site]:
+    """In a lane only the first operation can be a cause; what comes after waits for that."""
+    first: dict[Lane, Site] = {}
+    for wait in stalled:
+        site = wait.operation.site
+        if site.lane not in first and len(first) == MAX_CANDIDATES:
+            break
+        first[site.lane] = min(first.get(site.lane, site), site)
+    return list(first.values())

@@ -1,0 +1,252 @@
+"""The stall of one run: from the first wait beyond the threshold to the end of the root operation.
+
+There is one incident at a time. Its root is the operation at which the search for the cause ends; other operations
+that stall meanwhile are its consequences and show as markers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.stall.events import (
+    Event,
+    Incident,
+    IncidentResolved,
+    MarkerDue,
+    Occasion,
+    Outcome,
+    StacksWanted,
+    VerdictGiven,
+)
+from otel_torchdist.stall.markers import MarkerClock, next_doubling
+from otel_torchdist.stall.numbering import Numbering
+from otel_torchdist.stall.root_finder import RootFinder
+from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
+from otel_torchdist.stall.waits import Wait, waits_of
+from otel_torchdist.stall.world import RankView, Site, WorldSnapshot
+from otel_torchdist.telemetry.ids import lone_run_id
+
+STACK_PATIENCE_NS: Final = 1_500_000_000
+"""How long after the threshold a verdict waits for stacks."""
+USUAL_LOOK_NS: Final = 250_000_000
+CHANGE_SETTLES_NS: Final = 1_000_000_000
+"""A changed verdict must have held for this long: ranks that come in one after the other are one change."""
+MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A verdict that waits for the stacks of the ranks in it."""
+
+    occasion: Occasion
+    verdict: Verdict
+    asked: frozenset[int]
+    began_ns: int
+    not_before_ns: int
+    deadline_ns: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """The incident that is on."""
+
+    verdict: Verdict
+    told_ns: int
+    changes: int = 0
+
+
+class RunWatch:
+    """Watches one run. Pure: looks at pictures, keeps its own state, says what happened."""
+
+    def __init__(self, threshold_ns: int, watching_since_ns: int) -> None:
+        """Watch with a threshold; see `Numbering` for `watching_since_ns`."""
+        self._threshold_ns = threshold_ns
+        self._markers = MarkerClock(threshold_ns, watching_since_ns)
+        self._epochs: Numbering[Incident] = Numbering(watching_since_ns)
+        self._incident: Incident | None = None
+        self._first_epoch = 1
+        self._open: _Open | None = None
+        self._pending: _Pending | None = None
+        self._spared: dict[tuple[int, int], int] = {}
+        self._roots = RootFinder(threshold_ns)
+        self._world: WorldSnapshot | None = None
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether answers are awaited, so that the next look should come soon."""
+        return self._pending is not None
+
+    def look(self, world: WorldSnapshot) -> list[Event]:
+        """Take in a new picture of the run."""
+        events: list[Event] = []
+        waits = waits_of(world)
+        if self._open is not None and not _is_waited_for(waits, self._open.verdict.site):
+            events.append(self._resolve(world, _outcome(world, self._open.verdict)))
+            # What waited behind it gets the time to go on before it counts as a stall of its own.
+            self._spared = {wait.key: world.taken_ns for wait in waits}
+        stalled = [wait for wait in waits if self._age_ns(wait, world) >= self._threshold_ns]
+        verdict = self._roots.find(world, stalled, self._open.verdict if self._open is not None else None)
+        if verdict is None:
+            self._drop_pending()
+        else:
+            events += self._advance(world, verdict, stalled)
+            events += self._marker_events(world, verdict, stalled)
+        self._markers.forget_all_but(waits)
+        self._remember(world, waits)
+        return events
+
+    def lose_sight(self) -> list[Event]:
+        """The run's tapes are gone, or belong to another run now."""
+        if self._open is None or self._world is None:
+            return []
+        return [self._resolve(self._world, Outcome.OUT_OF_SIGHT)]
+
+    def _remember(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
+        self._world = world
+        self._spared = {wait.key: self._spared[wait.key] for wait in waits if wait.key in self._spared}
+
+    def _age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
+        """For how long a wait has counted."""
+        return world.taken_ns - max(wait.since_ns, self._spared.get(wait.key, 0))
+
+    # --- the incident -----------------------------------------------------------------------------------------
+
+    def _advance(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
+        """Move the incident on: ask for stacks, wait for them, give the verdict."""
+        occasion = self._occasion(verdict, world.taken_ns)
+        if occasion is None:
+            self._pending = None
+            return []
+        if self._open is None and self._incident is None:
+            self._name_incident(world, verdict, stalled)
+        events: list[Event] = []
+        pending = self._pending
+        if pending is None or pending.occasion is not occasion or not pending.verdict.says_the_same_as(verdict):
+            pending = self._pending = self._begin(occasion, verdict, world, stalled)
+            if pending.asked:
+                events.append(StacksWanted(pending.asked))
+        if _is_ready(pending, world):
+            events.append(self._give(occasion, locate(world, verdict), world))
+        return events
+
+    def _occasion(self, verdict: Verdict, now_ns: int) -> Occasion | None:
+        opened = self._open
+        if opened is None:
+            return Occasion.OPENED
+        if not opened.verdict.says_the_same_as(verdict):
+            pause_ns = min(CHANGE_SETTLES_NS << opened.changes, MAX_CHANGE_PAUSE_NS) if opened.changes else 0
+            return Occasion.CHANGED if now_ns - opened.told_ns >= pause_ns else None
+        told_age_ns = opened.told_ns - opened.verdict.since_ns
+        due_ns = next_doubling(self._threshold_ns, told_age_ns)
+        return Occasion.GROWN if now_ns - verdict.since_ns >= due_ns else None
+
+    def _name_incident(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> None:
+        """Name it by the longest wait: that stays when the root moves, and another process finds the same."""
+        site, since_ns = verdict.site, verdict.since_ns
+        if stalled:
+            site, since_ns = stalled[0].operation.site, stalled[0].since_ns
+        # Ranks that do not know their run yet share one with nobody.
+        run = world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))
+        self._incident = Incident(run, _site_name(site))
+        self._first_epoch = self._epochs.following(self._incident, since_ns, world.taken_ns)
+
+    def _begin(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait]) -> _Pending:
+        now = world.taken_ns
+        if verdict.kind is VerdictKind.DEAD:
+            return _Pending(occasion, verdict, frozenset(), now, now, now)
+        deadline_ns = now + STACK_PATIENCE_NS
+        if occasion is Occasion.OPENED:
+            crossed_ns = now - max(self._age_ns(wait, world) for wait in stalled) + self._threshold_ns
+            deadline_ns = max(crossed_ns, now - USUAL_LOOK_NS) + STACK_PATIENCE_NS
+        before = self._pending
+        if before is not None and before.occasion is occasion:
+            deadline_ns = min(deadline_ns, before.deadline_ns)  # ranks that trickle in do not put it off
+        not_before_ns = now + CHANGE_SETTLES_NS if occasion is Occasion.CHANGED else now
+        asked = frozenset(view.nonce for view in _to_ask(world, verdict))
+        return _Pending(occasion, verdict, asked, now, not_before_ns, max(deadline_ns, not_before_ns))
+
+    def _give(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> VerdictGiven:
+        assert self._incident is not None
+        incident, now = self._incident, world.taken_ns
+        before, epoch = self._epochs.last(incident), self._next_epoch(incident)
+        self._epochs.take(incident, epoch, now)
+        changes = self._open.changes + (occasion is Occasion.CHANGED) if self._open is not None else 0
+        self._open = _Open(verdict, now, changes)
+        self._pending = None
+        if verdict.kind is VerdictKind.DEAD:
+            self._roots.death_told()
+        return VerdictGiven(occasion, incident, epoch, before, verdict, world)
+
+    def _next_epoch(self, incident: Incident) -> int:
+        """Fixed when the incident is named: markers link to the root of the first epoch before it is told."""
+        last = self._epochs.last(incident)
+        return self._first_epoch if last is None else last + 1
+
+    def _resolve(self, world: WorldSnapshot, outcome: Outcome) -> IncidentResolved:
+        assert self._open is not None and self._incident is not None
+        incident, now = self._incident, world.taken_ns
+        before, epoch = self._epochs.last(incident) or 0, self._next_epoch(incident)
+        self._epochs.take(incident, epoch, now)
+        verdict = self._open.verdict
+        self._open = self._incident = self._pending = None
+        return IncidentResolved(outcome, incident, epoch, before, verdict, world, now)
+
+    def _drop_pending(self) -> None:
+        self._pending = None
+        if self._open is None:
+            self._incident = None
+
+    # --- markers ----------------------------------------------------------------------------------------------
+
+    def _marker_events(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
+        due = self._markers.due(stalled, world.taken_ns)
+        if not due or self._incident is None:
+            return []
+        cause = locate(world, verdict)
+        epoch = self._epochs.last(self._incident) or self._next_epoch(self._incident)
+        return [MarkerDue(wait, nth, cause, self._incident, epoch, world) for wait, nth in due]
+
+
+def _is_waited_for(waits: Iterable[Wait], site: Site) -> bool:
+    return any(wait.operation.site == site for wait in waits)
+
+
+def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:
+    """Ranks whose stacks matter: those that the verdict names, and those that wait."""
+    ranks = {*verdict.ranks, *verdict.waiting}
+    return [view for rank in sorted(ranks) if (view := world.ranks.get(rank)) and view.alive]
+
+
+def _is_ready(pending: _Pending, world: WorldSnapshot) -> bool:
+    if world.taken_ns >= pending.deadline_ns:
+        return True
+    if world.taken_ns < pending.not_before_ns:
+        return False
+    asked = [view for view in world.ranks.values() if view.nonce in pending.asked and view.alive]
+    return all(_has_answered(view, pending.began_ns) for view in asked)
+
+
+def _has_answered(view: RankView, since_ns: int) -> bool:
+    stacks = view.stacks
+    return stacks is not None and stacks.asked_ns >= since_ns and stacks.threads is not None
+
+
+def _outcome(world: WorldSnapshot, verdict: Verdict) -> Outcome:
+    site = verdict.site
+    waiters = [world.ranks[rank] for rank in verdict.roll.waits if rank in world.ranks]
+    progress = [view.progress[site.lane] for view in waiters if site.lane in view.progress]
+    if any(reached.failed == site.sequence for reached in progress):
+        return Outcome.FAILED
+    if any(reached.completed >= site.sequence for reached in progress):
+        return Outcome.COMPLETED
+    if not any(view.alive for view in waiters):
+        return Outcome.RANKS_ENDED
+    return Outcome.OUT_OF_SIGHT
+
+
+def _site_name(site: Site) -> str:
+    lane = site.lane
+    meeting = f"{lane.source}>{lane.destination} tag {lane.tag}" if lane.is_point_to_point else lane.kind.name.lower()
+    return f"{lane.group} {meeting} {site.sequence}"

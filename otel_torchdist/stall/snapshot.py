@@ -1,0 +1,247 @@
+"""Follows tapes and takes pictures of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from otel_torchdist.stall.world import (
+    ANYBODY,
+    GroupView,
+    Lane,
+    OperationView,
+    Progress,
+    RankView,
+    Site,
+    Stacks,
+    WorldSnapshot,
+)
+from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState
+from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.tape.records import Operation, TapeError
+from otel_torchdist.tape.stacks import read_stacks
+from otel_torchdist.telemetry.clock import WallClock
+
+MAX_LANES: Final = 65_536
+"""Tags make new lanes without bound; beyond this the oldest quarter is forgotten."""
+
+_NEVER: Final = Progress()
+_SEND: Final = "send"
+
+
+class TapeFollower:
+    """Keeps what a picture of one rank needs: the last sequences of each lane, the last operation, its stacks.
+
+    Attributes:
+        reader: The tape. Who polls it hands every batch to `observe`.
+    """
+
+    def __init__(self, reader: TapeReader) -> None:
+        """Follow a tape from its reader's first batch on."""
+        self.reader = reader
+        self._groups: dict[int, GroupView] = {}
+        self._progress: dict[Lane, Progress] = {}
+        self._frozen: Mapping[Lane, Progress] | None = None
+        self._views: dict[int, OperationView] = {}
+        self._last: Operation | None = None
+        self._last_number = 0
+        self._losses = 0
+        self._forgotten = False
+        self._gone_since_ns: int | None = None
+        self._clock = WallClock(reader.identity)
+        self._request = 0
+        self._stacks: Stacks | None = None
+
+    def observe(self, batch: Batch) -> None:
+        """Take in what one poll of the tape found."""
+        certain_from = self._certain_from(batch)
+        losses_before = self._losses
+        self._losses += batch.lost > 0
+        for operation in batch.entered:
+            losses = self._losses if operation.number >= certain_from else losses_before
+            self._entered(operation, losses)
+        for operation in batch.ended:
+            self._ended(operation)
+        if batch.entered or batch.ended:
+            self._frozen = None
+        if len(self._progress) > MAX_LANES:
+            self._forget_lanes()
+
+    def _certain_from(self, batch: Batch) -> int:
+        """The record after which this batch has no hole: what was entered earlier may have had successors."""
+        numbers = sorted([operation.number for operation in batch.entered] + [mark.number for mark in batch.steps])
+        expected, certain = self._last_number + 1, 0
+        for number in numbers:
+            if number != expected:
+                certain = number
+            expected = number + 1
+        self._last_number = expected - 1
+        if not batch.lost:
+            return 0
+        return certain or expected
+
+    def _entered(self, operation: Operation, losses: int) -> None:
+        lane = self._lane(operation)
+        before = self._progress.get(lane, _NEVER)
+        group = self._group(operation.group)
+        self._progress[lane] = before._replace(
+            entered=max(before.entered, operation.sequence),
+            aligned=group is not None and group.name.aligned,
+            losses=losses,
+        )
+
+    def _ended(self, operation: Operation) -> None:
+        if self._last is None or (operation.completed_ns or 0) >= (self._last.completed_ns or 0):
+            self._last = operation
+        lane = self._lane(operation)
+        before = self._progress.get(lane)
+        if before is not None:
+            self._progress[lane] = self._after_end(before, operation)
+
+    def _after_end(self, before: Progress, operation: Operation) -> Progress:
+        sequence = operation.sequence
+        if operation.how is not How.FAILED:
+            failed = 0 if before.failed == sequence else before.failed
+            return before._replace(completed=max(before.completed, sequence), failed=failed)
+        entered = before.entered
+        if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
+            # It raised before it was issued, and capture gives its number to the next one.
+            entered = min(entered, sequence - 1)
+        failure = self.reader.names.text(operation.failure) or "an exception"
+        return before._replace(entered=entered, failed=sequence, failure=failure)
+
+    def _forget_lanes(self) -> None:
+        for lane in list(itertools.islice(self._progress, MAX_LANES // 4)):
+            if lane.is_point_to_point:
+                del self._progress[lane]
+        self._forgotten = True
+
+    def ask_for_stacks(self, now_ns: int) -> None:
+        """Ask the rank where its threads are; the answer shows in later views. Does not wait."""
+        self._request = self.reader.request_stacks()
+        self._stacks = Stacks(now_ns, None)
+
+    def view(self, now_ns: int) -> RankView | None:
+        """The rank as it is now; None when its tape cannot be read any more."""
+        # In this order: a process says that it has finished before it lets go of its lock.
+        alive = self.reader.is_alive()
+        try:
+            status = self.reader.status()
+        except TapeError:
+            return None
+        self._clock.update(status)
+        if not alive and self._gone_since_ns is None:
+            self._gone_since_ns = now_ns
+        if self._frozen is None:
+            self._frozen = MappingProxyType(dict(self._progress))
+        identity = self.reader.identity
+        return RankView(
+            rank=identity.rank,
+            nonce=identity.nonce,
+            run=status.run_id if status.run_id_state is not RunIdState.NONE else 0,
+            host=identity.host,
+            alive=alive,
+            state=status.state,
+            failure=self.reader.names.text(status.failure) or "",
+            gone_since_ns=self._gone_since_ns,
+            heartbeat_age_ns=max(now_ns - status.heartbeat_ns, 0),
+            step=status.step,
+            open=self._open_views(),
+            last=None if self._last is None else self._view(self._last),
+            progress=self._frozen,
+            losses=self._losses,
+            forgotten=self._forgotten,
+            wall_offset_ns=self._clock.wall_ns(0),
+            stacks=self._current_stacks(),
+        )
+
+    def _current_stacks(self) -> Stacks | None:
+        if self._stacks is None or self._stacks.threads is not None or not self._request:
+            return self._stacks
+        threads = read_stacks(self.reader.path, self._request)
+        if threads is not None:
+            self._stacks = Stacks(self._stacks.asked_ns, tuple(threads))
+        return self._stacks
+
+    def _open_views(self) -> tuple[OperationView, ...]:
+        # An operation whose words have not changed is the same object as before, and so is its view.
+        views = {operation.number: self._view(operation) for operation in self.reader.open_operations()}
+        self._views = views
+        return tuple(views.values())
+
+    def _view(self, operation: Operation) -> OperationView:
+        known = self._views.get(operation.number)
+        if known is not None and known.record is operation:
+            return known
+        names = self.reader.names
+        signature = names.signature(operation.signature)
+        return OperationView(
+            record=operation,
+            name=self._name(operation),
+            site=Site(self._lane(operation), operation.sequence),
+            group=self._group(operation.group),
+            signature=signature,
+            call_site=names.call_site(operation.call_site),
+            label=names.text(operation.label) or "",
+            failure=names.text(operation.failure) or "",
+            waiting_since_ns=waiting_since_ns(operation),
+        )
+
+    def _name(self, operation: Operation) -> str:
+        signature = self.reader.names.signature(operation.signature)
+        if signature is not None:
+            return signature.operation
+        return "new_group" if operation.kind is RecordKind.RENDEZVOUS else "operation"
+
+    def _lane(self, operation: Operation) -> Lane:
+        group = self._group(operation.group)
+        key = group.key if group is not None else ""
+        if not operation.flags & Flag.POINT_TO_POINT:
+            return Lane(operation.kind, key)
+        here, peer = self.reader.identity.rank, operation.peer
+        if self._name(operation) == _SEND:
+            return Lane(operation.kind, key, here, peer, operation.tag)
+        return Lane(operation.kind, key, ANYBODY if peer < 0 else peer, here, operation.tag)
+
+    def _group(self, identity: int) -> GroupView | None:
+        known = self._groups.get(identity)
+        if known is not None:
+            return known
+        name = self.reader.names.group(identity)
+        if name is None:
+            return None
+        self._groups[identity] = view = GroupView(name.key, name, frozenset(name.ranks))
+        return view
+
+
+def waiting_since_ns(operation: Operation) -> int | None:
+    """Since when an operation's being open is evidence; None when it is none.
+
+    Some operations show their end only in a wait, so before somebody waits for them nothing is known. A receive
+    posted long ago is not late because somebody begins to wait for it now.
+    """
+    if not operation.is_open:
+        return None
+    if operation.returned_ns is None or not operation.flags & Flag.END_BY_WAIT:
+        return operation.entered_ns
+    return operation.wait_entered_ns if operation.is_blocking else None
+
+
+def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot]:
+    """The pictures of all runs that the tapes belong to, each with its local ranks.
+
+    Ranks that do not know their run yet are put together as long as they are alive: they can only be of the job
+    that runs now.
+    """
+    runs: dict[int, dict[int, RankView]] = {}
+    for follower in followers:
+        view = follower.view(now_ns)
+        if view is None or (not view.run and not view.alive):
+            continue
+        ranks = runs.setdefault(view.run, {})
+        other = ranks.get(view.rank)
+        if other is None or view.alive or not other.alive:
+            ranks[view.rank] = view
+    return [WorldSnapshot(run, now_ns, MappingProxyType(ranks)) for run, ranks in runs.items()]

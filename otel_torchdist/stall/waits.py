@@ -1,0 +1,76 @@
+"""The waits of a picture: open operations that are evidence, and those that a death left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otel_torchdist.stall.world import OperationView, RankView, Site, WorldSnapshot
+from otel_torchdist.tape.layout import How
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A rank waits in an operation.
+
+    Attributes:
+        view: The rank.
+        operation: What it waits in.
+        since_ns: Since when.
+    """
+
+    view: RankView
+    operation: OperationView
+    since_ns: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Names the operation among all tapes."""
+        return self.view.nonce, self.operation.record.number
+
+
+def waits_of(world: WorldSnapshot) -> list[Wait]:
+    """Every wait, the longest first."""
+    waits = [
+        Wait(view, operation, operation.waiting_since_ns)
+        for view in world.ranks.values()
+        for operation in view.open
+        if operation.waiting_since_ns is not None and view.waits_in(operation)
+    ]
+    return sorted(waits, key=lambda wait: (wait.since_ns, wait.view.rank, wait.operation.record.number))
+
+
+def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[Site]:
+    """Operations in which ranks wait, or were torn out of their waiting, after a member has died.
+
+    A death counts from the second look at it on: by then everything that the rank had written has been read. Ranks
+    that were gone when it was found dead prove nothing: their launcher may have ended all of them.
+
+    Args:
+        world: The picture.
+        alive_at: By rank, the monotonic time at which it was last seen alive.
+    """
+    found: set[Site] = set()
+    for dead in world.ranks.values():
+        seen_ns = dead.gone_since_ns
+        if not dead.is_dead or seen_ns is None or seen_ns >= world.taken_ns:
+            continue
+        for view in world.ranks.values():
+            if view.gone_since_ns is None or view.gone_since_ns > seen_ns:
+                found.update(operation.site for operation in _torn(view, dead.rank, alive_at.get(dead.rank)))
+    return found
+
+
+def _torn(view: RankView, dead: int, alive_ns: int | None) -> list[OperationView]:
+    """What `view` does, or did until it failed after `alive_ns`, together with the dead rank."""
+    candidates = [operation for operation in view.open if operation.waiting_since_ns is not None]
+    last = view.last
+    if last is not None and last.record.how is How.FAILED and alive_ns is not None:
+        candidates += [last] if (last.record.completed_ns or 0) >= alive_ns else []
+    return [operation for operation in candidates if _takes_part(dead, operation)]
+
+
+def _takes_part(rank: int, operation: OperationView) -> bool:
+    lane = operation.site.lane
+    if lane.is_point_to_point:
+        return rank in (lane.source, lane.destination)
+    return operation.group is not None and rank in operation.group.members

@@ -1,0 +1,61 @@
+"""The stall side of a reader: which tapes are followed, and one look at all of them."""
+
+from __future__ import annotations
+
+from otel_torchdist.stall.detector import LOOK_S, Detector
+from otel_torchdist.stall.events import Event, StacksWanted
+from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.tape.reader import Batch, TapeReader
+
+
+class StallWatch:
+    """Follows tapes, takes pictures, asks ranks for their stacks, and says what happened.
+
+    Where several processes read the same tapes, all of them may follow, so that each can take over, but only the
+    one that was elected looks.
+    """
+
+    def __init__(self, threshold_s: float) -> None:
+        """Watch without tapes; `threshold_s` is the age at which an open operation is stalled."""
+        self._threshold_s = threshold_s
+        self._followers: dict[int, TapeFollower] = {}
+        self._detector: Detector | None = None
+
+    def follow(self, reader: TapeReader) -> None:
+        """Follow a tape; every batch from its first poll on must come to `observe`."""
+        self._followers[reader.identity.nonce] = TapeFollower(reader)
+
+    def forget(self, nonce: int) -> None:
+        """Stop following the tape with this nonce."""
+        self._followers.pop(nonce, None)
+
+    def observe(self, nonce: int, batch: Batch) -> None:
+        """Take in what a poll of a followed tape found."""
+        self._followers[nonce].observe(batch)
+
+    @property
+    def next_look_s(self) -> float:
+        """Seconds until the next look, which a poll of every tape comes before."""
+        return self._detector.next_look_s if self._detector is not None else LOOK_S
+
+    def look(self, now_ns: int) -> list[Event]:
+        """Look at all ranks.
+
+        Args:
+            now_ns: Monotonic time after the tapes were polled.
+
+        Returns:
+            What there is to report, in this order.
+        """
+        if self._detector is None:
+            self._detector = Detector(self._threshold_s, now_ns)
+        found = self._detector.look(worlds(self._followers.values(), now_ns))
+        for event in found:
+            if isinstance(event, StacksWanted):
+                for nonce in event.nonces & self._followers.keys():
+                    self._followers[nonce].ask_for_stacks(now_ns)
+        return [event for event in found if not isinstance(event, StacksWanted)]
+
+    def stand_down(self) -> None:
+        """Another process looks from now on; what was told so far is its to remember."""
+        self._detector = None

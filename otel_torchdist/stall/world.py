@@ -1,0 +1,205 @@
+"""The picture on which verdicts rest: what every local rank of one run was doing at one moment. Frozen data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from otel_torchdist.tape.layout import RecordKind, TapeState
+from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+from otel_torchdist.tape.stacks import ThreadStack
+
+ANYBODY = -1
+"""Source of a receive that takes from whoever sends first."""
+
+
+class Lane(NamedTuple):
+    """Where operations are counted: a group's collectives, its creation, or what one rank sends another.
+
+    Attributes:
+        kind: `OPERATION` or `RENDEZVOUS`.
+        group: The group's key; '' when the group is not known.
+        source: Global rank that sends; -1 for collectives.
+        destination: Global rank that receives; -1 for collectives.
+        tag: Tag of point-to-point operations.
+    """
+
+    kind: RecordKind
+    group: str
+    source: int = ANYBODY
+    destination: int = -1
+    tag: int = 0
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """Whether two ranks meet here rather than a group."""
+        return self.destination >= 0
+
+
+class Site(NamedTuple):
+    """One meeting of ranks, named alike by all of them: the `sequence`-th operation of a lane."""
+
+    lane: Lane
+    sequence: int
+
+
+class Progress(NamedTuple):
+    """How far one rank has come in one lane.
+
+    Attributes:
+        entered: Highest sequence entered.
+        completed: Highest sequence whose end is known, 0 when there is none.
+        failed: Highest sequence that raised, 0 when there is none.
+        failure: Type of that exception.
+        aligned: Whether the sequence can be compared with that of other ranks.
+        losses: `RankView.losses` when this was last renewed: if it has grown since, more may have been entered.
+    """
+
+    entered: int = 0
+    completed: int = 0
+    failed: int = 0
+    failure: str = ""
+    aligned: bool = True
+    losses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A process group.
+
+    Attributes:
+        key: Eight hex digits, the same on all members.
+        name: As the member sees it.
+        members: Its ranks, for look-ups.
+    """
+
+    key: str
+    name: GroupName
+    members: frozenset[int]
+
+    @property
+    def label(self) -> str:
+        """What to call it in a sentence."""
+        return self.name.description or self.name.name or self.key
+
+
+@dataclass(frozen=True, slots=True)
+class OperationView:
+    """An operation of one rank with its names resolved.
+
+    Attributes:
+        record: As it lies on the tape.
+        name: `all_reduce`, `send`, …
+        site: Where its members meet.
+        group: Its group; None when the dictionary does not have it.
+        signature: Its signature, likewise.
+        call_site: Where it was called; None when no Python frame outside torch led to it.
+        label: The `record_comm` label, or ''.
+        failure: Type of the exception that it raised, or ''.
+        waiting_since_ns: Since when its being open is evidence of something; None when it is none.
+    """
+
+    record: Operation
+    name: str
+    site: Site
+    group: GroupView | None
+    signature: SignatureName | None
+    call_site: CallSiteName | None
+    label: str
+    failure: str
+    waiting_since_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The newest request for a rank's stacks.
+
+    Attributes:
+        asked_ns: When the rank was asked.
+        threads: Its answer; None while there is none.
+    """
+
+    asked_ns: int
+    threads: tuple[ThreadStack, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank.
+
+    Attributes:
+        rank: Global rank.
+        nonce: Its tape's.
+        run: 128-bit id of its run, 0 until known.
+        host: Host name.
+        alive: Whether its process exists.
+        state: What it last said of itself.
+        failure: Type of the exception that ended it, or ''.
+        gone_since_ns: When it was first seen to be gone; None while it is alive.
+        heartbeat_age_ns: How long its Python threads have not run, as far as its heartbeat shows.
+        step: Its current step.
+        open: Operations that have not ended, oldest first.
+        last: The operation that ended last.
+        progress: How far it has come in each lane.
+        losses: How often records were lost to us.
+        forgotten: Whether lanes were dropped for want of room.
+        wall_offset_ns: Wall clock minus monotonic clock.
+        stacks: What came of the newest request for its stacks; None when it was never asked.
+    """
+
+    rank: int
+    nonce: int
+    run: int
+    host: str
+    alive: bool
+    state: TapeState
+    failure: str
+    gone_since_ns: int | None
+    heartbeat_age_ns: int
+    step: int
+    open: tuple[OperationView, ...]
+    last: OperationView | None
+    progress: Mapping[Lane, Progress]
+    losses: int
+    forgotten: bool
+    wall_offset_ns: int
+    stacks: Stacks | None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is gone and did not end in good order."""
+        return not self.alive and self.state is not TapeState.FINISHED
+
+    def at(self, site: Site) -> OperationView | None:
+        """Its open operation at a site."""
+        return next((operation for operation in self.open if operation.site == site), None)
+
+    def waits_in(self, operation: OperationView) -> bool:
+        """Whether an open operation of this rank is evidence that it waits.
+
+        An operation that nobody waits for means nothing once its rank has said that it is done.
+        """
+        if not self.alive or operation.waiting_since_ns is None:
+            return False
+        return self.state is TapeState.RUNNING or operation.record.is_blocking
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSnapshot:
+    """The local ranks of one run at one moment.
+
+    Attributes:
+        run: 128-bit id; 0 for ranks that do not know theirs yet.
+        taken_ns: Monotonic time.
+        ranks: Local ranks by their global rank.
+    """
+
+    run: int
+    taken_ns: int
+    ranks: Mapping[int, RankView]
+
+    @property
+    def in_order(self) -> list[RankView]:
+        """The ranks, ascending."""
+        return [self.ranks[rank] for rank in sorted(self.ranks)]

@@ -1,0 +1,151 @@
+"""A tape's identity block, and the facts about this process that go into it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import struct
+import time
+import zlib
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.records import TapeError, TapeIdentity
+
+_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64s")
+_CHECKSUM: Final = struct.Struct("=Q")
+_CHECKSUM_OFFSET: Final = layout.IDENTITY_SIZE - _CHECKSUM.size
+_LOW_64: Final = (1 << 64) - 1
+_CLOCK_TRIES: Final = 5
+_CLOCK_NEAR_NS: Final = 20_000
+
+
+def identify(rank: int, local_rank: int, world_size: int, capacity: int) -> TapeIdentity:
+    """The identity of a tape that this process is about to write, with `capacity` records or one more."""
+    monotonic_ns, realtime_ns = clock_pair()
+    return TapeIdentity(
+        nonce=secrets.randbits(64) | 1,
+        pid=os.getpid(),
+        pid_start_ticks=process_start_ticks(os.getpid()) or 0,
+        pid_namespace=pid_namespace(),
+        boot_id=boot_id(),
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+        capacity=layout.ring_capacity(capacity),
+        monotonic_ns=monotonic_ns,
+        realtime_ns=realtime_ns,
+        host=socket.gethostname(),
+    )
+
+
+def encode_identity(identity: TapeIdentity) -> bytes:
+    """The first 1,024 bytes of a tape."""
+    block = _BLOCK.pack(
+        layout.MAGIC,
+        layout.VERSION,
+        _BLOCK.size,
+        identity.nonce,
+        identity.pid,
+        identity.pid_start_ticks,
+        identity.pid_namespace,
+        identity.boot_id >> 64,
+        identity.boot_id & _LOW_64,
+        identity.rank,
+        identity.local_rank,
+        identity.world_size,
+        identity.capacity,
+        identity.monotonic_ns,
+        identity.realtime_ns,
+        identity.host.encode("utf-8", "replace")[:64],
+    )
+    padded = block.ljust(_CHECKSUM_OFFSET, b"\0")
+    return padded + _CHECKSUM.pack(zlib.crc32(padded))
+
+
+def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
+    """Read an identity block.
+
+    Args:
+        data: The whole tape, or at least its first 1,024 bytes.
+        where: The tape's path, for the error.
+
+    Raises:
+        TapeError: Too short, not a tape, a version that this code does not know, or damaged.
+    """
+    if len(data) < layout.IDENTITY_SIZE:
+        raise TapeError(f"{where}: truncated: {len(data)} bytes are too few for a tape")
+    magic, version, _, nonce, pid, ticks, namespace, boot_high, boot_low, *rest = _BLOCK.unpack_from(data)
+    rank, local_rank, world_size, capacity, monotonic_ns, realtime_ns, host = rest
+    if magic != layout.MAGIC:
+        raise TapeError(f"{where}: not a tape, or one of a machine with another byte order")
+    if version != layout.VERSION:
+        raise TapeError(f"{where}: version {version} of the format; this reader knows {layout.VERSION}")
+    (checksum,) = _CHECKSUM.unpack_from(data, _CHECKSUM_OFFSET)
+    if checksum != zlib.crc32(data[:_CHECKSUM_OFFSET]):
+        raise TapeError(f"{where}: damaged: the identity block does not match its checksum")
+    if not layout.is_ring_capacity(capacity):
+        raise TapeError(f"{where}: damaged: a ring cannot hold {capacity} records")
+    return TapeIdentity(
+        nonce=nonce,
+        pid=pid,
+        pid_start_ticks=ticks,
+        pid_namespace=namespace,
+        boot_id=boot_high << 64 | boot_low,
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+        capacity=capacity,
+        monotonic_ns=monotonic_ns,
+        realtime_ns=realtime_ns,
+        host=host.rstrip(b"\0").decode("utf-8", "replace"),
+    )
+
+
+def clock_pair() -> tuple[int, int]:
+    """The monotonic clock and the wall clock at one moment, in nanoseconds.
+
+    A thread that loses the processor or the GIL between two clocks would see a step of the wall clock that never
+    was. So the wall clock is read between two looks at the other, again until these are close together.
+    """
+    best = _look_at_clocks()
+    for _ in range(_CLOCK_TRIES):
+        if best[0] < _CLOCK_NEAR_NS:
+            break
+        best = min(best, _look_at_clocks())
+    return best[1], best[2]
+
+
+def _look_at_clocks() -> tuple[int, int, int]:
+    """How long the look took, the monotonic clock in its middle, the wall clock."""
+    before, realtime, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+    return after - before, (before + after) // 2, realtime
+
+
+def process_start_ticks(pid: int) -> int | None:
+    """When a process of this PID namespace began, in clock ticks since boot; None when there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+
+
+def pid_namespace() -> int:
+    """Inode of this process's PID namespace; 0 where /proc does not tell."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def boot_id() -> int:
+    """The kernel's boot id as a number; 0 where /proc does not tell."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return 0
+    return int(text.strip().replace("-", ""), 16)

@@ -1,0 +1,222 @@
+"""The tape's binary format: where each byte lies, and how a word proves that it belongs to its record.
+
+A tape is one file, mapped by its writer and by its readers:
+
+    0      identity   1,024 bytes, written once, with a CRC of its own
+    1,024  live words 3,072 bytes, 64-bit words that the writer updates in place
+    4,096  refuge     64 records: open operations whose slot in the ring has been taken over
+    12,288 ring       `capacity` records of 128 bytes; record n lies in slot n % capacity, numbers start at 1
+
+A record has three parts:
+
+    0   number   64-bit word; 0 while the record is being written (the sequence lock)
+    8   CRC      of number and payload, in a 64-bit word
+    16  payload  64 bytes, written once, when the operation is entered
+    80  words    six 64-bit words, each 0 until it is known (see `seal`)
+
+All words are native 64-bit stores: `struct` with an explicit byte order writes byte by byte, which a reader in
+another process can see half done. Byte order is therefore the machine's own, and part of the magic number.
+
+What a verdict or a time rests on proves itself: the identity and each payload by a CRC, every other word by a
+checksum inside it. Only the counters and the two words of the stack request are bare: damage there is a wrong
+count in a metric, or stacks written once too often.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from typing import Final
+
+MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
+VERSION: Final = 1
+
+IDENTITY_SIZE: Final = 1024
+REFUGE_OFFSET: Final = 4096
+REFUGE_SLOTS: Final = 64
+RECORD_SIZE: Final = 128
+RING_OFFSET: Final = REFUGE_OFFSET + REFUGE_SLOTS * RECORD_SIZE
+
+PAYLOAD_OFFSET: Final = 16
+PAYLOAD_HEAD: Final = struct.Struct("=QqQ")
+"""entered_ns, step, sequence: what no two calls share."""
+PAYLOAD_TAIL: Final = struct.Struct("=QIIIIiiIBBH")
+"""message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, spare: packed once a call site."""
+PAYLOAD: Final = struct.Struct(PAYLOAD_HEAD.format + PAYLOAD_TAIL.format[1:])
+
+WORDS_OFFSET: Final = PAYLOAD_OFFSET + PAYLOAD.size
+WORDS: Final = 6
+EMPTY_WORDS: Final = bytes(8 * WORDS)
+
+WORD_BITS_DURATION: Final = 48
+MAX_DURATION_NS: Final = (1 << WORD_BITS_DURATION) - 1
+CHECK_MODULUS: Final = 4093
+"""The largest prime below 2^12. A ring must not hold a multiple of it: see `ring_capacity`."""
+CRC_MODULUS: Final = 4294967291
+"""The largest prime below 2^32: two record numbers that differ in one bit never share a remainder."""
+MIN_CAPACITY: Final = 8
+MAX_CAPACITY: Final = 1 << 24
+LIVE_VALUE_MASK: Final = (1 << 52) - 1
+
+
+class LiveWord(enum.IntEnum):
+    """Index of each live word, counted in 64-bit words from the start of the file.
+
+    Those in `SEALED_LIVE_WORDS` carry a checksum. The clock is one word, the wall clock's lead over the monotonic
+    one: of two words a reader could meet one that is new and one that is old, a second apart.
+    """
+
+    RUN_ID_HIGH = 128
+    RUN_ID_LOW = 129
+    RUN_ID_STATE = 130
+    NEXT_NUMBER = 131
+    STEP = 132
+    HEARTBEAT_US = 133
+    CLOCK_OFFSET_US = 134
+    RECORDS_DROPPED = 135
+    OVERHEAD_NS = 136
+    OVERHEAD_CALLS = 137
+    STATE = 138
+    FAILURE = 139
+    REQUEST = 140
+    ANSWER = 141
+    NAMES_DROPPED = 142
+
+
+SEALED_LIVE_WORDS: Final = (LiveWord.STEP, LiveWord.HEARTBEAT_US, LiveWord.CLOCK_OFFSET_US, LiveWord.FAILURE)
+
+
+class Word(enum.IntEnum):
+    """The six words behind a record's payload: when something happened, counted from `entered_ns`."""
+
+    RETURNED = 0
+    WAIT_ENTERED = 1
+    WAIT_RETURNED = 2
+    STARTED = 3
+    COMPLETED = 4
+    FAILURE = 5
+
+
+class RecordKind(enum.IntEnum):
+    """What a record describes."""
+
+    OPERATION = 1
+    STEP = 2
+    LATE_COMPLETION = 3
+    RENDEZVOUS = 4
+
+
+class Flag(enum.IntFlag):
+    """Facts about an operation that fit in a bit."""
+
+    ASYNC = 1
+    POINT_TO_POINT = 2
+    COALESCED = 4
+    """Issued between `_start_coalescing` and `_end_coalescing`: its own Work means nothing."""
+    END_BY_WAIT = 8
+    """Only a returned wait proves its end; until somebody waits, open does not mean stuck."""
+    SIGNATURE_CAPPED = 16
+    """More tensors than are described."""
+
+
+class How(enum.IntEnum):
+    """How a time in a record is known. Two bits each: no flipped bit turns an empty word into a time."""
+
+    CALL = 0b0011
+    """The call itself returned."""
+    WAIT = 0b0101
+    """`Work.wait` or `wait_tensor` returned."""
+    POLL = 0b0110
+    """`Work.is_completed()` was seen to be true; as coarse as the poll."""
+    UNTRACKED = 0b1001
+    """The operation was handed to a device; when it ended there is not known."""
+    ABANDONED = 0b1010
+    """Its Work was dropped and nobody had waited for it; its end is not known."""
+    FAILED = 0b1100
+    """It raised."""
+
+
+_HOW: Final = {int(how): how for how in How}
+
+
+class RunIdState(enum.IntEnum):
+    """How far the ranks have agreed on the run's id."""
+
+    NONE = 0
+    PROVISIONAL = 1
+    AGREED = 2
+    UNAGREED = 3
+    """There is no store to agree in: the id is this rank's own."""
+
+
+class TapeState(enum.IntEnum):
+    """What the writer says of itself. Far apart in bits: no flipped bit turns one into another."""
+
+    RUNNING = 0x52554E4E
+    FINISHED = 0x46494E49
+    FAILED = 0x4641494C
+
+
+def tape_size(capacity: int) -> int:
+    """Bytes of a tape whose ring holds `capacity` records."""
+    return RING_OFFSET + capacity * RECORD_SIZE
+
+
+def ring_capacity(wanted: int) -> int:
+    """The number of records in a ring that should hold `wanted`: one more for a multiple of `CHECK_MODULUS`.
+
+    In such a ring a word that is stored a lap late would pass the check of the record that it lands on.
+    """
+    return wanted if wanted % CHECK_MODULUS else wanted + 1
+
+
+def is_ring_capacity(capacity: int) -> bool:
+    """Whether a ring may hold this number of records."""
+    return MIN_CAPACITY <= capacity <= MAX_CAPACITY and capacity == ring_capacity(capacity)
+
+
+def payload_checksum(number: int, payload: bytes | memoryview) -> int:
+    """CRC32 of a payload, seeded with its record's number: an old payload under a new number does not pass."""
+    return zlib.crc32(payload, number % CRC_MODULUS)
+
+
+def run_id_seal(run_id: int, state: int) -> int:
+    """The RUN_ID_STATE word: the state, with a checksum over the id beside it."""
+    return (zlib.crc32(run_id.to_bytes(16, "little"), state) << 8) | state
+
+
+def seal(number: int, value: int, how: int) -> int:
+    """Pack a duration (or a name's id) and how it is known into one word that only record `number` can own.
+
+    The low 12 bits are a checksum modulo a prime over content and record number. A word stored late, after its
+    slot has been taken over, fails the check of the new record, and so does every single flipped bit.
+
+    Args:
+        number: The record's number.
+        value: Nanoseconds since `entered_ns`, or an id; clipped to 48 bits, which is 78 hours.
+        how: A `How`.
+    """
+    content = (max(0, min(value, MAX_DURATION_NS)) << 4) | how
+    return (content << 12) | ((content + number) % CHECK_MODULUS)
+
+
+def unseal(number: int, word: int) -> tuple[int, How] | None:
+    """Value and how of a sealed word, or None when the word is empty, damaged or belongs to another record."""
+    content = word >> 12
+    if (content + number) % CHECK_MODULUS != word & 0xFFF:
+        return None
+    how = _HOW.get(content & 0xF)
+    return None if how is None else (content >> 4, how)
+
+
+def seal_live(word: LiveWord, value: int) -> int:
+    """The content of a live word: the low 52 bits of a value, and a checksum that is never that of an empty word."""
+    content = value & LIVE_VALUE_MASK
+    return (content << 12) | ((content + word) % CHECK_MODULUS)
+
+
+def unseal_live(word: LiveWord, content: int) -> int | None:
+    """The value of a live word, or None when it is damaged."""
+    value = content >> 12
+    return value if (value + word) % CHECK_MODULUS == content & 0xFFF else None

@@ -1,0 +1,167 @@
+"""The dictionary beside a tape: strings are written once and records carry their ids.
+
+A file of lines `crc32 json`, only ever appended to, so that a reader can follow it and a cut line is seen as cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+import zlib
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
+
+from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+
+Name: TypeAlias = GroupName | SignatureName | CallSiteName | str
+
+OTHER: Final = 0
+"""Id of what is not known: never set, or one name too many."""
+MAX_NAMES: Final = 8192
+MAX_BYTES: Final = 4 << 20
+MAX_TEXT: Final = 512
+
+
+class NamesWriter:
+    """Gives each new name an id and appends it to the file before any record can carry the id."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the file; it must not exist.
+
+        Raises:
+            OSError: The file cannot be created.
+        """
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._ids: dict[Name, int] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self.dropped = 0
+
+    def intern(self, name: Name) -> int:
+        """The id of a name; `OTHER` once the dictionary is full or cannot be written."""
+        known = self._ids.get(name)
+        if known is not None:
+            return known
+        with self._lock:
+            return self._ids.get(name) or self._append(name)
+
+    def _append(self, name: Name) -> int:
+        identity = len(self._ids) + 1
+        line = _encode(identity, name) if identity <= MAX_NAMES else b""
+        if not line or self._bytes + len(line) > MAX_BYTES or not self._write(line):
+            self.dropped += 1
+            return OTHER
+        self._bytes += len(line)
+        self._ids[name] = identity
+        return identity
+
+    def _write(self, line: bytes) -> bool:
+        try:
+            if os.write(self._file, line) == len(line):
+                return True
+            os.ftruncate(self._file, self._bytes)  # a cut line would spoil the next one too
+        except OSError:
+            pass
+        return False
+
+    def close(self) -> None:
+        """Close the file; later names become `OTHER`."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
+
+
+class NamesReader:
+    """Follows a dictionary file. Never raises for what the file contains: what cannot be read is not known."""
+
+    def __init__(self, path: Path) -> None:
+        """Follow the file at `path`, which may not exist yet."""
+        self._path = path
+        self._offset = 0
+        self._names: dict[int, Name] = {}
+        self.corrupt_lines = 0
+
+    def refresh(self) -> None:
+        """Read what has been appended since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                chunk = file.read(MAX_BYTES + 1)
+        except OSError:
+            return
+        complete, newline, _ = chunk.rpartition(b"\n")
+        self._offset += len(complete) + len(newline)
+        for line in complete.split(b"\n") if newline else ():
+            decoded = _decode(line)
+            if decoded is None:
+                self.corrupt_lines += 1
+                continue
+            self._names[decoded[0]] = decoded[1]
+
+    def _get(self, identity: int) -> Name | None:
+        if identity == OTHER:
+            return None
+        if identity not in self._names:
+            self.refresh()
+        return self._names.get(identity)
+
+    def group(self, identity: int) -> GroupName | None:
+        """The process group with this id."""
+        name = self._get(identity)
+        return name if isinstance(name, GroupName) else None
+
+    def signature(self, identity: int) -> SignatureName | None:
+        """The signature with this id."""
+        name = self._get(identity)
+        return name if isinstance(name, SignatureName) else None
+
+    def call_site(self, identity: int) -> CallSiteName | None:
+        """The call site with this id."""
+        name = self._get(identity)
+        return name if isinstance(name, CallSiteName) else None
+
+    def text(self, identity: int) -> str | None:
+        """The label or exception type with this id."""
+        name = self._get(identity)
+        return name if isinstance(name, str) else None
+
+
+_KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName]]] = {
+    "group": GroupName,
+    "signature": SignatureName,
+    "call_site": CallSiteName,
+}
+
+
+def _encode(identity: int, name: Name) -> bytes:
+    if isinstance(name, str):
+        body: dict[str, Any] = {"id": identity, "text": name[:MAX_TEXT]}
+    else:
+        kind = next(kind for kind, cls in _KINDS.items() if isinstance(name, cls))
+        body = {"id": identity, kind: dataclasses.asdict(name)}
+    text = json.dumps(body, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _decode(line: bytes) -> tuple[int, Name] | None:
+    try:
+        if int(line[:8], 16) != zlib.crc32(line[9:]):
+            return None
+        body = cast("dict[str, Any]", json.loads(line[9:]))
+        identity = int(body["id"])
+        if "text" in body:
+            return identity, str(body["text"])
+        kind = next(kind for kind in _KINDS if kind in body)
+        return identity, _KINDS[kind](**{key: _tuples(value) for key, value in body[kind].items()})
+    except (ValueError, KeyError, TypeError, StopIteration):
+        return None
+
+
+def _tuples(value: Any) -> Any:
+    """JSON knows lists only; names are hashable, so theirs are tuples."""
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in cast("list[Any]", value))
+    return value

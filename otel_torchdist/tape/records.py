@@ -1,0 +1,225 @@
+"""What comes out of a tape: plain frozen data, all times in nanoseconds of the writer's monotonic clock."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
+
+
+class TapeError(Exception):
+    """A tape cannot be created or read; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TapeIdentity:
+    """Who writes a tape. Written once, when the tape is created.
+
+    Attributes:
+        nonce: Random 64 bits that no other tape has.
+        pid: The writer's process id inside its own PID namespace.
+        pid_start_ticks: The process's start time as in `/proc/<pid>/stat`, which a recycled pid does not share.
+        pid_namespace: Inode of the writer's PID namespace.
+        boot_id: 128 bits of the kernel's boot id: pids and monotonic times of another boot mean nothing.
+        rank: Global rank.
+        local_rank: Rank on this node (0 when the launcher does not say).
+        world_size: Ranks of the default group.
+        capacity: Records in the ring.
+        monotonic_ns: Monotonic clock at creation.
+        realtime_ns: Wall clock at the same moment.
+        host: Host name.
+    """
+
+    nonce: int
+    pid: int
+    pid_start_ticks: int
+    pid_namespace: int
+    boot_id: int
+    rank: int
+    local_rank: int
+    world_size: int
+    capacity: int
+    monotonic_ns: int
+    realtime_ns: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class TapeStatus:
+    """The live words of a tape, read at one moment.
+
+    Attributes:
+        run_id: 128 bits; 0 until known.
+        run_id_state: How far ranks have agreed on it.
+        step: Number of the step that runs now.
+        heartbeat_ns: When the writer's own thread last woke; it cannot while native code holds the GIL.
+        monotonic_ns: Monotonic half of the newest clock pair.
+        realtime_ns: Its wall-clock half.
+        records_dropped: Records that the writer could not write.
+        names_dropped: Names that became `other` because the dictionary is full.
+        overhead_ns: Estimated time spent in our own code on the caller's threads.
+        overhead_calls: Calls behind that estimate.
+        state: What the writer says of itself.
+        failure: Name id of the exception that ended the process (0 when there is none).
+        request: Number of the last request for stacks.
+        answer: Number of the last request that was answered.
+    """
+
+    run_id: int
+    run_id_state: RunIdState
+    step: int
+    heartbeat_ns: int
+    monotonic_ns: int
+    realtime_ns: int
+    records_dropped: int
+    names_dropped: int
+    overhead_ns: int
+    overhead_calls: int
+    state: TapeState
+    failure: int
+    request: int
+    answer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One collective, point-to-point operation or rendezvous of one rank.
+
+    Attributes:
+        number: The record's number on this tape.
+        kind: `OPERATION` or `RENDEZVOUS`.
+        entered_ns: When the call came in.
+        step: The rank's step at that time.
+        sequence: Position among the collectives of its group; for point-to-point among those with the same
+            source, destination and tag. Counted from 1.
+        message_bytes: Bytes that this rank contributes.
+        group: Name id of the process group.
+        signature: Name id of operation, tensors and reduce op.
+        call_site: Name id of the first frame outside torch (0 when there is none).
+        label: Name id of the `record_comm` label (0 when there is none).
+        peer: Global rank of the peer or root; -1 when there is none.
+        tag: Tag of a point-to-point operation.
+        thread: Native id of the calling thread.
+        flags: See `Flag`.
+        returned_ns: When an asynchronous or point-to-point call returned; None while the thread is inside.
+        wait_entered_ns: When the first wait began.
+        wait_returned_ns: When a wait returned.
+        started_ns: When the device began; None where not measured.
+        completed_ns: When the operation ended, as far as `how` allows; None while it is open.
+        how: How the end is known.
+        failure: Name id of the exception that it raised (0 when there is none).
+    """
+
+    number: int
+    kind: RecordKind
+    entered_ns: int
+    step: int
+    sequence: int
+    message_bytes: int
+    group: int
+    signature: int
+    call_site: int
+    label: int
+    peer: int
+    tag: int
+    thread: int
+    flags: Flag
+    returned_ns: int | None = None
+    wait_entered_ns: int | None = None
+    wait_returned_ns: int | None = None
+    started_ns: int | None = None
+    completed_ns: int | None = None
+    how: How | None = None
+    failure: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the operation has not ended yet."""
+        return self.completed_ns is None
+
+    @property
+    def is_blocking(self) -> bool:
+        """Whether a thread is inside the call or inside a wait for it, as far as the record shows.
+
+        A synchronous collective is one wait from call to end; it carries no time in between.
+        """
+        if self.completed_ns is not None:
+            return False
+        if self.returned_ns is None:
+            return True
+        return self.wait_entered_ns is not None and self.wait_returned_ns is None
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    """A step of one rank has ended.
+
+    Attributes:
+        number: The record's number on this tape.
+        ended_ns: When it ended.
+        step: The step that ended.
+        sequence: The default group's sequence at that moment: ranks that disagree are not aligned.
+    """
+
+    number: int
+    ended_ns: int
+    step: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupName:
+    """A process group as its members see it.
+
+    Attributes:
+        name: torch's name; a label that may repeat or differ between members.
+        description: What the group is for (`mesh_dp`, `default_pg`), or ''.
+        ranks: Global ranks of the members, ascending.
+        nth: How many groups with these members this rank had created before, from 0.
+        backend: Backend's name.
+        aligned: False when the group was first met in mid-life: its sequence says nothing across ranks.
+    """
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+    nth: int
+    backend: str
+    aligned: bool
+
+    @property
+    def key(self) -> str:
+        """Eight hex digits that all members compute alike: from the member ranks and `nth`, never from the name."""
+        text = f"{self.nth}:{','.join(map(str, self.ranks))}"
+        return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureName:
+    """What is the same in every rank's call of one collective.
+
+    Attributes:
+        operation: `all_reduce`, `send`, …
+        reduce_op: `sum`, `avg`, …; '' where there is none.
+        shapes: One tuple a tensor, at most eight tensors.
+        dtypes: One a tensor, or a single one when all agree.
+        device: Device type.
+        tensors: Number of tensors, including those not described.
+    """
+
+    operation: str
+    reduce_op: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    device: str
+    tensors: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallSiteName:
+    """The first frame outside torch that led to a call."""
+
+    function: str
+    file: str
+    line: int

@@ -1,0 +1,60 @@
+"""Stacks of one process's threads, written beside its tape when a reader asks for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from otel_torchdist.tape.records import CallSiteName
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """Where one thread is.
+
+    Attributes:
+        thread: Native thread id, the same as `Operation.thread`.
+        name: The thread's name.
+        frames: Innermost frame first.
+    """
+
+    thread: int
+    name: str
+    frames: tuple[CallSiteName, ...]
+
+
+def stacks_path(tape: Path) -> Path:
+    """Where the stacks of the process that writes `tape` lie."""
+    return tape.with_suffix(".stacks")
+
+
+def write_stacks(tape: Path, request: int, stacks: list[ThreadStack]) -> None:
+    """Replace the stacks beside a tape; a reader sees the old ones or the new ones, never half.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    body = {"request": request, "threads": [dataclasses.asdict(stack) for stack in stacks]}
+    hidden = tape.with_suffix(".stacks.new")
+    file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "w") as stream:
+        json.dump(body, stream)
+    hidden.replace(stacks_path(tape))
+
+
+def read_stacks(tape: Path, request: int) -> list[ThreadStack] | None:
+    """The stacks that answered `request` or a later one; None when there are none or they cannot be read."""
+    try:
+        body: dict[str, Any] = json.loads(stacks_path(tape).read_bytes())
+        if int(body["request"]) < request:
+            return None
+        return [
+            ThreadStack(int(t["thread"]), str(t["name"]), tuple(CallSiteName(**f) for f in t["frames"]))
+            for t in body["threads"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,324 @@
+"""The writing side of a tape. `begin`, `mark` and `complete` sit on the path of every collective."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import mmap
+import os
+import struct
+import threading
+import zlib
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.directory_lock import using
+from otel_torchdist.tape.identity import clock_pair, encode_identity
+from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState, TapeState, Word
+from otel_torchdist.tape.names import NamesWriter
+from otel_torchdist.tape.records import TapeError, TapeIdentity
+
+_MASK_64: Final = (1 << 64) - 1
+_RECORD_WORDS: Final = layout.RECORD_SIZE // 8
+_RING_WORD: Final = layout.RING_OFFSET // 8
+_REFUGE_WORD: Final = layout.REFUGE_OFFSET // 8
+_WORDS_WORD: Final = layout.WORDS_OFFSET // 8
+_COMPLETED_WORD: Final = _WORDS_WORD + int(Word.COMPLETED)
+_MAX_DURATION_NS: Final = layout.MAX_DURATION_NS
+_NOT_KEPT: Final = -1
+"""Marks an open operation that was overwritten in the ring while the refuge was full."""
+
+# The path of every collective reads these; an attribute of a module or an enum costs it more.
+_RING_OFFSET: Final = layout.RING_OFFSET
+_RECORD_SIZE: Final = layout.RECORD_SIZE
+_NEXT_NUMBER: Final = int(LiveWord.NEXT_NUMBER)
+_CHECK_MODULUS: Final = layout.CHECK_MODULUS
+_CRC_MODULUS: Final = layout.CRC_MODULUS
+_EMPTY_WORDS: Final = layout.EMPTY_WORDS
+_pack = layout.PAYLOAD.pack
+_pack_head = layout.PAYLOAD_HEAD.pack
+_crc32 = zlib.crc32
+
+
+class TapeWriter:
+    """Writes one rank's tape.
+
+    Thread-safe under the GIL: numbers are drawn from an atomic counter, each thread writes its own record, and the
+    only lock is taken when an open operation is about to be overwritten. One that is overtaken by a whole lap
+    within `begin` or `mark` can spoil the record in its slot; readers see that and count it as lost.
+    """
+
+    def __init__(self, directory: Path, identity: TapeIdentity) -> None:
+        """Create `<nonce>.tape` and its dictionary in `directory`, and take the lock that says "alive".
+
+        Raises:
+            TapeError: There is no room, the files cannot be created, or the identity is none.
+        """
+        if not layout.is_ring_capacity(identity.capacity):
+            raise TapeError(f"cannot create a tape in {directory}: a ring cannot hold {identity.capacity} records")
+        self.identity = identity
+        self.path = directory / f"{identity.nonce:016x}.tape"
+        self._capacity = identity.capacity
+        self._numbers = itertools.count(1)
+        self._open: dict[int, int] = {}
+        self._lap_lock = threading.RLock()
+        self._free_refuge = list(range(layout.REFUGE_SLOTS))
+        self.closed = False
+        with using(directory):
+            self._create()
+
+    def _create(self) -> None:
+        """Make the files. The tape appears under its name only when whole and locked: nobody meets it half made."""
+        size = layout.tape_size(self._capacity)
+        names_path = self.path.with_suffix(".names")
+        hidden = self.path.with_name(f".{self.path.stem}.new")
+        with contextlib.ExitStack() as undo:
+            try:
+                header = encode_identity(self.identity)
+                self._file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                undo.callback(os.close, self._file)
+                undo.callback(hidden.unlink)
+                # With ftruncate alone the first store into a page that a full /dev/shm lacks would be a SIGBUS.
+                os.posix_fallocate(self._file, 0, size)
+                self._bytes = memoryview(mmap.mmap(self._file, size))
+                self.names = NamesWriter(names_path)
+                undo.callback(self.names.close)
+                undo.callback(names_path.unlink)
+                self._bytes[: layout.IDENTITY_SIZE] = header
+                self._words = self._bytes.cast("Q")
+                self._begin_live_words()
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                hidden.rename(self.path)
+            except (OSError, struct.error) as error:
+                raise TapeError(f"cannot create a tape of {size} bytes in {self.path.parent}: {error}") from error
+            undo.pop_all()
+
+    def _begin_live_words(self) -> None:
+        for word in layout.SEALED_LIVE_WORDS:
+            self._words[word] = layout.seal_live(word, 0)
+        self._words[LiveWord.NEXT_NUMBER] = 1
+        self._words[LiveWord.STATE] = TapeState.RUNNING
+        self._words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(0, RunIdState.NONE)
+        self.beat()
+
+    def begin(
+        self,
+        entered_ns: int,
+        step: int,
+        sequence: int,
+        message_bytes: int,
+        group: int,
+        signature: int,
+        call_site: int,
+        label: int,
+        peer: int,
+        tag: int,
+        thread: int,
+        kind: int,
+        flags: int,
+    ) -> int:
+        """Publish an operation as entered; returns the number under which it is marked and completed.
+
+        Arguments are those of `Operation`. Values must fit their fields.
+
+        Raises:
+            struct.error: A value does not fit; nothing is left half-written for readers to wait for.
+        """
+        tail = self.prepare(message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags)
+        return self.begin_prepared(entered_ns, step, sequence, tail)
+
+    @staticmethod
+    def prepare(
+        message_bytes: int,
+        group: int,
+        signature: int,
+        call_site: int,
+        label: int,
+        peer: int,
+        tag: int,
+        thread: int,
+        kind: int,
+        flags: int,
+    ) -> bytes:
+        """Pack what a call site's operations have in common, for any number of `begin_prepared`.
+
+        Raises:
+            struct.error: A value does not fit its field.
+        """
+        return layout.PAYLOAD_TAIL.pack(
+            message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, 0
+        )
+
+    def begin_prepared(self, entered_ns: int, step: int, sequence: int, tail: bytes) -> int:
+        """The same as `begin`, with the rest of the arguments packed by `prepare`.
+
+        Raises:
+            struct.error: A value does not fit; nothing is left half-written for readers to wait for.
+        """
+        number = self._append(_pack_head(entered_ns, step, sequence) + tail, _EMPTY_WORDS)
+        self._open[number] = 0
+        return number
+
+    def _append(self, payload: bytes, own_words: bytes) -> int:
+        """Publish a record under the next number. From the moment a number is drawn nothing may fail."""
+        number = next(self._numbers)
+        lapped = number - self._capacity
+        if lapped in self._open:
+            self._take_refuge(lapped)
+        offset = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
+        word = offset >> 3
+        words = self._words
+        words[word] = 0
+        self._bytes[offset + 16 : offset + 128] = payload + own_words
+        words[word + 1] = _crc32(payload, number % _CRC_MODULUS)
+        words[word] = number
+        words[_NEXT_NUMBER] = number + 1
+        return number
+
+    def mark(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
+        """Store one of a record's words: what happened `elapsed_ns` after it was entered.
+
+        Silent when the record's slot has been taken over.
+        """
+        word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
+        words = self._words
+        if words[word] != number:
+            self._mark_in_refuge(number, which, elapsed_ns, how)
+            return
+        content = (elapsed_ns << 4) | how
+        try:
+            words[word + _WORDS_WORD + which] = (content << 12) | ((content + number) % _CHECK_MODULUS)
+        except ValueError:  # it does not fit
+            words[word + _WORDS_WORD + which] = layout.seal(number, elapsed_ns, how)
+
+    def complete(self, number: int, entered_ns: int, ended_ns: int, how: int, failure: int = 0) -> bool:
+        """Say that an operation has ended. The first caller wins; returns whether it was this one.
+
+        Args:
+            number: What `begin` returned.
+            entered_ns: What `begin` was given.
+            ended_ns: When it ended.
+            how: A `How`.
+            failure: Name id of the exception's type.
+        """
+        refuge = self._open.pop(number, None)
+        word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
+        if refuge == 0 and not failure and self._words[word] == number and 0 < ended_ns - entered_ns < _MAX_DURATION_NS:
+            content = ((ended_ns - entered_ns) << 4) | how  # how nearly all of them end
+            self._words[word + _COMPLETED_WORD] = (content << 12) | ((content + number) % _CHECK_MODULUS)
+            return True
+        if refuge is None:
+            with self._lap_lock:  # it may be on its way into the refuge
+                refuge = self._open.pop(number, None)
+            if refuge is None:
+                return False
+        elapsed = max(ended_ns - entered_ns, 1)
+        if refuge:
+            self._complete_late(number, refuge, entered_ns, elapsed, how, failure)
+            return True
+        if failure:
+            self.mark(number, Word.FAILURE, failure, How.FAILED)
+        self.mark(number, Word.COMPLETED, elapsed, how)
+        return True
+
+    def _take_refuge(self, number: int) -> None:
+        """Copy an open operation out of the ring before its slot is taken over."""
+        with self._lap_lock:
+            if self._open.pop(number, None) is None:
+                return
+            slot = self._free_refuge.pop() if self._free_refuge else _NOT_KEPT
+            if slot == _NOT_KEPT:
+                self._words[LiveWord.RECORDS_DROPPED] += 1
+                self._open[number] = _NOT_KEPT
+                return
+            source = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
+            target = layout.REFUGE_OFFSET + slot * _RECORD_SIZE
+            self._words[source >> 3] = 0  # from here on a mark goes to the refuge, and waits for the lock
+            self._bytes[target + 8 : target + 128] = self._bytes[source + 8 : source + 128]
+            self._words[target >> 3] = number
+            self._open[number] = slot + 1
+
+    def _mark_in_refuge(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
+        with self._lap_lock:
+            refuge = self._open.get(number, 0)
+            if refuge > 0:
+                word = _REFUGE_WORD + (refuge - 1) * _RECORD_WORDS
+                self._words[word + _WORDS_WORD + which] = layout.seal(number, elapsed_ns, how)
+
+    def _complete_late(self, number: int, refuge: int, entered_ns: int, elapsed: int, how: int, failure: int) -> None:
+        """Write a record of its own for an end whose record has left the ring, with the words of that one."""
+        own_words = _EMPTY_WORDS
+        if refuge > 0:
+            offset = layout.REFUGE_OFFSET + (refuge - 1) * _RECORD_SIZE
+            own_words = bytes(self._bytes[offset + layout.WORDS_OFFSET : offset + _RECORD_SIZE])
+        fields = (entered_ns, 0, number, elapsed, 0, failure, 0, 0, how, 0, 0, RecordKind.LATE_COMPLETION, 0, 0)
+        self._append(_pack(*fields), own_words)
+        if refuge > 0:
+            with self._lap_lock:
+                self._words[_REFUGE_WORD + (refuge - 1) * _RECORD_WORDS] = 0
+                self._free_refuge.append(refuge - 1)
+
+    def step_ended(self, step: int, ended_ns: int, sequence: int) -> None:
+        """Record that `step` has ended and that the next one runs; `sequence` is the default group's."""
+        fields = (ended_ns, step, sequence, 0, 0, 0, 0, 0, -1, 0, 0, RecordKind.STEP, 0, 0)
+        self._append(_pack(*fields), _EMPTY_WORDS)
+        self._words[LiveWord.STEP] = layout.seal_live(LiveWord.STEP, step + 1)
+
+    def add_overhead(self, nanoseconds: int, calls: int) -> None:
+        """Add to the estimate of the time spent in our own code."""
+        self._words[LiveWord.OVERHEAD_NS] += nanoseconds
+        self._words[LiveWord.OVERHEAD_CALLS] += calls
+
+    def drop_record(self) -> None:
+        """Count an operation that could not be recorded."""
+        self._words[LiveWord.RECORDS_DROPPED] += 1
+
+    def set_run_id(self, run_id: int, state: RunIdState) -> None:
+        """Publish the run's id; the state is written last, and is NONE while the two halves change."""
+        words = self._words
+        if run_id != words[LiveWord.RUN_ID_HIGH] << 64 | words[LiveWord.RUN_ID_LOW]:
+            words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(0, RunIdState.NONE)
+            words[LiveWord.RUN_ID_HIGH] = run_id >> 64
+            words[LiveWord.RUN_ID_LOW] = run_id & _MASK_64
+        words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(run_id, state)
+
+    def beat(self) -> None:
+        """Say that this process's threads get to run, and how far the wall clock is ahead of the monotonic one."""
+        words = self._words
+        monotonic_ns, realtime_ns = clock_pair()
+        offset_us = max(realtime_ns - monotonic_ns, 0) // 1000
+        words[LiveWord.CLOCK_OFFSET_US] = layout.seal_live(LiveWord.CLOCK_OFFSET_US, offset_us)
+        words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, monotonic_ns // 1000)
+        words[LiveWord.NAMES_DROPPED] = self.names.dropped
+
+    def pending_request(self) -> int:
+        """Number of the newest request for stacks, or 0 when none waits for an answer."""
+        request = self._words[LiveWord.REQUEST]
+        return request if request != self._words[LiveWord.ANSWER] else 0
+
+    def answer_request(self, request: int) -> None:
+        """Say that the stacks for `request` lie beside the tape."""
+        self._words[LiveWord.ANSWER] = request
+
+    def finish(self, state: TapeState, failure: int = 0) -> None:
+        """Say how the process ended. The tape stays writable: other `atexit` handlers may still communicate."""
+        self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)
+        self._words[LiveWord.STATE] = state
+
+    def view(self) -> memoryview:
+        """The mapped bytes, for a reader in this process, which must not open the file (see `locks`)."""
+        return self._bytes
+
+    def open_numbers(self) -> list[int]:
+        """Numbers of the operations that have not ended."""
+        return list(self._open)
+
+    def close(self) -> None:
+        """Give the lock back. The mapping itself stays until nobody refers to it, so a late caller cannot crash."""
+        if self.closed:
+            return
+        self.closed = True
+        self.names.close()
+        os.close(self._file)

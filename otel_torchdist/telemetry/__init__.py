@@ -1,0 +1,1 @@
+"""From tapes to OpenTelemetry spans and metrics. Never imports torch."""

@@ -1,0 +1,52 @@
+"""A histogram of durations with the buckets of all our metrics."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+BOUNDS_S: Final = (
+    0.0001, 0.00025, 0.0005,
+    0.001, 0.0025, 0.005,
+    0.01, 0.025, 0.05,
+    0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0,
+    10.0, 30.0, 60.0, 300.0, 1800.0,
+)  # fmt: skip
+"""Upper bounds of the buckets in seconds, inclusive: from a small gloo call to a checkpoint's barrier."""
+
+
+class DurationHistogram:
+    """Counts durations by bucket.
+
+    Attributes:
+        counts: Durations in each bucket; the last one holds what is above all bounds.
+        sum_s: Their sum in seconds.
+    """
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.sum_s = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many durations there are."""
+        return sum(self.counts)
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    def add(self, other: DurationHistogram) -> None:
+        """Count all durations of another histogram."""
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.sum_s += other.sum_s
+
+    def copy(self) -> DurationHistogram:
+        """A histogram that no longer changes with this one."""
+        copied = DurationHistogram()
+        copied.add(self)
+        return copied

@@ -1,0 +1,133 @@
+"""What OpenTelemetry's environment variables ask of a process without a tracer provider: exporters, sampler, link.
+
+The same rules as the SDK's auto-instrumentation: exporters and samplers are found by their entry points, and the
+exporters read every OTEL_EXPORTER_OTLP_* variable themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Final, cast
+
+from opentelemetry.context import Context
+from opentelemetry.environment_variables import OTEL_TRACES_EXPORTER
+from opentelemetry.sdk.environment_variables import (
+    OTEL_EXPORTER_OTLP_PROTOCOL,
+    OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
+    OTEL_TRACES_SAMPLER,
+    OTEL_TRACES_SAMPLER_ARG,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.export import SpanExporter
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Sampler
+from opentelemetry.trace import get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from otel_torchdist.telemetry.exporter_sink import ExporterSink
+from otel_torchdist.telemetry.fan_out import FanOutSink
+from otel_torchdist.telemetry.model import LinkTarget, SpanSink
+
+TRACEPARENT: Final = "TRACEPARENT"
+
+_EXPORTER_GROUP: Final = "opentelemetry_traces_exporter"
+_SAMPLER_GROUP: Final = "opentelemetry_traces_sampler"
+_OTLP: Final = "otlp"
+_BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+_DEFAULT_PROTOCOL: Final = "grpc"
+_DEFAULT_SAMPLER: Final = "parentbased_always_on"
+_RATIO_SAMPLERS: Final = ("traceidratio", "parentbased_traceidratio")
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+def environment_sink(resource: Resource) -> SpanSink:
+    """A sink for every exporter in OTEL_TRACES_EXPORTER (`otlp` when unset; nowhere when `none`).
+
+    An exporter that cannot be built is one warning; the others work.
+    """
+    names = [name.strip() for name in os.environ.get(OTEL_TRACES_EXPORTER, "").split(",") if name.strip()] or [_OTLP]
+    found: list[SpanSink] = []
+    for name in dict.fromkeys(names):
+        exporter = _exporter(name) if name.lower() != "none" else None
+        if exporter is not None:
+            found.append(ExporterSink(exporter, resource, f"{OTEL_TRACES_EXPORTER}={name}"))
+    return FanOutSink(found)
+
+
+def environment_sampler() -> Sampler:
+    """The sampler that OTEL_TRACES_SAMPLER names; the SDK's default, with one warning, where it cannot be built."""
+    name = os.environ.get(OTEL_TRACES_SAMPLER, "").strip().lower() or _DEFAULT_SAMPLER
+    try:
+        factory = cast("Callable[[str | float | None], object]", _load(_SAMPLER_GROUP, name))
+        sampler = factory(_sampler_argument(name))
+    except Exception as error:
+        _logger.warning("%s=%s cannot be used (%s): using %s", OTEL_TRACES_SAMPLER, name, error, _DEFAULT_SAMPLER)
+        return DEFAULT_ON
+    if isinstance(sampler, Sampler):
+        return sampler
+    _logger.warning("%s=%s is not a sampler: using %s", OTEL_TRACES_SAMPLER, name, _DEFAULT_SAMPLER)
+    return DEFAULT_ON
+
+
+def environment_links() -> tuple[LinkTarget, ...]:
+    """A link to the span in TRACEPARENT, which is how a launcher says what it started this job for."""
+    carrier = {"traceparent": os.environ.get(TRACEPARENT, "")}
+    context = TraceContextTextMapPropagator().extract(carrier, Context())
+    parent = get_current_span(context).get_span_context()
+    return (LinkTarget(parent.trace_id, parent.span_id),) if parent.is_valid else ()
+
+
+def _exporter(name: str) -> SpanExporter | None:
+    try:
+        factory = cast("Callable[[], SpanExporter]", _load(_EXPORTER_GROUP, _by_protocol(name)))
+        return factory()
+    except Exception as error:
+        _logger.warning(
+            "%s=%s: the exporter cannot be built (%s): no spans are exported there", OTEL_TRACES_EXPORTER, name, error
+        )
+        return None
+
+
+def _by_protocol(name: str) -> str:
+    """`otlp` stands for the exporter of the protocol that is set."""
+    if name != _OTLP:
+        return name
+    for variable in (OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL):
+        protocol = os.environ.get(variable, "").strip()
+        if protocol in _BY_PROTOCOL:
+            return _BY_PROTOCOL[protocol]
+        if protocol:
+            _logger.warning(
+                "%s=%s is not %s: using %s", variable, protocol, " or ".join(_BY_PROTOCOL), _DEFAULT_PROTOCOL
+            )
+            break
+    return _BY_PROTOCOL[_DEFAULT_PROTOCOL]
+
+
+def _sampler_argument(name: str) -> str | float | None:
+    """OTEL_TRACES_SAMPLER_ARG as the sampler takes it; a ratio that cannot be used is 1, with one warning."""
+    text = os.environ.get(OTEL_TRACES_SAMPLER_ARG)
+    if name not in _RATIO_SAMPLERS:
+        return text
+    try:
+        ratio = float(text or "1")
+    except ValueError:
+        ratio = -1.0
+    if 0.0 <= ratio <= 1.0:
+        return ratio
+    _logger.warning("%s=%s is not a number from 0 to 1: using 1.0", OTEL_TRACES_SAMPLER_ARG, text)
+    return 1.0
+
+
+def _load(group: str, name: str) -> object:
+    """What an installed package offers under a name.
+
+    Raises:
+        LookupError: No package offers it.
+    """
+    for entry_point in entry_points(group=group, name=name):
+        return entry_point.load()
+    raise LookupError(f"no installed package offers {name!r}")

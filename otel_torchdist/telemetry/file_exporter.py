@@ -1,0 +1,89 @@
+"""Spans as OTLP JSON lines in a file: one `ExportTraceServiceRequest` a line, as the OTLP file format has it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+_IDS: Final = ("traceId", "spanId", "parentSpanId")
+
+_logger = logging.getLogger(__name__)
+
+
+class JsonFileExporter(SpanExporter):
+    """Appends to a file. Several processes may append to the same one: a line is one write."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`; missing directories are created.
+
+        Raises:
+            OSError: It cannot be opened for writing.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._is_cut = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Write one line."""
+        if self._file < 0:
+            return SpanExportResult.FAILURE
+        line = otlp_json(spans).encode() + b"\n"
+        try:
+            # A line that the disk had no room for stays cut; the next one must not be joined to it.
+            written = os.write(self._file, b"\n" + line if self._is_cut else line)
+        except OSError as error:
+            _logger.error("Failed to write spans to %s: %s", self._path, error)
+            return SpanExportResult.FAILURE
+        self._is_cut = written < len(line)
+        if self._is_cut:
+            _logger.error("Failed to write spans to %s: only a part of a line was written", self._path)
+            return SpanExportResult.FAILURE
+        return SpanExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Nothing is held back."""
+        return True
+
+    def shutdown(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+
+def file_exporter(path: Path | str) -> SpanExporter:
+    """An exporter that appends OTLP JSON lines to the file at `path`.
+
+    Raises:
+        OSError: The file cannot be opened for writing.
+    """
+    return JsonFileExporter(Path(path))
+
+
+def otlp_json(spans: Sequence[ReadableSpan]) -> str:
+    """One export request as OTLP JSON: enums are numbers, and ids are hex, where protobuf's own JSON has base64."""
+    request = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
+    for resource_spans in request.get("resourceSpans", ()):
+        for scope_spans in resource_spans.get("scopeSpans", ()):
+            for span in scope_spans.get("spans", ()):
+                _write_ids_as_hex(span)
+                for link in span.get("links", ()):
+                    _write_ids_as_hex(link)
+    return json.dumps(request, separators=(",", ":"))
+
+
+def _write_ids_as_hex(fields: dict[str, Any]) -> None:
+    for name in _IDS:
+        if name in fields:
+            fields[name] = base64.b64decode(fields[name]).hex()

@@ -1,0 +1,317 @@
+"""The table of all metrics: what each is called, what it means, and where its values come from.
+
+Both ways out, Prometheus and OpenTelemetry, are made from it, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from otel_torchdist import semconv
+from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RANK, LABEL_RUN
+from otel_torchdist.telemetry.durations import DurationHistogram
+from otel_torchdist.telemetry.metric_pictures import GroupPicture, NodePicture, OperationPicture, RankPicture
+
+Labels: TypeAlias = tuple[str, ...]
+Numbers: TypeAlias = Iterable[tuple[Labels, float]]
+Histograms: TypeAlias = Iterable[tuple[Labels, DurationHistogram]]
+
+
+class Kind(Enum):
+    """How a number behaves over time."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    UP_DOWN = "up_down"
+    """A gauge that may be added up over ranks."""
+    INFO = "info"
+    """Always 1; what it says is in its labels."""
+
+
+class Unit(Enum):
+    """Units as OpenTelemetry writes them."""
+
+    NONE = ""
+    SECONDS = "s"
+    BYTES = "By"
+    OPERATIONS = "{operation}"
+    STEPS = "{step}"
+    GROUPS = "{group}"
+    RECORDS = "{record}"
+    SPANS = "{span}"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberMetric:
+    """A metric with one number per series.
+
+    Attributes:
+        name: Prometheus name.
+        kind: How it behaves.
+        unit: Its unit.
+        help: One sentence for users.
+        labels: Names of its labels.
+        read: Its series, as values of `labels` and a number.
+    """
+
+    name: str
+    kind: Kind
+    unit: Unit
+    help: str
+    labels: Labels
+    read: Callable[[NodePicture], Numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramMetric:
+    """A histogram of durations in seconds; attributes as in `NumberMetric`."""
+
+    name: str
+    help: str
+    labels: Labels
+    read: Callable[[NodePicture], Histograms]
+
+
+def _of_rank(value: Callable[[RankPicture], float | None]) -> Callable[[NodePicture], Numbers]:
+    def read(node: NodePicture) -> Numbers:
+        for rank in node.ranks:
+            number = value(rank)
+            if number is not None:
+                yield (rank.run, str(rank.rank)), number
+
+    return read
+
+
+def _of_operation(value: Callable[[OperationPicture], float]) -> Callable[[NodePicture], Numbers]:
+    def read(node: NodePicture) -> Numbers:
+        for rank in node.ranks:
+            for one in rank.operations:
+                yield (rank.run, str(rank.rank), one.group, one.operation), value(one)
+
+    return read
+
+
+def _of_group(value: Callable[[GroupPicture], int | None]) -> Callable[[NodePicture], Numbers]:
+    def read(node: NodePicture) -> Numbers:
+        for rank in node.ranks:
+            for group in rank.groups:
+                number = value(group)
+                if number is not None:
+                    yield (rank.run, str(rank.rank), group.group), number
+
+    return read
+
+
+def _stalled(node: NodePicture) -> Numbers:
+    for label, run in node.runs.items():
+        stalled = run.stall.group if run.stall else None
+        for group in sorted({*run.groups, *run.stalled_groups}):
+            yield (label, group), int(group == stalled)
+
+
+def _stall_info(node: NodePicture) -> Numbers:
+    for label, run in node.runs.items():
+        if run.stall:
+            stall = run.stall
+            yield (
+                (label, stall.group, stall.operation, stall.verdict, stall.ranks, stall.coverage, stall.trace_id),
+                1,
+            )
+
+
+def _group_info(node: NodePicture) -> Numbers:
+    for label, run in node.runs.items():
+        for group, info in run.groups.items():
+            yield (label, group, info.description, str(info.size)), 1
+
+
+def _operation_durations(node: NodePicture) -> Histograms:
+    for label, run in node.runs.items():
+        for (group, operation), histogram in run.durations.items():
+            yield (label, group, operation), histogram
+
+
+def _step_durations(node: NodePicture) -> Histograms:
+    for label, run in node.runs.items():
+        if run.steps.count:
+            yield (label,), run.steps
+
+
+_RANK: Final = (LABEL_RUN, LABEL_RANK)
+_GROUP: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP)
+_OPERATION: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP, LABEL_OPERATION)
+
+NUMBER_METRICS: Final = (
+    NumberMetric(
+        semconv.UP,
+        Kind.GAUGE,
+        Unit.NONE,
+        "1 while the rank's process lives, 0 when it has failed or is gone without having finished; "
+        "no series after it has finished.",
+        _RANK,
+        _of_rank(lambda rank: None if rank.up is None else int(rank.up)),
+    ),
+    NumberMetric(
+        semconv.STALLED_METRIC,
+        Kind.GAUGE,
+        Unit.NONE,
+        "1 while the run is stalled and this group's operation is the cause, else 0.",
+        (LABEL_RUN, LABEL_GROUP),
+        _stalled,
+    ),
+    NumberMetric(
+        semconv.STALL_INFO,
+        Kind.INFO,
+        Unit.NONE,
+        "The verdict on a stall, while it lasts: ranks that the verdict names, and the trace that shows it.",
+        (
+            LABEL_RUN,
+            LABEL_GROUP,
+            LABEL_OPERATION,
+            semconv.LABEL_VERDICT,
+            semconv.LABEL_RANKS,
+            semconv.LABEL_COVERAGE,
+            semconv.LABEL_TRACE_ID,
+        ),
+        _stall_info,
+    ),
+    NumberMetric(
+        semconv.OPERATIONS_IN_FLIGHT,
+        Kind.UP_DOWN,
+        Unit.OPERATIONS,
+        "Operations that the rank has entered and that have not ended.",
+        _OPERATION,
+        _of_operation(lambda one: one.in_flight),
+    ),
+    NumberMetric(
+        semconv.OPERATION_OLDEST_AGE,
+        Kind.GAUGE,
+        Unit.SECONDS,
+        "Age of the oldest operation in flight, 0 when there is none. An operation whose end only a wait can show "
+        "ages from that wait.",
+        _OPERATION,
+        _of_operation(lambda one: one.oldest_age_s),
+    ),
+    NumberMetric(
+        semconv.OPERATIONS,
+        Kind.COUNTER,
+        Unit.OPERATIONS,
+        "Operations that the rank has entered.",
+        _OPERATION,
+        _of_operation(lambda one: one.entered),
+    ),
+    NumberMetric(
+        semconv.MESSAGE_BYTES,
+        Kind.COUNTER,
+        Unit.BYTES,
+        "Bytes that the rank has contributed to its operations.",
+        _OPERATION,
+        _of_operation(lambda one: one.message_bytes),
+    ),
+    NumberMetric(
+        semconv.TIMED_OPERATIONS,
+        Kind.COUNTER,
+        Unit.OPERATIONS,
+        "The rank's operations whose duration is known; see the histogram of the node for its distribution.",
+        _OPERATION,
+        _of_operation(lambda one: one.durations.count),
+    ),
+    NumberMetric(
+        semconv.TIMED_OPERATION_SECONDS,
+        Kind.COUNTER,
+        Unit.SECONDS,
+        "Sum of the rank's known operation durations.",
+        _OPERATION,
+        _of_operation(lambda one: one.durations.sum_s),
+    ),
+    NumberMetric(
+        semconv.LAST_STARTED_SEQUENCE,
+        Kind.GAUGE,
+        Unit.NONE,
+        "Sequence number of the newest collective of the group that the rank has entered.",
+        _GROUP,
+        _of_group(lambda group: group.started_sequence),
+    ),
+    NumberMetric(
+        semconv.LAST_COMPLETED_SEQUENCE,
+        Kind.GAUGE,
+        Unit.NONE,
+        "Sequence number of the newest collective of the group that is known to have ended on the rank.",
+        _GROUP,
+        _of_group(lambda group: group.completed_sequence),
+    ),
+    NumberMetric(
+        semconv.TIMED_STEPS,
+        Kind.COUNTER,
+        Unit.STEPS,
+        "The rank's steps whose duration is known.",
+        _RANK,
+        _of_rank(lambda rank: rank.steps.count),
+    ),
+    NumberMetric(
+        semconv.TIMED_STEP_SECONDS,
+        Kind.COUNTER,
+        Unit.SECONDS,
+        "Sum of the rank's known step durations.",
+        _RANK,
+        _of_rank(lambda rank: rank.steps.sum_s),
+    ),
+    NumberMetric(
+        semconv.GROUP_INFO,
+        Kind.INFO,
+        Unit.NONE,
+        "What a group is for and how many members it has.",
+        (LABEL_RUN, LABEL_GROUP, semconv.LABEL_DESCRIPTION, semconv.LABEL_SIZE),
+        _group_info,
+    ),
+    NumberMetric(
+        semconv.GROUPS_FOLDED,
+        Kind.COUNTER,
+        Unit.GROUPS,
+        'Groups of the rank that are counted under group="other", because the node has too many.',
+        _RANK,
+        _of_rank(lambda rank: rank.groups_folded),
+    ),
+    NumberMetric(
+        semconv.OVERHEAD,
+        Kind.COUNTER,
+        Unit.SECONDS,
+        "Estimated time that the instrumentation has taken on the rank's threads.",
+        _RANK,
+        _of_rank(lambda rank: rank.overhead_s),
+    ),
+    NumberMetric(
+        semconv.RECORDS_LOST,
+        Kind.COUNTER,
+        Unit.RECORDS,
+        "Records that the rank could not write, or that were overwritten before they were read.",
+        _RANK,
+        _of_rank(lambda rank: rank.records_lost),
+    ),
+    NumberMetric(
+        semconv.SPANS_DROPPED,
+        Kind.COUNTER,
+        Unit.SPANS,
+        "Spans that could not be exported and are gone.",
+        (),
+        lambda node: (((), node.spans_dropped),),
+    ),
+)
+
+HISTOGRAM_METRICS: Final = (
+    HistogramMetric(
+        semconv.OPERATION_DURATION,
+        "Durations of the node's operations, from entering the call until its end was seen by the call or the wait.",
+        (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION),
+        _operation_durations,
+    ),
+    HistogramMetric(
+        semconv.STEP_DURATION,
+        "Durations of the steps of the node's ranks.",
+        (LABEL_RUN,),
+        _step_durations,
+    ),
+)

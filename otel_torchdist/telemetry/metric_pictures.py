@@ -1,0 +1,139 @@
+"""The numbers of a rank and of a node at one moment: what `metric_definitions` makes series of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from otel_torchdist.telemetry.durations import DurationHistogram
+
+
+class Duration(NamedTuple):
+    """One measured duration, for histograms that are kept elsewhere.
+
+    Attributes:
+        metric: `semconv.OPERATION_DURATION` or `semconv.STEP_DURATION`.
+        labels: Values of the metric's labels, in order.
+        seconds: The duration.
+    """
+
+    metric: str
+    labels: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """What is said of a group beside its numbers."""
+
+    description: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperationPicture:
+    """One operation of one group on one rank.
+
+    Attributes:
+        group: Label of the group.
+        operation: Label of the operation.
+        entered: How often the rank entered it.
+        message_bytes: Bytes that the rank contributed.
+        in_flight: Operations that have not ended.
+        oldest_age_s: Age of the oldest of them; see `RankMetrics` for those that have none.
+        durations: Of those whose end is known from the call or the wait.
+    """
+
+    group: str
+    operation: str
+    entered: int
+    message_bytes: int
+    in_flight: int
+    oldest_age_s: float
+    durations: DurationHistogram
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPicture:
+    """One group on one rank.
+
+    Attributes:
+        group: Its label.
+        info: What else is said of it.
+        started_sequence: Its newest collective that the rank has entered; None before the first, and where
+            sequences say nothing across ranks.
+        completed_sequence: Its newest collective that is known to have ended well; None when none is.
+    """
+
+    group: str
+    info: GroupInfo
+    started_sequence: int | None
+    completed_sequence: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankPicture:
+    """One rank.
+
+    Attributes:
+        run: Label of the run.
+        rank: Global rank.
+        up: Whether it lives and has not failed; None after it has finished as it should.
+        operations: What it did, by group and operation.
+        groups: The groups that it has used, in the order of their first use.
+        steps: Durations of its steps.
+        overhead_s: Time that our own code took on its threads.
+        records_lost: Records that were not written or not read.
+        groups_folded: Groups that are counted under `other`.
+    """
+
+    run: str
+    rank: int
+    up: bool | None
+    operations: tuple[OperationPicture, ...]
+    groups: tuple[GroupPicture, ...]
+    steps: DurationHistogram
+    overhead_s: float
+    records_lost: int
+    groups_folded: int
+
+
+@dataclass(frozen=True, slots=True)
+class StallPicture:
+    """One run's incident, as labels."""
+
+    group: str
+    operation: str
+    verdict: str
+    ranks: str
+    coverage: str
+    trace_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunPicture:
+    """What is shown of a run for the whole node, with the share of ranks that have been forgotten since.
+
+    Attributes:
+        durations: By labels of group and operation.
+        steps: Durations of steps, of all ranks.
+        groups: The groups of the node's ranks, by label.
+        stall: The run's incident, if there is one.
+        stalled_groups: Groups that have had an incident.
+    """
+
+    durations: Mapping[tuple[str, str], DurationHistogram]
+    steps: DurationHistogram
+    groups: Mapping[str, GroupInfo]
+    stall: StallPicture | None
+    stalled_groups: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePicture:
+    """All ranks of a node, no two with the same run and rank; and their runs, by label."""
+
+    ranks: tuple[RankPicture, ...]
+    runs: Mapping[str, RunPicture]
+    spans_dropped: int

@@ -1,0 +1,276 @@
+"""What one rank's tape says in numbers: fed by the reader's thread, pictured at any time by a scrape."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from otel_torchdist import semconv
+from otel_torchdist.semconv import OTHER
+from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
+from otel_torchdist.telemetry.durations import DurationHistogram
+from otel_torchdist.telemetry.metric_pictures import (
+    Duration,
+    GroupInfo,
+    GroupPicture,
+    OperationPicture,
+    RankPicture,
+)
+from otel_torchdist.telemetry.run_label import RunLabel
+from otel_torchdist.telemetry.series_labels import SeriesLabels, label_value
+
+MAX_UNPUBLISHED: Final = 16_384
+MAX_CACHED_TARGETS: Final = 16_384
+
+# Operators of IntFlag run in Python and would double the cost of a record; those of int do not.
+_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
+_END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
+
+
+@dataclass(slots=True, eq=False)
+class _Series:
+    """Counters of one group and operation."""
+
+    group: str
+    operation: str
+    entered: int = 0
+    message_bytes: int = 0
+    durations: DurationHistogram = field(default_factory=DurationHistogram)
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """A group's label and the progress of its collectives."""
+
+    label: str
+    info: GroupInfo
+    aligned: bool
+    started: int | None = None
+    completed: int | None = None
+
+
+class _Target(NamedTuple):
+    """Where an operation is counted; no progress where its sequence says nothing across ranks."""
+
+    series: _Series
+    progress: _Group | None
+
+
+class RankMetrics:
+    """Counts what one tape reports. `consume` and `retire` belong to the reader's thread, `picture` to any.
+
+    An operation whose end only a wait can show (`END_BY_WAIT`) is in flight from its call on, but has an age only
+    while somebody waits for it, counted from that wait: before, nothing says that it should have ended. Durations
+    are those whose end is known from the call or the wait; what a poll saw is too coarse, and what was handed to a
+    device, dropped or failed has no end to speak of.
+    """
+
+    def __init__(self, tape: TapeReader, labels: SeriesLabels, publish: Callable[[Sequence[Duration]], None]) -> None:
+        """Start at zero.
+
+        Args:
+            tape: The tape whose batches will be consumed.
+            labels: Shared by all ranks of the node.
+            publish: Is handed each duration once, after the label of its run is settled.
+        """
+        self._tape = tape
+        self._labels = labels
+        self._publish = publish
+        self._lock = threading.Lock()
+        self._run = RunLabel()
+        self._status: TapeStatus | None = None
+        self._up: bool | None = True
+        self._records_lost = 0
+        self._counters: dict[tuple[str, str], _Series] = {}
+        self._groups: dict[str, _Group] = {}
+        self._groups_by_id: dict[int, _Group] = {}
+        self._folded: set[int] = set()
+        self._targets: dict[tuple[int, int], _Target] = {}
+        self._open: list[tuple[_Series, int | None]] = []
+        self._steps = DurationHistogram()
+        self._last_step: StepMark | None = None
+        # Bounded for a run id that never settles: then the oldest are missing in histograms kept elsewhere.
+        self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
+
+    def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
+        """Count what a poll has found. To be called after every poll: open operations change without new records.
+
+        Args:
+            batch: What `poll` returned.
+            status: The tape's live words at about that time.
+            now_ns: Monotonic clock.
+        """
+        alive = self._tape.is_alive()
+        with self._lock:
+            for operation in batch.entered:
+                self._count_entered(operation)
+            for operation in batch.ended:
+                self._count_ended(operation)
+            for mark in batch.steps:
+                self._count_step(mark)
+            # A rank that is gone is inside of nothing any more.
+            still_open = self._tape.open_operations() if alive else ()
+            self._open = [(self._target(one).series, _age_begins(one)) for one in still_open]
+            self._status = status
+            self._up = _is_up(status.state, alive)
+            self._records_lost = self._tape.lost + status.records_dropped
+            self._run.update(status, alive, now_ns)
+        self._publish_durations()
+
+    def picture(self, now_ns: int) -> RankPicture | None:
+        """The rank as it is now.
+
+        Args:
+            now_ns: Monotonic clock of the node, up to which ages are counted.
+
+        Returns:
+            None while the rank is held back.
+        """
+        with self._lock:
+            if self._run.shown is None or self._status is None:
+                return None
+            return RankPicture(
+                run=self._run.shown,
+                rank=self._tape.identity.rank,
+                up=self._up,
+                operations=self._picture_operations(now_ns),
+                groups=tuple(_picture_group(group) for group in self._groups.values()),
+                steps=self._steps.copy(),
+                overhead_s=self._status.overhead_ns / 1e9,
+                records_lost=self._records_lost,
+                groups_folded=len(self._folded),
+            )
+
+    def retire(self) -> None:
+        """Nothing more will be consumed: hand out the durations that were held back."""
+        with self._lock:
+            self._run.settle()
+        self._publish_durations()
+
+    def _count_entered(self, operation: Operation) -> None:
+        series, group = self._target(operation)
+        series.entered += 1
+        series.message_bytes += operation.message_bytes
+        if group is None or int(operation.flags) & _POINT_TO_POINT:
+            return
+        if group.started is None or operation.sequence > group.started:
+            group.started = operation.sequence
+
+    def _count_ended(self, operation: Operation) -> None:
+        how = operation.how
+        if operation.completed_ns is None or not (how is How.CALL or how is How.WAIT or how is How.POLL):
+            return
+        series, group = self._target(operation)
+        if group is not None and not int(operation.flags) & _POINT_TO_POINT:
+            group.completed = max(group.completed or 0, operation.sequence)
+        if how is How.POLL:
+            return
+        seconds = (operation.completed_ns - operation.entered_ns) / 1e9
+        series.durations.observe(seconds)
+        labels = (series.group, series.operation)
+        self._unpublished.append(Duration(semconv.OPERATION_DURATION, labels, seconds))
+
+    def _count_step(self, mark: StepMark) -> None:
+        previous, self._last_step = self._last_step, mark
+        if previous is None or mark.step != previous.step + 1:
+            return
+        seconds = (mark.ended_ns - previous.ended_ns) / 1e9
+        self._steps.observe(seconds)
+        self._unpublished.append(Duration(semconv.STEP_DURATION, (), seconds))
+
+    def _target(self, operation: Operation) -> _Target:
+        # A rendezvous has no signature; -1 is no name's id.
+        signature = -1 if operation.kind is RecordKind.RENDEZVOUS else operation.signature
+        target = self._targets.get((operation.group, signature))
+        if target is not None:
+            return target
+        if len(self._targets) == MAX_CACHED_TARGETS:
+            self._targets.clear()
+        target = self._find_target(operation)
+        self._targets[operation.group, signature] = target
+        return target
+
+    def _find_target(self, operation: Operation) -> _Target:
+        group = self._group(operation.group)
+        labels = self._labels.pair(group.label if group else OTHER, self._operation_name(operation))
+        series = self._counters.get(labels)
+        if series is None:
+            series = self._counters[labels] = _Series(*labels)
+        in_order = group is not None and group.aligned and operation.kind is RecordKind.OPERATION
+        return _Target(series, group if in_order else None)
+
+    def _operation_name(self, operation: Operation) -> str:
+        if operation.kind is RecordKind.RENDEZVOUS:
+            return semconv.RENDEZVOUS
+        signature = self._tape.names.signature(operation.signature)
+        return signature.operation if signature else OTHER
+
+    def _group(self, name_id: int) -> _Group | None:
+        """The group with this name id; None when it is not known or has no series of its own."""
+        group = self._groups_by_id.get(name_id)
+        if group is not None:
+            return group
+        name = self._tape.names.group(name_id)
+        if name is None:
+            return None
+        label = self._labels.group(name.key)
+        if label == OTHER:
+            self._folded.add(name_id)
+            return None
+        group = self._groups.get(label)
+        if group is None:
+            info = GroupInfo(label_value(name.description), len(name.ranks))
+            group = self._groups[label] = _Group(label, info, name.aligned)
+        self._groups_by_id[name_id] = group
+        return group
+
+    def _picture_operations(self, now_ns: int) -> tuple[OperationPicture, ...]:
+        in_flight: dict[int, int] = {}
+        oldest: dict[int, int] = {}
+        for series, begins_ns in self._open:
+            key = id(series)
+            in_flight[key] = in_flight.get(key, 0) + 1
+            if begins_ns is not None:
+                oldest[key] = min(oldest.get(key, now_ns), begins_ns)
+        return tuple(
+            OperationPicture(
+                group=series.group,
+                operation=series.operation,
+                entered=series.entered,
+                message_bytes=series.message_bytes,
+                in_flight=in_flight.get(id(series), 0),
+                oldest_age_s=(now_ns - oldest.get(id(series), now_ns)) / 1e9,
+                durations=series.durations.copy(),
+            )
+            for series in self._counters.values()
+        )
+
+    def _publish_durations(self) -> None:
+        if self._run.shown is None or not self._run.settled or not self._unpublished:
+            return
+        run = self._run.shown
+        durations = [duration._replace(labels=(run, *duration.labels)) for duration in self._unpublished]
+        self._unpublished.clear()
+        self._publish(durations)
+
+
+def _age_begins(operation: Operation) -> int | None:
+    """From when on an open operation ages; None while nothing says that it should have ended."""
+    if operation.returned_ns is None or not int(operation.flags) & _END_BY_WAIT:
+        return operation.entered_ns
+    return operation.wait_entered_ns if operation.is_blocking else None
+
+
+def _is_up(state: TapeState, alive: bool) -> bool | None:
+    if state is TapeState.FINISHED:
+        return None
+    return alive and state is TapeState.RUNNING
+
+
+def _picture_group(group: _Group) -> GroupPicture:
+    return GroupPicture(group.label, group.info, group.started, group.completed)

@@ -1,0 +1,70 @@
+"""A span as we hand it to whoever exports it: complete, with its own ids, and handed over exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from opentelemetry.util.types import AttributeValue
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTarget:
+    """A span of any trace, exported or still to come."""
+
+    trace_id: int
+    span_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedSpan:
+    """A span that has ended.
+
+    Attributes:
+        name: Low-cardinality name.
+        trace_id: 128 bits, not 0.
+        span_id: 64 bits, not 0; never handed over twice.
+        parent_id: Span of the same trace that was handed over no later than this one; None for a root.
+        start_ns: Wall clock, integer nanoseconds since the epoch.
+        end_ns: Wall clock, later than `start_ns`.
+        attributes: See `semconv`.
+        error: Description of the error status; None when the span went well.
+        links: Related spans.
+    """
+
+    name: str
+    trace_id: int
+    span_id: int
+    parent_id: int | None
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, AttributeValue]
+    error: str | None = None
+    links: tuple[LinkTarget, ...] = ()
+
+
+class SpanSink(Protocol):
+    """Where finished spans go."""
+
+    @property
+    def dropped(self) -> int:
+        """Spans that could not be handed on and are gone."""
+        ...
+
+    def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
+        """Take spans, parents first. Never blocks on I/O and never raises.
+
+        Args:
+            spans: They are exported together or dropped together.
+            urgent: Stall evidence: ahead of everything else, at once, and dropped last.
+        """
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Export what is queued; False when time ran out."""
+        ...
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Flush and stop; idempotent."""
+        ...

@@ -1,0 +1,176 @@
+"""The metrics of all ranks whose tapes are read here, and of the stalls that were found among them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.telemetry.durations import DurationHistogram
+from otel_torchdist.telemetry.metric_pictures import (
+    Duration,
+    GroupInfo,
+    NodePicture,
+    RankPicture,
+    RunPicture,
+    StallPicture,
+)
+from otel_torchdist.telemetry.metrics import RankMetrics
+from otel_torchdist.telemetry.rank_ranges import compress_ranks
+from otel_torchdist.telemetry.run_label import run_label
+from otel_torchdist.telemetry.series_labels import SeriesLabels, label_value
+
+
+@dataclass(frozen=True, slots=True)
+class StallStatus:
+    """The one incident of a run, as the metrics show it.
+
+    Attributes:
+        run_id: The run.
+        group_key: `GroupName.key` of the group whose operation stalls.
+        operation: That operation.
+        verdict: The verdict's name.
+        ranks: Global ranks that the verdict names.
+        coverage: How many members reported, such as `3/4`.
+        trace_id: Trace of the incident.
+    """
+
+    run_id: int
+    group_key: str
+    operation: str
+    verdict: str
+    ranks: tuple[int, ...]
+    coverage: str
+    trace_id: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """What a run keeps beside its ranks: its incident, and the sums of ranks that were forgotten."""
+
+    durations: dict[tuple[str, str], DurationHistogram] = field(
+        default_factory=dict[tuple[str, str], DurationHistogram]
+    )
+    steps: DurationHistogram = field(default_factory=DurationHistogram)
+    groups: dict[str, GroupInfo] = field(default_factory=dict[str, GroupInfo])
+    stall: StallPicture | None = None
+    stalled_groups: frozenset[str] = frozenset()
+
+    def copy(self) -> _Run:
+        durations = {labels: histogram.copy() for labels, histogram in self.durations.items()}
+        return _Run(durations, self.steps.copy(), dict(self.groups), self.stall, self.stalled_groups)
+
+    def add(self, rank: RankPicture) -> None:
+        self.steps.add(rank.steps)
+        for one in rank.operations:
+            if one.durations.count:
+                self.durations.setdefault((one.group, one.operation), DurationHistogram()).add(one.durations)
+        for group in rank.groups:
+            self.groups.setdefault(group.group, group.info)
+
+
+class NodeMetrics:
+    """Gathers the ranks of a node for whoever exports metrics.
+
+    Everything but `picture` belongs to the reader's thread. What is counted for the node as a whole does not fall
+    when a rank is forgotten, as long as another rank of its run is there.
+    """
+
+    def __init__(
+        self,
+        spans_dropped: Callable[[], int] = lambda: 0,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Start without ranks.
+
+        Args:
+            spans_dropped: Spans that could not be exported, so far.
+            clock: The node's monotonic clock in nanoseconds, which its tapes share.
+        """
+        self._spans_dropped = spans_dropped
+        self._clock = clock
+        self._labels = SeriesLabels()
+        self._lock = threading.Lock()
+        self._ranks: dict[int, RankMetrics] = {}
+        self._runs: dict[str, _Run] = {}
+        self._listeners: list[Callable[[Sequence[Duration]], None]] = []
+
+    def track(self, tape: TapeReader) -> RankMetrics:
+        """Begin to show a tape's rank; its batches go to the object that is returned."""
+        rank = RankMetrics(tape, self._labels, self._publish)
+        with self._lock:
+            self._ranks[tape.identity.nonce] = rank
+        return rank
+
+    def forget(self, nonce: int) -> None:
+        """Stop showing the rank of the tape with this nonce; its run goes with its last rank."""
+        rank = self._ranks.get(nonce)
+        if rank is None:
+            return
+        rank.retire()
+        with self._lock:  # no scrape may fall between taking the rank out and keeping its sums
+            del self._ranks[nonce]
+            last = rank.picture(self._clock())
+            if last is not None:
+                self._runs.setdefault(last.run, _Run()).add(last)
+            present = {picture.run for picture in self._picture_ranks()}
+            self._runs = {label: run for label, run in self._runs.items() if label in present or run.stall}
+
+    def set_stall(self, status: StallStatus) -> None:
+        """Show the incident of a run, instead of what was shown for that run before. Never held back."""
+        group = self._labels.group(status.group_key)
+        picture = StallPicture(
+            group=group,
+            operation=label_value(status.operation),
+            verdict=label_value(status.verdict),
+            ranks=compress_ranks(status.ranks),
+            coverage=label_value(status.coverage),
+            trace_id=f"{status.trace_id:032x}",
+        )
+        with self._lock:
+            run = self._runs.setdefault(run_label(status.run_id), _Run())
+            run.stall = picture
+            run.stalled_groups |= {group}
+
+    def clear_stall(self, run_id: int) -> None:
+        """The run's incident is over. Its group stays, at 0, so that an alert sees the end."""
+        with self._lock:
+            run = self._runs.get(run_label(run_id))
+            if run is not None:
+                run.stall = None
+
+    def listen(self, listener: Callable[[Sequence[Duration]], None]) -> None:
+        """Hand every duration from now on to `listener` too, on the reader's thread."""
+        self._listeners.append(listener)
+
+    def ignore(self, listener: Callable[[Sequence[Duration]], None]) -> None:
+        """Undo `listen`."""
+        self._listeners.remove(listener)
+
+    def picture(self) -> NodePicture:
+        """Everything as it is now, from any thread."""
+        with self._lock:
+            ranks = self._picture_ranks()
+            runs = {label: run.copy() for label, run in self._runs.items()}
+        for rank in ranks:
+            runs.setdefault(rank.run, _Run()).add(rank)
+        return NodePicture(
+            # Two series with the same labels would spoil a scrape: of two tapes the newer one stands.
+            ranks=tuple({(rank.run, rank.rank): rank for rank in ranks}.values()),
+            runs={
+                label: RunPicture(run.durations, run.steps, run.groups, run.stall, run.stalled_groups)
+                for label, run in runs.items()
+            },
+            spans_dropped=self._spans_dropped(),
+        )
+
+    def _picture_ranks(self) -> list[RankPicture]:
+        now_ns = self._clock()
+        pictures = (rank.picture(now_ns) for rank in self._ranks.values())
+        return [picture for picture in pictures if picture is not None]
+
+    def _publish(self, durations: Sequence[Duration]) -> None:
+        for listener in self._listeners:
+            listener(durations)

@@ -1,0 +1,198 @@
+"""A sink with a queue and a thread of its own: whoever emits never waits for a network."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from otel_torchdist import _guard
+from otel_torchdist.telemetry.model import FinishedSpan
+from otel_torchdist.telemetry.span_queue import SpanGroup, SpanQueue
+
+MAX_QUEUED_SPANS: Final = 32_768
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+MAX_ATTEMPTS: Final = 10
+"""After so many failures stall evidence is given up too: it may be what the other side refuses."""
+WARNING_INTERVAL_S: Final = 3600.0
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class ExportError(Exception):
+    """A portion of spans was not accepted; the message says why."""
+
+
+class Destination(Protocol):
+    """Where the thread of a `QueuedSink` puts spans.
+
+    Attributes:
+        name: What a warning calls it.
+        portion: Spans that it takes at once.
+    """
+
+    name: str
+    portion: int
+
+    def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> None:
+        """Hand on at most `portion` spans; may block.
+
+        Raises:
+            ExportError: They were not accepted.
+        """
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Hand on what the destination itself holds back; False when time ran out."""
+        ...
+
+    def close(self) -> None:
+        """Stop; called once, from another thread than `send`, which must then return soon."""
+        ...
+
+
+class QueuedSink:
+    """Groups of spans wait in a bounded queue until the destination takes them.
+
+    A destination that fails is tried again after a pause, from 1 s to 30 s, with one group at a time, and meanwhile the
+    queue fills; that is the back-pressure. What failed is not sent a second time, because it may have arrived and no
+    span may be there twice; only stall evidence is, because losing it would be worse. The first failure is a warning,
+    the following ones are silent until it has worked again.
+    """
+
+    def __init__(self, destination: Destination, max_spans: int = MAX_QUEUED_SPANS) -> None:
+        """Start the thread. `max_spans` (about 1 kB each) is what may wait."""
+        self._destination = destination
+        self._changed = threading.Condition()
+        self._queue = SpanQueue(max_spans)
+        self._refused = 0
+        self._in_flight = 0
+        self._failures = 0
+        self._pause_s = 0.0
+        self._retry_at = 0.0
+        self._warned_at: float | None = None
+        self._has_shut_down = False
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name=f"otel-torchdist {destination.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Spans that found no room, or were not accepted."""
+        with self._changed:
+            return self._queue.dropped + self._refused
+
+    def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
+        """Queue spans, parents first; see `SpanSink`."""
+        with self._changed:
+            if self._is_closing:
+                self._refused += len(spans)
+                return
+            self._queue.put(SpanGroup(tuple(spans), urgent))
+            if urgent:
+                self._retry_at = 0.0
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Export what is queued; False when time ran out or the destination does not work."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            failures = self._failures
+            self._retry_at = 0.0
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_idle or self._failures > failures, timeout_s)
+            if not self._is_idle or self._failures > failures:
+                return False
+        return self._destination.flush(max(deadline - time.monotonic(), 0.0))
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Flush and stop; what is left is counted as dropped."""
+        with self._changed:
+            if self._has_shut_down:
+                return
+            self._has_shut_down = True
+        deadline = time.monotonic() + timeout_s
+        self.flush(timeout_s)
+        with self._changed:
+            self._is_closing = True
+            self._queue.clear()
+            self._changed.notify_all()
+        with _guard.guard(f"closing {self._destination.name}"):
+            self._destination.close()
+        self._thread.join(max(deadline - time.monotonic(), 0.1))
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._queue.spans and not self._in_flight
+
+    def _run(self) -> None:
+        with suppress_instrumentation():
+            while groups := self._next_groups():
+                self._export(groups)
+
+    def _next_groups(self) -> list[SpanGroup]:
+        """Wait for something to send; nothing once the sink closes."""
+        with self._changed:
+            while not self._is_closing:
+                pause_s = self._retry_at - time.monotonic()
+                if self._queue.spans and pause_s <= 0:
+                    is_probe = self._pause_s > 0
+                    groups = self._queue.take(0 if is_probe else self._destination.portion)
+                    self._in_flight = sum(len(group.spans) for group in groups)
+                    return groups
+                self._changed.wait(pause_s if self._queue.spans else None)
+            return []
+
+    def _export(self, groups: list[SpanGroup]) -> None:
+        """Send groups in portions; from the first portion that fails on, the rest fails too."""
+        spans = [span for group in groups for span in group.spans]
+        urgent = groups[0].urgent
+        portion = self._destination.portion
+        for first in range(0, len(spans), portion):
+            try:
+                self._destination.send(spans[first : first + portion], urgent)
+            except Exception as error:
+                self._has_failed(error, SpanGroup(spans[first:], urgent, groups[0].attempts + 1))
+                return
+        self._has_worked()
+
+    def _has_worked(self) -> None:
+        with self._changed:
+            was_down = self._pause_s > 0
+            self._in_flight = 0
+            self._pause_s = self._retry_at = 0.0
+            self._changed.notify_all()
+        if was_down:
+            _logger.info("spans are exported again (%s)", self._destination.name)
+
+    def _has_failed(self, error: Exception, rest: SpanGroup) -> None:
+        with self._changed:
+            self._in_flight = 0
+            self._failures += 1
+            is_first = self._pause_s == 0
+            self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+            self._retry_at = time.monotonic() + self._pause_s
+            if rest.urgent and rest.attempts < MAX_ATTEMPTS and not self._is_closing:
+                self._queue.put_back(rest)
+            else:
+                self._refused += len(rest.spans)
+            self._changed.notify_all()
+        if is_first:
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        now = time.monotonic()
+        if self._warned_at is not None and now - self._warned_at < WARNING_INTERVAL_S:
+            return
+        self._warned_at = now
+        _logger.warning(
+            "spans cannot be exported (%s): %s. Training is not affected; spans that do not fit into the queue are "
+            "dropped and counted. It is tried again, silently, until it works.",
+            self._destination.name,
+            error,
+        )

@@ -1,0 +1,32 @@
+"""Many ranks in few characters: `0-7,16`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Final
+
+MAX_TEXT: Final = 256
+
+
+def compress_ranks(ranks: Iterable[int], max_text: int = MAX_TEXT) -> str:
+    """Write ranks as ascending ranges.
+
+    Args:
+        ranks: In any order; repeats count once.
+        max_text: Characters after which the rest is only counted.
+
+    Returns:
+        `0-7,16`, or `0,2,4,… (509 more)` when it would be longer than `max_text`; '' for no rank.
+    """
+    ascending = sorted(set(ranks))
+    text, written = "", 0
+    # Neighbours have the same distance to their index.
+    for _, run in groupby(enumerate(ascending), lambda item: item[1] - item[0]):
+        members = [rank for _, rank in run]
+        part = f"{members[0]}-{members[-1]}" if len(members) > 1 else str(members[0])
+        longer = f"{text},{part}" if text else part
+        if len(longer) > max_text:
+            return f"{text},… ({len(ascending) - written} more)"
+        text, written = longer, written + len(members)
+    return text

@@ -1,0 +1,76 @@
+"""Which steps of a rank are exported: whole steps or nothing, decided alike on all ranks without talking."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace.sampling import Sampler
+
+from otel_torchdist import semconv
+from otel_torchdist.telemetry.ids import trace_id_of_step
+from otel_torchdist.telemetry.span_budget import SpanBudget
+
+MAX_RANKS: Final = 64
+"""Ranks that a healthy step shows; of a larger world every n-th, beginning with another one at each step."""
+
+
+class StepSampler:
+    """Decides for one rank, once a step, at the end of the step's first segment.
+
+    A step is exported when
+
+    - an incident began in it (`keep`), or
+    - the sampler of the environment or the provider takes its trace, and
+    - this rank is among those that the step shows, and
+    - its trace id falls below 1/2^k, where k keeps this rank's spans within the budget. Steps that are kept at k+1
+      are kept at k too, so ranks with different k still have steps in common.
+    """
+
+    def __init__(self, sampler: Sampler, spans_per_second: int, rank: int, world_size: int) -> None:
+        """Decide for `rank`; `spans_per_second` is its budget."""
+        self._sampler = sampler
+        self._budget = SpanBudget(spans_per_second)
+        self._rank = rank
+        self._stride = -(-world_size // MAX_RANKS)
+        self._always: set[int] = set()
+        self._step: int | None = None
+        self._is_candidate = False
+        self._is_kept = False
+
+    def keep(self, step: int) -> None:
+        """An incident began in `step`: export whatever of it has not been decided yet."""
+        self._always.add(step)
+
+    def is_kept(self, run_id: int, step: int, at_ns: int, spans: int) -> bool:
+        """Whether a segment of `step` is exported. Steps come in order.
+
+        Args:
+            run_id: The run that all ranks agree on.
+            step: Its step.
+            at_ns: Monotonic time of the segment's end.
+            spans: How many spans it has, for the budget.
+        """
+        if step != self._step:
+            self._decide(run_id, step, at_ns)
+        if self._is_candidate:
+            self._budget.count(spans)
+        return self._is_kept or step in self._always
+
+    def _decide(self, run_id: int, step: int, at_ns: int) -> None:
+        self._step = step
+        self._always = {kept for kept in self._always if kept >= step}
+        trace_id = trace_id_of_step(run_id, step)
+        self._budget.turn(at_ns)
+        self._is_candidate = self._is_shown(trace_id) and self._is_sampled(trace_id, step)
+        self._is_kept = self._is_candidate and trace_id >> (128 - self._budget.halvings) == 0
+
+    def _is_shown(self, trace_id: int) -> bool:
+        return (self._rank + (trace_id >> 64)) % self._stride == 0
+
+    def _is_sampled(self, trace_id: int, step: int) -> bool:
+        name = semconv.STEP_SPAN.format(rank=self._rank)
+        result = self._sampler.should_sample(
+            Context(), trace_id, name, attributes={semconv.RANK: self._rank, semconv.STEP: step}
+        )
+        return result.decision.is_sampled()

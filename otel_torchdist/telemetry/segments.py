@@ -1,0 +1,158 @@
+"""Cuts the operations of one rank into segments of steps: what is exported together under one anchor.
+
+A segment ends with its step, at a stall, after 30 s or after 2,000 operations, whichever comes first. An operation
+belongs to the segment in which it *ends*, so a segment can be exported as soon as it has ended and nothing waits for
+an operation that may hang for hours. Pure bookkeeping on monotonic times: no ids, no spans, no I/O.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.tape.records import Operation, StepMark
+
+SEGMENT_NS: Final = 30_000_000_000
+MAX_OPERATIONS: Final = 2_000
+
+
+class SegmentEnd(enum.Enum):
+    """Why a segment ended."""
+
+    STEP = "step"
+    STALL = "stall"
+    TIME = "time"
+    SIZE = "size"
+    LOST = "lost"
+    """Operations of a later step came, but the end of this step was not recorded or not read."""
+    CLOSE = "close"
+    """The tape is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of one rank's step.
+
+    Attributes:
+        step: The step's number.
+        number: Position among the segments of the step that are exported, from 0.
+        start_ns: Monotonic time.
+        end_ns: Monotonic time, not before `start_ns`.
+        end: Why it ended.
+        operations: Those that ended in it, by the time of their end. One that was entered earlier reaches back
+            before `start_ns`; one whose end became known only after an earlier segment was cut is here too.
+    """
+
+    step: int
+    number: int
+    start_ns: int
+    end_ns: int
+    end: SegmentEnd
+    operations: tuple[Operation, ...]
+
+
+class SegmentCutter:
+    """Takes what happens on a tape, in the order of the tape, and gives segments."""
+
+    def __init__(self, start_ns: int) -> None:
+        """The first segment begins at `start_ns`; which step it belongs to, the first record tells."""
+        self._start_ns = start_ns
+        self._step: int | None = None
+        self._number = 0
+        self._pending: list[Operation] = []
+        self._cut: list[Segment] = []
+
+    @property
+    def step(self) -> int:
+        """The step that runs now."""
+        return self._step or 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no operation has ended since the last cut."""
+        return not self._pending
+
+    def assume_step(self, step: int) -> None:
+        """Say which step runs, unless a record has already said so."""
+        if self._step is None:
+            self._step = step
+
+    def take(self) -> list[Segment]:
+        """The segments that have been cut since the last call."""
+        cut, self._cut = self._cut, []
+        return cut
+
+    def ended(self, operations: Iterable[Operation]) -> None:
+        """Operations have ended; each goes to the segment that holds its end, among those not cut yet."""
+        self._pending.extend(operations)
+        self._pending.sort(key=_end_ns)
+
+    def entered(self, operation: Operation) -> None:
+        """An operation has been entered. One of a later step tells that the end of this step was missed."""
+        self.assume_step(operation.step)
+        if operation.step > self.step:
+            self._end_step(operation.entered_ns, SegmentEnd.LOST, operation.step)
+
+    def step_ended(self, mark: StepMark) -> None:
+        """A step has ended. Steps that went by without a record in between are passed over."""
+        self.assume_step(mark.step)
+        if mark.step < self.step:
+            return
+        if mark.step > self.step:
+            self._turn_to(mark.step)
+        self._end_step(mark.ended_ns, SegmentEnd.STEP, mark.step + 1)
+
+    def pass_time(self, until_ns: int) -> None:
+        """Cut what has become too long or too large. No record of a time before `until_ns` may come later."""
+        while self._pending:
+            start_ns = self._grid(_end_ns(self._pending[0]))
+            if start_ns + SEGMENT_NS > until_ns:
+                break
+            self._close(start_ns, start_ns + SEGMENT_NS, SegmentEnd.TIME)
+        ready = bisect_right(self._pending, until_ns, key=_end_ns)
+        if ready > MAX_OPERATIONS:
+            end_ns = _end_ns(self._pending[MAX_OPERATIONS * (ready // MAX_OPERATIONS) - 1])
+            self._close(self._grid(end_ns), end_ns, SegmentEnd.SIZE)
+
+    def cut(self, at_ns: int, end: SegmentEnd) -> None:
+        """End the segment now. At a stall there is one even without operations: the stall hangs under it."""
+        at_ns = max(at_ns, self._start_ns)
+        self.pass_time(at_ns)
+        self._close(self._grid(at_ns), at_ns, end)
+
+    def _end_step(self, at_ns: int, end: SegmentEnd, next_step: int) -> None:
+        self.cut(at_ns, end)
+        self._turn_to(next_step)
+
+    def _turn_to(self, step: int) -> None:
+        self._step = step
+        self._number = 0
+
+    def _grid(self, at_ns: int) -> int:
+        """Start of the 30 s that hold `at_ns`, counted from the last cut. Those before were empty."""
+        return self._start_ns + max(at_ns - self._start_ns - 1, 0) // SEGMENT_NS * SEGMENT_NS
+
+    def _close(self, start_ns: int, end_ns: int, end: SegmentEnd) -> None:
+        count = bisect_right(self._pending, end_ns, key=_end_ns)
+        operations, self._pending = self._pending[:count], self._pending[count:]
+        while len(operations) > MAX_OPERATIONS:
+            full, operations = operations[:MAX_OPERATIONS], operations[MAX_OPERATIONS:]
+            full_ns = max(_end_ns(full[-1]), start_ns)
+            self._append(start_ns, full_ns, SegmentEnd.SIZE, full)
+            start_ns = full_ns
+        self._append(start_ns, end_ns, end, operations)
+        self._start_ns = end_ns
+
+    def _append(self, start_ns: int, end_ns: int, end: SegmentEnd, operations: list[Operation]) -> None:
+        """Keep a segment that shows something: operations, a stall, or a step up to its end."""
+        is_end_of_step = end is SegmentEnd.STEP and (end_ns > start_ns or self._number == 0)
+        if operations or end is SegmentEnd.STALL or is_end_of_step:
+            self._cut.append(Segment(self.step, self._number, start_ns, end_ns, end, tuple(operations)))
+            self._number += 1
+
+
+def _end_ns(operation: Operation) -> int:
+    return operation.entered_ns if operation.completed_ns is None else operation.completed_ns

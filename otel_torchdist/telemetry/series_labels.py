@@ -1,0 +1,55 @@
+"""Label values of metrics: few, short and always valid, whatever a job calls its groups."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_torchdist.semconv import OTHER
+
+MAX_GROUPS: Final = 256
+MAX_OPERATIONS: Final = 32
+MAX_PAIRS: Final = 512
+MAX_VALUE: Final = 120
+
+
+def label_value(text: str) -> str:
+    """Text as a label value: valid UTF-8 (a lone surrogate would fail the whole scrape) and not long."""
+    return text.encode("utf-8", "replace").decode()[:MAX_VALUE]
+
+
+class SeriesLabels:
+    """Decides which groups and operations get series of their own: the first ones that a node meets.
+
+    A decision never changes, or a series would change its identity. Used by the reader's thread only.
+    """
+
+    def __init__(self) -> None:
+        self._groups: set[str] = set()
+        self._operations: set[str] = set()
+        self._pairs: set[tuple[str, str]] = set()
+
+    def group(self, key: str) -> str:
+        """The group's own label, or `other` for those beyond `MAX_GROUPS`."""
+        return _admit(key, self._groups, MAX_GROUPS)
+
+    def pair(self, group: str, operation: str) -> tuple[str, str]:
+        """Labels of a group (as `group` gave it) and one of its operations.
+
+        Operations beyond `MAX_OPERATIONS` are `other`; pairs beyond `MAX_PAIRS` are counted under group `other`.
+        """
+        pair = group, _admit(label_value(operation), self._operations, MAX_OPERATIONS)
+        if group == OTHER or pair in self._pairs:
+            return pair
+        if len(self._pairs) == MAX_PAIRS:
+            return OTHER, pair[1]
+        self._pairs.add(pair)
+        return pair
+
+
+def _admit(value: str, admitted: set[str], most: int) -> str:
+    if value in admitted:
+        return value
+    if len(admitted) == most:
+        return OTHER
+    admitted.add(value)
+    return value

@@ -1,0 +1,324 @@
+"""The detector: when it speaks, what it says once, and when it is over."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from otel_torchdist.stall.detector import HURRIED_LOOK_S, LOOK_S
+from otel_torchdist.stall.events import IncidentResolved, MarkerDue, Occasion, Outcome, StacksWanted
+from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.tape.layout import Flag, How, TapeState
+from tests.stall.simulated_world import SECOND, SimulatedWorld, group_of
+from tests.stall.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
+
+
+def ages_s(markers: Sequence[MarkerDue]) -> list[float]:
+    """The ages at which markers were due, in seconds."""
+    return [(marker.world.taken_ns - marker.wait.since_ns) / 1e9 for marker in markers]
+
+
+def test_verdict_comes_with_the_stacks() -> None:
+    """Nothing before the threshold, stacks are asked for at it, and the verdict comes as soon as they are there."""
+    watching = Watching(stalled()[0])
+    watching.until(14.99)
+    assert watching.events == []
+    watching.until(17.0)
+    ((asked_s, wanted),) = [(at_s, event) for at_s, event in watching.events if isinstance(event, StacksWanted)]
+    assert 15.0 <= asked_s <= 15.0 + LOOK_S
+    assert isinstance(wanted, StacksWanted)
+    assert wanted.nonces == {0x1000, 0x1001, 0x1002, 0x1003}
+    ((given_s, given),) = watching.verdicts
+    assert given_s <= asked_s + 0.6 + 2 * HURRIED_LOOK_S
+    assert (given.occasion, given.verdict.kind, given.verdict.ranks) == (Occasion.OPENED, VerdictKind.ABSENT, (2,))
+    assert given.verdict.places[2].frame == LOAD_BATCH
+    assert (given.epoch, given.epoch_before) == (1, None)
+
+
+@pytest.mark.parametrize("offset_s", [0.0, 0.07, 0.249])
+def test_verdict_does_not_wait_long_for_stacks(offset_s: float) -> None:
+    """Ranks that never answer put the verdict off by no more than 1.5 s and a hurried look, whenever looks fall."""
+    watching = Watching(stalled()[0], answers_after_s=None, began_s=offset_s)
+    watching.until(20.0)
+    ((given_s, given),) = watching.verdicts
+    assert 15.0 + 1.4 <= given_s <= 15.0 + 1.5 + HURRIED_LOOK_S
+    assert given.verdict.places[2].stacktrace == ""
+
+
+def test_markers_at_doubling_ages() -> None:
+    """Each operation that waits gets markers at 1, 2, 4 and 8 times the threshold, at the first look after each."""
+    watching = Watching(stalled()[0])
+    watching.until(100.0)
+    for rank in (0, 1, 3):
+        markers = watching.markers(rank)
+        assert [marker.nth for marker in markers] == [1, 2, 3, 4]
+        for age_s, due_s in zip(ages_s(markers), (10, 20, 40, 80), strict=True):
+            assert due_s <= age_s <= due_s + LOOK_S
+    assert watching.markers(2) == []
+
+
+def test_verdict_is_repeated_at_doubling_ages() -> None:
+    """While the incident goes on the verdict is given again when its age has doubled, each time a new epoch."""
+    watching = Watching(stalled()[0])
+    watching.until(60.0)
+    occasions = [(event.occasion, event.epoch, event.epoch_before) for _, event in watching.verdicts]
+    assert occasions == [(Occasion.OPENED, 1, None), (Occasion.GROWN, 2, 1), (Occasion.GROWN, 3, 2)]
+    assert [round(at_s - 5.0) for at_s, _ in watching.verdicts] == [11, 21, 41]
+
+
+def test_incident_is_resolved_with_its_length() -> None:
+    """The late rank comes, the operation ends: resolved once, with its length, and silence after that."""
+    world, numbers = stalled()
+    watching = Watching(world)
+    watching.until(24.0)
+    numbers[2] = world.ranks[2].enter(EVERYBODY, 24.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 24.1)
+    watching.until(40.0)
+    ((ended_s, end),) = watching.ends
+    assert ended_s <= 24.1 + LOOK_S
+    assert (end.outcome, end.length_ns) == (Outcome.COMPLETED, round((ended_s - 5.0) * SECOND))
+    assert (end.epoch, end.epoch_before) == (2, 1)
+    assert watching.events[-1][0] == ended_s
+
+
+def test_late_rank_that_has_come_changes_no_verdict() -> None:
+    """While the operation that all have entered is under way, the detector keeps silent."""
+    world, _ = stalled()
+    watching = Watching(world)
+    watching.until(17.0)
+    world.ranks[2].enter(EVERYBODY, 17.0)
+    watching.until(24.0)
+    assert len(watching.verdicts) == 1
+    watching.until(35.0)
+    changed = watching.verdicts[-1][1]
+    assert (changed.occasion, changed.verdict.kind) == (Occasion.CHANGED, VerdictKind.TRANSPORT)
+
+
+def test_rank_that_comes_before_the_verdict() -> None:
+    """The late rank comes while stacks are awaited: no incident at all."""
+    world, numbers = stalled()
+    watching = Watching(world, answers_after_s=None)
+    watching.until(15.5)
+    world.ranks[2].enter(EVERYBODY, 15.6)
+    watching.until(16.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 16.0)
+    watching.until(20.0)
+    assert watching.verdicts == []
+    assert watching.ends == []
+    assert watching.detector.next_look_s == LOOK_S
+
+
+def test_changed_verdict_is_a_new_epoch() -> None:
+    """Two ranks are missing, one comes: the changed verdict is given once, after it has held for a second."""
+    world = SimulatedWorld(4)
+    for rank in (0, 1):
+        world.ranks[rank].enter(EVERYBODY, 5.0)
+    watching = Watching(world)
+    watching.until(17.0)
+    world.ranks[3].enter(EVERYBODY, 17.0)
+    watching.until(24.0)
+    (_, opened), (changed_s, changed) = watching.verdicts
+    assert (opened.verdict.ranks, changed.verdict.ranks) == ((2, 3), (2,))
+    assert (changed.occasion, changed.epoch, changed.epoch_before) == (Occasion.CHANGED, 2, 1)
+    assert changed.incident == opened.incident
+    assert 18.0 <= changed_s <= 17.0 + LOOK_S + 1.0 + HURRIED_LOOK_S
+
+
+def test_verdict_that_changes_all_the_time_is_bounded() -> None:
+    """A rank that comes and goes between two blames gets longer and longer pauses between changes."""
+    world, _ = stalled()
+    watching = Watching(world)
+    watching.until(17.0)
+    for turn in range(60):
+        number = world.ranks[2].enter(group_of(2, 3, nth=turn), 17.0 + 4 * turn)
+        watching.until(19.0 + 4 * turn)
+        world.ranks[2].end(number, 19.0 + 4 * turn)
+        watching.until(21.0 + 4 * turn)
+    assert len([event for _, event in watching.verdicts if event.occasion is Occasion.CHANGED]) < 16
+
+
+def test_one_incident_for_all_stalled_groups() -> None:
+    """A late rank stalls three groups of a mesh: one incident, whose root is the operation that waited longest."""
+    world = SimulatedWorld(4)
+    rows, columns = group_of(0, 1, description="tp"), group_of(1, 3, description="dp")
+    world.ranks[0].enter(rows, 6.0)
+    world.ranks[3].enter(columns, 5.0)
+    world.ranks[2].enter(group_of(2, 3), 7.0)
+    watching = Watching(world)
+    watching.until(30.0)
+    assert len({event.incident for _, event in watching.verdicts}) == 1
+    verdict = watching.verdicts[0][1].verdict
+    assert (verdict.ranks, verdict.group) == ((1,), columns)
+    marked = [watching.markers(rank)[0] for rank in (0, 2, 3)]
+    assert {marker.verdict.site for marker in marked} == {verdict.site}
+
+
+def test_consequences_get_time_to_go_on() -> None:
+    """When the root ends, what waited behind it is no new stall until it has stood for the threshold again."""
+    world = SimulatedWorld(4)
+    first = world.ranks[0].enter(group_of(0, 2), 5.0)
+    world.ranks[1].enter(group_of(1, 2), 5.5)
+    watching = Watching(world)
+    watching.until(17.0)
+    world.ranks[2].end(world.ranks[2].enter(group_of(0, 2), 17.0), 17.1)
+    world.ranks[0].end(first, 17.1)
+    watching.until(27.0)
+    assert len(watching.ends) == 1
+    assert len(watching.verdicts) == 1
+    watching.until(29.0)
+    again = watching.verdicts[-1][1]
+    assert (again.occasion, again.verdict.ranks, again.verdict.site.lane.group) == (
+        Occasion.OPENED,
+        (2,),
+        group_of(1, 2).key,
+    )
+
+
+def test_death_is_told_at_once() -> None:
+    """A rank dies while others wait for it: told at the second look, without the threshold and without stacks."""
+    world, _ = stalled()
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[2].die(6.1)
+    watching.until(6.1 + 2 * LOOK_S)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+    assert not any(isinstance(event, StacksWanted) for _, event in watching.events)
+
+
+def test_death_is_told_though_the_others_failed_at_once() -> None:
+    """On gloo the peers of a dead rank get an exception within milliseconds, and end: the first to die is named."""
+    world, numbers = stalled()
+    watching = Watching(world)
+    watching.until(6.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 6.1, How.FAILED, "RuntimeError")
+    world.ranks[2].die(6.2)
+    watching.until(6.3)
+    for rank in numbers:
+        world.ranks[rank].die(6.4, TapeState.FAILED, "RuntimeError")
+    watching.until(20.0)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+    assert [end.outcome for _, end in watching.ends] == [Outcome.FAILED]
+
+
+def test_old_exception_is_no_sign_of_a_death() -> None:
+    """An operation that failed long before a rank died tells nothing about that death."""
+    world = SimulatedWorld(4)
+    world.ranks[0].end(world.ranks[0].enter(EVERYBODY, 1.0), 2.0, How.FAILED, "RuntimeError")
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[2].die(6.1)
+    watching.until(30.0)
+    assert watching.events == []
+
+
+def test_job_that_is_ended_as_a_whole_is_silent() -> None:
+    """All ranks are killed between two looks, in the middle of an operation: nobody was left behind."""
+    world, _ = stalled()
+    watching = Watching(world)
+    watching.until(6.0)
+    for rank in world.ranks:
+        rank.die(6.1)
+    watching.until(30.0)
+    assert watching.events == []
+
+
+def test_run_that_is_over_is_silent() -> None:
+    """Tapes of dead ranks, found by a reader that comes later, are no stall."""
+    world, _ = stalled()
+    for rank in world.ranks:
+        rank.die(20.0)
+    watching = Watching(world, began_s=20.0)
+    watching.until(40.0)
+    assert watching.events == []
+
+
+def test_incident_ends_with_its_ranks() -> None:
+    """All ranks that waited die: the incident is over, and said to be over for that reason."""
+    world, _ = stalled()
+    watching = Watching(world)
+    watching.until(17.0)
+    for rank in world.ranks:
+        rank.die(17.1)
+    watching.until(20.0)
+    assert [end.outcome for _, end in watching.ends] == [Outcome.RANKS_ENDED]
+
+
+def test_incident_ends_with_its_tapes() -> None:
+    """The tapes are removed: the incident is closed, and nothing of the run is kept."""
+    watching = Watching(stalled()[0])
+    watching.until(17.0)
+    (end,) = watching.detector.look([])
+    assert isinstance(end, IncidentResolved)
+    assert end.outcome is Outcome.OUT_OF_SIGHT
+    assert watching.detector.look([]) == []
+
+
+def test_operation_that_ends_by_wait_is_no_evidence() -> None:
+    """A send that nobody waits for is silent for ever; once somebody waits, the age counts from the wait."""
+    world = SimulatedWorld(2)
+    pair = group_of(0, 1)
+    flags = Flag.POINT_TO_POINT | Flag.END_BY_WAIT | Flag.ASYNC
+    number = world.ranks[0].enter(pair, 1.0, "recv", flags=flags, peer=1, blocking=False)
+    watching = Watching(world)
+    watching.until(60.0)
+    assert watching.events == []
+    world.ranks[0].wait_for(number, 60.0)
+    watching.until(69.9)
+    assert watching.events == []
+    watching.until(72.0)
+    ((_, given),) = watching.verdicts
+    assert given.verdict.ranks == (1,)
+    assert ages_s(watching.markers(0))[0] < 11
+
+
+def test_asynchronous_operation_counts_from_its_start() -> None:
+    """An operation in flight that does not complete is a stall, though no thread is seen to block."""
+    world = SimulatedWorld(2)
+    world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
+    watching = Watching(world)
+    watching.until(17.0)
+    assert [event.verdict.ranks for _, event in watching.verdicts] == [(1,)]
+
+
+def test_finished_rank_does_not_stall() -> None:
+    """What a rank left in flight when it finished means nothing, while its process is still there and after."""
+    world = SimulatedWorld(2)
+    world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
+    world.ranks[0].state = TapeState.FINISHED
+    watching = Watching(world)
+    watching.until(30.0)
+    world.ranks[0].die(30.0, TapeState.FINISHED)
+    watching.until(60.0)
+    assert watching.events == []
+
+
+def test_who_takes_over_continues_the_numbers() -> None:
+    """A process that takes over tells the same incident under later numbers, so that no id can come twice."""
+    world, _ = stalled()
+    before = Watching(world)
+    before.until(50.0)
+    after = Watching(world, began_s=50.0)
+    after.until(100.0)
+    first, second = before.verdicts[-1][1], after.verdicts[0][1]
+    assert first.incident == second.incident
+    assert second.epoch_before is None
+    assert second.epoch > first.epoch
+    assert after.markers(0)[0].nth > before.markers(0)[-1].nth
+    numbers = [event.epoch for _, event in [*before.verdicts, *after.verdicts]]
+    assert numbers == sorted(set(numbers))
+
+
+def test_take_over_from_who_took_over() -> None:
+    """Also the third process says nothing under a number of the second."""
+    world, _ = stalled()
+    numbers: list[int] = []
+    for began_s in (0.0, 17.0, 30.0):
+        watching = Watching(world, began_s=began_s)
+        watching.until(began_s + 17.0 if began_s == 0 else began_s + 12.0)
+        numbers += [event.epoch for _, event in watching.verdicts]
+    assert len(numbers) >= 3
+    assert numbers == sorted(set(numbers))

@@ -1,0 +1,231 @@
+"""What a stall looks like from outside: markers, the incident's trace, log events, lines in the log."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import pytest
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+
+from otel_torchdist import semconv
+from otel_torchdist.stall.reporter import StallReporter
+from otel_torchdist.stall.world import RankView
+from otel_torchdist.tape.layout import How
+from otel_torchdist.telemetry.ids import anchor_span_id, operation_span_id, trace_id_of_step
+from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
+from tests.stall.simulated_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, SimulatedWorld, group_of
+from tests.stall.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
+from tests.support.memory_sink import MemorySink
+
+STALLED_S = 5.0
+
+
+class Anchors:
+    """Stands for the spans of steps: hands over an anchor for each rank once, as the real ones do."""
+
+    def __init__(self, sink: MemorySink) -> None:
+        self.sink = sink
+        self.known: dict[int, LinkTarget] = {}
+        self.incidents: set[LinkTarget] = set()
+
+    def anchor_at(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget:
+        """The rank's anchor."""
+        self.incidents.add(incident)
+        if nonce not in self.known:
+            target = LinkTarget(trace_id_of_step(RUN, 0), anchor_span_id(nonce, 0, 0))
+            start_ns, end_ns = START_NS + WALL_OFFSET_NS, now_ns + WALL_OFFSET_NS
+            self.sink.emit([FinishedSpan("step", target.trace_id, target.span_id, None, start_ns, end_ns, {})])
+            self.known[nonce] = target
+        return self.known[nonce]
+
+
+class Told:
+    """A watched world whose stalls are reported."""
+
+    def __init__(self, world: SimulatedWorld, began_s: float = 0.0, anchors: Anchors | None = None) -> None:
+        self.watching = Watching(world, began_s=began_s)
+        self.anchors = anchors or Anchors(MemorySink())
+        self.sink = self.anchors.sink
+        self.logs = InMemoryLogRecordExporter()
+        provider = LoggerProvider(shutdown_on_exit=False)
+        provider.add_log_record_processor(SimpleLogRecordProcessor(self.logs))
+        self.reporter = StallReporter(self.sink, provider.get_logger("otel_torchdist"), self.anchors)
+        self.reported = 0
+
+    def until(self, then_s: float) -> None:
+        """Watch and report."""
+        self.watching.until(then_s)
+        events = [event for _, event in self.watching.events]
+        self.reporter.report(events[self.reported :])
+        self.reported = len(events)
+
+    def named(self, text: str) -> list[FinishedSpan]:
+        """Spans whose name contains a text."""
+        return [span for span in self.sink.spans if text in span.name]
+
+
+def view_of(rank: int) -> RankView:
+    """The picture of a rank that has done nothing."""
+    return SimulatedWorld(4).ranks[rank].view(0)
+
+
+def test_marker_is_the_open_ended_bar() -> None:
+    """From the operation's start to now, in its step's trace under the anchor, error and links as designed."""
+    world, numbers = stalled(since_s=STALLED_S)
+    told = Told(world)
+    told.until(17.0)
+    markers = told.named("all_reduce (in progress)")
+    assert [span.attributes[semconv.RANK] for span in markers] == [0, 1, 3]
+    marker, nonce = markers[0], view_of(0).nonce
+    assert marker.trace_id == trace_id_of_step(RUN, 0)
+    assert marker.parent_id == anchor_span_id(nonce, 0, 0)
+    assert marker.start_ns == START_NS + WALL_OFFSET_NS + round(STALLED_S * SECOND)
+    assert 10.0 <= (marker.end_ns - marker.start_ns) / 1e9 <= 10.3
+    assert marker.error is not None
+    assert marker.error.startswith("rank 2 has not entered all_reduce (sequence 2, default_pg) for 10.")
+    (root,) = told.named("stall: ")
+    future = LinkTarget(marker.trace_id, operation_span_id(nonce, numbers[0]))
+    assert marker.links == (future, LinkTarget(root.trace_id, root.span_id))
+    assert told.anchors.incidents == {marker.links[1]}
+    assert marker.attributes[semconv.STALLED] is True
+    assert marker.attributes[semconv.VERDICT] == "absent"
+    assert marker.attributes[semconv.VERDICT_RANKS] == "2"
+    assert marker.attributes[semconv.VERDICT_COVERAGE] == "4/4"
+    assert marker.attributes[semconv.SEQUENCE] == 2
+    assert marker.attributes[semconv.CODE_FILE] == "/home/user/train.py"
+
+
+def test_marker_of_a_consequence_names_its_own_operation_and_the_cause() -> None:
+    """An operation that waits behind another says so, and what the cause is."""
+    world = SimulatedWorld(3)
+    world.ranks[0].enter(group_of(0, 1, description="tp"), 5.0)
+    world.ranks[1].enter(group_of(1, 2, description="dp"), 5.0)
+    told = Told(world)
+    told.until(17.0)
+    error = told.named("(in progress)")[0].error
+    assert error is not None
+    assert error.startswith(
+        "all_reduce (sequence 1, tp) has waited for 10.0 s; the cause lies elsewhere: rank 2 has not"
+    )
+
+
+def test_incident_trace() -> None:
+    """A root with the verdict, and a bar for each member: the missing first, with its stack, then those who wait."""
+    world, numbers = stalled(since_s=STALLED_S)
+    told = Told(world)
+    told.until(17.0)
+    (root,) = told.named("stall: ")
+    assert root.name == "stall: all_reduce (absent)"
+    assert root.parent_id is None
+    assert root.error is not None
+    assert "it is in load_batch at train.py:57" in root.error
+    assert root.attributes[semconv.STALL_EPOCH] == 1
+    bars = told.sink.under(root)
+    assert [bar.name for bar in bars] == ["rank 2: absent", "rank 0: waiting", "rank 1: waiting", "rank 3: waiting"]
+    missing, waiting = bars[0], bars[1]
+    assert missing.attributes[semconv.CODE_FUNCTION] == LOAD_BATCH.function
+    assert missing.attributes[semconv.CODE_LINE] == LOAD_BATCH.line
+    assert "line 57, in load_batch" in str(missing.attributes[semconv.CODE_STACKTRACE])
+    assert missing.error == "rank 2 is in load_batch at train.py:57"
+    assert waiting.error is None
+    assert waiting.links == (LinkTarget(trace_id_of_step(RUN, 0), operation_span_id(view_of(0).nonce, numbers[0])),)
+    for bar in bars:
+        assert root.start_ns <= bar.start_ns < bar.end_ns <= root.end_ns
+
+
+def test_all_evidence_is_urgent_and_every_id_is_new() -> None:
+    """From opening to end: all is urgent, no id comes twice, no child without its parent (the sink checks)."""
+    world, numbers = stalled(since_s=STALLED_S)
+    told = Told(world)
+    told.until(50.0)
+    numbers[2] = world.ranks[2].enter(EVERYBODY, 50.0)
+    told.until(62.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 62.0)
+    told.until(70.0)
+    evidence = [(spans, urgent) for spans, urgent in told.sink.groups if spans[0].name != "step"]
+    assert all(urgent for _, urgent in evidence)
+    roots = told.named("stall: ")
+    assert [root.name for root in roots] == [
+        "stall: all_reduce (absent)",
+        "stall: all_reduce (absent)",
+        "stall: all_reduce (absent)",
+        "stall: all_reduce (transport)",
+        "stall: all_reduce (transport)",
+    ]
+    assert len({root.trace_id for root in roots}) == 1
+    for before, root in itertools.pairwise(roots):
+        assert root.links[0] == LinkTarget(before.trace_id, before.span_id)
+    last = roots[-1]
+    assert last.attributes[semconv.STALL_RESOLVED] is True
+    assert last.error is None
+    assert round((last.end_ns - last.start_ns) / 1e9) == 57
+    assert all(semconv.STALL_RESOLVED not in root.attributes for root in roots[:-1])
+
+
+def test_failed_end_is_not_called_resolved() -> None:
+    """An incident that ends because the operation raised is over, but not resolved, and shows the error."""
+    world, numbers = stalled(since_s=STALLED_S)
+    told = Told(world)
+    told.until(17.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 17.1, How.FAILED, "RuntimeError")
+    told.until(18.0)
+    last = told.named("stall: ")[-1]
+    assert last.attributes[semconv.STALL_RESOLVED] is False
+    assert last.error is not None
+    assert last.error.startswith("all_reduce (sequence 2, default_pg) failed after 12.")
+
+
+def test_process_that_takes_over_repeats_no_id() -> None:
+    """Two processes report the same stall one after the other into one sink, which refuses an id that comes twice."""
+    world, _ = stalled(since_s=STALLED_S)
+    first = Told(world)
+    first.until(50.0)
+    second = Told(world, began_s=50.0, anchors=first.anchors)
+    second.until(100.0)
+    roots = first.named("stall: ")
+    assert len({root.trace_id for root in roots}) == 1
+    assert len(roots) >= 5
+
+
+def test_large_group_has_bounded_bars() -> None:
+    """Of 200 members, 100 of them local, 64 have a bar, the missing one first; one bar stands for the other 136."""
+    everybody = group_of(*range(200), description="default_pg")
+    world = SimulatedWorld(100)
+    for rank in range(99):
+        world.ranks[rank].enter(everybody, 5.0)
+    told = Told(world)
+    told.until(17.0)
+    (root,) = told.named("stall: ")
+    bars = told.sink.under(root)
+    assert (bars[0].name, bars[-1].name, len(bars)) == ("rank 99: absent", "136 more ranks", 65)
+    assert root.attributes[semconv.VERDICT_COVERAGE] == "100/200"
+
+
+def test_log_event_and_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Opening and end are each one OpenTelemetry event in the incident's trace and one warning with the sentence."""
+    world, numbers = stalled(since_s=STALLED_S)
+    told = Told(world)
+    with caplog.at_level(logging.WARNING, logger="otel_torchdist"):
+        told.until(17.0)
+        numbers[2] = world.ranks[2].enter(EVERYBODY, 17.1)
+        for rank, number in numbers.items():
+            world.ranks[rank].end(number, 17.1)
+        told.until(18.0)
+    opened, ended = [data.log_record for data in told.logs.get_finished_logs()]
+    root, last = told.named("stall: ")
+    assert (opened.event_name, ended.event_name) == ("torchdist.stall", "torchdist.stall.resolved")
+    assert (opened.trace_id, opened.span_id) == (root.trace_id, root.span_id)
+    assert (ended.trace_id, ended.span_id) == (last.trace_id, last.span_id)
+    assert opened.body == root.error
+    assert opened.severity_text == "ERROR"
+    assert ended.severity_text == "INFO"
+    assert opened.attributes is not None
+    assert opened.attributes[semconv.VERDICT_RANKS] == "2"
+    assert opened.attributes[semconv.STALL_TRACE_ID] == f"{root.trace_id:032x}"
+    first_line, last_line = [record.getMessage() for record in caplog.records]
+    assert first_line == f"stall: {root.error} (trace {root.trace_id:032x})"
+    assert last_line.startswith("stall over: all_reduce (sequence 2, default_pg) was completed after 12.")

@@ -1,0 +1,278 @@
+"""Pictures of real tapes."""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.stall import snapshot
+from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.stall.verdict import Doubt, Judge, Verdict, VerdictKind
+from otel_torchdist.stall.waits import waits_of
+from otel_torchdist.stall.world import Lane, RankView
+from otel_torchdist.tape.identity import identify
+from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, RunIdState, TapeState, Word
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.stacks import ThreadStack, write_stacks
+from otel_torchdist.tape.writer import TapeWriter
+
+RUN = 0xABCDEF
+SECOND = 1_000_000_000
+NO_FLAGS = Flag(0)
+EVERYBODY = GroupName("0", "default_pg", (0, 1), 0, "gloo", True)
+OPERATION = RecordKind.OPERATION
+
+
+class WrittenRank:
+    """A rank's real tape, written and followed in this process."""
+
+    def __init__(self, directory: Path, rank: int, capacity: int = 64, run: int = RUN) -> None:
+        self.writer = TapeWriter(directory, identify(rank, rank, 2, capacity))
+        self.writer.set_run_id(run, RunIdState.AGREED if run else RunIdState.NONE)
+        self.follow()
+
+    def follow(self) -> None:
+        """Start to read anew, as a process does that comes later."""
+        self.reader = TapeReader.of_writer(self.writer)
+        self.follower = TapeFollower(self.reader)
+
+    def enter(
+        self,
+        sequence: int,
+        at_ns: int = SECOND,
+        group: GroupName = EVERYBODY,
+        name: str = "all_reduce",
+        flags: Flag = NO_FLAGS,
+        peer: int = -1,
+        tag: int = 0,
+        kind: RecordKind = OPERATION,
+    ) -> int:
+        """Enter an operation; returns its number."""
+        names = self.writer.names
+        signature = names.intern(SignatureName(name, "sum", ((4,),), ("float32",), "cpu", 1))
+        site = names.intern(CallSiteName("train", "/home/ada/train.py", 42))
+        label = names.intern("DDP")
+        return self.writer.begin(
+            at_ns, 0, sequence, 16, names.intern(group), signature, site, label, peer, tag, 7, kind, int(flags)
+        )
+
+    def run(self, sequence: int, group: GroupName = EVERYBODY, how: How = How.WAIT, failure: str = "") -> None:
+        """Enter an operation and end it."""
+        number = self.enter(sequence, group=group)
+        if how is not How.FAILED:
+            self.writer.mark(number, Word.RETURNED, 10, How.CALL)
+        identity = self.writer.names.intern(failure) if failure else 0
+        self.writer.complete(number, SECOND, 2 * SECOND, how, identity)
+
+    def poll(self) -> None:
+        """What a reader does before each look."""
+        self.follower.observe(self.reader.poll())
+
+    def view(self, now_ns: int = 20 * SECOND) -> RankView:
+        """A picture after a poll."""
+        self.poll()
+        view = self.follower.view(now_ns)
+        assert view is not None
+        return view
+
+    def close(self) -> None:
+        """Release the tape."""
+        self.writer.close()
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[list[WrittenRank]]:
+    """Two ranks of one run."""
+    pair = [WrittenRank(tmp_path, rank) for rank in (0, 1)]
+    yield pair
+    for rank in pair:
+        rank.close()
+
+
+def lane(group: GroupName = EVERYBODY) -> Lane:
+    """The lane of a group's collectives."""
+    return Lane(OPERATION, group.key)
+
+
+def test_view_resolves_names(ranks: list[WrittenRank]) -> None:
+    """A picture has the rank, its run, and its open operation with everything spelled out."""
+    ranks[0].run(1)
+    ranks[0].enter(2, at_ns=5 * SECOND)
+    view = ranks[0].view()
+    assert (view.rank, view.run, view.alive, view.state, view.losses) == (0, RUN, True, TapeState.RUNNING, 0)
+    (operation,) = view.open
+    assert (operation.name, operation.label, operation.site) == ("all_reduce", "DDP", (lane(), 2))
+    assert operation.call_site == CallSiteName("train", "/home/ada/train.py", 42)
+    assert operation.group is not None
+    assert (operation.group.key, operation.group.label) == (EVERYBODY.key, "default_pg")
+    assert operation.waiting_since_ns == 5 * SECOND
+    assert view.last is not None
+    assert view.last.record.sequence == 1
+    assert view.progress[lane()][:2] == (2, 1)
+    identity = ranks[0].writer.identity
+    assert abs(view.wall_offset_ns - (identity.realtime_ns - identity.monotonic_ns)) < SECOND
+
+
+def test_operation_that_raised_in_the_call_was_not_entered(ranks: list[WrittenRank]) -> None:
+    """Capture gives its number to the next operation, so its rank is not where the others are."""
+    ranks[0].run(1)
+    ranks[0].run(2, how=How.FAILED, failure="ValueError")
+    progress = ranks[0].view().progress[lane()]
+    assert (progress.entered, progress.failed, progress.failure) == (1, 2, "ValueError")
+    ranks[1].run(1)
+    ranks[1].enter(2)
+    verdict = verdict_of(ranks)
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
+    ranks[0].run(2)
+    assert ranks[0].view().progress[lane()][:3] == (2, 2, 0)
+
+
+def verdict_of(ranks: list[WrittenRank], now_ns: int = 20 * SECOND) -> Verdict:
+    """The verdict on the longest wait."""
+    for rank in ranks:
+        rank.poll()
+    (world,) = worlds([rank.follower for rank in ranks], now_ns)
+    verdict = Judge(world, 10 * SECOND).verdict_on(waits_of(world)[0].operation.site)
+    assert verdict is not None
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("returned", "waited", "since_ns"),
+    [(False, False, SECOND), (True, False, None), (True, True, 7 * SECOND)],
+)
+def test_evidence_of_what_ends_by_wait(
+    ranks: list[WrittenRank], returned: bool, waited: bool, since_ns: int | None
+) -> None:
+    """In the call it counts from its start, after it not at all, in a wait from the wait on."""
+    number = ranks[0].enter(1, name="recv", flags=Flag.POINT_TO_POINT | Flag.END_BY_WAIT, peer=1)
+    if returned:
+        ranks[0].writer.mark(number, Word.RETURNED, 10, How.CALL)
+    if waited:
+        ranks[0].writer.mark(number, Word.WAIT_ENTERED, 6 * SECOND, How.CALL)
+    (operation,) = ranks[0].view().open
+    assert operation.waiting_since_ns == since_ns
+    assert operation.site.lane == Lane(OPERATION, EVERYBODY.key, 1, 0, 0)
+
+
+def test_lapped_tape_blames_nobody(tmp_path: Path) -> None:
+    """A rank writes a ring full between two polls: what it entered meanwhile is not known, so it is not blamed."""
+    ranks = [WrittenRank(tmp_path, 0), WrittenRank(tmp_path, 1)]
+    other = GroupName("1", "other", (1,), 0, "gloo", True)
+    ranks[0].run(1)
+    ranks[1].run(1)
+    for rank in ranks:
+        rank.poll()
+    ranks[0].enter(2)
+    for sequence in range(1, 200):
+        ranks[1].run(sequence, group=other)
+    verdict = verdict_of(ranks)
+    assert ranks[1].reader.lost > 0
+    assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.RECORDS_LOST, ())
+    for rank in ranks:
+        rank.close()
+
+
+def test_reader_that_comes_late_still_blames(tmp_path: Path) -> None:
+    """A process that takes over finds the ring lapped, but what it reads behind that has no hole: it may judge."""
+    ranks = [WrittenRank(tmp_path, rank) for rank in (0, 1)]
+    for sequence in range(1, 200):
+        for rank in ranks:
+            rank.run(sequence)
+    ranks[0].enter(200)
+    for rank in ranks:
+        rank.follow()
+    verdict = verdict_of(ranks)
+    assert ranks[1].reader.lost > 0
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
+    for rank in ranks:
+        rank.close()
+
+
+def test_losses_are_healed_by_the_next_operation(tmp_path: Path) -> None:
+    """After a loss, a rank that enters the group again can be judged again."""
+    ranks = [WrittenRank(tmp_path, rank) for rank in (0, 1)]
+    for sequence in range(1, 200):
+        ranks[1].run(sequence)
+        if sequence % 20 == 0:
+            ranks[0].poll()
+        ranks[0].run(sequence)
+    for rank in ranks:
+        rank.poll()
+        rank.run(200)
+        rank.poll()
+    ranks[0].enter(201)
+    assert ranks[1].reader.lost > 0
+    assert verdict_of(ranks).ranks == (1,)
+    for rank in ranks:
+        rank.close()
+
+
+def test_stacks_come_with_a_later_view(ranks: list[WrittenRank]) -> None:
+    """Asking does not wait; the answer is there once the rank has written it, and belongs to that request."""
+    assert ranks[0].view().stacks is None
+    ranks[0].follower.ask_for_stacks(9 * SECOND)
+    asked = ranks[0].view().stacks
+    assert asked is not None
+    assert (asked.asked_ns, asked.threads) == (9 * SECOND, None)
+    request = ranks[0].writer.pending_request()
+    stack = ThreadStack(7, "MainThread", (CallSiteName("load", "/home/ada/train.py", 57),))
+    write_stacks(ranks[0].writer.path, request, [stack])
+    answered = ranks[0].view().stacks
+    assert answered is not None
+    assert answered.threads == (stack,)
+    ranks[0].follower.ask_for_stacks(11 * SECOND)
+    again = ranks[0].view().stacks
+    assert again is not None
+    assert again.threads is None
+
+
+def test_runs_are_kept_apart(tmp_path: Path) -> None:
+    """Attempts of a job share the directory: each run is a world of its own, the dead without a run are none."""
+    old, new = WrittenRank(tmp_path, 0, run=1), WrittenRank(tmp_path, 0, run=2)
+    unknown = WrittenRank(tmp_path, 1, run=0)
+    found = worlds([old.follower, new.follower, unknown.follower], SECOND)
+    assert {world.run: sorted(world.ranks) for world in found} == {1: [0], 2: [0], 0: [1]}
+    for rank in (old, new, unknown):
+        rank.close()
+
+
+def test_damaged_tape_is_left_out(ranks: list[WrittenRank]) -> None:
+    """A tape whose words cannot be read any more does not report; the others do."""
+    ranks[0].writer.view().cast("Q")[LiveWord.STATE] = 1
+    (world,) = worlds([rank.follower for rank in ranks], SECOND)
+    assert list(world.ranks) == [1]
+
+
+def test_tags_do_not_grow_without_bound(ranks: list[WrittenRank], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes of old tags are forgotten; then a lane that is not known proves nothing."""
+    monkeypatch.setattr(snapshot, "MAX_LANES", 16)
+    for tag in range(40):
+        ranks[0].enter(1, name="send", flags=Flag.POINT_TO_POINT, peer=1, tag=tag)
+        assert len(ranks[0].view().progress) <= 16
+    assert ranks[0].view().forgotten
+
+
+def test_looks_are_cheap_with_thousands_of_groups(tmp_path: Path) -> None:
+    """Eight ranks with 2,000 groups each: a look takes a small part of the quarter of a second between two looks."""
+    written = [WrittenRank(tmp_path, rank, capacity=4096) for rank in range(8)]
+    for nth in range(2_000):
+        for rank in written:
+            rank.run(1, group=dataclasses.replace(EVERYBODY, nth=nth))
+    for rank in written:
+        rank.poll()
+    worlds([rank.follower for rank in written], SECOND)
+    best_s = 1.0
+    for turn in range(5):
+        for rank in written:
+            rank.run(2 + turn)
+            rank.poll()
+        began = time.perf_counter()
+        worlds([rank.follower for rank in written], SECOND)
+        best_s = min(best_s, time.perf_counter() - began)
+    assert best_s < 0.025
+    for rank in written:
+        rank.close()

@@ -1,0 +1,331 @@
+"""The verdict: who is blamed, for what, and what is not said."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_torchdist.stall.roll_call import Standing
+from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.stall.verdict import Doubt, Judge, Verdict, VerdictKind, locate
+from otel_torchdist.stall.waits import waits_of
+from otel_torchdist.stall.world import Site, WorldSnapshot
+from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from tests.stall.simulated_world import THRESHOLD_NS, Meeting, SimulatedWorld, group_of, play
+
+EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
+P2P = Flag.POINT_TO_POINT
+
+
+def verdicts(world: WorldSnapshot) -> dict[Site, Verdict | None]:
+    """The verdict on every operation in which a rank waits."""
+    judge = Judge(world, THRESHOLD_NS)
+    return {wait.operation.site: judge.verdict_on(wait.operation.site) for wait in waits_of(world)}
+
+
+def the_verdict(world: WorldSnapshot) -> Verdict:
+    """The one verdict to which every waiting operation leads."""
+    found = list(verdicts(world).values())
+    assert found
+    first = found[0]
+    assert first is not None
+    assert all(other is not None and first.says_the_same_as(other) for other in found)
+    return locate(world, first)
+
+
+def spoken(world: WorldSnapshot, verdict: Verdict) -> str:
+    """The verdict's sentence."""
+    return sentence(verdict, (world.taken_ns - verdict.since_ns) / 1e9)
+
+
+def late_world(*late: int, size: int = 4) -> SimulatedWorld:
+    """All ranks but `late` have been in an all_reduce since second 10."""
+    world = SimulatedWorld(size)
+    world.meet(EVERYBODY, 1.0)
+    for rank in set(range(size)) - set(late):
+        world.ranks[rank].enter(EVERYBODY, 10.0)
+    return world
+
+
+def test_absent_rank_is_named_with_where_it_was_last() -> None:
+    """One rank has not entered: it is named, with the operation, the age, who waits, and its last record."""
+    world = late_world(2).snapshot(20.4)
+    verdict = the_verdict(world)
+    assert (verdict.kind, verdict.ranks, verdict.waiting) == (VerdictKind.ABSENT, (2,), (0, 1, 3))
+    assert spoken(world, verdict) == (
+        "rank 2 has not entered all_reduce (sequence 2, default_pg) for 10.4 s; 3 of 4 ranks wait; "
+        "it was last in all_reduce, called in train at train.py:42"
+    )
+
+
+def test_many_absent_ranks_are_named_as_a_range() -> None:
+    """Ranks that are missing together are named together."""
+    verdict = the_verdict(late_world(1, 2).snapshot(20.0))
+    assert verdict.ranks == (1, 2)
+    assert sentence(verdict, 10).startswith("ranks 1-2 have not entered all_reduce (sequence 2, default_pg) for 10.0 s")
+
+
+def test_rank_that_waits_elsewhere_is_not_blamed() -> None:
+    """Rank 1 is missing because it waits in another group for rank 2, which waits in a third for rank 3."""
+    world = SimulatedWorld(4)
+    world.ranks[0].enter(group_of(0, 1), 1.0)
+    world.ranks[1].enter(group_of(1, 2), 2.0)
+    world.ranks[2].enter(group_of(2, 3, description="pair"), 3.0)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (3,))
+    assert verdict.group is not None
+    assert verdict.group.label == "pair"
+
+
+def test_rank_that_passes_through_an_operation_is_blamed() -> None:
+    """A missing rank that has been in another operation for a moment only does not wait there."""
+    world = late_world(2)
+    world.ranks[2].enter(group_of(2, 3), 19.9)
+    assert verdicts(world.snapshot(20.0))[Site(*_site_of(world, 0))] == _absent(world, 20.0, 2)
+
+
+def _site_of(world: SimulatedWorld, rank: int) -> Site:
+    return next(iter(world.ranks[rank].open.values())).site
+
+
+def _absent(world: SimulatedWorld, now_s: float, rank: int) -> Verdict:
+    verdict = Judge(world.snapshot(now_s), THRESHOLD_NS).verdict_on(_site_of(world, 0))
+    assert verdict is not None
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (rank,))
+    return verdict
+
+
+def test_circle_ends_and_says_unknown() -> None:
+    """Ranks 0, 1 and 2 wait for each other in pairs: all are listed, none is blamed, from wherever one looks."""
+    world = SimulatedWorld(3)
+    pairs = [group_of(0, 1), group_of(1, 2), group_of(0, 2, description="first")]
+    for rank, pair in enumerate(pairs):
+        world.ranks[rank].enter(pair, 1.0 + (rank + 1) % 3)
+    verdict = the_verdict(world.snapshot(20.0))
+    assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.CYCLE, (0, 1, 2))
+    assert sentence(verdict, 19).startswith("ranks 0-2 wait for each other, among others in all_reduce (sequence 1")
+
+
+def test_circle_through_a_rank_that_may_be_busy() -> None:
+    """Rank 1 only has an operation in flight, nobody sees it block: then it is absent where rank 0 waits for it."""
+    world = SimulatedWorld(2)
+    world.ranks[0].enter(group_of(0, 1, nth=0), 1.0)
+    world.ranks[1].enter(group_of(0, 1, nth=1), 2.0, blocking=False, flags=Flag.ASYNC)
+    verdict = the_verdict(world.snapshot(20.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
+
+
+def test_all_entered_is_transport_only_after_the_threshold() -> None:
+    """The last rank has just come in: nothing is said. Ten seconds later nobody has come out: transport."""
+    world = late_world(2)
+    world.ranks[2].enter(EVERYBODY, 21.0)
+    assert set(verdicts(world.snapshot(30.9)).values()) == {None}
+    verdict = the_verdict(world.snapshot(31.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.TRANSPORT, ())
+    assert sentence(verdict, 21).startswith(
+        "all 4 ranks have entered all_reduce (sequence 2, default_pg) and it is not"
+    )
+
+
+def test_some_came_out() -> None:
+    """Some members came out and others did not: transport, and the sentence says who came out."""
+    world = late_world()
+    world.ranks[1].end(2, 11.0)
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.waiting) == (VerdictKind.TRANSPORT, (0, 2, 3))
+    assert "3 of 4 ranks wait; rank 1 came out" in sentence(verdict, 15)
+
+
+def test_member_that_failed_is_named_under_transport() -> None:
+    """A member that had entered and got an exception while the others wait is named with it."""
+    world = late_world()
+    world.ranks[1].end(2, 12.0, How.FAILED, "RuntimeError")
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.TRANSPORT, (1,))
+    assert "rank 1 got RuntimeError" in sentence(verdict, 15)
+
+
+def test_dead_rank() -> None:
+    """A rank whose lock is free and whose tape is not finished is dead, whether it raised or was killed."""
+    world = late_world(2)
+    world.ranks[2].die(15.0)
+    verdict = the_verdict(world.snapshot(16.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2,))
+    assert sentence(verdict, 6) == (
+        "rank 2 is dead, and all_reduce (sequence 2, default_pg) has waited for 6.0 s; 3 of 4 ranks wait; "
+        "the process of rank 2 is gone; it was last in all_reduce, called in train at train.py:42"
+    )
+    world.ranks[2].die(15.0, TapeState.FAILED, "ValueError")
+    assert "rank 2 ended with ValueError" in sentence(the_verdict(world.snapshot(16.0)), 6)
+
+
+def test_first_to_die_is_named() -> None:
+    """Launchers end the others after the first death: those are not named."""
+    world = late_world(2)
+    world.ranks[2].die(15.0)
+    world.ranks[0].die(16.0)
+    assert the_verdict(world.snapshot(17.0)).ranks == (2,)
+
+
+def test_rank_that_ended_in_good_order_is_absent() -> None:
+    """A member that has finished will not come: absent, and the sentence says that it ended."""
+    world = late_world(2)
+    world.ranks[2].die(15.0, TapeState.FINISHED)
+    verdict = the_verdict(world.snapshot(21.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
+    assert verdict.roll.standings[2] is Standing.ENDED
+    assert "rank 2 has ended in good order" in sentence(verdict, 11)
+
+
+def test_other_nodes_do_not_report() -> None:
+    """All local ranks have entered and the others do not report: unknown, with coverage, and nobody is named."""
+    world = late_world(2, 3)
+    verdict = the_verdict(world.snapshot(21.0, only=(0, 1)))
+    assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.SILENT, ())
+    assert (verdict.reporting, verdict.members) == (2, 4)
+    assert sentence(verdict, 11) == (
+        "all_reduce (sequence 2, default_pg) is not over after 11.0 s, and all ranks that report have entered; "
+        "2 of 4 ranks wait; rank 0 is in all_reduce, called in train at train.py:42; 2 of 4 ranks report"
+    )
+
+
+def test_absent_rank_is_named_though_others_do_not_report() -> None:
+    """That a local rank has not entered is sure, whatever the other nodes do; coverage stands in the sentence."""
+    verdict = the_verdict(late_world(1, 2).snapshot(21.0, only=(0, 1)))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
+    assert sentence(verdict, 11).endswith("2 of 4 ranks report")
+
+
+def test_unaligned_sequence_says_nothing() -> None:
+    """A group that was first seen in mid-life has counts of its own on each rank: nobody is blamed by them."""
+    world = SimulatedWorld(2)
+    world.ranks[0].enter(group_of(0, 1, aligned=False), 1.0)
+    verdict = the_verdict(world.snapshot(20.0))
+    assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.UNALIGNED)
+
+
+def test_rank_whose_own_count_is_unaligned_is_not_blamed() -> None:
+    """The waiting rank can compare, but the missing one was instrumented in mid-life."""
+    world = SimulatedWorld(2)
+    world.ranks[1].enter(group_of(0, 1, aligned=False), 0.5)
+    world.ranks[1].end(1, 0.6)
+    for at_s in (0.5, 1.0):
+        number = world.ranks[0].enter(group_of(0, 1), at_s)
+        if at_s < 1:
+            world.ranks[0].end(number, 0.6)
+    verdict = the_verdict(world.snapshot(20.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNKNOWN, ())
+
+
+def test_lost_records_blame_nobody() -> None:
+    """Records of the missing rank were overwritten unread: it may have entered, so it is not blamed."""
+    world = late_world(2)
+    world.ranks[2].losses = 1
+    verdict = the_verdict(world.snapshot(21.0))
+    assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.RECORDS_LOST, ())
+
+
+@pytest.mark.parametrize(("waiting", "missing"), [("recv", "send"), ("send", "recv")])
+def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: str) -> None:
+    """The side that is not posted is named, as the operation that it should have entered."""
+    world = SimulatedWorld(4)
+    world.ranks[0].enter(EVERYBODY, 1.0, waiting, flags=P2P, peer=3, tag=5)
+    world.ranks[3].enter(EVERYBODY, 2.0, missing, flags=P2P, peer=0, tag=6)
+    verdict = Judge(world.snapshot(15.0), THRESHOLD_NS).verdict_on(_site_of(world, 0))
+    assert verdict is not None
+    # Rank 3 waits with another tag for rank 0, which waits for rank 3: they wait for each other.
+    assert verdict.doubt is Doubt.CYCLE
+    world.ranks[3].end(1, 3.0)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks, verdict.members) == (VerdictKind.ABSENT, (3,), 2)
+    ends = "from rank 3 to rank 0" if waiting == "recv" else "from rank 0 to rank 3"
+    assert sentence(verdict, 14).startswith(
+        f"rank 3 has not entered {missing} ({ends}, tag 5, sequence 1, default_pg) for 14.0 s; 1 of 2 ranks waits"
+    )
+
+
+def test_receive_from_anybody_blames_nobody() -> None:
+    """Nobody knows which peer should have sent."""
+    world = SimulatedWorld(4)
+    world.ranks[0].enter(EVERYBODY, 1.0, "recv", flags=P2P, peer=-1)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.ANY_SOURCE)
+
+
+def test_receive_from_anybody_upsets_the_count() -> None:
+    """A send taken by a receive from anybody leaves the counts of both sides apart: they are not compared."""
+    world = SimulatedWorld(2)
+    pair = group_of(0, 1)
+    world.ranks[1].end(world.ranks[1].enter(pair, 0.5, "send", flags=P2P, peer=0), 0.6)
+    world.ranks[0].end(world.ranks[0].enter(pair, 0.5, "recv", flags=P2P, peer=-1), 0.6)
+    world.ranks[0].enter(pair, 1.0, "recv", flags=P2P, peer=1)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.UNALIGNED)
+
+
+def test_creation_of_a_group() -> None:
+    """A rank that does not come to the creation of a group is absent there."""
+    world = SimulatedWorld(2)
+    pair = group_of(0, 1, description="mesh_tp")
+    world.ranks[0].enter(pair, 1.0, "new_group", kind=RecordKind.RENDEZVOUS)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
+    assert sentence(verdict, 14).startswith("rank 1 has not entered new_group (mesh_tp) for 14.0 s")
+
+
+def test_frozen_process_is_said_to_be_frozen() -> None:
+    """A rank whose heartbeat has stopped does not answer: the sentence says for how long its threads have not run."""
+    world = late_world(2)
+    world.ranks[2].heartbeat_age_s = 12.0
+    assert the_sentence_of(world).endswith(
+        "it was last in all_reduce, called in train at train.py:42, and its Python threads have not run for 12.0 s"
+    )
+
+
+def the_sentence_of(world: SimulatedWorld) -> str:
+    """The sentence 11 seconds after the stall began."""
+    picture = world.snapshot(21.0)
+    return spoken(picture, the_verdict(picture))
+
+
+@st.composite
+def schedules(draw: st.DrawFn, size: int) -> list[Meeting]:
+    """Operations of random groups in an order that all ranks keep; some in flight, some with unseen waits."""
+    members = st.sets(st.integers(0, size - 1), min_size=2).map(sorted)
+    groups = draw(st.lists(members, min_size=1, max_size=5))
+    views = [group_of(*ranks, nth=nth) for nth, ranks in enumerate(groups)]
+    meeting = st.builds(Meeting, st.sampled_from(views), st.booleans(), st.booleans())
+    return draw(st.lists(meeting, min_size=1, max_size=25))
+
+
+SIZE = 6
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedules(SIZE), st.integers(0, SIZE - 1), st.data())
+def test_one_late_rank_is_named_and_nobody_else(schedule: list[Meeting], late: int, data: st.DataObject) -> None:
+    """Whatever the groups and the order: if the others come to a halt, each halt leads to the late rank alone.
+
+    Where ranks besides the late one have operations in flight and do not block as far as records show, a circle
+    may stay undecided; then nobody but the ranks of the circle is listed, and nobody is blamed.
+    """
+    blocking = [Meeting(meeting.group) for meeting in schedule]
+    parts = sum(late in meeting.group.members for meeting in schedule)
+    stop = data.draw(st.integers(0, parts), label="stop")
+    for operations in (blocking, schedule):
+        world = SimulatedWorld(SIZE)
+        now_s = play(world, operations, {late: stop})
+        for verdict in verdicts(world.snapshot(now_s + 60)).values():
+            assert verdict is not None
+            if operations is schedule and verdict.doubt is Doubt.CYCLE:
+                assert late in verdict.ranks
+                continue
+            assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (late,))
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(SIZE))
+def test_healthy_worlds_are_silent(schedule: list[Meeting]) -> None:
+    """When all ranks run through, nothing waits and there is no verdict, also with operations in flight."""
+    world = SimulatedWorld(SIZE)
+    now_s = play(world, schedule, {})
+    assert verdicts(world.snapshot(now_s + 60)) == {}

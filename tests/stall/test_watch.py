@@ -1,0 +1,192 @@
+"""The stall side of a reader on tapes of real processes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, Outcome, VerdictGiven
+from otel_torchdist.stall.places import Source
+from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.tape.reader import TapeReader
+from tests.stall import rank_process
+
+ROOT = Path(__file__).parents[2]
+SIZE = 3
+LOAD_LINE = inspect.getsourcelines(rank_process.Rank.load_batch)[1] + 3
+
+
+class RankProcess:
+    """One rank's process."""
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        command = [sys.executable, rank_process.__file__, str(directory), str(rank), str(SIZE)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def ready(self) -> None:
+        """Wait for an acknowledgement."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ok\n"
+
+    def tell(self, command: str) -> None:
+        """Have it do something."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        self.ready()
+
+    def close(self) -> None:
+        """End it, whatever state it is in."""
+        self.process.kill()
+        self.process.communicate()
+
+
+class Job:
+    """Three rank processes, and a reader as the real one works: polls, hands batches over, looks."""
+
+    def __init__(self, directory: Path, threshold_s: float) -> None:
+        self.ranks = [RankProcess(directory, rank) for rank in range(SIZE)]
+        for rank in self.ranks:
+            rank.ready()
+        self.watch = StallWatch(threshold_s)
+        self.readers = [TapeReader(path) for path in directory.glob("*.tape")]
+        assert len(self.readers) == SIZE
+        for reader in self.readers:
+            self.watch.follow(reader)
+        self.events: list[Event] = []
+
+    def until(self, done: Callable[[], object], deadline_s: float = 10.0) -> None:
+        """Read until something has happened."""
+        give_up = time.monotonic() + deadline_s
+        while True:
+            for reader in self.readers:
+                self.watch.observe(reader.identity.nonce, reader.poll())
+            self.events += self.watch.look(time.monotonic_ns())
+            if done():
+                return
+            assert time.monotonic() < give_up
+            time.sleep(self.watch.next_look_s)
+
+    @property
+    def verdicts(self) -> list[VerdictGiven]:
+        """The verdicts given so far."""
+        return [event for event in self.events if isinstance(event, VerdictGiven)]
+
+    @property
+    def ends(self) -> list[IncidentResolved]:
+        """The incidents that are over."""
+        return [event for event in self.events if isinstance(event, IncidentResolved)]
+
+    def stall(self) -> None:
+        """Ranks 0 and 1 wait in an operation while rank 2 loads a batch."""
+        self.ranks[2].tell("load")
+        for rank in self.ranks[:2]:
+            rank.tell("enter 1")
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        for rank in self.ranks:
+            rank.close()
+        for reader in self.readers:
+            reader.close()
+
+
+@pytest.fixture
+def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Job]:
+    """A job; its threshold in seconds is the fixture's parameter."""
+    started = Job(tmp_path, request.param)
+    yield started
+    started.close()
+
+
+def threshold_s(seconds: float) -> pytest.MarkDecorator:
+    """Set the threshold of a test's job."""
+    return pytest.mark.parametrize("job", [seconds], indirect=True)
+
+
+@threshold_s(1.0)
+def test_late_rank_is_found_with_its_stack_and_recovers(job: Job) -> None:
+    """The verdict names the rank and the line it is at, within two seconds of the threshold; then it is resolved."""
+    job.stall()
+    job.until(lambda: job.verdicts)
+    (given,) = job.verdicts
+    age_s = (given.world.taken_ns - given.verdict.since_ns) / 1e9
+    assert 1.0 <= age_s <= 4.0
+    assert (given.verdict.kind, given.verdict.ranks, given.verdict.waiting) == (VerdictKind.ABSENT, (2,), (0, 1))
+    assert sentence(given.verdict, 1.2) == (
+        "rank 2 has not entered all_reduce (sequence 1, default_pg) for 1.2 s; 2 of 3 ranks wait; "
+        f"it is in load_batch at rank_process.py:{LOAD_LINE}"
+    )
+    place = given.verdict.places[2]
+    assert place.source is Source.STACK
+    assert f"line {LOAD_LINE}, in load_batch" in place.stacktrace
+    assert {event.wait.view.rank for event in job.events if isinstance(event, MarkerDue)} == {0, 1}
+    job.ranks[2].tell("")
+    job.ranks[2].tell("enter 1")
+    for rank in job.ranks:
+        rank.tell("end")
+    job.until(lambda: job.ends)
+    assert job.ends[0].outcome is Outcome.COMPLETED
+    assert job.ends[0].length_ns >= age_s * 1e9
+
+
+@threshold_s(2.0)
+def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
+    """A stopped process does not answer: the verdict comes in time, with its last record and how long it stands."""
+    for rank in job.ranks:
+        rank.tell("enter 1")
+    for rank in job.ranks:
+        rank.tell("end")
+    os.kill(job.ranks[2].process.pid, signal.SIGSTOP)
+    for rank in job.ranks[:2]:
+        rank.tell("enter 2")
+    job.until(lambda: job.verdicts)
+    verdict = job.verdicts[0].verdict
+    assert (job.verdicts[0].world.taken_ns - verdict.since_ns) / 1e9 <= 5.0
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
+    text = sentence(verdict, 3.5)
+    assert "it was last in all_reduce, called in train_step at rank_process.py:1" in text
+    assert re.search(r"and its Python threads have not run for [345]\.\d s$", text)
+
+
+@threshold_s(60.0)
+def test_killed_rank_is_named_at_once(job: Job) -> None:
+    """SIGKILL drops the lock: the death is told without waiting for the threshold of a minute."""
+    job.until(lambda: True)
+    job.stall()
+    job.until(lambda: True)
+    job.ranks[2].process.kill()
+    job.ranks[2].process.wait()
+    job.until(lambda: job.verdicts)
+    (given,) = job.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+    assert given.verdict.failures == {}
+
+
+@threshold_s(1.0)
+def test_ranks_that_end_in_good_order_are_silent(job: Job) -> None:
+    """A job that finishes, rank after rank, raises nothing."""
+    for command in ("enter 1", "end"):
+        for rank in job.ranks:
+            rank.tell(command)
+    job.until(lambda: True)
+    for rank in job.ranks:
+        rank.process.communicate("exit\n", timeout=10)
+        job.until(lambda: True)
+    then = time.monotonic() + 1.5
+    job.until(lambda: time.monotonic() > then)
+    assert job.events == []

@@ -1,0 +1,76 @@
+"""A node's metrics with simulated ranks, polled by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.telemetry.durations import BOUNDS_S
+from otel_torchdist.telemetry.metric_definitions import HISTOGRAM_METRICS, NUMBER_METRICS
+from otel_torchdist.telemetry.metric_pictures import Duration, NodePicture
+from otel_torchdist.telemetry.metrics import RankMetrics
+from otel_torchdist.telemetry.node_metrics import NodeMetrics
+from tests.support.simulated_rank import RUN_ID, SECOND, SimulatedRank
+
+METRICS: Final = {metric.name: metric for metric in NUMBER_METRICS}
+
+
+class Clock:
+    """The node's monotonic clock, set by hand."""
+
+    def __init__(self) -> None:
+        self.now_ns = 100 * SECOND
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Node:
+    """Ranks, their metrics, and the durations that were handed out.
+
+    Attributes:
+        clock: Its clock.
+        metrics: What is under test.
+        durations: What a listener was given.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = Clock()
+        self.metrics = NodeMetrics(clock=self.clock)
+        self.durations: list[Duration] = []
+        self.metrics.listen(self.durations.extend)
+        self._directory = directory
+        self._tracked: list[tuple[SimulatedRank, RankMetrics]] = []
+
+    def add(self, rank: int = 0, run_id: int = RUN_ID, state: RunIdState = RunIdState.AGREED) -> SimulatedRank:
+        """Begin to track a new rank."""
+        simulated = SimulatedRank(self._directory, rank, run_id=run_id, state=state)
+        self._tracked.append((simulated, self.metrics.track(simulated.reader)))
+        return simulated
+
+    def forget(self, simulated: SimulatedRank) -> None:
+        """Stop tracking a rank."""
+        self._tracked = [(rank, metrics) for rank, metrics in self._tracked if rank is not simulated]
+        self.metrics.forget(simulated.reader.identity.nonce)
+
+    def poll(self) -> None:
+        """Read every tape once."""
+        for rank, metrics in self._tracked:
+            metrics.consume(rank.reader.poll(), rank.reader.status(), self.clock())
+
+    def values(self, name: str) -> dict[tuple[str, ...], float]:
+        """A metric's series."""
+        return dict(METRICS[name].read(self.metrics.picture()))
+
+
+def series_of(picture: NodePicture) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every series as Prometheus counts them: a histogram has one for each bucket, its sum and its count."""
+    for metric in NUMBER_METRICS:
+        for labels, _ in metric.read(picture):
+            yield metric.name, labels
+    for metric in HISTOGRAM_METRICS:
+        for labels, _ in metric.read(picture):
+            for bucket in range(len(BOUNDS_S) + 3):
+                yield metric.name, (*labels, str(bucket))

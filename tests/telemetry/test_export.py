@@ -1,0 +1,156 @@
+"""What OpenTelemetry's environment variables ask for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON, ParentBasedTraceIdRatio, Sampler, TraceIdRatioBased
+
+from otel_torchdist.telemetry.export import environment_links, environment_sampler, environment_sink
+from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.resource import environment_resource
+from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver
+
+SPAN = FinishedSpan("step (rank 0)", 1, 2, None, 100, 200, {})
+
+
+@pytest.fixture(autouse=True)
+def keep_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that another test or the developer has set."""
+    for name in [name for name in os.environ if name.startswith("OTEL_EXPORTER") or name == "TRACEPARENT"]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+def test_otlp_is_the_default_and_the_protocol_is_heard(
+    protocol: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without OTEL_TRACES_EXPORTER spans go to OTEL_EXPORTER_OTLP_ENDPOINT over the protocol that is set."""
+    with OtlpReceiver(protocol) as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        monkeypatch.setenv(variable, protocol)
+        sink = environment_sink(Resource({"service.name": "test"}))
+        sink.emit([SPAN])
+        sink.shutdown(10)
+        assert [span.name for span in receiver.spans()] == ["step (rank 0)"]
+    assert sink.dropped == 0
+
+
+def test_several_exporters_each_get_everything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that cannot be built is a warning that names it, and does not take the others with it."""
+    with OtlpReceiver(GRPC) as receiver:
+        monkeypatch.setenv("OTEL_TRACES_EXPORTER", "nowhere, otlp,otlp")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        sink = environment_sink(Resource({"service.name": "test"}))
+        sink.emit([SPAN], urgent=True)
+        sink.shutdown(10)
+        assert len(receiver.spans()) == 1
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("OTEL_TRACES_EXPORTER=nowhere: the exporter cannot be built (")
+
+
+def test_none_exports_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """`none` is no error and no exporter."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    sink = environment_sink(Resource({}))
+    sink.emit([SPAN])
+    assert sink.flush(1)
+    sink.shutdown(1)
+    assert (sink.dropped, caplog.records) == (0, [])
+
+
+def test_an_exporter_that_its_own_settings_break_is_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The exporter reads its variables itself; what it cannot read does not stop the training."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")
+    sink = environment_sink(Resource({}))
+    sink.emit([SPAN])
+    sink.shutdown(1)
+    [record] = caplog.records
+    assert "soon" in record.getMessage()
+
+
+def test_an_unknown_protocol_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning names the setting, the bad value and what is used instead."""
+    with OtlpReceiver(GRPC) as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+        sink = environment_sink(Resource({}))
+        sink.emit([SPAN])
+        sink.shutdown(10)
+        assert len(receiver.spans()) == 1
+    [record] = caplog.records
+    assert record.getMessage() == "OTEL_EXPORTER_OTLP_PROTOCOL=http/json is not grpc or http/protobuf: using grpc"
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "description"),
+    [
+        ("", "", DEFAULT_ON.get_description()),
+        ("always_off", "", "AlwaysOffSampler"),
+        ("TraceIdRatio", "0.25", TraceIdRatioBased(0.25).get_description()),
+        ("parentbased_traceidratio", "", ParentBasedTraceIdRatio(1.0).get_description()),
+    ],
+)
+def test_the_sampler_of_the_environment(
+    name: str, argument: str, description: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OTEL_TRACES_SAMPLER and its argument mean what they mean in the SDK."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", name)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", argument)
+    sampler = environment_sampler()
+    assert isinstance(sampler, Sampler)
+    assert sampler.get_description() == description
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "ending"),
+    [
+        ("sometimes", "", "using parentbased_always_on"),
+        ("traceidratio", "half", "OTEL_TRACES_SAMPLER_ARG=half is not a number from 0 to 1: using 1.0"),
+        ("traceidratio", "1.5", "OTEL_TRACES_SAMPLER_ARG=1.5 is not a number from 0 to 1: using 1.0"),
+        ("traceidratio", "nan", "OTEL_TRACES_SAMPLER_ARG=nan is not a number from 0 to 1: using 1.0"),
+    ],
+)
+def test_a_sampler_that_cannot_be_built_is_one_warning(
+    name: str, argument: str, ending: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The default is used instead, and the warning says so."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", name)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", argument)
+    sampler = environment_sampler()
+    assert sampler.should_sample(None, 2**128 - 1, "step").decision.is_sampled()
+    [record] = caplog.records
+    assert record.getMessage().endswith(ending)
+
+
+def test_traceparent_becomes_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a launcher says in the W3C form; anything else is no link."""
+    trace_id, span_id = random.getrandbits(128) | 1, random.getrandbits(64) | 1
+    monkeypatch.setenv("TRACEPARENT", f"00-{trace_id:032x}-{span_id:016x}-00")
+    assert environment_links() == (LinkTarget(trace_id, span_id),)
+    for wrong in ("", "hello", f"00-{0:032x}-{span_id:016x}-01"):
+        monkeypatch.setenv("TRACEPARENT", wrong)
+        assert environment_links() == ()
+
+
+def test_the_resource_says_what_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Service and host have defaults that give way to OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES."""
+    attributes = environment_resource().attributes
+    assert attributes["service.name"] == "torch.distributed"
+    assert attributes["host.name"] == os.uname().nodename
+    assert attributes["telemetry.sdk.name"] == "opentelemetry"
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "llm")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=node-7,team=blue")
+    attributes = environment_resource().attributes
+    assert (attributes["service.name"], attributes["host.name"], attributes["team"]) == ("llm", "node-7", "blue")

@@ -1,0 +1,250 @@
+"""Metrics pushed to the exporters that the environment asks for."""
+
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.resources import Resource
+
+from otel_torchdist import semconv
+from otel_torchdist.telemetry.meter_provider import build_meter_provider_from_environment
+from otel_torchdist.telemetry.metrics_otel import OTelMetrics
+from otel_torchdist.telemetry.node_metrics import NodeMetrics
+from tests.support.otlp_metrics_receiver import (
+    MetricsReceiver,
+    grpc_receiver,
+    http_receiver,
+    traces_only_receiver,
+)
+from tests.support.simulated_rank import RUN, WORLD, SimulatedRank
+
+RESOURCE = Resource({"service.name": "training"})
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., MeterProvider | None]]:
+    """Builds a provider under environment variables, and shuts it down in the end."""
+    built: list[MeterProvider] = []
+
+    def build(**environment: str) -> MeterProvider | None:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        provider = build_meter_provider_from_environment(RESOURCE)
+        if provider is not None:
+            built.append(provider)
+        return provider
+
+    yield build
+    for provider in built:
+        provider.shutdown(timeout_millis=100)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> NodeMetrics:
+    """A node with one rank that is in a collective."""
+    metrics = NodeMetrics()
+    rank = SimulatedRank(tmp_path, rank=2)
+    rank.begin(at=time.monotonic_ns())
+    metrics.track(rank.reader).consume(rank.reader.poll(), rank.reader.status(), 0)
+    return metrics
+
+
+@pytest.mark.parametrize("names", ["", "none", " None ", "prometheus", "none,prometheus", ","])
+def test_nothing_to_push(build: Callable[..., MeterProvider | None], names: str) -> None:
+    """Unset is not `otlp`: most endpoints for traces take no metrics. Prometheus is served without a provider."""
+    assert build(OTEL_METRICS_EXPORTER=names) is None
+
+
+def test_unset(build: Callable[..., MeterProvider | None]) -> None:
+    """Without the variable there is no provider, even when an endpoint is set."""
+    assert build(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4317") is None
+
+
+@pytest.mark.parametrize("name", ["nonsense", "otlp_proto_carrier_pigeon"])
+def test_unknown_exporter(
+    build: Callable[..., MeterProvider | None], caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """An exporter that is not installed is one warning, and the others work."""
+    assert build(OTEL_METRICS_EXPORTER=f"{name},console") is not None
+    (record,) = caplog.records
+    assert f"OTEL_METRICS_EXPORTER={name}:" in record.getMessage()
+    assert "no metrics are pushed there" in record.getMessage()
+
+
+def test_exporter_that_cannot_be_built(
+    build: Callable[..., MeterProvider | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A setting that an exporter refuses is one warning, not an error in somebody's training."""
+    assert build(OTEL_METRICS_EXPORTER="otlp", OTEL_EXPORTER_OTLP_METRICS_TIMEOUT="soon") is None
+    (record,) = caplog.records
+    assert "OTEL_METRICS_EXPORTER=otlp" in record.getMessage()
+    assert "soon" in record.getMessage()
+
+
+CONSOLE = """
+from otel_torchdist.telemetry.meter_provider import build_meter_provider_from_environment
+from otel_torchdist.telemetry.metrics_otel import OTelMetrics
+from otel_torchdist.telemetry.node_metrics import NodeMetrics
+provider = build_meter_provider_from_environment()
+OTelMetrics(NodeMetrics(), provider)
+provider.shutdown()
+"""
+
+
+def test_console() -> None:
+    """The SDK's own exporters work by their names; shutting down pushes what is there, and the process ends."""
+    ran = subprocess.run(
+        [sys.executable, "-c", CONSOLE],
+        env={**os.environ, "OTEL_METRICS_EXPORTER": "console"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "torchdist.spans.dropped" in ran.stdout
+    assert ran.stderr == ""
+    assert ran.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("protocol", "receiver"),
+    [("", grpc_receiver), ("grpc", grpc_receiver), ("http/protobuf", http_receiver)],
+)
+def test_push(
+    build: Callable[..., MeterProvider | None],
+    node: NodeMetrics,
+    protocol: str,
+    receiver: Callable[[], AbstractContextManager[MetricsReceiver]],
+) -> None:
+    """Metrics reach a real receiver over each protocol, at the interval, with headers and resource."""
+    with receiver() as server:
+        provider = build(
+            OTEL_METRICS_EXPORTER="otlp,prometheus",
+            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+            OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint,
+            OTEL_EXPORTER_OTLP_HEADERS="x-token=secret",
+            OTEL_METRIC_EXPORT_INTERVAL="100",
+        )
+        assert provider is not None
+        OTelMetrics(node, provider)
+        assert server.wait(requests=2)
+        metrics = server.metrics()
+        assert server.headers["x-token"] == "secret"
+        assert server.resource()["service.name"] == "training"
+    (point,) = metrics[semconv.OTEL_METRIC_NAMES[semconv.OPERATIONS_IN_FLIGHT]].sum.data_points
+    attributes = {each.key: each.value.string_value or each.value.int_value for each in point.attributes}
+    assert attributes == {
+        semconv.RUN: RUN,
+        semconv.RANK: 2,
+        semconv.GROUP_HASH: WORLD.key,
+        semconv.OPERATION: "all_reduce",
+    }
+    assert point.as_double == 1 or point.as_int == 1
+    assert metrics["torchdist.operation.oldest_age"].gauge.data_points[0].as_double > 0
+
+
+def test_shutdown_pushes_the_rest(build: Callable[..., MeterProvider | None], node: NodeMetrics) -> None:
+    """What happened since the last interval is not lost at the end."""
+    with grpc_receiver() as server:
+        provider = build(OTEL_METRICS_EXPORTER="otlp", OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint)
+        assert provider is not None
+        OTelMetrics(node, provider)
+        provider.shutdown()
+        assert server.count == 1
+
+
+def test_invalid_protocol(
+    build: Callable[..., MeterProvider | None], node: NodeMetrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning names the variable, the value, and what is used instead; then that is used."""
+    with grpc_receiver() as server:
+        provider = build(
+            OTEL_METRICS_EXPORTER="otlp",
+            OTEL_EXPORTER_OTLP_METRICS_PROTOCOL="smoke",
+            OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint,
+        )
+        assert provider is not None
+        OTelMetrics(node, provider)
+        provider.force_flush()
+        assert server.count == 1
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL='smoke' is not grpc or http/protobuf: using grpc"
+    )
+
+
+def test_traces_only_endpoint_is_one_warning(
+    build: Callable[..., MeterProvider | None], node: NodeMetrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An endpoint that knows no metrics is named once with its reason, however often it is tried."""
+    with traces_only_receiver() as endpoint:
+        provider = build(OTEL_METRICS_EXPORTER="otlp", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+        assert provider is not None
+        OTelMetrics(node, provider)
+        for _ in range(3):
+            provider.force_flush()
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "metrics cannot be exported (OTEL_METRICS_EXPORTER=otlp)" in record.getMessage()
+    assert "UNIMPLEMENTED" in record.getMessage()
+
+
+def test_endpoint_that_comes_back(
+    build: Callable[..., MeterProvider | None], node: NodeMetrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dead endpoint is one warning, its return one line, and neither delays the end nor moves `random`."""
+    with grpc_receiver() as server:
+        port = int(server.endpoint.rpartition(":")[2])
+    caplog.set_level(logging.INFO, logger="otel_torchdist")
+    random.seed(1)
+    state = random.getstate()
+    provider = build(
+        OTEL_METRICS_EXPORTER="otlp",
+        OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint,
+        OTEL_EXPORTER_OTLP_TIMEOUT="1",
+    )
+    assert provider is not None
+    OTelMetrics(node, provider)
+    for _ in range(2):
+        provider.force_flush()
+    with grpc_receiver(port) as server:
+        deadline = time.monotonic() + 30  # gRPC itself pauses before it connects again
+        while not server.count and time.monotonic() < deadline:
+            provider.force_flush()
+        assert server.count
+    began = time.monotonic()
+    provider.shutdown(timeout_millis=2_000)
+    assert time.monotonic() - began < 4
+    assert random.getstate() == state
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.split(":")[0] for message in messages] == [
+        "metrics cannot be exported (OTEL_METRICS_EXPORTER=otlp)",
+        "metrics are exported again (OTEL_METRICS_EXPORTER=otlp)",
+        "metrics cannot be exported (OTEL_METRICS_EXPORTER=otlp)",
+    ]
+
+
+def test_forked_child_pushes_nothing(build: Callable[..., MeterProvider | None], node: NodeMetrics) -> None:
+    """In a DataLoader worker no thread of the provider runs, and so nothing is sent twice."""
+    with http_receiver() as server:
+        provider = build(
+            OTEL_METRICS_EXPORTER="otlp",
+            OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+            OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint,
+        )
+        assert provider is not None
+        OTelMetrics(node, provider)
+        with warnings.catch_warnings():
+            # Python 3.12 and later warn of a fork with threads, which is what DataLoader does.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            os._exit(len(os.listdir("/proc/self/task")) - 1)
+        assert os.waitpid(child, 0)[1] == 0

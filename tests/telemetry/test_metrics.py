@@ -1,0 +1,189 @@
+"""What is counted of one rank."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist import semconv
+from otel_torchdist.tape.layout import Flag, How, RecordKind, Word
+from otel_torchdist.telemetry.metric_pictures import Duration
+from tests.support.metrics_node import Node
+from tests.support.simulated_rank import RUN, SECOND, WORLD, SimulatedRank, signature
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node without ranks."""
+    return Node(tmp_path)
+
+
+def test_operations_are_counted_when_they_are_entered(node: Node) -> None:
+    """Count and bytes are those of entered operations, by group and operation, whether they have ended or not."""
+    rank = node.add(rank=3)
+    other = dataclasses.replace(WORLD, ranks=(0, 3))
+    rank.run(message_bytes=100)
+    rank.begin(message_bytes=11)
+    rank.run("broadcast", other, message_bytes=5)
+    node.poll()
+    labels, second = (RUN, "3", WORLD.key, "all_reduce"), (RUN, "3", other.key, "broadcast")
+    assert node.values(semconv.OPERATIONS) == {labels: 2, second: 1}
+    assert node.values(semconv.MESSAGE_BYTES) == {labels: 111, second: 5}
+    assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 1, second: 0}
+
+
+@pytest.mark.parametrize("how", How)
+def test_coarse_ends_are_no_durations(node: Node, how: How) -> None:
+    """Only an end that the call or the wait has shown counts as a duration; every end takes it out of flight."""
+    rank = node.add()
+    rank.run(how=how, lasts=2 * SECOND)
+    node.poll()
+    labels = (RUN, "0", WORLD.key, "all_reduce")
+    timed = 1 if how in (How.CALL, How.WAIT) else 0
+    assert node.values(semconv.TIMED_OPERATIONS) == {labels: timed}
+    assert node.values(semconv.TIMED_OPERATION_SECONDS) == {labels: timed * 2.0}
+    assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 0}
+    assert len(node.durations) == timed
+
+
+def test_age_grows_between_polls(node: Node) -> None:
+    """The age is that of the oldest open operation at the time of the scrape, not of the last poll."""
+    rank = node.add()
+    rank.begin(at=90 * SECOND)
+    rank.begin(at=95 * SECOND, sequence=2)
+    node.poll()
+    labels = (RUN, "0", WORLD.key, "all_reduce")
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 10.0}
+    node.clock.now_ns += 7 * SECOND
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 17.0}
+    assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 2}
+
+
+def test_age_is_zero_after_the_end(node: Node) -> None:
+    """The series of an operation that has ended stays, at 0."""
+    rank = node.add()
+    number = rank.begin(at=90 * SECOND)
+    node.poll()
+    rank.writer.complete(number, 90 * SECOND, 91 * SECOND, How.CALL)
+    node.poll()
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {(RUN, "0", WORLD.key, "all_reduce"): 0.0}
+
+
+def test_operation_that_nobody_waits_for_has_no_age(node: Node) -> None:
+    """A gloo irecv is in flight, but ages only while somebody waits, and from that wait on."""
+    rank = node.add()
+    labels = (RUN, "0", WORLD.key, "recv")
+    number = rank.begin("recv", at=10 * SECOND, flags=Flag.END_BY_WAIT | Flag.ASYNC | Flag.POINT_TO_POINT)
+    rank.mark(number, Word.RETURNED, 1000)
+    node.poll()
+    assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 1}
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 0.0}
+    rank.mark(number, Word.WAIT_ENTERED, 85 * SECOND)
+    node.poll()
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 5.0}
+    rank.mark(number, Word.WAIT_RETURNED, 86 * SECOND)  # it timed out: the operation goes on, nobody waits
+    node.poll()
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 0.0}
+
+
+def test_blocking_call_ages_even_when_its_end_needs_a_wait(node: Node) -> None:
+    """A thread that does not come out of the call itself is evidence enough."""
+    rank = node.add()
+    rank.begin("send", at=90 * SECOND, flags=Flag.END_BY_WAIT)
+    node.poll()
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {(RUN, "0", WORLD.key, "send"): 10.0}
+
+
+def test_sequences_of_collectives(node: Node) -> None:
+    """The newest collective entered, and the newest known to have ended, whatever the order of their ends."""
+    rank = node.add()
+    first = rank.begin(sequence=7)
+    rank.run(sequence=8, how=How.POLL)
+    rank.begin(sequence=9)
+    rank.writer.complete(first, 0, 1, How.CALL)
+    node.poll()
+    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {(RUN, "0", WORLD.key): 9}
+    assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {(RUN, "0", WORLD.key): 8}
+
+
+@pytest.mark.parametrize("how", [How.UNTRACKED, How.ABANDONED, How.FAILED])
+def test_unknown_end_completes_no_sequence(node: Node, how: How) -> None:
+    """What was handed to a device, dropped or failed is not said to be completed: there is no series."""
+    rank = node.add()
+    rank.run(how=how, sequence=5)
+    node.poll()
+    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {(RUN, "0", WORLD.key): 5}
+    assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {}
+
+
+def test_sequences_that_say_nothing_are_not_shown(node: Node) -> None:
+    """Point-to-point operations count per peer and unaligned groups from anywhere: neither may accuse a rank."""
+    rank = node.add()
+    rank.run("send", flags=Flag.POINT_TO_POINT, sequence=40)
+    rank.run(group=dataclasses.replace(WORLD, ranks=(0, 1), aligned=False), sequence=50)
+    rank.run("", group=None, sequence=60)
+    node.poll()
+    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {}
+    assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {}
+    assert len(node.values(semconv.OPERATIONS)) == 3
+
+
+def test_rendezvous_is_an_operation_of_its_own(node: Node) -> None:
+    """Waiting for the creation of a group is in flight and ages, and touches no sequence."""
+    rank = node.add()
+    rank.begin("", WORLD, at=60 * SECOND, kind=RecordKind.RENDEZVOUS)
+    node.poll()
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {(RUN, "0", WORLD.key, "rendezvous"): 40.0}
+    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {}
+
+
+def test_unknown_names_are_other(node: Node) -> None:
+    """An operation whose names did not fit into the dictionary is counted all the same."""
+    rank = node.add()
+    rank.run("", group=None)
+    node.poll()
+    assert node.values(semconv.OPERATIONS) == {(RUN, "0", "other", "other"): 1}
+    assert node.values(semconv.GROUPS_FOLDED) == {(RUN, "0"): 0}
+
+
+def test_steps(node: Node) -> None:
+    """A step's duration is the time between two marks in a row; the first mark and one after a gap have none."""
+    rank = node.add()
+    for step, ended in ((4, 10.0), (5, 12.0), (7, 20.0), (8, 20.5)):
+        rank.writer.step_ended(step, int(ended * SECOND), 1)
+    node.poll()
+    assert node.values(semconv.TIMED_STEPS) == {(RUN, "0"): 2}
+    assert node.values(semconv.TIMED_STEP_SECONDS) == {(RUN, "0"): 2.5}
+    assert node.metrics.picture().runs[RUN].steps.sum_s == 2.5
+    assert node.durations == [
+        Duration(semconv.STEP_DURATION, (RUN,), 2.0),
+        Duration(semconv.STEP_DURATION, (RUN,), 0.5),
+    ]
+
+
+def test_own_cost_and_losses(node: Node, tmp_path: Path) -> None:
+    """Overhead comes from the tape; lost records are those that the rank could not write and we could not read."""
+    rank = node.add()
+    rank.writer.add_overhead(2_500_000, 10)
+    rank.writer.drop_record()
+    small = SimulatedRank(tmp_path, rank=1, capacity=64)
+    metrics = node.metrics.track(small.reader)
+    for sequence in range(200):
+        small.run(sequence=sequence)
+    node.poll()
+    metrics.consume(small.reader.poll(), small.reader.status(), node.clock())
+    assert node.values(semconv.OVERHEAD) == {(RUN, "0"): 0.0025, (RUN, "1"): 0.0}
+    lost = node.values(semconv.RECORDS_LOST)
+    assert lost == {(RUN, "0"): 1, (RUN, "1"): small.reader.lost}
+    assert lost[RUN, "1"] + node.values(semconv.OPERATIONS)[RUN, "1", WORLD.key, "all_reduce"] == 200
+
+
+def test_signature_names_the_operation(node: Node) -> None:
+    """Shapes and dtypes make signatures, not series: the same operation in two shapes is one series."""
+    rank = node.add()
+    for shape in ((1,), (2, 3)):
+        name = rank.writer.names.intern(dataclasses.replace(signature("all_reduce"), shapes=(shape,)))
+        group = rank.writer.names.intern(WORLD)
+        rank.writer.begin(0, 0, 1, 1, group, name, 0, 0, -1, 0, 1, RecordKind.OPERATION, 0)
+    node.poll()
+    assert node.values(semconv.OPERATIONS) == {(RUN, "0", WORLD.key, "all_reduce"): 2}

@@ -1,0 +1,201 @@
+"""The metrics through OpenTelemetry's API."""
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    HistogramDataPoint,
+    InMemoryMetricReader,
+    Metric,
+    NumberDataPoint,
+    Sum,
+)
+from prometheus_client import CollectorRegistry
+
+from otel_torchdist import semconv
+from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.telemetry.metric_definitions import HISTOGRAM_METRICS, NUMBER_METRICS, Kind, Unit
+from otel_torchdist.telemetry.metrics import RankMetrics
+from otel_torchdist.telemetry.metrics_otel import OTelMetrics
+from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.prometheus import TorchDistCollector
+from tests.support.simulated_rank import RUN_ID, SECOND, WORLD, SimulatedRank
+
+LABELS = {attribute: label for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()}
+PROMETHEUS_NAMES = {otel: name for name, otel in semconv.OTEL_METRIC_NAMES.items()}
+
+
+class Pushed:
+    """A node's metrics behind a provider whose reader is asked by hand."""
+
+    def __init__(self, directory: Path) -> None:
+        self.node = NodeMetrics(spans_dropped=lambda: 4, clock=lambda: 100 * SECOND)
+        self.reader = InMemoryMetricReader()
+        self.provider = MeterProvider(metric_readers=[self.reader], shutdown_on_exit=False)
+        self.metrics = OTelMetrics(self.node, self.provider)
+        self.directory = directory
+
+    def add(self, rank: int, state: RunIdState = RunIdState.AGREED) -> tuple[SimulatedRank, RankMetrics]:
+        """Track a rank that has run, waited and stepped."""
+        simulated = SimulatedRank(self.directory, rank, state=state)
+        counted = self.node.track(simulated.reader)
+        other = dataclasses.replace(WORLD, ranks=(0, 1), description="tensor")
+        for sequence in range(1, 9):
+            simulated.run(sequence=sequence, lasts=SECOND >> sequence)
+            simulated.run("broadcast", other, sequence=sequence, lasts=400 * SECOND)
+            simulated.writer.step_ended(sequence, sequence * SECOND, sequence)
+        simulated.begin(at=60 * SECOND, sequence=9)
+        simulated.writer.add_overhead(1_000_000, 5)
+        counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)
+        return simulated, counted
+
+    def collect(self) -> dict[str, Metric]:
+        """The provider's metrics by their Prometheus name."""
+        data = self.reader.get_metrics_data()
+        return {
+            PROMETHEUS_NAMES[metric.name]: metric
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def otel_samples(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """Every value of the provider, under the name and labels that Prometheus would give it."""
+        found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+        for name, metric in self.collect().items():
+            for point in metric.data.data_points:
+                labels = {LABELS[key]: str(value) for key, value in (point.attributes or {}).items()}
+                if isinstance(point, NumberDataPoint):
+                    found[name, frozenset(labels.items())] = point.value
+                    continue
+                assert isinstance(point, HistogramDataPoint)
+                bounds = [*map(str, point.explicit_bounds), "+Inf"]
+                for bound, count in zip(bounds, accumulate(point.bucket_counts), strict=True):
+                    found[f"{name}_bucket", frozenset({**labels, "le": bound}.items())] = count
+                found[f"{name}_sum", frozenset(labels.items())] = point.sum
+                found[f"{name}_count", frozenset(labels.items())] = point.count
+        return found
+
+    def prometheus_samples(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """Every sample of a scrape."""
+        registry = CollectorRegistry()
+        registry.register(TorchDistCollector(self.node.picture))
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in registry.collect()
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+def pushed(tmp_path: Path) -> Iterator[Pushed]:
+    """A node behind a provider."""
+    pushed = Pushed(tmp_path)
+    yield pushed
+    pushed.provider.shutdown()
+
+
+def test_both_ways_out_agree(pushed: Pushed) -> None:
+    """Every series that a scrape shows is pushed with the same value, and nothing else is."""
+    pushed.add(0)
+    pushed.add(1)
+    pushed.node.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 3), "2/4", 9))
+    expected = pushed.prometheus_samples()
+    assert len(expected) > 100
+    assert pushed.otel_samples() == pytest.approx(expected)
+
+
+def test_late_run_id_loses_no_duration(pushed: Pushed) -> None:
+    """Durations of the time when the run was not settled are recorded when it is, so both ways out still agree."""
+    simulated, counted = pushed.add(0, state=RunIdState.PROVISIONAL)
+    assert list(pushed.collect()) == [semconv.SPANS_DROPPED]
+    simulated.writer.set_run_id(RUN_ID, RunIdState.AGREED)
+    counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)
+    expected = pushed.prometheus_samples()
+    assert len(expected) > 50
+    assert pushed.otel_samples() == pytest.approx(expected)
+
+
+def test_names_translate_to_those_of_prometheus(pushed: Pushed) -> None:
+    """OpenTelemetry's rules for Prometheus (dots, unit, `_total`) give our names, so that one dashboard serves both."""
+    units = {Unit.SECONDS: "_seconds", Unit.BYTES: "_bytes"}
+    for metric in NUMBER_METRICS:
+        name = semconv.OTEL_METRIC_NAMES[metric.name].replace(".", "_") + units.get(metric.unit, "")
+        assert name + ("_total" if metric.kind is Kind.COUNTER else "") == metric.name
+    for metric in HISTOGRAM_METRICS:
+        assert semconv.OTEL_METRIC_NAMES[metric.name].replace(".", "_") + "_seconds" == metric.name
+    assert set(semconv.OTEL_METRIC_NAMES) == {metric.name for metric in (*NUMBER_METRICS, *HISTOGRAM_METRICS)}
+
+
+def test_kinds_and_units(pushed: Pushed) -> None:
+    """Counters are monotonic sums, what is in flight is a sum that may fall, and units are those of UCUM."""
+    pushed.add(0)
+    metrics = pushed.collect()
+    for metric in NUMBER_METRICS:
+        if metric.name not in metrics:
+            assert metric.name == semconv.STALL_INFO
+            continue
+        data = metrics[metric.name].data
+        assert isinstance(data, Sum) == (metric.kind in (Kind.COUNTER, Kind.UP_DOWN))
+        if isinstance(data, Sum):
+            assert data.is_monotonic == (metric.kind is Kind.COUNTER)
+        assert metrics[metric.name].unit == metric.unit.value
+        assert metrics[metric.name].description == metric.help
+    assert metrics[semconv.OPERATION_DURATION].unit == "s"
+
+
+def test_ranks_are_numbers(pushed: Pushed) -> None:
+    """Attributes have the names and types that spans use, so that one query finds both."""
+    pushed.add(3)
+    (point,) = pushed.collect()[semconv.UP].data.data_points
+    assert point.attributes == {semconv.RUN: "1234abcd", semconv.RANK: 3}
+
+
+def test_forgotten_rank_is_not_pushed(pushed: Pushed) -> None:
+    """Observed series of a rank end when it is forgotten."""
+    first, _ = pushed.add(0)
+    pushed.add(1)
+    assert len(pushed.collect()[semconv.UP].data.data_points) == 2
+    pushed.node.forget(first.reader.identity.nonce)
+    (point,) = pushed.collect()[semconv.UP].data.data_points
+    assert point.attributes is not None
+    assert point.attributes[semconv.RANK] == 1
+
+
+def test_stop_and_start_again(pushed: Pushed, caplog: pytest.LogCaptureFixture) -> None:
+    """After `stop` nothing more is pushed; new instruments on the same provider count everything once."""
+    pushed.metrics.stop()
+    pushed.metrics.stop()
+    pushed.add(0)
+    assert pushed.collect() == {}
+    second = OTelMetrics(pushed.node, pushed.provider)
+    simulated = SimulatedRank(pushed.directory, 1)
+    simulated.run()
+    counted = pushed.node.track(simulated.reader)
+    counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)
+    metrics = pushed.collect()
+    assert len(metrics[semconv.UP].data.data_points) == 2
+    (histogram,) = metrics[semconv.OPERATION_DURATION].data.data_points
+    assert isinstance(histogram, HistogramDataPoint)
+    assert histogram.count == 1
+    assert caplog.records == []
+    second.stop()
+
+
+def test_forked_child_observes_nothing(pushed: Pushed) -> None:
+    """A child that collects from its copy of the provider does not report its parent's ranks."""
+    pushed.add(0)
+    with warnings.catch_warnings():
+        # Python 3.12 and later warn of a fork with threads, which is what DataLoader does.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os._exit(int(semconv.UP in pushed.collect()))
+    assert os.waitpid(child, 0)[1] == 0
+    assert semconv.UP in pushed.collect()

@@ -1,0 +1,294 @@
+"""Ranks and runs that come and go, and the stalls among them."""
+
+import dataclasses
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist import semconv
+from otel_torchdist.tape.layout import RunIdState, TapeState
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.telemetry import run_label
+from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
+from tests.support.metrics_node import METRICS, Node, series_of
+from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
+
+STALL = StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 0, 1), "4/4", 0xABC)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node without ranks."""
+    return Node(tmp_path)
+
+
+def test_spans_dropped_are_read_when_asked(tmp_path: Path) -> None:
+    """The node's own counter has no labels and follows its source."""
+    dropped = [3]
+    metrics = NodeMetrics(spans_dropped=lambda: dropped[0])
+    read = METRICS[semconv.SPANS_DROPPED].read
+    assert list(read(metrics.picture())) == [((), 3)]
+    dropped[0] = 9
+    assert list(read(metrics.picture())) == [((), 9)]
+
+
+def test_settled_run_is_shown_at_once(node: Node) -> None:
+    """An agreed id, and a local one that nobody will agree on, need no waiting."""
+    node.add(0)
+    node.add(1, run_id=0xFEED << 112, state=RunIdState.UNAGREED)
+    node.poll()
+    assert node.values(semconv.UP) == {(RUN, "0"): 1, ("feed0000", "1"): 1}
+
+
+def test_provisional_run_is_held_back(node: Node) -> None:
+    """Nothing is shown or published under an id that may still change, and nothing is lost by that."""
+    rank = node.add(run_id=0xBAD << 100, state=RunIdState.PROVISIONAL)
+    rank.run(lasts=3 * SECOND)
+    node.poll()
+    assert list(series_of(node.metrics.picture())) == [(semconv.SPANS_DROPPED, ())]
+    assert node.durations == []
+    rank.writer.set_run_id(RUN_ID, RunIdState.AGREED)
+    rank.run(lasts=SECOND, sequence=2)
+    node.poll()
+    labels = (RUN, "0", WORLD.key, "all_reduce")
+    assert node.values(semconv.OPERATIONS) == {labels: 2}
+    assert [duration.seconds for duration in node.durations] == [3.0, 1.0]
+    assert {duration.labels for duration in node.durations} == {(RUN, WORLD.key, "all_reduce")}
+
+
+@pytest.mark.parametrize(
+    ("run_id", "state", "label"), [(RUN_ID, RunIdState.PROVISIONAL, RUN), (0, RunIdState.NONE, "")]
+)
+def test_hang_in_the_first_collective_is_shown(node: Node, run_id: int, state: RunIdState, label: str) -> None:
+    """After a while a rank is shown under the id that it has: a job that hangs at once never settles one."""
+    rank = node.add(run_id=run_id, state=state)
+    rank.begin(at=100 * SECOND)
+    node.poll()
+    assert node.values(semconv.UP) == {}
+    node.clock.now_ns += int(run_label.HOLD_BACK_S * SECOND)
+    node.poll()
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {(label, "0", WORLD.key, "all_reduce"): 5.0}
+
+
+def test_settled_run_replaces_an_unsettled_one(node: Node) -> None:
+    """Series under an id that turned out wrong end, and the rank goes on under the right one with all its counts."""
+    rank = node.add(run_id=0xBAD << 112, state=RunIdState.PROVISIONAL)
+    rank.run()
+    node.poll()
+    node.clock.now_ns += 10 * SECOND
+    node.poll()
+    assert node.values(semconv.UP) == {("0bad0000", "0"): 1}
+    rank.writer.set_run_id(RUN_ID, RunIdState.AGREED)
+    rank.run(sequence=2)
+    node.poll()
+    assert node.values(semconv.OPERATIONS) == {(RUN, "0", WORLD.key, "all_reduce"): 2}
+    assert set(node.metrics.picture().runs) == {RUN}
+    assert {duration.labels[0] for duration in node.durations} == {RUN}
+
+
+def test_newer_tape_of_the_same_rank_stands(node: Node) -> None:
+    """Two tapes that claim the same rank of the same run never give one series twice."""
+    node.add(2).run()
+    node.add(2).run("barrier")
+    node.poll()
+    names = [operation for _, _, _, operation in node.values(semconv.OPERATIONS)]
+    assert names == ["barrier"]
+    assert max(Counter(series_of(node.metrics.picture())).values()) == 1
+
+
+WRITE_AND_WAIT = """
+import sys, time
+from pathlib import Path
+from otel_torchdist.tape.layout import TapeState
+from tests.support.simulated_rank import SimulatedRank
+rank = SimulatedRank(Path(sys.argv[1]), rank=1)
+rank.begin(at=time.monotonic_ns())
+print(rank.writer.path, flush=True)
+sys.stdin.readline()
+rank.writer.finish(TapeState[sys.argv[2]])
+print("said", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def other_process(directory: Path, state: TapeState) -> Iterator[tuple[subprocess.Popen[str], TapeReader]]:
+    """A process with an operation open; a line on its stdin lets it say `state`, another lets it end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITE_AND_WAIT, str(directory), state.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        reader = TapeReader(Path(process.stdout.readline().strip()))
+        try:
+            yield process, reader
+        finally:
+            reader.close()
+            process.kill()
+
+
+def tell(process: subprocess.Popen[str]) -> str:
+    """Let the process go on; returns what it says then."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def test_rank_that_is_killed_is_down(tmp_path: Path) -> None:
+    """`up` follows the process, and a dead rank is inside of nothing: its age does not grow for ever."""
+    metrics = NodeMetrics()
+    with other_process(tmp_path, TapeState.FINISHED) as (process, reader):
+        rank = metrics.track(reader)
+        rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
+        picture = metrics.picture()
+        assert dict(METRICS[semconv.UP].read(picture)) == {(RUN, "1"): 1}
+        assert dict(METRICS[semconv.OPERATION_OLDEST_AGE].read(picture))[RUN, "1", WORLD.key, "all_reduce"] > 0
+        process.kill()
+        process.wait()
+        rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
+    picture = metrics.picture()
+    labels = (RUN, "1", WORLD.key, "all_reduce")
+    assert dict(METRICS[semconv.UP].read(picture)) == {(RUN, "1"): 0}
+    assert dict(METRICS[semconv.OPERATIONS_IN_FLIGHT].read(picture)) == {labels: 0}
+    assert dict(METRICS[semconv.OPERATION_OLDEST_AGE].read(picture)) == {labels: 0}
+    assert dict(METRICS[semconv.OPERATIONS].read(picture)) == {labels: 1}
+
+
+@pytest.mark.parametrize(("state", "up"), [(TapeState.FINISHED, {}), (TapeState.FAILED, {(RUN, "1"): 0})])
+def test_rank_that_has_finished_raises_no_alarm(tmp_path: Path, state: TapeState, up: dict[object, float]) -> None:
+    """`up == 0` always means trouble: a rank that ended as it should has no such series, one that failed is 0."""
+    metrics = NodeMetrics()
+    with other_process(tmp_path, state) as (process, reader):
+        rank = metrics.track(reader)
+        assert tell(process) == "said"
+        for end in (False, True):
+            if end:
+                tell(process)
+                process.wait()
+            rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
+            assert dict(METRICS[semconv.UP].read(metrics.picture())) == up
+
+
+def test_sums_of_the_node_outlive_a_rank(node: Node) -> None:
+    """A forgotten rank's series go, but the node's histograms do not fall: that would look like a restart."""
+    first, second = node.add(0), node.add(1)
+    for rank in (first, second):
+        rank.run(lasts=2 * SECOND)
+        rank.writer.step_ended(0, 0, 1)
+        rank.writer.step_ended(1, SECOND, 1)
+    node.poll()
+    node.forget(first)
+    node.poll()
+    run = node.metrics.picture().runs[RUN]
+    assert node.values(semconv.OPERATIONS) == {(RUN, "1", WORLD.key, "all_reduce"): 1}
+    assert run.durations[WORLD.key, "all_reduce"].count == 2
+    assert run.steps.sum_s == 2.0
+    node.forget(second)
+    assert list(series_of(node.metrics.picture())) == [(semconv.SPANS_DROPPED, ())]
+
+
+def test_runs_are_apart(node: Node) -> None:
+    """After a restart the new run's series stand beside the old one's, which go with its last rank."""
+    old, new = node.add(0), node.add(0, run_id=0xCAFE << 112)
+    old.run()
+    new.run()
+    node.poll()
+    assert set(node.metrics.picture().runs) == {RUN, "cafe0000"}
+    node.forget(old)
+    assert set(node.metrics.picture().runs) == {"cafe0000"}
+
+
+def test_forgotten_rank_hands_out_its_durations(node: Node) -> None:
+    """A rank that never settled its run publishes what it has when it is forgotten."""
+    rank = node.add(run_id=RUN_ID, state=RunIdState.PROVISIONAL)
+    rank.run()
+    node.poll()
+    assert node.durations == []
+    node.forget(rank)
+    assert [duration.seconds for duration in node.durations] == [1.0]
+
+
+def test_stall_is_shown_beside_stable_zeros(node: Node) -> None:
+    """Every known group has `stalled` with the same labels all the time; the verdict is in a series of its own."""
+    tensor = dataclasses.replace(WORLD, ranks=(0, 1), description="tensor")
+    rank = node.add()
+    rank.run()
+    rank.run(group=tensor)
+    node.poll()
+    quiet = {(RUN, WORLD.key): 0.0, (RUN, tensor.key): 0.0}
+    assert node.values(semconv.STALLED_METRIC) == quiet
+    assert node.values(semconv.STALL_INFO) == {}
+    node.metrics.set_stall(STALL)
+    assert node.values(semconv.STALLED_METRIC) == {**quiet, (RUN, WORLD.key): 1.0}
+    info = (RUN, WORLD.key, "all_reduce", "absent", "0-2", "4/4", f"{0xABC:032x}")
+    assert node.values(semconv.STALL_INFO) == {info: 1}
+    node.metrics.set_stall(dataclasses.replace(STALL, group_key=tensor.key, verdict="dead"))
+    assert node.values(semconv.STALLED_METRIC) == {**quiet, (RUN, tensor.key): 1.0}
+    assert [labels[3] for labels in node.values(semconv.STALL_INFO)] == ["dead"]
+    node.metrics.clear_stall(RUN_ID)
+    assert node.values(semconv.STALLED_METRIC) == quiet
+    assert node.values(semconv.STALL_INFO) == {}
+
+
+def test_stall_needs_no_settled_run_and_no_local_member(node: Node) -> None:
+    """A stall is shown while ranks are held back, and so is one of a group that no local rank has used."""
+    node.add(state=RunIdState.PROVISIONAL)
+    node.poll()
+    node.metrics.set_stall(dataclasses.replace(STALL, group_key="0badcafe"))
+    assert node.values(semconv.STALLED_METRIC) == {(RUN, "0badcafe"): 1.0}
+    node.metrics.clear_stall(RUN_ID)
+    assert node.values(semconv.STALLED_METRIC) == {(RUN, "0badcafe"): 0.0}
+
+
+def test_stall_outlives_the_ranks(node: Node) -> None:
+    """The verdict on a job that has died stays until whoever set it clears it; then nothing is left."""
+    rank = node.add()
+    rank.begin()
+    node.poll()
+    node.metrics.set_stall(STALL)
+    node.forget(rank)
+    assert node.values(semconv.STALLED_METRIC) == {(RUN, WORLD.key): 1.0}
+    node.metrics.clear_stall(RUN_ID)
+    last = node.add(1)
+    node.poll()
+    node.forget(last)
+    assert node.values(semconv.STALLED_METRIC) == {}
+
+
+def test_scrapes_and_the_reader_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """A picture that is taken while the reader counts is of one moment: its sums agree, and nothing falls."""
+    rank = SimulatedRank(tmp_path, capacity=16_384)
+    for sequence in range(8_000):
+        rank.run(sequence=sequence, lasts=SECOND)
+    metrics = NodeMetrics()
+    counted = metrics.track(rank.reader)
+    done = threading.Event()
+
+    def read() -> None:
+        while (batch := rank.reader.poll(limit=50)).entered:
+            counted.consume(batch, rank.reader.status(), 0)
+        done.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    seen = [0.0]
+    while not done.is_set() or seen[-1] < 8_000:
+        picture = metrics.picture()
+        for _, entered in METRICS[semconv.OPERATIONS].read(picture):
+            (histogram,) = picture.runs[RUN].durations.values()
+            assert histogram.count == histogram.sum_s == entered
+            seen.append(entered)
+    reader.join()
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 2

@@ -1,0 +1,41 @@
+"""Ranks as text."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_torchdist.telemetry.rank_ranges import MAX_TEXT, compress_ranks
+
+
+def expand(text: str) -> set[int]:
+    """What a compressed range says."""
+    found: set[int] = set()
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_nothing_is_lost(ranks: set[int]) -> None:
+    """A range that fits says exactly which ranks it was made of."""
+    assert expand(compress_ranks(ranks)) == ranks
+
+
+def test_form() -> None:
+    """Neighbours are one range, in ascending order, whatever the order and the repeats."""
+    assert compress_ranks([16, 1, 0, 2, 2]) == "0-2,16"
+    assert compress_ranks(range(4096)) == "0-4095"
+    assert compress_ranks([]) == ""
+
+
+@given(st.sets(st.integers(0, 1_000_000), min_size=60, max_size=80))
+def test_long_ranges_are_cut(ranks: set[int]) -> None:
+    """A text that would be too long keeps whole ranges and counts the rest."""
+    text = compress_ranks(ranks)
+    if "more" not in text:
+        assert expand(text) == ranks
+        return
+    kept, _, rest = text.partition(",… (")
+    assert len(kept) <= MAX_TEXT
+    assert expand(kept) < ranks
+    assert len(expand(kept)) + int(rest.removesuffix(" more)")) == len(ranks)

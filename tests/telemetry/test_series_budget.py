@@ -1,0 +1,102 @@
+"""However large or odd a job is, its series are bounded."""
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist import semconv
+from otel_torchdist.tape.reader import Batch
+from otel_torchdist.tape.records import GroupName
+from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.series_labels import MAX_GROUPS, MAX_OPERATIONS
+from tests.support.metrics_node import METRICS, Node, series_of
+from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
+
+NODES, LOCAL_RANKS = 512, 8
+BUDGET_OF_A_NODE, BUDGET_OF_THE_WORLD = 2_000, 1_000_000
+BUDGET_OF_AN_EXPLOSION = 45_000
+STALL = StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 0, 1), "4/4", 0xABC)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node without ranks."""
+    return Node(tmp_path)
+
+
+def groups(count: int) -> list[GroupName]:
+    """Different groups of rank 0."""
+    return [dataclasses.replace(WORLD, ranks=(0, other)) for other in range(1, count + 1)]
+
+
+def simulate(rank: SimulatedRank, batch: Batch, first: int) -> NodeMetrics:
+    """A node whose ranks, from `first` on, have all done what one simulated rank has."""
+    metrics = NodeMetrics()
+    for number in range(first, first + LOCAL_RANKS):
+        reader = copy.copy(rank.reader)
+        reader.identity = dataclasses.replace(reader.identity, rank=number, nonce=number + 1)
+        metrics.track(reader).consume(batch, rank.reader.status(), 0)
+    return metrics
+
+
+def test_groups_beyond_the_bound_are_folded(node: Node) -> None:
+    """The first groups keep their series for good; later ones are counted together, and how many they are."""
+    most = MAX_GROUPS
+    rank = node.add()
+    for group in groups(most + 44):
+        rank.run(group=group, sequence=3)
+    for group in groups(most + 44):
+        rank.run(group=group, sequence=4)
+    node.poll()
+    operations = node.values(semconv.OPERATIONS)
+    assert len(operations) == most + 1
+    assert operations[RUN, "0", "other", "all_reduce"] == 88
+    assert set(operations.values()) == {2, 88}
+    assert node.values(semconv.GROUPS_FOLDED) == {(RUN, "0"): 44}
+    assert len(node.values(semconv.LAST_STARTED_SEQUENCE)) == most
+    assert set(node.values(semconv.LAST_STARTED_SEQUENCE).values()) == {4}
+
+
+def test_operations_beyond_the_bound_are_folded(node: Node) -> None:
+    """Names of operations are bounded too, should a tape hold anything else than those of torch."""
+    rank = node.add()
+    for number in range(MAX_OPERATIONS + 10):
+        rank.run(f"op{number}")
+    node.poll()
+    operations = node.values(semconv.OPERATIONS)
+    assert len(operations) == MAX_OPERATIONS + 1
+    assert operations[RUN, "0", WORLD.key, "other"] == 10
+
+
+def test_series_of_4096_ranks_stay_in_the_budget(tmp_path: Path) -> None:
+    """4,096 ranks on 512 nodes, each in 4 groups with 6 operations, with steps, all in flight, and a stall."""
+    rank = SimulatedRank(tmp_path)
+    for group in groups(4):
+        for operation in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all"):
+            rank.run(operation, group)
+            rank.begin(operation, group, sequence=2)
+    rank.writer.step_ended(0, 0, 1)
+    rank.writer.step_ended(1, SECOND, 1)
+    batch = rank.reader.poll()
+    world = 0
+    for node in range(NODES):
+        metrics = simulate(rank, batch, first=node * LOCAL_RANKS)
+        metrics.set_stall(STALL)
+        series = sum(1 for _ in series_of(metrics.picture()))
+        assert 1_000 < series <= BUDGET_OF_A_NODE
+        world += series
+    assert world <= BUDGET_OF_THE_WORLD
+
+
+def test_explosion_of_labels_stays_in_the_budget(tmp_path: Path) -> None:
+    """With 10,000 groups and 40 operations a node keeps to its bounds, and still counts every operation."""
+    rank = SimulatedRank(tmp_path, capacity=32_768)
+    for number, group in enumerate(groups(10_000)):
+        for operation in range(2):
+            rank.run(f"op{(operation + number) % 40}", group)
+    metrics = simulate(rank, rank.reader.poll(), first=0)
+    picture = metrics.picture()
+    assert sum(1 for _ in series_of(picture)) <= BUDGET_OF_AN_EXPLOSION
+    assert sum(value for _, value in METRICS[semconv.OPERATIONS].read(picture)) == 20_000 * LOCAL_RANKS
