@@ -22,7 +22,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 from otel_torchdist import _guard
 from otel_torchdist.config import Config, ReaderHome
 from otel_torchdist.first_group import C10D, when_first_group
-from otel_torchdist.package import _instruments
+from otel_torchdist.package import _instruments  # pyright: ignore[reportPrivateUsage]  # OpenTelemetry's convention
 from otel_torchdist.tape.directory import base_directory, clean_up, job_directory, job_key
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from otel_torchdist.agent.thread import ReaderThread
     from otel_torchdist.capture.session import Capture
     from otel_torchdist.telemetry.outputs import Outputs
-
 
 
 class TorchDistInstrumentor(BaseInstrumentor):

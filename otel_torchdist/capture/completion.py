@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.distributed import Work
 
 from otel_torchdist import _guard
-from otel_torchdist.capture.patches import Patches, skip_in_dynamo
+from otel_torchdist.capture.patches import Patches
+from otel_torchdist.capture.torch_api import LIST, skip_in_dynamo
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
@@ -191,10 +192,10 @@ class Works:
 
     def _map_tensors(self, call: Call, output: Any) -> None:
         """c10d's first argument is what it writes to; `wait_tensor` names an operation by that memory."""
-        outputs = output if type(output) is list else [output]
-        if outputs and type(outputs[0]) is list:
+        outputs: list[Any] = output if type(output) is LIST else [output]
+        if outputs and type(outputs[0]) is LIST:
             return  # lists of lists never come from functional collectives
-        pointers = [tensor.data_ptr() for tensor in outputs[:MAX_MAPPED_TENSORS]]
+        pointers: list[int] = [tensor.data_ptr() for tensor in outputs[:MAX_MAPPED_TENSORS]]
         call.pointers = pointers
         for pointer in pointers:
             self._by_tensor[pointer] = call

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch.distributed import ProcessGroup, distributed_c10d
+from torch.distributed import ProcessGroup
 
 from otel_torchdist import _guard
+from otel_torchdist.capture.torch_api import c10d
 from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.names import OTHER
 from otel_torchdist.tape.records import GroupName, SignatureName
@@ -41,7 +42,7 @@ class GroupEvents(Protocol):
         ...
 
     def default_group_set(self, group: ProcessGroup | None) -> None:
-        """torch's default group is `group` from now on, or none."""
+        """The default group of torch is `group` from now on, or none."""
         ...
 
 
@@ -98,8 +99,8 @@ def _call_site(recorder: Recorder) -> int:
 
 def follow_creation(patches: Patches, events: GroupEvents) -> None:
     """Hook the creation of groups."""
-    patches.replace(distributed_c10d, "_new_process_group_helper", lambda original: _helper(original, events))
-    patches.replace(distributed_c10d, "_update_default_pg", lambda original: _update_default(original, events))
+    patches.replace(c10d, "_new_process_group_helper", lambda original: _helper(original, events))
+    patches.replace(c10d, "_update_default_pg", lambda original: _update_default(original, events))
 
 
 def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., Any]:
@@ -151,4 +152,3 @@ def _update_default(original: Callable[..., Any], events: GroupEvents) -> Callab
             events.default_group_set(group if isinstance(group, ProcessGroup) else None)
 
     return update_default
-

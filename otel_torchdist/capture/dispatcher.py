@@ -6,16 +6,14 @@ They sit on `BackendSelect`, which comes before any backend, and redispatch with
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from otel_torchdist.capture.completion import Works, make_wait_tensor
 from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.operations import OperationSchema, collective_schemas
-from otel_torchdist.capture.patches import skip_in_dynamo
-
-KEY: Final = torch._C.DispatchKey.BackendSelect
+from otel_torchdist.capture.torch_api import DISPATCH_KEY, redispatch_of, remove_library, skip_in_dynamo
 
 
 class Dispatcher:
@@ -32,33 +30,31 @@ class Dispatcher:
         self._functional = torch.library.Library("_c10d_functional", "IMPL")
         for schema in collective_schemas():
             self._register(self._c10d, schema.overload, _make_kernel(schema, hot_path))
-        wait_tensor = torch.ops._c10d_functional.wait_tensor.default
-        self._register(
-            self._functional, wait_tensor, make_wait_tensor(works, wait_tensor._handle.redispatch_boxed, KEY)
-        )
+        wait_tensor: Any = torch.ops._c10d_functional.wait_tensor.default
+        self._register(self._functional, wait_tensor, make_wait_tensor(works, redispatch_of(wait_tensor), DISPATCH_KEY))
 
     def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> None:
         name = overload._schema.name.partition("::")[2]
         overload_name = overload._schema.overload_name
         qualified = f"{name}.{overload_name}" if overload_name else name
-        library.impl(qualified, kernel, KEY.name, with_keyset=True)
+        library.impl(qualified, kernel, DISPATCH_KEY.name, with_keyset=True)
 
     def remove(self) -> None:
         """Take all kernels out."""
-        self._c10d._destroy()
-        self._functional._destroy()
+        remove_library(self._c10d)
+        remove_library(self._functional)
 
 
 def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[..., Any]:
-    redispatch = operation.overload._handle.redispatch_boxed
+    redispatch = redispatch_of(operation.overload)
     enter, leave, failed = hot_path.enter, hot_path.leave, hot_path.failed
 
     def kernel(keyset: Any, *args: Any) -> Any:
         call = enter(operation, args)
         if call is None:
-            return redispatch(keyset.remove(KEY), *args)
+            return redispatch(keyset.remove(DISPATCH_KEY), *args)
         try:
-            result = redispatch(keyset.remove(KEY), *args)
+            result = redispatch(keyset.remove(DISPATCH_KEY), *args)
         except BaseException as error:
             failed(call, error)
             raise

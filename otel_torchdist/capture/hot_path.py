@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -17,6 +18,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import _guard
 from otel_torchdist.capture.completion import SWEPT_PER_CALL, Call, Works
 from otel_torchdist.capture.signatures import key_of
+from otel_torchdist.capture.torch_api import LIST, comm_label
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
@@ -39,23 +41,13 @@ _BY_CALL: Final = int(How.CALL)
 
 _now: Final = time.monotonic_ns
 _native_id: Final = threading.get_native_id
-_frame: Final = sys._getframe
+_frame: Final[Callable[[int], FrameType]] = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
 _unbox_group: Final = ProcessGroup.unbox
-
-
-def _no_label() -> str:
-    return ""
-
-
-# torch 2.8 has no `record_comm`.
-_comm_label: Final[Callable[[], str]] = getattr(
-    torch._C._distributed_c10d, "_get_comm_profiling_name", _no_label
-)
 
 
 def _is_meta(tensors: Any) -> bool:
     """Whether meta or fake tensors only pretend to communicate."""
-    first = tensors[0] if type(tensors) is list and tensors else tensors
+    first = tensors[0] if type(tensors) is LIST and tensors else tensors
     return isinstance(first, torch.Tensor) and first.is_meta
 
 
@@ -94,9 +86,9 @@ class HotPath:
             if group is None:
                 return None
             tensors = args[operation.described]
-            if type(tensors) is list and len(tensors) == 1:
+            if type(tensors) is LIST and len(tensors) == 1:
                 tensors = tensors[0]
-            if type(tensors) is list:
+            if type(tensors) is LIST:
                 shape, dtype, on_cpu = key_of(tensors), None, None
             else:
                 shape, dtype, on_cpu = tensors.shape, tensors.dtype, tensors.is_cpu
@@ -119,7 +111,7 @@ class HotPath:
                 peer,
                 tag,
                 group.coalescing is not None,
-                _comm_label(),
+                comm_label(),
                 _native_id(),
                 frame and frame.f_code,
                 frame and frame.f_lasti,

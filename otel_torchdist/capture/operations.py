@@ -6,9 +6,9 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
+from otel_torchdist.capture.torch_api import dispatcher_overloads
 
-_FRIENDLY: Final = {
+_FRIENDLY: Final[dict[str, str]] = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce_coalesced",
     "allgather": "all_gather",
@@ -74,10 +74,8 @@ class OperationSchema:
 
 def collective_schemas() -> list[OperationSchema]:
     """Every operation that `torch.ops.c10d` registers and that takes a process group."""
-    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")]
-    packets = [getattr(torch.ops.c10d, name.removeprefix("c10d::").partition(".")[0]) for name in sorted(names)]
-    overloads = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
-    understood = [understand(index, overload) for index, overload in enumerate(dict.fromkeys(overloads))]
+    overloads = dispatcher_overloads("c10d")
+    understood = [understand(index, overload) for index, overload in enumerate(overloads)]
     return [schema for schema in understood if schema is not None]
 
 
@@ -90,7 +88,7 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
     described = _described(positions, types)
     if group is None or described is None:
         return None
-    bare = schema.name.removeprefix("c10d::").strip("_")
+    bare: str = schema.name.removeprefix("c10d::").strip("_")
     name = _FRIENDLY.get(bare, bare)
     returns = [str(value.type).endswith("c10d.Work") for value in schema.returns]
     point_to_point = name in ("send", "recv")

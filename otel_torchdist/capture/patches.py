@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType
 from typing import Any
+
+from otel_torchdist.capture.torch_api import skip_in_dynamo
 
 
 class Patches:
@@ -20,7 +21,7 @@ class Patches:
         if original is None:
             return
         replacement = make(original)
-        skip_in_dynamo(getattr(replacement, "__code__", None))
+        skip_in_dynamo(replacement.__code__)
         setattr(owner, name, replacement)
         self._undo.append((owner, name, original, replacement))
 
@@ -30,21 +31,3 @@ class Patches:
             owner, name, original, replacement = self._undo.pop()
             if getattr(owner, name) is replacement:
                 setattr(owner, name, original)
-
-
-def skip_in_dynamo(code: CodeType | None) -> None:
-    """Tell Dynamo to run a code object as it is.
-
-    Traced, our kernels add graph breaks and warnings that the user sees. The strategy costs nothing at run time,
-    `torch._dynamo.disable` 0.8 µs a call. Older versions of torch have only `skip_code`.
-    """
-    from torch._C._dynamo import eval_frame
-
-    if code is None:
-        return
-    set_strategy = getattr(eval_frame, "set_code_exec_strategy", None)
-    if set_strategy is None:
-        eval_frame.skip_code(code)  # pyright: ignore
-        return
-    action = eval_frame._FrameAction.SKIP
-    set_strategy(code, eval_frame._FrameExecStrategy(action, action))

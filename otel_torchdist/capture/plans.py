@@ -108,4 +108,3 @@ class Plans:
             self._known.clear()
         self._known[key] = plan
         return plan
-

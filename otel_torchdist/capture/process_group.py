@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed import ProcessGroup, distributed_c10d
+from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.plans import Plans
 from otel_torchdist.capture.signatures import Signatures
+from otel_torchdist.capture.torch_api import backend_and_store, ranks_in_books
 from otel_torchdist.tape.records import GroupName
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Groups:
 
 def member_ranks(group: ProcessGroup) -> tuple[int, ...]:
     """Global ranks of a group's members by their rank in the group; as torch's books say, else 0 to size - 1."""
-    by_global: dict[int, int] | None = distributed_c10d._world.pg_group_ranks.get(group)
+    by_global = ranks_in_books(group)
     if by_global is None:
         return tuple(range(group.size()))
     return tuple(sorted(by_global, key=by_global.__getitem__))
@@ -153,5 +154,4 @@ def backend_name(group: ProcessGroup, device: str) -> str:
 
 
 def _configured_backend(group: ProcessGroup) -> str:
-    books: Any = distributed_c10d._world.pg_map.get(group)
-    return str(books[0]) if books else ""
+    return str(backend_and_store(group)[0])

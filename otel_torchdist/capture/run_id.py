@@ -38,7 +38,7 @@ class RunIdAgreement:
         self._key = "otel_torchdist/run/{}/{}/{}".format(
             os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), identity.world_size, next(_attempts)
         )
-        self._store = store
+        self._store: Any = store
         self._busy: threading.Thread | None = None
         self.settled = False
         if not self._is_first:

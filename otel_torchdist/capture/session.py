@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from torch.distributed import ProcessGroup, distributed_c10d
+import torch
+from torch.distributed import ProcessGroup
 
 from otel_torchdist import _guard
 from otel_torchdist.capture.completion import Call, Works
@@ -24,6 +25,7 @@ from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.capture.stacks import answer_stack_request
 from otel_torchdist.capture.steps import Steps
+from otel_torchdist.capture.torch_api import backend_and_store, default_group, known_groups
 from otel_torchdist.capture.watch import Watch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import TapeError
@@ -62,7 +64,7 @@ class Capture:
 
     def install(self) -> None:
         """Begin to record; groups that exist already are taken up, their sequences marked unaligned."""
-        existing = list(distributed_c10d._world.pg_map)
+        existing = known_groups()
         self._groups.born_before_us(existing)
         follow_creation(self._patches, self)
         for name in ("_start_coalescing", "_end_coalescing"):
@@ -71,8 +73,8 @@ class Capture:
         self._dispatcher = Dispatcher(self._hot_path, self._works)
         os.register_at_fork(after_in_child=self._after_fork_in_child)
         atexit.register(self._at_exit)
-        if distributed_c10d.is_initialized():
-            default = distributed_c10d._get_default_group()
+        if torch.distributed.is_initialized():
+            default = default_group()
             self.default_group_begins(default.rank(), default.size())
             for group in existing:
                 self._meet(group)
@@ -130,7 +132,7 @@ class Capture:
             return
         state.is_default = True
         self._recorder.default_group = state
-        store: Any = distributed_c10d._world.pg_map.get(group, (None, None))[1]
+        store = backend_and_store(group)[1]
         self._agreement = RunIdAgreement(self._recorder, store)
 
     def _meet(self, group: ProcessGroup) -> GroupState | None:
@@ -215,9 +217,8 @@ class Capture:
 
     def _at_exit(self) -> None:
         """Runs after an uncaught exception too: `sys.last_exc` (`last_value` before Python 3.12) tells."""
-        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         self._watch.stop(timeout_s=1.0)
         state = TapeState.FAILED if error is not None else TapeState.FINISHED
         with _guard.guard("exit"):
             self._end_recorder(state, type(error) if error is not None else None)
-

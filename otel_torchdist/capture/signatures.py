@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.distributed import ReduceOp
 
 from otel_torchdist.capture.operations import Contribution, OperationSchema
+from otel_torchdist.capture.torch_api import LIST, REDUCE_OPS
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.records import SignatureName
 
@@ -20,8 +20,6 @@ MAX_DESCRIBED: Final = 8
 """Tensors whose shape is recorded; a call with 512 tensors costs no more than one with eight."""
 MAX_SUMMED: Final = 64
 """Tensors whose bytes are summed."""
-
-_REDUCE_OPS: Final = {int(value): name.lower() for name, value in ReduceOp.RedOpType.__members__.items()}
 
 
 class Described:
@@ -38,9 +36,7 @@ class Described:
 
     __slots__ = ("bytes_as_member", "bytes_as_root", "flags", "on_cpu", "reduce_op", "signature")
 
-    def __init__(
-        self, signature: int, as_root: int, as_member: int, on_cpu: bool, flags: int, reduce_op: int
-    ) -> None:
+    def __init__(self, signature: int, as_root: int, as_member: int, on_cpu: bool, flags: int, reduce_op: int) -> None:
         """Keep what has been found out."""
         self.signature = signature
         self.reduce_op = reduce_op
@@ -61,9 +57,8 @@ class Signatures:
 
     def describe(self, operation: OperationSchema, args: tuple[Any, ...]) -> Described | None:
         """Describe a call; None for meta and fake tensors, which only pretend to communicate."""
-        tensors = args[operation.described]
-        if type(tensors) is not list:
-            tensors = [tensors]
+        given = args[operation.described]
+        tensors: list[torch.Tensor] = given if type(given) is LIST else [given]
         if tensors and tensors[0].is_meta:
             return None
         reduce_op = args[operation.reduce_op].op() if operation.reduce_op >= 0 else -1
@@ -104,14 +99,12 @@ class Signatures:
         return described_bytes * (self._size if contribution is Contribution.ROOT_TIMES_GROUP else 1)
 
 
-def _name(
-    operation: OperationSchema, tensors: list[torch.Tensor], reduce_op: int, device: str
-) -> SignatureName:
+def _name(operation: OperationSchema, tensors: list[torch.Tensor], reduce_op: int, device: str) -> SignatureName:
     described = tensors[:MAX_DESCRIBED]
     dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in described)
     return SignatureName(
         operation=operation.name,
-        reduce_op=_REDUCE_OPS.get(reduce_op, ""),
+        reduce_op=REDUCE_OPS.get(reduce_op, ""),
         shapes=tuple(tuple(int(size) for size in tensor.shape) for tensor in described),
         dtypes=dtypes[:1] if len(set(dtypes)) == 1 else dtypes,
         device=device,

@@ -34,7 +34,7 @@ def answer_stack_request(tape: TapeWriter) -> None:
 
 def current_stacks() -> list[ThreadStack]:
     """The stacks of all threads but this one, the main thread first."""
-    frames = sys._current_frames()
+    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # documented, and its only name
     threads = {thread.ident: thread for thread in threading.enumerate()}
     here = threading.get_ident()
     main = threading.main_thread().ident

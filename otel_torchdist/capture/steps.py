@@ -12,11 +12,10 @@ import weakref
 from typing import Any, Final
 
 from torch.optim import Optimizer
-from torch.optim import optimizer as torch_optimizer
 
 from otel_torchdist import _guard
-from otel_torchdist.capture.patches import skip_in_dynamo
 from otel_torchdist.capture.recorder import Recorder
+from otel_torchdist.capture.torch_api import hook_optimizers, skip_in_dynamo
 
 WINDOW: Final = 64
 """Collectives of the default group that make a step where nothing else does."""
@@ -58,12 +57,9 @@ class Steps:
         """Watch every optimizer of the process, and listen to `mark_step`."""
         global _active
         _active = self
-        for register, hook in (
-            (torch_optimizer.register_optimizer_step_pre_hook, self._before_step),
-            (torch_optimizer.register_optimizer_step_post_hook, self._after_step),
-        ):
-            skip_in_dynamo(hook.__func__.__code__)
-            self._handles.append(register(hook))
+        for hook in (Steps._before_step, Steps._after_step):
+            skip_in_dynamo(hook.__code__)
+        self._handles.extend(hook_optimizers(self._before_step, self._after_step))
 
     def unhook(self) -> None:
         """Stop watching and listening."""

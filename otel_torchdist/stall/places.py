@@ -45,19 +45,21 @@ class Place:
     frozen_for_ns: int | None = None
 
 
-def place_of(view: RankView, operation: OperationView | None) -> Place:
+def place_of(view: RankView, operation: OperationView | None, now_ns: int) -> Place:
     """Where a rank is.
 
     Args:
         view: The rank.
         operation: The open operation of interest that it is in, if any.
+        now_ns: When the picture was taken.
     """
     inside = operation or next((candidate for candidate in view.open if candidate.record.is_blocking), None)
     if view.alive and view.stacks is not None and view.stacks.threads:
         thread = thread_to_show(view.stacks.threads, inside.record.thread if inside else None)
         if thread is not None and thread.frames:
             return Place(Source.STACK, user_frame(thread.frames), stacktrace=stack_text(thread.frames))
-    frozen_for_ns = view.heartbeat_age_ns if view.alive and view.heartbeat_age_ns > HEARTBEAT_LATE_NS else None
+    silence_ns = now_ns - view.heartbeat_ns
+    frozen_for_ns = silence_ns if view.alive and silence_ns > HEARTBEAT_LATE_NS else None
     if inside is not None:
         return Place(Source.OPEN_OPERATION, inside.call_site, inside.name, frozen_for_ns=frozen_for_ns)
     if view.last is not None:

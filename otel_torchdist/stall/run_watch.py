@@ -66,6 +66,7 @@ class RunWatch:
         self._markers = MarkerClock(threshold_ns, watching_since_ns)
         self._epochs: Numbering[Incident] = Numbering(watching_since_ns)
         self._incident: Incident | None = None
+        self._began_ns = 0
         self._first_epoch = 1
         self._open: _Open | None = None
         self._pending: _Pending | None = None
@@ -138,19 +139,18 @@ class RunWatch:
         if not opened.verdict.says_the_same_as(verdict):
             pause_ns = min(CHANGE_SETTLES_NS << opened.changes, MAX_CHANGE_PAUSE_NS) if opened.changes else 0
             return Occasion.CHANGED if now_ns - opened.told_ns >= pause_ns else None
-        told_age_ns = opened.told_ns - opened.verdict.since_ns
-        due_ns = next_doubling(self._threshold_ns, told_age_ns)
-        return Occasion.GROWN if now_ns - verdict.since_ns >= due_ns else None
+        due_ns = next_doubling(self._threshold_ns, opened.told_ns - self._began_ns)
+        return Occasion.GROWN if now_ns - self._began_ns >= due_ns else None
 
     def _name_incident(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> None:
         """Name it by the longest wait: that stays when the root moves, and another process finds the same."""
-        site, since_ns = verdict.site, verdict.since_ns
+        site, self._began_ns = verdict.site, verdict.since_ns
         if stalled:
-            site, since_ns = stalled[0].operation.site, stalled[0].since_ns
+            site, self._began_ns = stalled[0].operation.site, stalled[0].since_ns
         # Ranks that do not know their run yet share one with nobody.
         run = world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))
         self._incident = Incident(run, _site_name(site))
-        self._first_epoch = self._epochs.following(self._incident, since_ns, world.taken_ns)
+        self._first_epoch = self._epochs.following(self._incident, self._began_ns, world.taken_ns)
 
     def _begin(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait]) -> _Pending:
         now = world.taken_ns

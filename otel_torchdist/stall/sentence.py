@@ -159,6 +159,6 @@ def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
         Outcome.COMPLETED: f"{site} was completed after {length}",
         Outcome.FAILED: f"{site} failed after {length}",
         Outcome.RANKS_ENDED: f"all ranks that waited in {site} have ended, {length} after it began",
-        Outcome.OUT_OF_SIGHT: f"{site} is out of sight after {length}: its records are gone",
+        Outcome.OUT_OF_SIGHT: f"{site} is out of sight after {length}: its tapes are gone or belong to another run now",
     }
     return endings[outcome]

@@ -29,6 +29,8 @@ MAX_LANES: Final = 65_536
 
 _NEVER: Final = Progress()
 _SEND: Final = "send"
+_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
+"""A plain integer: arithmetic with enum members is several times slower."""
 
 
 class TapeFollower:
@@ -141,12 +143,14 @@ class TapeFollower:
             rank=identity.rank,
             nonce=identity.nonce,
             run=status.run_id if status.run_id_state is not RunIdState.NONE else 0,
+            run_is_sure=status.run_id_state is not RunIdState.PROVISIONAL,
             host=identity.host,
+            created_ns=identity.monotonic_ns,
             alive=alive,
             state=status.state,
             failure=self.reader.names.text(status.failure) or "",
             gone_since_ns=self._gone_since_ns,
-            heartbeat_age_ns=max(now_ns - status.heartbeat_ns, 0),
+            heartbeat_ns=status.heartbeat_ns,
             step=status.step,
             open=self._open_views(),
             last=None if self._last is None else self._view(self._last),
@@ -198,7 +202,7 @@ class TapeFollower:
     def _lane(self, operation: Operation) -> Lane:
         group = self._group(operation.group)
         key = group.key if group is not None else ""
-        if not operation.flags & Flag.POINT_TO_POINT:
+        if not int(operation.flags) & _POINT_TO_POINT:
             return Lane(operation.kind, key)
         here, peer = self.reader.identity.rank, operation.peer
         if self._name(operation) == _SEND:
@@ -230,18 +234,22 @@ def waiting_since_ns(operation: Operation) -> int | None:
 
 
 def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot]:
-    """The pictures of all runs that the tapes belong to, each with its local ranks.
+    """The pictures of all runs that the tapes belong to, each with its local ranks."""
+    views = [view for follower in followers if (view := follower.view(now_ns)) is not None]
+    runs: dict[int, list[RankView]] = {}
+    for view in views:
+        # Ranks that do not know their run yet can only be of the job that runs now.
+        if view.run or view.alive:
+            runs.setdefault(view.run, []).append(view)
+    return [WorldSnapshot(run, now_ns, MappingProxyType(_ranks(members))) for run, members in runs.items()]
 
-    Ranks that do not know their run yet are put together as long as they are alive: they can only be of the job
-    that runs now.
+
+def _ranks(views: list[RankView]) -> dict[int, RankView]:
+    """One picture for each rank, without what is left of an earlier attempt.
+
+    An id that is not agreed upon yet may be that of the attempt before, whose ranks are dead: they were gone before
+    this attempt's tapes were created.
     """
-    runs: dict[int, dict[int, RankView]] = {}
-    for follower in followers:
-        view = follower.view(now_ns)
-        if view is None or (not view.run and not view.alive):
-            continue
-        ranks = runs.setdefault(view.run, {})
-        other = ranks.get(view.rank)
-        if other is None or view.alive or not other.alive:
-            ranks[view.rank] = view
-    return [WorldSnapshot(run, now_ns, MappingProxyType(ranks)) for run, ranks in runs.items()]
+    youngest_ns = max((view.created_ns for view in views if view.alive and not view.run_is_sure), default=0)
+    ordered = sorted(views, key=lambda view: (view.alive, view.created_ns))
+    return {view.rank: view for view in ordered if view.alive or view.heartbeat_ns >= youngest_ns}

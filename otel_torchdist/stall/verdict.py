@@ -105,7 +105,7 @@ class Verdict:
 def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
     """The verdict with the place of every member that reports."""
     members = {rank: world.ranks[rank] for rank in verdict.roll.standings}
-    places = {rank: place_of(view, view.at(verdict.site)) for rank, view in members.items()}
+    places = {rank: place_of(view, view.at(verdict.site), world.taken_ns) for rank, view in members.items()}
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.site))}
     return replace(verdict, places=places, failures=failures)
 

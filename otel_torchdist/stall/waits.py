@@ -42,8 +42,7 @@ def waits_of(world: WorldSnapshot) -> list[Wait]:
 def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[Site]:
     """Operations in which ranks wait, or were torn out of their waiting, after a member has died.
 
-    A death counts from the second look at it on: by then everything that the rank had written has been read. Ranks
-    that were gone when it was found dead prove nothing: their launcher may have ended all of them.
+    Ranks that were gone when a death was found prove nothing: their launcher may have ended all of them.
 
     Args:
         world: The picture.
@@ -52,21 +51,28 @@ def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[Site]:
     found: set[Site] = set()
     for dead in world.ranks.values():
         seen_ns = dead.gone_since_ns
-        if not dead.is_dead or seen_ns is None or seen_ns >= world.taken_ns:
+        if not dead.is_dead or seen_ns is None:
             continue
         for view in world.ranks.values():
             if view.gone_since_ns is None or view.gone_since_ns > seen_ns:
-                found.update(operation.site for operation in _torn(view, dead.rank, alive_at.get(dead.rank)))
+                left = [*_waits_after(view, seen_ns, world.taken_ns), *_torn_after(view, alive_at.get(dead.rank))]
+                found.update(operation.site for operation in left if _takes_part(dead.rank, operation))
     return found
 
 
-def _torn(view: RankView, dead: int, alive_ns: int | None) -> list[OperationView]:
-    """What `view` does, or did until it failed after `alive_ns`, together with the dead rank."""
-    candidates = [operation for operation in view.open if operation.waiting_since_ns is not None]
+def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationView]:
+    """Where it waits, from the second look at the death on: only then all that the dead rank wrote has been read."""
+    if seen_ns >= now_ns:
+        return []
+    return [operation for operation in view.open if operation.waiting_since_ns is not None]
+
+
+def _torn_after(view: RankView, alive_ns: int | None) -> list[OperationView]:
+    """What raised after the dead rank had last been seen alive."""
     last = view.last
-    if last is not None and last.record.how is How.FAILED and alive_ns is not None:
-        candidates += [last] if (last.record.completed_ns or 0) >= alive_ns else []
-    return [operation for operation in candidates if _takes_part(dead, operation)]
+    if last is None or alive_ns is None or last.record.how is not How.FAILED:
+        return []
+    return [last] if (last.record.completed_ns or 0) >= alive_ns else []
 
 
 def _takes_part(rank: int, operation: OperationView) -> bool:

@@ -132,12 +132,14 @@ class RankView:
         rank: Global rank.
         nonce: Its tape's.
         run: 128-bit id of its run, 0 until known.
+        run_is_sure: False while that id may still be the one of an earlier attempt.
         host: Host name.
+        created_ns: When its tape was created.
         alive: Whether its process exists.
         state: What it last said of itself.
         failure: Type of the exception that ended it, or ''.
         gone_since_ns: When it was first seen to be gone; None while it is alive.
-        heartbeat_age_ns: How long its Python threads have not run, as far as its heartbeat shows.
+        heartbeat_ns: When its Python threads last ran, as far as its heartbeat shows.
         step: Its current step.
         open: Operations that have not ended, oldest first.
         last: The operation that ended last.
@@ -151,12 +153,14 @@ class RankView:
     rank: int
     nonce: int
     run: int
+    run_is_sure: bool
     host: str
+    created_ns: int
     alive: bool
     state: TapeState
     failure: str
     gone_since_ns: int | None
-    heartbeat_age_ns: int
+    heartbeat_ns: int
     step: int
     open: tuple[OperationView, ...]
     last: OperationView | None

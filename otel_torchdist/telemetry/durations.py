@@ -48,5 +48,5 @@ class DurationHistogram:
     def copy(self) -> DurationHistogram:
         """A histogram that no longer changes with this one."""
         copied = DurationHistogram()
-        copied.add(self)
+        copied.counts, copied.sum_s = list(self.counts), self.sum_s
         return copied

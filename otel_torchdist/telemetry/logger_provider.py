@@ -45,6 +45,6 @@ def _exporter(name: str) -> Any | None:
         return cast("Callable[[], Any]", loaded)()
     except Exception as error:  # not installed, a certificate that is missing, a timeout that is no number, …
         _logger.warning(
-            "%s=%.100s: the exporter cannot be built (%s): no events are exported there", OTEL_LOGS_EXPORTER, name, error
+            "%s=%.100s: the exporter cannot be built (%s): no events go there", OTEL_LOGS_EXPORTER, name, error
         )
         return None

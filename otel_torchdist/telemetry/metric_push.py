@@ -20,6 +20,19 @@ from otel_torchdist.telemetry.log_capture import LogCapture
 _logger = logging.getLogger("otel_torchdist")
 
 
+class _FirstLogCapture(LogCapture):
+    """Looks at records before the SDK's own filter, which drops every repetition of a message for 20 s.
+
+    The reason of a failure may be such a repetition: of a failure of the exporter for spans.
+    """
+
+    def __enter__(self) -> LogCapture:
+        entered = super().__enter__()
+        for logger in self._loggers:
+            logger.filters.insert(0, logger.filters.pop())
+        return entered
+
+
 class MetricPush(PeriodicExportingMetricReader):
     """The SDK's reader, with two differences.
 
@@ -38,7 +51,7 @@ class MetricPush(PeriodicExportingMetricReader):
         # The SDK leaves its keyword arguments untyped.
         self._export = cast("Callable[..., MetricExportResult]", exporter.export)  # pyright: ignore[reportUnknownMemberType]
         self._name = name
-        self._log = LogCapture(exporter)
+        self._log = _FirstLogCapture(exporter)
         self._one_at_a_time = threading.Lock()
         self._failed = False
         super().__init__(exporter, **options)
@@ -47,7 +60,7 @@ class MetricPush(PeriodicExportingMetricReader):
         with self._one_at_a_time, suppress_instrumentation(), self._log as log:
             try:
                 result = self._export(metrics_data, timeout_millis=timeout_millis)
-                problem = "" if result is MetricExportResult.SUCCESS else " ".join(log.messages[-1:])
+                problem = "" if result is MetricExportResult.SUCCESS else " ".join(log.messages[:1])
             except Exception as error:  # whatever an exporter raises, the next interval tries again
                 result, problem = MetricExportResult.FAILURE, repr(error)
         self._report(result is MetricExportResult.FAILURE, problem)

@@ -105,7 +105,7 @@ class RankMetrics:
             status: The tape's live words at about that time.
             now_ns: Monotonic clock.
         """
-        alive = self._tape.is_alive()
+        is_running = status.state is TapeState.RUNNING and self._tape.is_alive()
         with self._lock:
             for operation in batch.entered:
                 self._count_entered(operation)
@@ -113,13 +113,13 @@ class RankMetrics:
                 self._count_ended(operation)
             for mark in batch.steps:
                 self._count_step(mark)
-            # A rank that is gone is inside of nothing any more.
-            still_open = self._tape.open_operations() if alive else ()
+            # A rank that has ended is inside of nothing any more.
+            still_open = self._tape.open_operations() if is_running else ()
             self._open = [(self._target(one).series, _age_begins(one)) for one in still_open]
             self._status = status
-            self._up = _is_up(status.state, alive)
+            self._up = None if status.state is TapeState.FINISHED else is_running
             self._records_lost = self._tape.lost + status.records_dropped
-            self._run.update(status, alive, now_ns)
+            self._run.update(status, is_running, now_ns)
         self._publish_durations()
 
     def picture(self, now_ns: int) -> RankPicture | None:
@@ -264,12 +264,6 @@ def _age_begins(operation: Operation) -> int | None:
     if operation.returned_ns is None or not int(operation.flags) & _END_BY_WAIT:
         return operation.entered_ns
     return operation.wait_entered_ns if operation.is_blocking else None
-
-
-def _is_up(state: TapeState, alive: bool) -> bool | None:
-    if state is TapeState.FINISHED:
-        return None
-    return alive and state is TapeState.RUNNING
 
 
 def _picture_group(group: _Group) -> GroupPicture:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.durations import DurationHistogram
 from otel_torchdist.telemetry.metric_pictures import (
@@ -29,7 +30,7 @@ class StallStatus:
 
     Attributes:
         run_id: The run.
-        group_key: `GroupName.key` of the group whose operation stalls.
+        group_key: `GroupName.key` of the group whose operation stalls; '' when it is not known.
         operation: That operation.
         verdict: The verdict's name.
         ranks: Global ranks that the verdict names.
@@ -120,7 +121,7 @@ class NodeMetrics:
 
     def set_stall(self, status: StallStatus) -> None:
         """Show the incident of a run, instead of what was shown for that run before. Never held back."""
-        group = self._labels.group(status.group_key)
+        group = self._labels.group(status.group_key) if status.group_key else OTHER
         picture = StallPicture(
             group=group,
             operation=label_value(status.operation),

@@ -33,17 +33,17 @@ class RunLabel:
         self.settled = False
         self._unsettled_since_ns: int | None = None
 
-    def update(self, status: TapeStatus, alive: bool, now_ns: int) -> None:
+    def update(self, status: TapeStatus, is_running: bool, now_ns: int) -> None:
         """Look at the tape's live words again.
 
         Args:
             status: The live words.
-            alive: Whether the writer's process lives.
+            is_running: Whether the rank has not ended.
             now_ns: Monotonic clock.
         """
         if self.settled:
             return
-        if status.run_id_state in (RunIdState.AGREED, RunIdState.UNAGREED) or not alive:
+        if status.run_id_state in (RunIdState.AGREED, RunIdState.UNAGREED) or not is_running:
             self.shown = run_label(status.run_id)
             self.settled = True
             return

@@ -73,10 +73,13 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, free_port_range: int) ->
             "OTEL_EXPORTER_PROMETHEUS_PORT": str(free_port_range),
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-            + [str(WORKER), str(gate)],
-            env=environment, stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", WORKER, gate],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
         try:
             yield Job(process, gate, receiver, free_port_range, log)
         finally:

@@ -1,0 +1,93 @@
+"""What we use of torch that it does not declare as public, in one place and typed as what it is: anything.
+
+Each name exists in torch 2.8 and in 2.13 unless its comment says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.distributed import ReduceOp, distributed_c10d
+from torch.optim import Optimizer
+
+_torch: Any = torch
+_c10d: Any = distributed_c10d
+_bindings: Any = _torch._C._distributed_c10d
+
+c10d: Final = _c10d
+"""The module whose globals make and register process groups."""
+DISPATCH_KEY: Final[Any] = _torch._C.DispatchKey.BackendSelect
+"""Comes before every backend, for tensors of any device."""
+REDUCE_OPS: Final[dict[int, str]] = {
+    int(number): str(name).lower() for name, number in vars(ReduceOp)["RedOpType"].__members__.items()
+}
+LIST: Final[Any] = list
+"""`list`, for `type(x) is LIST`: a type checker would make a list of unknowns of what is anything."""
+
+
+def _no_label() -> str:
+    return ""
+
+
+comm_label: Final[Callable[[], str]] = getattr(_bindings, "_get_comm_profiling_name", _no_label)
+"""The label that `dist.record_comm` has set on this thread; torch 2.8 has none."""
+
+
+def dispatcher_overloads(namespace: str) -> list[Any]:
+    """Every operation that is registered under a namespace of the dispatcher."""
+    prefix = f"{namespace}::"
+    names: list[str] = _torch._C._dispatch_get_all_op_names()
+    packets = [name.removeprefix(prefix).partition(".")[0] for name in sorted(names) if name.startswith(prefix)]
+    operations: Any = getattr(torch.ops, namespace)
+    found = [getattr(operations, packet) for packet in dict.fromkeys(packets)]
+    return [getattr(packet, overload) for packet in found for overload in packet.overloads()]
+
+
+def redispatch_of(overload: Any) -> Callable[..., Any]:
+    """The function that calls an operation's next kernel: takes the remaining key set and the arguments."""
+    return overload._handle.redispatch_boxed
+
+
+def remove_library(library: Any) -> None:
+    """Take all kernels of a library out of the dispatcher."""
+    library._destroy()
+
+
+def default_group() -> Any:
+    """The default process group; it must exist."""
+    return _c10d._get_default_group()
+
+
+def known_groups() -> list[Any]:
+    """The process groups in torch's books, oldest first."""
+    return list(_c10d._world.pg_map)
+
+
+def backend_and_store(group: Any) -> tuple[str, Any]:
+    """Configured backend and store of a group; '' and None when it is not in torch's books."""
+    return _c10d._world.pg_map.get(group) or ("", None)
+
+
+def ranks_in_books(group: Any) -> dict[int, int] | None:
+    """Rank in the group by global rank; None when it is not in torch's books."""
+    return _c10d._world.pg_group_ranks.get(group)
+
+
+def hook_optimizers(before: Callable[[Optimizer, Any, Any], None], after: Callable[[Optimizer, Any, Any], None]) -> Any:
+    """Have two functions called around the step of every optimizer; returns two handles with a `remove`."""
+    module: Any = __import__("torch.optim.optimizer", fromlist=["register_optimizer_step_pre_hook"])
+    return module.register_optimizer_step_pre_hook(before), module.register_optimizer_step_post_hook(after)
+
+
+def skip_in_dynamo(code: Any) -> None:
+    """Tell Dynamo to run a code object as it is.
+
+    Traced, our kernels add graph breaks and warnings that the user sees. The strategy costs nothing at run time,
+    `torch._dynamo.disable` 0.8 µs a call.
+    """
+    from torch._C._dynamo import eval_frame
+
+    frame: Any = eval_frame
+    frame.set_code_exec_strategy(code, frame._FrameExecStrategy(frame._FrameAction.SKIP, frame._FrameAction.SKIP))
