@@ -85,7 +85,7 @@ class Reader:
 
     def spans_dropped(self) -> int:
         """Spans that are gone because they could not be handed on or held back any longer."""
-        held = sum(rank.spans.dropped for rank in self._ranks.values() if rank.spans)
+        held = sum(rank.spans.dropped for rank in tuple(self._ranks.values()) if rank.spans)
         return self._spans_dropped + held + self._outputs.sink.dropped
 
     def follow(self, tape: TapeReader, exported: bool = True) -> None:

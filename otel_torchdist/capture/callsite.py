@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 MAX_FRAMES: Final = 64
 MAX_CACHED: Final = 16_384
-_LIBRARIES: Final = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_OURS: Final = Path(__file__).parents[1]
+# Not all of our package: the training script of the demo, which lies there too, is a user like any other.
+_LIBRARIES: Final = (str(Path(torch.__file__).parent), str(_OURS / "capture"), str(_OURS / "_guard.py"))
 
 
 class CallSites:

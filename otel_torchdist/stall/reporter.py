@@ -15,7 +15,7 @@ from otel_torchdist.stall.incident import NoStepTraces, StepTraces, incident_spa
 from otel_torchdist.stall.sentence import resolution, sentence
 from otel_torchdist.telemetry.model import FinishedSpan, SpanSink
 
-_logger = logging.getLogger("otel_torchdist")
+_logger = logging.getLogger("otel_torchdist.stall")
 
 
 class StallReporter:

@@ -104,13 +104,14 @@ class TapeFollower:
 
     def _after_end(self, before: Progress, operation: Operation) -> Progress:
         sequence = operation.sequence
+        # One that raised in the same lane meanwhile may have taken this back.
+        entered = max(before.entered, sequence)
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
-            return before._replace(completed=max(before.completed, sequence), failed=failed)
-        entered = before.entered
+            return before._replace(entered=entered, completed=max(before.completed, sequence), failed=failed)
         if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
             # It raised before it was issued, and capture gives its number to the next one.
-            entered = min(entered, sequence - 1)
+            entered = min(before.entered, sequence - 1)
         failure = self.reader.names.text(operation.failure) or "an exception"
         return before._replace(entered=entered, failed=sequence, failure=failure)
 

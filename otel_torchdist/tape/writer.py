@@ -256,8 +256,10 @@ class TapeWriter:
         fields = (entered_ns, 0, number, elapsed, 0, failure, 0, 0, how, 0, 0, RecordKind.LATE_COMPLETION, 0, 0)
         self._append(_pack(*fields), own_words)
         if refuge > 0:
+            word = _REFUGE_WORD + (refuge - 1) * _RECORD_WORDS
             with self._lap_lock:
-                self._words[_REFUGE_WORD + (refuge - 1) * _RECORD_WORDS] = 0
+                self._words[word] = 0
+                self._words[word + 1] = 0  # without its CRC no flipped bit brings it back to life
                 self._free_refuge.append(refuge - 1)
 
     def step_ended(self, step: int, ended_ns: int, sequence: int) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import Final, cast
 
 from opentelemetry.context import Context
 from opentelemetry.environment_variables import OTEL_TRACES_EXPORTER
 from opentelemetry.sdk.environment_variables import (
-    OTEL_EXPORTER_OTLP_PROTOCOL,
     OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
     OTEL_TRACES_SAMPLER,
     OTEL_TRACES_SAMPLER_ARG,
@@ -26,6 +24,7 @@ from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Sampler
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from otel_torchdist.telemetry.exporter_lookup import by_protocol, load_entry_point
 from otel_torchdist.telemetry.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.fan_out import FanOutSink
 from otel_torchdist.telemetry.model import LinkTarget, SpanSink
@@ -35,8 +34,6 @@ TRACEPARENT: Final = "TRACEPARENT"
 _EXPORTER_GROUP: Final = "opentelemetry_traces_exporter"
 _SAMPLER_GROUP: Final = "opentelemetry_traces_sampler"
 _OTLP: Final = "otlp"
-_BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-_DEFAULT_PROTOCOL: Final = "grpc"
 _DEFAULT_SAMPLER: Final = "parentbased_always_on"
 _RATIO_SAMPLERS: Final = ("traceidratio", "parentbased_traceidratio")
 
@@ -61,7 +58,7 @@ def environment_sampler() -> Sampler:
     """The sampler that OTEL_TRACES_SAMPLER names; the SDK's default, with one warning, where it cannot be built."""
     name = os.environ.get(OTEL_TRACES_SAMPLER, "").strip().lower() or _DEFAULT_SAMPLER
     try:
-        factory = cast("Callable[[str | float | None], object]", _load(_SAMPLER_GROUP, name))
+        factory = cast("Callable[[str | float | None], object]", load_entry_point(_SAMPLER_GROUP, name))
         sampler = factory(_sampler_argument(name))
     except Exception as error:
         _logger.warning("%s=%s cannot be used (%s): using %s", OTEL_TRACES_SAMPLER, name, error, _DEFAULT_SAMPLER)
@@ -82,29 +79,13 @@ def environment_links() -> tuple[LinkTarget, ...]:
 
 def _exporter(name: str) -> SpanExporter | None:
     try:
-        factory = cast("Callable[[], SpanExporter]", _load(_EXPORTER_GROUP, _by_protocol(name)))
+        factory = cast("Callable[[], SpanExporter]", load_entry_point(_EXPORTER_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL)))
         return factory()
     except Exception as error:
         _logger.warning(
             "%s=%s: the exporter cannot be built (%s): no spans are exported there", OTEL_TRACES_EXPORTER, name, error
         )
         return None
-
-
-def _by_protocol(name: str) -> str:
-    """`otlp` stands for the exporter of the protocol that is set."""
-    if name != _OTLP:
-        return name
-    for variable in (OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL):
-        protocol = os.environ.get(variable, "").strip()
-        if protocol in _BY_PROTOCOL:
-            return _BY_PROTOCOL[protocol]
-        if protocol:
-            _logger.warning(
-                "%s=%s is not %s: using %s", variable, protocol, " or ".join(_BY_PROTOCOL), _DEFAULT_PROTOCOL
-            )
-            break
-    return _BY_PROTOCOL[_DEFAULT_PROTOCOL]
 
 
 def _sampler_argument(name: str) -> str | float | None:
@@ -120,14 +101,3 @@ def _sampler_argument(name: str) -> str | float | None:
         return ratio
     _logger.warning("%s=%s is not a number from 0 to 1: using 1.0", OTEL_TRACES_SAMPLER_ARG, text)
     return 1.0
-
-
-def _load(group: str, name: str) -> object:
-    """What an installed package offers under a name.
-
-    Raises:
-        LookupError: No package offers it.
-    """
-    for entry_point in entry_points(group=group, name=name):
-        return entry_point.load()
-    raise LookupError(f"no installed package offers {name!r}")

@@ -9,6 +9,8 @@ from typing import Final
 
 from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_PROTOCOL
 
+from otel_torchdist.telemetry.grpc_fork import without_fork_handlers
+
 _OTLP: Final = "otlp"
 _BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 _DEFAULT_PROTOCOL: Final = "grpc"
@@ -23,7 +25,8 @@ def load_entry_point(group: str, name: str) -> object:
         LookupError: No package offers it.
     """
     for entry_point in entry_points(group=group, name=name):
-        return entry_point.load()
+        with without_fork_handlers():
+            return entry_point.load()
     raise LookupError(f"no installed package offers {name!r}")
 
 

@@ -7,7 +7,7 @@ import pytest
 from otel_torchdist.stall.detector import HURRIED_LOOK_S, LOOK_S
 from otel_torchdist.stall.events import IncidentResolved, MarkerDue, Occasion, Outcome, StacksWanted
 from otel_torchdist.stall.verdict import VerdictKind
-from otel_torchdist.tape.layout import Flag, How, TapeState
+from otel_torchdist.tape.layout import Flag
 from tests.stall.simulated_world import SECOND, SimulatedWorld, group_of
 from tests.stall.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
 
@@ -154,6 +154,29 @@ def test_one_incident_for_all_stalled_groups() -> None:
     assert {marker.verdict.site for marker in marked} == {verdict.site}
 
 
+def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:
+    """The late rank has come to the root, which takes a while; another group still waits for it: nothing changes."""
+    world = SimulatedWorld(4)
+    world.ranks[0].enter(group_of(0, 2), 5.0)
+    world.ranks[1].enter(group_of(1, 2), 5.5)
+    watching = Watching(world)
+    watching.until(17.0)
+    world.ranks[2].enter(group_of(0, 2), 17.0)
+    watching.until(24.0)
+    assert len(watching.verdicts) == 1
+
+
+def test_told_root_stays_among_equals() -> None:
+    """A stall of its own that has waited longer than the root does not take its place: there is one incident."""
+    world = SimulatedWorld(5)
+    world.ranks[0].enter(group_of(0, 1), 5.0)
+    world.ranks[3].enter(group_of(3, 4), 7.0)
+    world.ranks[1].enter(group_of(1, 2), 8.0)
+    watching = Watching(world)
+    watching.until(24.0)
+    assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
+
+
 def test_consequences_get_time_to_go_on() -> None:
     """When the root ends, what waited behind it is no new stall until it has stood for the threshold again."""
     world = SimulatedWorld(4)
@@ -175,86 +198,16 @@ def test_consequences_get_time_to_go_on() -> None:
     )
 
 
-def test_death_is_told_at_once() -> None:
-    """A rank dies while others wait for it: told at the second look, without the threshold and without stacks."""
-    world, _ = stalled()
-    watching = Watching(world)
-    watching.until(6.0)
-    world.ranks[2].die(6.1)
-    watching.until(6.1 + 2 * LOOK_S)
-    ((_, given),) = watching.verdicts
-    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
-    assert not any(isinstance(event, StacksWanted) for _, event in watching.events)
-
-
-def test_death_is_told_though_the_others_failed_at_once() -> None:
-    """On gloo the peers of a dead rank get an exception within milliseconds, and end: the first to die is named."""
-    world, numbers = stalled()
-    watching = Watching(world)
-    watching.until(6.0)
-    for rank, number in numbers.items():
-        world.ranks[rank].end(number, 6.1, How.FAILED, "RuntimeError")
-    world.ranks[2].die(6.2)
-    watching.until(6.3)
-    for rank in numbers:
-        world.ranks[rank].die(6.4, TapeState.FAILED, "RuntimeError")
-    watching.until(20.0)
-    ((_, given),) = watching.verdicts
-    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
-    assert [end.outcome for _, end in watching.ends] == [Outcome.FAILED]
-
-
-def test_old_exception_is_no_sign_of_a_death() -> None:
-    """An operation that failed long before a rank died tells nothing about that death."""
-    world = SimulatedWorld(4)
-    world.ranks[0].end(world.ranks[0].enter(EVERYBODY, 1.0), 2.0, How.FAILED, "RuntimeError")
-    watching = Watching(world)
-    watching.until(6.0)
-    world.ranks[2].die(6.1)
-    watching.until(30.0)
-    assert watching.events == []
-
-
-def test_job_that_is_ended_as_a_whole_is_silent() -> None:
-    """All ranks are killed between two looks, in the middle of an operation: nobody was left behind."""
-    world, _ = stalled()
-    watching = Watching(world)
-    watching.until(6.0)
-    for rank in world.ranks:
-        rank.die(6.1)
-    watching.until(30.0)
-    assert watching.events == []
-
-
-def test_run_that_is_over_is_silent() -> None:
-    """Tapes of dead ranks, found by a reader that comes later, are no stall."""
-    world, _ = stalled()
-    for rank in world.ranks:
-        rank.die(20.0)
-    watching = Watching(world, began_s=20.0)
-    watching.until(40.0)
-    assert watching.events == []
-
-
-def test_incident_ends_with_its_ranks() -> None:
-    """All ranks that waited die: the incident is over, and said to be over for that reason."""
-    world, _ = stalled()
-    watching = Watching(world)
-    watching.until(17.0)
-    for rank in world.ranks:
-        rank.die(17.1)
-    watching.until(20.0)
-    assert [end.outcome for _, end in watching.ends] == [Outcome.RANKS_ENDED]
-
-
-def test_incident_ends_with_its_tapes() -> None:
-    """The tapes are removed: the incident is closed, and nothing of the run is kept."""
+def test_tapes_that_come_back_get_later_numbers() -> None:
+    """What was said before the tapes were out of sight is not remembered, and is not said again under its numbers."""
     watching = Watching(stalled()[0])
     watching.until(17.0)
     (end,) = watching.detector.look([])
     assert isinstance(end, IncidentResolved)
-    assert end.outcome is Outcome.OUT_OF_SIGHT
-    assert watching.detector.look([]) == []
+    watching.until(20.0)
+    again = watching.verdicts[-1][1]
+    assert again.incident == end.incident
+    assert again.epoch > end.epoch
 
 
 def test_operation_that_ends_by_wait_is_no_evidence() -> None:
@@ -282,18 +235,6 @@ def test_asynchronous_operation_counts_from_its_start() -> None:
     watching = Watching(world)
     watching.until(17.0)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(1,)]
-
-
-def test_finished_rank_does_not_stall() -> None:
-    """What a rank left in flight when it finished means nothing, while its process is still there and after."""
-    world = SimulatedWorld(2)
-    world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
-    world.ranks[0].state = TapeState.FINISHED
-    watching = Watching(world)
-    watching.until(30.0)
-    world.ranks[0].die(30.0, TapeState.FINISHED)
-    watching.until(60.0)
-    assert watching.events == []
 
 
 def test_who_takes_over_continues_the_numbers() -> None:

@@ -97,6 +97,18 @@ def test_marker_is_the_open_ended_bar() -> None:
     assert marker.attributes[semconv.CODE_FILE] == "/home/user/train.py"
 
 
+def test_marker_without_an_anchor_is_a_root_in_its_step() -> None:
+    """Where another process makes the spans of the step, the marker stands in the step's trace without a parent."""
+    watching = Watching(stalled(since_s=STALLED_S)[0])
+    watching.until(17.0)
+    sink = MemorySink()
+    reporter = StallReporter(sink, LoggerProvider(shutdown_on_exit=False).get_logger("otel_torchdist"))
+    reporter.report(event for _, event in watching.events)
+    markers = [span for span in sink.spans if "in progress" in span.name]
+    assert len(markers) == 3
+    assert {(span.parent_id, span.trace_id) for span in markers} == {(None, trace_id_of_step(RUN, 0))}
+
+
 def test_marker_of_a_consequence_names_its_own_operation_and_the_cause() -> None:
     """An operation that waits behind another says so, and what the cause is."""
     world = SimulatedWorld(3)

@@ -1,6 +1,8 @@
 """Pictures of real tapes."""
 
 import dataclasses
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,20 @@ SECOND = 1_000_000_000
 NO_FLAGS = Flag(0)
 EVERYBODY = GroupName("0", "default_pg", (0, 1), 0, "gloo", True)
 OPERATION = RecordKind.OPERATION
+
+
+ROOT = Path(__file__).parents[2]
+LEAVE_A_TAPE = """
+import os, sys
+from pathlib import Path
+from otel_torchdist.tape.identity import identify
+from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.tape.writer import TapeWriter
+tape = TapeWriter(Path(sys.argv[1]), identify(1, 1, 2, 64))
+tape.set_run_id(int(sys.argv[2]), RunIdState.AGREED)
+os._exit(0)
+"""
+"""Rank 1 of an attempt that died."""
 
 
 class WrittenRank:
@@ -117,7 +133,7 @@ def test_view_resolves_names(ranks: list[WrittenRank]) -> None:
 
 
 def test_operation_that_raised_in_the_call_was_not_entered(ranks: list[WrittenRank]) -> None:
-    """Capture gives its number to the next operation, so its rank is not where the others are."""
+    """Its rank is not where the others are. Capture gives its number to the next one, also between two polls."""
     ranks[0].run(1)
     ranks[0].run(2, how=How.FAILED, failure="ValueError")
     progress = ranks[0].view().progress[lane()]
@@ -128,6 +144,9 @@ def test_operation_that_raised_in_the_call_was_not_entered(ranks: list[WrittenRa
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
     ranks[0].run(2)
     assert ranks[0].view().progress[lane()][:3] == (2, 2, 0)
+    ranks[0].run(3, how=How.FAILED, failure="ValueError")
+    ranks[0].run(3)
+    assert ranks[0].view().progress[lane()][:3] == (3, 3, 0)
 
 
 def verdict_of(ranks: list[WrittenRank], now_ns: int = 20 * SECOND) -> Verdict:
@@ -174,6 +193,15 @@ def test_lapped_tape_blames_nobody(tmp_path: Path) -> None:
     assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.RECORDS_LOST, ())
     for rank in ranks:
         rank.close()
+
+
+def test_loss_behind_the_last_record_counts(ranks: list[WrittenRank]) -> None:
+    """A loss that leaves no hole came after what was read: that may have had successors."""
+    ranks[0].run(1)
+    batch = ranks[0].reader.poll()
+    ranks[0].follower.observe(dataclasses.replace(batch, lost=1))
+    view = ranks[0].view()
+    assert view.progress[lane()].losses < view.losses
 
 
 def test_reader_that_comes_late_still_blames(tmp_path: Path) -> None:
@@ -238,6 +266,23 @@ def test_runs_are_kept_apart(tmp_path: Path) -> None:
     assert {world.run: sorted(world.ranks) for world in found} == {1: [0], 2: [0], 0: [1]}
     for rank in (old, new, unknown):
         rank.close()
+
+
+def test_dead_ranks_of_the_attempt_before_are_left_out(tmp_path: Path) -> None:
+    """A restarted rank may at first read the run id of the attempt before, whose ranks are dead: no death is told."""
+    subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), f"{RUN}"], check=True, timeout=60, cwd=ROOT)
+    (path,) = tmp_path.glob("*.tape")
+    dead = TapeFollower(TapeReader(path))
+    now_ns = time.monotonic_ns()
+    after = WrittenRank(tmp_path, 0)
+    after.writer.set_run_id(RUN, RunIdState.PROVISIONAL)
+    (world,) = worlds([dead, after.follower], now_ns)
+    assert sorted(world.ranks) == [0]
+    after.writer.set_run_id(RUN, RunIdState.AGREED)
+    (world,) = worlds([dead, after.follower], now_ns)
+    assert sorted(world.ranks) == [0, 1]
+    dead.reader.close()
+    after.close()
 
 
 def test_damaged_tape_is_left_out(ranks: list[WrittenRank]) -> None:

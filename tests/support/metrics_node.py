@@ -23,7 +23,8 @@ class Clock:
     def __init__(self) -> None:
         self.now_ns = 100 * SECOND
 
-    def __call__(self) -> int:
+    def read(self) -> int:
+        """Nanoseconds."""
         return self.now_ns
 
 
@@ -38,7 +39,7 @@ class Node:
 
     def __init__(self, directory: Path) -> None:
         self.clock = Clock()
-        self.metrics = NodeMetrics(clock=self.clock)
+        self.metrics = NodeMetrics(clock=self.clock.read)
         self.durations: list[Duration] = []
         self.metrics.listen(self.durations.extend)
         self._directory = directory
@@ -58,7 +59,7 @@ class Node:
     def poll(self) -> None:
         """Read every tape once."""
         for rank, metrics in self._tracked:
-            metrics.consume(rank.reader.poll(), rank.reader.status(), self.clock())
+            metrics.consume(rank.reader.poll(), rank.reader.status(), self.clock.now_ns)
 
     def values(self, name: str) -> dict[tuple[str, ...], float]:
         """A metric's series."""

@@ -55,14 +55,21 @@ class MetricsReceiver:
 
     def metrics(self) -> dict[str, Metric]:
         """The newest of each metric, by name."""
+        return {metric.name: metric for metric in self._received()}
+
+    def all(self, name: str) -> list[Metric]:
+        """A metric as often as it came."""
+        return [metric for metric in self._received() if metric.name == name]
+
+    def _received(self) -> list[Metric]:
         with self._arrived:
-            return {
-                metric.name: metric
+            return [
+                metric
                 for request in self._requests
                 for resource in request.resource_metrics
                 for scope in resource.scope_metrics
                 for metric in scope.metrics
-            }
+            ]
 
     def resource(self) -> dict[str, str]:
         """String attributes of the newest request's resource."""

@@ -5,9 +5,9 @@ import signal
 import sys
 from pathlib import Path
 
+from otel_torchdist.tape.directory import clean_up
 from otel_torchdist.tape.layout import How, TapeState, Word
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.directory import clean_up
 from tests.tape.tapes import begin, new_writer
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import random
+import subprocess
+import sys
 
 import pytest
 from opentelemetry.sdk.resources import Resource
@@ -89,7 +91,7 @@ def test_an_unknown_protocol_is_named(monkeypatch: pytest.MonkeyPatch, caplog: p
         sink.shutdown(10)
         assert len(receiver.spans()) == 1
     [record] = caplog.records
-    assert record.getMessage() == "OTEL_EXPORTER_OTLP_PROTOCOL=http/json is not grpc or http/protobuf: using grpc"
+    assert record.getMessage() == "OTEL_EXPORTER_OTLP_PROTOCOL='http/json' is not grpc or http/protobuf: using grpc"
 
 
 @pytest.mark.parametrize(
@@ -154,3 +156,37 @@ def test_the_resource_says_what_the_user_says(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=node-7,team=blue")
     attributes = environment_resource().attributes
     assert (attributes["service.name"], attributes["host.name"], attributes["team"]) == ("llm", "node-7", "blue")
+
+
+FORKING = """
+import os, time
+from opentelemetry.sdk.resources import Resource
+from otel_torchdist.telemetry.export import environment_sink
+from otel_torchdist.telemetry.model import FinishedSpan
+
+sink = environment_sink(Resource({}))
+for number in range(1, 201):
+    sink.emit([FinishedSpan("step (rank 0)", 1, number, None, 100, 200, {})])
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+sink.shutdown(20)
+assert sink.dropped == 0
+assert "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
+"""
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
+def test_a_process_that_exports_can_fork_in_peace(protocol: str) -> None:
+    """DataLoader workers are forked while an export is under way: no line on stderr, no dead child, nothing lost."""
+    with OtlpReceiver(protocol) as receiver:
+        environment = {
+            **os.environ,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        }
+        program = [sys.executable, "-c", FORKING]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert sorted(span.span_id for span in receiver.spans()) == list(range(1, 201))

@@ -171,7 +171,7 @@ def test_own_cost_and_losses(node: Node, tmp_path: Path) -> None:
     for sequence in range(200):
         small.run(sequence=sequence)
     node.poll()
-    metrics.consume(small.reader.poll(), small.reader.status(), node.clock())
+    metrics.consume(small.reader.poll(), small.reader.status(), node.clock.now_ns)
     assert node.values(semconv.OVERHEAD) == {(RUN, "0"): 0.0025, (RUN, "1"): 0.0}
     lost = node.values(semconv.RECORDS_LOST)
     assert lost == {(RUN, "0"): 1, (RUN, "1"): small.reader.lost}

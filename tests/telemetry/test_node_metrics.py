@@ -177,7 +177,9 @@ def test_rank_that_has_finished_raises_no_alarm(tmp_path: Path, state: TapeState
                 tell(process)
                 process.wait()
             rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
-            assert dict(METRICS[semconv.UP].read(metrics.picture())) == up
+            picture = metrics.picture()
+            assert dict(METRICS[semconv.UP].read(picture)) == up
+            assert set(dict(METRICS[semconv.OPERATIONS_IN_FLIGHT].read(picture)).values()) == {0}
 
 
 def test_sums_of_the_node_outlive_a_rank(node: Node) -> None:
@@ -249,6 +251,8 @@ def test_stall_needs_no_settled_run_and_no_local_member(node: Node) -> None:
     assert node.values(semconv.STALLED_METRIC) == {(RUN, "0badcafe"): 1.0}
     node.metrics.clear_stall(RUN_ID)
     assert node.values(semconv.STALLED_METRIC) == {(RUN, "0badcafe"): 0.0}
+    node.metrics.set_stall(dataclasses.replace(STALL, group_key=""))
+    assert node.values(semconv.STALLED_METRIC) == {(RUN, "0badcafe"): 0.0, (RUN, "other"): 1.0}
 
 
 def test_stall_outlives_the_ranks(node: Node) -> None:

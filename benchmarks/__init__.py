@@ -1,0 +1,1 @@
+"""What otel_torchdist costs, measured: `make bench`, or `python -m benchmarks`."""

@@ -1,0 +1,75 @@
+"""A tape like that of a busy training job, written as fast as a benchmark can read it."""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.tape.identity import identify
+from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, Word
+from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.writer import TapeWriter
+
+WORLD_SIZE: Final = 8
+CAPACITY: Final = 16_384
+CALLS_PER_STEP: Final = 40
+SHAPES: Final = ((4096, 1024), (1024, 4096), (1024,), (50_257, 1024))
+SYNCHRONOUS_NS: Final = 80_000
+IN_FLIGHT: Final = 2
+"""Asynchronous calls that are open at any time."""
+
+
+class BusyTape:
+    """Half of its calls are synchronous, half are left alone and waited for two calls later."""
+
+    def __init__(self, directory: Path) -> None:
+        self.writer = TapeWriter(directory, identify(0, 0, WORLD_SIZE, CAPACITY))
+        self.writer.set_run_id(self.writer.identity.nonce, RunIdState.AGREED)
+        names = self.writer.names
+        groups = [
+            names.intern(GroupName("0", "default_pg", tuple(range(WORLD_SIZE)), 0, "gloo", True)),
+            names.intern(GroupName("1", "mesh_tp", (0, 1), 0, "gloo", True)),
+        ]
+        signatures = [
+            names.intern(SignatureName(operation, "sum", (shape,), ("bfloat16",), "cpu", 1))
+            for operation, shape in product(("all_reduce", "all_gather_into_tensor", "broadcast"), SHAPES)
+        ]
+        sites = [names.intern(CallSiteName("Trainer.step", "/srv/train/trainer.py", line)) for line in range(40, 50)]
+        label = names.intern("FSDP::all_gather (layers.3)")
+        self._kinds = [
+            (groups[number % 2], signature, sites[number % len(sites)], label)
+            for number, signature in enumerate(signatures)
+        ]
+        self._calls = 0
+        self._in_flight: list[tuple[int, int]] = []
+
+    def write(self, calls: int) -> None:
+        """Write so many calls, and the ends of steps between them."""
+        for _ in range(calls):
+            self._calls += 1
+            self._write_call()
+            if self._calls % CALLS_PER_STEP == 0:
+                self.writer.step_ended(self._calls // CALLS_PER_STEP - 1, time.monotonic_ns(), self._calls)
+
+    def _write_call(self) -> None:
+        is_async = self._calls % 2 == 0
+        now = time.monotonic_ns()
+        group, signature, site, label = self._kinds[self._calls % len(self._kinds)]
+        number = self.writer.begin(
+            now, (self._calls - 1) // CALLS_PER_STEP, self._calls, 8_388_608, group, signature, site, label, -1, 0, 1,
+            RecordKind.OPERATION, Flag.ASYNC if is_async else 0,
+        )  # fmt: skip
+        if not is_async:
+            self.writer.complete(number, now, now + SYNCHRONOUS_NS, How.WAIT)
+            return
+        self.writer.mark(number, Word.RETURNED, 20_000, How.CALL)
+        self._in_flight.append((number, now))
+        if len(self._in_flight) > IN_FLIGHT:
+            self._wait(*self._in_flight.pop(0))
+
+    def _wait(self, number: int, entered_ns: int) -> None:
+        now = time.monotonic_ns()
+        self.writer.mark(number, Word.WAIT_ENTERED, now - entered_ns, How.CALL)
+        self.writer.complete(number, entered_ns, now + SYNCHRONOUS_NS, How.WAIT)

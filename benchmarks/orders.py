@@ -1,0 +1,46 @@
+"""What the process that asks for timings and those that make them say to each other. The first has no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+
+class Variant(Enum):
+    """The ways to instrument a call that are compared; the value is the name in the report."""
+
+    BARE = "bare"
+    EMPTY_KERNEL = "empty kernel"
+    OURS = "ours"
+    RECORD_FUNCTION = "record_function"
+    NAIVE_WITHOUT_EXPORT = "naive, no export"
+    NAIVE = "naive"
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Where variants write to.
+
+    Attributes:
+        tapes: Directory for our tape.
+        endpoint: OTLP/gRPC endpoint of the sink.
+    """
+
+    tapes: Path
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One round of one variant.
+
+    Attributes:
+        collective: What is called, by its name in `collectives`.
+        warm_up: Calls before, with no break in between.
+        calls: Calls that are timed.
+    """
+
+    collective: str
+    warm_up: int
+    calls: int

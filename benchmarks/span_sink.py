@@ -1,0 +1,71 @@
+"""A process that takes spans over OTLP/gRPC, decodes them and counts them, as a collector next door would."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+import grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+THREADS = 2
+
+
+class SpanSink:
+    """The process, from `__enter__` to `__exit__`.
+
+    Attributes:
+        endpoint: Where it listens.
+    """
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_run, args=(theirs,), daemon=True)
+        self.endpoint = ""
+
+    def received(self) -> int:
+        """How many spans have come."""
+        self._connection.send(True)
+        return self._connection.recv()
+
+    def __enter__(self) -> SpanSink:
+        """Start."""
+        self._process.start()
+        self.endpoint = f"http://127.0.0.1:{self._connection.recv()}"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self._process.terminate()
+        self._process.join()
+
+
+class _Servicer(trace_service_pb2_grpc.TraceServiceServicer):
+    def __init__(self) -> None:
+        self.spans = 0
+
+    def Export(self, request: ExportTraceServiceRequest, context: Any) -> ExportTraceServiceResponse:
+        # One request at a time comes from a batch processor, so the count needs no lock.
+        self.spans += sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
+        return ExportTraceServiceResponse()
+
+
+def _run(connection: Connection) -> None:
+    servicer = _Servicer()
+    server = grpc.server(ThreadPoolExecutor(THREADS))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    connection.send(port)
+    while connection.recv():
+        connection.send(servicer.spans)

@@ -1,0 +1,31 @@
+"""The median of a figure's rounds, and how far they lie apart."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A figure that was measured in several rounds.
+
+    Attributes:
+        median: Median of the rounds.
+        low: First quartile.
+        high: Third quartile.
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, rounds: Sequence[float]) -> Spread:
+        """Summarise at least two rounds."""
+        low, median, high = statistics.quantiles(rounds, n=4, method="inclusive")
+        return cls(median, low, high)
+
+    def __str__(self) -> str:
+        return f"{self.median:.1f}±{(self.high - self.low) / 2:.1f}"

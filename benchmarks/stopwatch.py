@@ -1,0 +1,39 @@
+"""Times work on a machine that others use too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """How long the calling thread took, in nanoseconds.
+
+    Attributes:
+        own: With its waits for locks, the GIL and I/O, but without those for a processor.
+        waited: For a processor that other threads or processes had; 0 where Linux does not say.
+    """
+
+    own: int
+    waited: int
+
+
+def time_of(work: Callable[[], object]) -> Elapsed:
+    """Do work once and time it."""
+    waited = _waited_ns()
+    started = time.perf_counter_ns()
+    work()
+    elapsed = time.perf_counter_ns() - started
+    waited = _waited_ns() - waited
+    return Elapsed(elapsed - waited, waited)
+
+
+def _waited_ns() -> int:
+    """For how long this thread has been ready to run without a processor, in all."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:
+            return int(file.read().split()[1])
+    except OSError:
+        return 0

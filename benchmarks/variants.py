@@ -1,0 +1,128 @@
+"""The ways to instrument a call that are compared. Each is put into a process of its own and stays there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from benchmarks.collectives import WORLD_SIZE, Call, Collective
+from benchmarks.orders import Conditions, Variant
+from otel_torchdist.capture.operations import collective_schemas
+from otel_torchdist.capture.session import Capture
+from otel_torchdist.config import Config
+
+KEY: Final = torch._C.DispatchKey.BackendSelect
+"""Where our kernels sit."""
+FLUSH_MS: Final = 60_000
+EVERY_SPAN: Final = 1 << 24
+"""Length of a queue that never drops a span, so that each one is paid for."""
+
+
+class Bare:
+    """No instrumentation."""
+
+    def wrap(self, collective: Collective) -> Call:
+        """The call as a user of this variant makes it."""
+        return collective.call
+
+    def settle(self) -> None:
+        """Let what goes on in the background come to an end, so that it does not disturb others."""
+
+
+class EmptyKernel(Bare):
+    """Python kernels where ours are, which only pass the call on: what any kernel in Python costs at least."""
+
+    def __init__(self) -> None:
+        self._library = torch.library.Library("c10d", "IMPL")
+        for schema in collective_schemas():
+            name = schema.overload._schema.name.partition("::")[2]
+            self._library.impl(name, _empty_kernel(schema.overload), KEY.name, with_keyset=True)
+
+
+def _empty_kernel(overload: Any) -> Callable[..., Any]:
+    redispatch = overload._handle.redispatch_boxed
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        return redispatch(keyset.remove(KEY), *args)
+
+    return kernel
+
+
+class Ours(Bare):
+    """otel_torchdist's capture and a tape; whoever reads the tape does it in another process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._capture = Capture(lambda: directory, Config().tape_records)
+        self._capture.install()
+
+
+class RecordFunction(Bare):
+    """PyTorch's own annotation, with no profiler running."""
+
+    def wrap(self, collective: Collective) -> Call:
+        """The call, and the wait for it, under `record_function`."""
+        call, name = collective.call, collective.operation
+        record_function = torch.profiler.record_function
+
+        def annotated() -> None:
+            with record_function(name):
+                call()
+
+        return annotated
+
+
+class NaiveSpans(Bare):
+    """What one would write in ten lines: a span around each call, with four attributes, and a batch processor."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._provider = TracerProvider()
+        self._provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=EVERY_SPAN))
+        self._tracer = self._provider.get_tracer("naive")
+
+    def wrap(self, collective: Collective) -> Call:
+        """The call, and the wait for it, as a span."""
+        call, name, size = collective.call, collective.operation, collective.message_bytes
+        start_span = self._tracer.start_as_current_span
+
+        def traced() -> None:
+            attributes = {"operation": name, "rank": 0, "world_size": WORLD_SIZE, "message_bytes": size}
+            with start_span(name, attributes=attributes):
+                call()
+
+        return traced
+
+    def settle(self) -> None:
+        """Export what waits in the queue."""
+        if not self._provider.force_flush(FLUSH_MS):
+            raise TimeoutError(f"spans could not be exported within {FLUSH_MS} ms")
+
+
+class Nowhere(SpanExporter):
+    """An exporter that does nothing."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Forget spans."""
+        return SpanExportResult.SUCCESS
+
+
+def install(variant: Variant, conditions: Conditions) -> Bare:
+    """Put a variant into this process, which must not have joined a process group yet."""
+    if variant is Variant.EMPTY_KERNEL:
+        return EmptyKernel()
+    if variant is Variant.OURS:
+        return Ours(conditions.tapes)
+    if variant is Variant.RECORD_FUNCTION:
+        return RecordFunction()
+    if variant is Variant.NAIVE_WITHOUT_EXPORT:
+        return NaiveSpans(Nowhere())
+    if variant is Variant.NAIVE:
+        # gRPC does not survive a fork, so it must not be loaded before.
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+        return NaiveSpans(OTLPSpanExporter(endpoint=conditions.endpoint, insecure=True))
+    return Bare()

@@ -1,0 +1,116 @@
+"""Ranks that die or finish: what is told at once, and what is no stall."""
+
+from otel_torchdist.stall.detector import LOOK_S
+from otel_torchdist.stall.events import IncidentResolved, Outcome, StacksWanted
+from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.tape.layout import Flag, How, TapeState
+from tests.stall.simulated_world import SimulatedWorld, group_of
+from tests.stall.watching import EVERYBODY, Watching, stalled
+
+
+def test_death_is_told_at_once() -> None:
+    """A rank dies while others wait for it: told at the second look, without the threshold and without stacks."""
+    world, _ = stalled()
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[2].die(6.1)
+    watching.until(6.1 + 2 * LOOK_S)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+    assert not any(isinstance(event, StacksWanted) for _, event in watching.events)
+
+
+def test_death_waits_for_what_the_rank_had_still_written() -> None:
+    """At the first look at a death the pictures of others may be older: only the second look tells."""
+    world, numbers = stalled()
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[2].die(6.25)
+    watching.until(6.25)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 6.3)
+    watching.until(8.0)
+    assert watching.events == []
+
+
+def test_death_is_told_though_the_others_failed_at_once() -> None:
+    """On gloo the peers of a dead rank get an exception and end within milliseconds: the first look must do."""
+    world, numbers = stalled()
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[2].die(6.25)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 6.1, How.FAILED, "RuntimeError")
+    watching.until(6.25)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+    for rank in numbers:
+        world.ranks[rank].die(6.4, TapeState.FAILED, "RuntimeError")
+    watching.until(20.0)
+    assert len(watching.verdicts) == 1
+    assert [end.outcome for _, end in watching.ends] == [Outcome.FAILED]
+
+
+def test_old_exception_is_no_sign_of_a_death() -> None:
+    """An operation that failed long before a rank died tells nothing about that death."""
+    world = SimulatedWorld(4)
+    world.ranks[0].end(world.ranks[0].enter(EVERYBODY, 1.0), 2.0, How.FAILED, "RuntimeError")
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[2].die(6.1)
+    watching.until(30.0)
+    assert watching.events == []
+
+
+def test_job_that_is_ended_as_a_whole_is_silent() -> None:
+    """All ranks are killed between two looks, in the middle of an operation: nobody was left behind."""
+    world, _ = stalled()
+    watching = Watching(world)
+    watching.until(6.0)
+    for rank in world.ranks:
+        rank.die(6.1)
+    watching.until(30.0)
+    assert watching.events == []
+
+
+def test_run_that_is_over_is_silent() -> None:
+    """Tapes of dead ranks, found by a reader that comes later, are no stall."""
+    world, _ = stalled()
+    for rank in world.ranks:
+        rank.die(20.0)
+    watching = Watching(world, began_s=20.0)
+    watching.until(40.0)
+    assert watching.events == []
+
+
+def test_incident_ends_with_its_ranks() -> None:
+    """All ranks that waited die: the incident is over, and said to be over for that reason."""
+    world, _ = stalled()
+    watching = Watching(world)
+    watching.until(17.0)
+    for rank in world.ranks:
+        rank.die(17.1)
+    watching.until(20.0)
+    assert [end.outcome for _, end in watching.ends] == [Outcome.RANKS_ENDED]
+
+
+def test_incident_ends_with_its_tapes() -> None:
+    """The tapes are removed: the incident is closed, and nothing of the run is kept."""
+    watching = Watching(stalled()[0])
+    watching.until(17.0)
+    (end,) = watching.detector.look([])
+    assert isinstance(end, IncidentResolved)
+    assert end.outcome is Outcome.OUT_OF_SIGHT
+    assert watching.detector.look([]) == []
+
+
+def test_finished_rank_does_not_stall() -> None:
+    """What a rank left in flight when it finished means nothing, while its process is still there and after."""
+    world = SimulatedWorld(2)
+    world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
+    world.ranks[0].state = TapeState.FINISHED
+    watching = Watching(world)
+    watching.until(30.0)
+    world.ranks[0].die(30.0, TapeState.FINISHED)
+    watching.until(60.0)
+    assert watching.events == []

@@ -1,0 +1,71 @@
+"""For scripts that are ranks: their place in the job, their tape, and lines of JSON as output."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from otel_torchdist.capture.session import Capture
+from otel_torchdist.tape.reader import TapeReader
+
+TAPES = "TAPES"
+"""Variable: the directory for tapes."""
+STORE = "STORE"
+"""Variable: the file of the job's store."""
+TIMEOUT = timedelta(seconds=45)
+
+
+def rank() -> int:
+    """This process's rank."""
+    return int(os.environ["RANK"])
+
+
+def world_size() -> int:
+    """Ranks of the job."""
+    return int(os.environ["WORLD_SIZE"])
+
+
+def start_capture(capacity: int = 4096) -> Capture:
+    """Capture, switched on without a reader."""
+    capture = Capture(lambda: Path(os.environ[TAPES]), capacity)
+    capture.install()
+    return capture
+
+
+def join(timeout: timedelta = TIMEOUT, suffix: str = "") -> None:
+    """Create the default group on gloo; `suffix` names another store file than the usual one."""
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ[STORE]}{suffix}", rank=rank(), world_size=world_size(), timeout=timeout
+    )
+
+
+def own_tape(capture: Capture) -> TapeReader:
+    """A reader of the tape that this process writes now."""
+    recorder = capture.current_recorder()
+    assert recorder is not None
+    return TapeReader.of_writer(recorder.tape)
+
+
+def say(**facts: Any) -> None:
+    """Write a line of JSON."""
+    print(json.dumps(facts), flush=True)
+
+
+def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+    """Wait for a condition.
+
+    Raises:
+        TimeoutError: It did not come true in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("what the test waits for did not happen")
+        time.sleep(0.005)

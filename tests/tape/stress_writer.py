@@ -1,0 +1,62 @@
+"""Writes a tape from several threads as fast as it can, each field a function of one number.
+
+Arguments: directory, capacity, records, threads. Prints the tape's path, waits for a line, writes, prints how many records
+there are, and ends with its input.
+"""
+
+import itertools
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from otel_torchdist.tape.layout import How, TapeState, Word
+from otel_torchdist.tape.writer import TapeWriter
+from tests.tape.stress_fields import ended_after, fields_of, returned_after, step_of
+from tests.tape.tapes import new_writer
+
+HELD_OPEN = 5
+"""Each thread ends its operations this many later, so that some move to the refuge and end late."""
+
+
+def write(writer: TapeWriter, seeds: Iterator[int], records: int) -> None:
+    """Enter and end operations; every eleventh record is a step."""
+    held: list[tuple[int, int, int]] = []
+    for turn in range(records):
+        seed = next(seeds)
+        if turn % 11 == 0:
+            writer.step_ended(*step_of(seed))
+            continue
+        fields = fields_of(seed)
+        number = writer.begin(*fields)
+        writer.mark(number, Word.RETURNED, returned_after(seed), How.CALL)
+        if turn % 50 < HELD_OPEN:
+            held.append((number, seed, fields[0]))
+            continue
+        writer.complete(number, fields[0], fields[0] + ended_after(seed), How.WAIT)
+        if turn % 50 == 49:
+            for number, seed, entered in held:
+                writer.complete(number, entered, entered + ended_after(seed), How.POLL)
+            held.clear()
+
+
+def main() -> None:
+    """Write with as many changes between threads as there can be."""
+    capacity, records, threads = map(int, sys.argv[2:])
+    writer = new_writer(Path(sys.argv[1]), capacity)
+    print(writer.path, flush=True)
+    sys.stdin.readline()
+    sys.setswitchinterval(1e-5)
+    seeds = itertools.count(1)
+    workers = [threading.Thread(target=write, args=(writer, seeds, records // threads)) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    writer.finish(TapeState.FINISHED)
+    print(next(writer._numbers) - 1, flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main()

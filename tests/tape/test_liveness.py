@@ -1,0 +1,132 @@
+"""Alive means that the writer's lock is held: whatever ends the process, and whatever its children do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.reader import TapeReader
+from tests.tape.tapes import REPOSITORY, RankProcess, begin, new_writer, open_descriptors, until
+
+
+def alive_for_others(path: Path) -> bool:
+    """What a process other than this one says."""
+    program = (
+        "import pathlib, sys; from otel_torchdist.tape.reader import TapeReader; "
+        "print(TapeReader(pathlib.Path(sys.argv[1])).is_alive())"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", program, str(path)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+def test_killed(memory: Path) -> None:
+    """SIGKILL ends the life of a tape; it stays readable, and says that it was still running."""
+    with RankProcess(memory) as rank:
+        number = int(rank.tell("begin"))
+        reader = TapeReader(rank.path)
+        assert reader.is_alive()
+        rank.kill()
+        assert not reader.is_alive()
+        reader.poll()
+        assert [operation.number for operation in reader.open_operations()] == [number]
+        assert reader.status().state is TapeState.RUNNING
+
+
+def test_ended(memory: Path) -> None:
+    """A process that ends by itself is not alive, and its tape says how it ended."""
+    with RankProcess(memory) as rank:
+        rank.tell("finish")
+        reader = TapeReader(rank.path)
+        assert reader.is_alive(), "it may still communicate"
+        assert rank.leave() == 0
+        assert not reader.is_alive()
+        assert reader.status().state is TapeState.FINISHED
+
+
+def test_closed(memory: Path) -> None:
+    """A tape whose group was destroyed is not alive, though its process is."""
+    with RankProcess(memory) as rank:
+        reader = TapeReader(rank.path)
+        rank.tell("close")
+        assert not reader.is_alive()
+
+
+def test_forked_child(memory: Path) -> None:
+    """A child has the writer's descriptors, but not its life."""
+    with RankProcess(memory) as rank:
+        child = rank.fork()
+        reader = TapeReader(rank.path)
+        assert reader.is_alive()
+        rank.kill()
+        assert not reader.is_alive()
+        os.kill(child, 0)
+
+
+def test_death_of_a_child(memory: Path) -> None:
+    """A child that ends closes its copies of the descriptors; its parent lives on."""
+    with RankProcess(memory) as rank:
+        child = rank.fork()
+        os.kill(child, signal.SIGKILL)
+        assert until(lambda: Path(f"/proc/{child}/stat").read_text().split()[2] == "Z")
+        assert TapeReader(rank.path).is_alive()
+
+
+def test_stopped(memory: Path) -> None:
+    """A stopped process is alive, and its tape can be read meanwhile."""
+    with RankProcess(memory) as rank:
+        number = int(rank.tell("begin"))
+        rank.tell(f"wait {number}")
+        rank.stop()
+        reader = TapeReader(rank.path)
+        assert reader.is_alive()
+        reader.poll()
+        (operation,) = reader.open_operations()
+        assert (operation.number, operation.wait_entered_ns) == (number, 1_005)
+        os.kill(rank.pid, signal.SIGCONT)
+        rank.tell("begin")
+        assert len(reader.poll().entered) == 1
+
+
+def test_own_tape(memory: Path) -> None:
+    """A process can read the tape that it writes without dying in the eyes of others."""
+    with RankProcess(memory) as rank:
+        rank.tell("begin")
+        assert rank.tell("read") == "1"
+        assert TapeReader(rank.path).is_alive()
+
+
+def test_own_tape_until_closed(memory: Path) -> None:
+    """A reader over the writer's mapping says what other processes say."""
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    assert reader.is_alive()
+    assert alive_for_others(writer.path)
+    writer.close()
+    assert not reader.is_alive()
+    assert not alive_for_others(writer.path)
+
+
+def test_nothing_stays_open(memory: Path) -> None:
+    """Reader and writer give back every descriptor and mapping; a late caller of a closed writer cannot crash."""
+    before = open_descriptors()
+    with RankProcess(memory) as rank:
+        writer = new_writer(memory)
+        other, own = TapeReader(rank.path), TapeReader.of_writer(writer)
+        other.poll()
+        own.poll()
+        other.close()
+        own.close()
+        writer.close()
+        writer.close()
+        number = begin(writer)
+        assert writer.complete(number, 0, 5, 3)
+        writer.beat()
+        del writer, other, own
+        rank.kill()
+    assert {name for name in open_descriptors() - before if ".tape" in name or ".names" in name} == set()
+    assert str(memory) not in Path("/proc/self/maps").read_text()

@@ -1,0 +1,158 @@
+"""The dictionary: names come back as they were, and there is an end to how many there can be."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_torchdist.tape import names as names_module
+from otel_torchdist.tape.names import MAX_NAMES, MAX_TEXT, OTHER, Name, NamesReader, NamesWriter
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from tests.tape.tapes import new_writer
+
+_TEXT = st.text(max_size=40)
+_SIZES = st.integers(0, 2**63)
+_NAMES = st.one_of(
+    st.text(max_size=MAX_TEXT),
+    st.builds(CallSiteName, function=_TEXT, file=_TEXT, line=st.integers(0, 2**31)),
+    st.builds(
+        GroupName,
+        name=_TEXT,
+        description=_TEXT,
+        ranks=st.lists(st.integers(0, 2**31), max_size=9).map(tuple),
+        nth=st.integers(0, 2**31),
+        backend=_TEXT,
+        aligned=st.booleans(),
+    ),
+    st.builds(
+        SignatureName,
+        operation=_TEXT,
+        reduce_op=_TEXT,
+        shapes=st.lists(st.lists(_SIZES, max_size=4).map(tuple), max_size=8).map(tuple),
+        dtypes=st.lists(_TEXT, max_size=8).map(tuple),
+        device=_TEXT,
+        tensors=st.integers(0, 2**31),
+    ),
+)
+
+
+def look_up(names: NamesReader, identity: int, name: Name) -> Name | None:
+    """Ask for an id as what it is."""
+    if isinstance(name, GroupName):
+        return names.group(identity)
+    if isinstance(name, SignatureName):
+        return names.signature(identity)
+    return names.call_site(identity) if isinstance(name, CallSiteName) else names.text(identity)
+
+
+@given(given_names=st.lists(_NAMES, max_size=20))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_round_trip(memory: Path, given_names: list[Name]) -> None:
+    """Any names, in any order and again: one id each, and each as it was for a reader that follows."""
+    path = memory / "some.names"
+    path.unlink(missing_ok=True)
+    writer, reader = NamesWriter(path), NamesReader(path)
+    ids: dict[Name, int] = {}
+    for name in given_names:
+        identity = writer.intern(name)
+        assert identity == ids.setdefault(name, identity) != OTHER
+        assert look_up(reader, identity, name) == name
+    assert len(set(ids.values())) == len(ids)
+    assert reader.corrupt_lines == writer.dropped == 0
+    writer.close()
+
+
+def test_wrong_kind_is_unknown(memory: Path) -> None:
+    """An id is only found as what it is, and `other` is nothing."""
+    path = memory / "some.names"
+    writer, reader = NamesWriter(path), NamesReader(path)
+    identity = writer.intern("label")
+    assert reader.text(identity) == "label"
+    assert (reader.group(identity), reader.signature(identity), reader.call_site(identity)) == (None, None, None)
+    assert reader.text(OTHER) is None
+    assert reader.text(99) is None
+    writer.close()
+
+
+def test_long_text_is_cut(memory: Path) -> None:
+    """A label has a bound too."""
+    path = memory / "some.names"
+    writer = NamesWriter(path)
+    assert NamesReader(path).text(writer.intern("x" * 10_000)) == "x" * MAX_TEXT
+    writer.close()
+
+
+def test_bound_on_the_number(memory: Path) -> None:
+    """After 8,192 names the next are `other` and counted in the tape; the old ones stay."""
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    ids = [writer.names.intern(f"name {n}") for n in range(MAX_NAMES)]
+    assert MAX_NAMES == 8192
+    assert len(set(ids)) == MAX_NAMES
+    assert OTHER not in ids
+    assert [writer.names.intern(f"one too many {n}") for n in range(3)] == [OTHER] * 3
+    assert writer.names.intern("name 17") == ids[17]
+    writer.beat()
+    assert reader.status().names_dropped == 3
+    assert reader.names.text(ids[-1]) == f"name {MAX_NAMES - 1}"
+
+
+def test_bound_on_the_bytes(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long names are bounded by the space that they take."""
+    monkeypatch.setattr(names_module, "MAX_BYTES", 1000)
+    path = memory / "some.names"
+    writer = NamesWriter(path)
+    ids = [writer.intern(f"{n}" * 400) for n in range(5)]
+    assert [identity == OTHER for identity in ids] == [False, False, True, True, True]
+    assert writer.intern("short") != OTHER
+    assert writer.dropped == 3
+    assert path.stat().st_size <= 1000
+    writer.close()
+
+
+def test_no_space(memory: Path) -> None:
+    """A name that is written half is taken back: it is `other`, and those after it can be read."""
+    path = memory / "some.names"
+    writer, reader = NamesWriter(path), NamesReader(path)
+    first = writer.intern("first")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, limits[1]))
+    try:
+        assert writer.intern("does not fit") == OTHER
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    second = writer.intern("second")
+    assert (reader.text(first), reader.text(second)) == ("first", "second")
+    assert (writer.dropped, reader.corrupt_lines) == (1, 0)
+    writer.close()
+
+
+def test_closed(memory: Path) -> None:
+    """After the end a new name is `other`, and nothing is written to a descriptor that may be somebody else's."""
+    path = memory / "some.names"
+    writer = NamesWriter(path)
+    known = writer.intern("known")
+    writer.close()
+    assert (writer.intern("known"), writer.intern("new")) == (known, OTHER)
+    assert path.read_bytes().count(b"\n") == 1
+
+
+def test_key_of_a_group() -> None:
+    """All members compute one key, whatever they call the group; other members or a later group have another."""
+    group = GroupName("7", "mesh_dp", (0, 2, 4), 0, "gloo", True)
+    same = GroupName("9", "", (0, 2, 4), 0, "nccl", False)
+    others = (
+        GroupName("7", "mesh_dp", (0, 2, 5), 0, "gloo", True),
+        GroupName("7", "mesh_dp", (0, 2, 4), 1, "gloo", True),
+    )
+    assert group.key == same.key
+    assert len(group.key) == 8
+    assert group.key not in {other.key for other in others}

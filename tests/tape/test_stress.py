@@ -1,0 +1,61 @@
+"""A ring of 8 records, threads that write as fast as they can, readers in other processes: nothing is torn."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.tape.tapes import start
+
+
+@pytest.fixture
+def running() -> Iterator[ExitStack]:
+    """Kills whatever was started and is not over."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """The next line that a process prints."""
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    assert line
+    return line
+
+
+def start_killed(stack: ExitStack, program: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a program that does not outlive the test."""
+    process = start(program, *arguments)
+    stack.enter_context(process)
+    stack.callback(process.kill)
+    return process
+
+
+@pytest.mark.parametrize(("capacity", "threads", "records"), [(8, 1, 1_000_000), (8, 4, 1_000_000), (512, 2, 500_000)])
+def test_nothing_is_torn(memory: Path, running: ExitStack, capacity: int, threads: int, records: int) -> None:
+    """Millions of records, of which readers see some and miss most; each is whole, once, or counted."""
+    writer = start_killed(running, "stress_writer.py", memory, capacity, records, threads)
+    path = line_of(writer)
+    readers = [start_killed(running, "stress_reader.py", path, limit) for limit in (50_000, 3)]
+    for reader in readers:
+        assert line_of(reader) == "ready"
+    assert writer.stdin is not None
+    writer.stdin.write("write\n")
+    writer.stdin.flush()
+    written = int(line_of(writer))
+    assert written >= records
+    for reader in readers:
+        counts = json.loads(line_of(reader))
+        assert (counts["torn"], counts["twice"]) == (0, 0)
+        assert counts["entered"] > 100
+        assert counts["steps"] > 10
+        assert counts["ended"] > 10
+        # Every number was delivered or lost, and so was the end of whatever was delivered. An end may have a
+        # record of its own.
+        most = written - counts["steps"] - counts["ended"] - counts["still_open"]
+        assert most - counts["ended"] <= counts["lost"] <= most

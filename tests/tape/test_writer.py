@@ -1,0 +1,338 @@
+"""The writer: what fits and what does not, what is said where, and what is left when it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import stat
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_torchdist.tape import layout
+from otel_torchdist.tape import writer as writer_module
+from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
+from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState, Word
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError, TapeIdentity
+from otel_torchdist.tape.writer import TapeWriter
+from tests.tape.tapes import begin, new_writer, open_descriptors, until
+
+SECOND = 1_000_000_000
+FITTING: dict[str, Any] = {
+    "entered_ns": 5,
+    "step": 6,
+    "sequence": 7,
+    "message_bytes": 8,
+    "group": 9,
+    "signature": 10,
+    "call_site": 11,
+    "label": 12,
+    "peer": 13,
+    "tag": 14,
+    "thread": 15,
+    "kind": RecordKind.OPERATION,
+    "flags": Flag.ASYNC,
+}
+UNSIGNED_64 = {"entered_ns", "sequence", "message_bytes"}
+SIGNED_32 = {"peer", "tag"}
+
+
+def limits(name: str) -> tuple[int, int]:
+    """The least and the greatest value that a field holds."""
+    if name in UNSIGNED_64:
+        return 0, 2**64 - 1
+    if name == "step":
+        return -(2**63), 2**63 - 1
+    if name in SIGNED_32:
+        return -(2**31), 2**31 - 1
+    return 0, 255 if name in ("kind", "flags") else 2**32 - 1
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_what_does_not_fit(memory: Path, name: str) -> None:
+    """A value too large, too small or of another type raises and uses up no number: readers see no gap."""
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    least, most = limits(name)
+    wrong: list[Any] = [least - 1, most + 1, 1.5, None, "7"]
+    for value in wrong:
+        with pytest.raises(struct.error):
+            writer.begin(**FITTING | {name: value})
+    assert writer.begin(**FITTING) == 1
+    batch = reader.poll()
+    assert [(operation.number, batch.lost) for operation in batch.entered] == [(1, 0)]
+    assert writer.open_numbers() == [1]
+
+
+@pytest.mark.parametrize("name", [name for name in FITTING if name != "kind"])
+def test_what_just_fits(memory: Path, name: str) -> None:
+    """The least and the greatest value come back as they were."""
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    for value in limits(name):
+        writer.begin(**FITTING | {name: value})
+        (operation,) = reader.poll().entered
+        assert {field: getattr(operation, field) for field in FITTING} == FITTING | {name: value}
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "said"), [(0, 0), (1, 1), (-1, 0), (-(2**70), 0), (2**48 - 1, 2**48 - 1), (2**48, 2**48 - 1)]
+)
+def test_times_are_clipped(memory: Path, elapsed: int, said: int) -> None:
+    """A time before the operation's start counts as its start, one after 78 hours as 78 hours."""
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    number = begin(writer, entered_ns=1_000)
+    writer.mark(number, Word.RETURNED, elapsed, How.CALL)
+    writer.complete(number, 1_000, 1_000 + elapsed, How.WAIT)
+    (operation,) = reader.poll().ended
+    assert operation.returned_ns == 1_000 + said
+    assert operation.completed_ns == 1_000 + max(said, 1), "an operation that has ended took some time"
+
+
+def test_late_end_brings_the_words_along(memory: Path) -> None:
+    """What was stored in the refuge since a reader last looked is not lost with the slot."""
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    number = begin(writer, entered_ns=1_000)
+    for _ in range(8):
+        begin(writer)
+    reader.poll()
+    writer.mark(number, Word.RETURNED, 10, How.CALL)
+    writer.mark(number, Word.WAIT_ENTERED, 20, How.CALL)
+    writer.mark(number, Word.WAIT_RETURNED, 30, How.CALL)
+    writer.complete(number, 1_000, 1_031, How.FAILED, failure=9)
+    (operation,) = reader.poll().ended
+    assert (operation.returned_ns, operation.wait_entered_ns, operation.wait_returned_ns) == (1_010, 1_020, 1_030)
+    assert (operation.completed_ns, operation.how, operation.failure) == (1_031, How.FAILED, 9)
+
+
+def test_hanging_operation_outlives_a_lapped_reader(memory: Path) -> None:
+    """The one operation that hangs while thousands pass is found by a reader that missed them all."""
+    writer = new_writer(memory, capacity=64)
+    reader = TapeReader.of_writer(writer)
+    hanging = begin(writer, sequence=77)
+    for _ in range(10_000):
+        writer.complete(begin(writer), 1_000, 1_001, How.CALL)
+    late = TapeReader.of_writer(writer)
+    for follower in (reader, late):
+        batch = follower.poll()
+        assert (batch.entered[0].number, batch.entered[0].sequence) == (hanging, 77)
+        assert [operation.number for operation in follower.open_operations()] == [hanging]
+        assert batch.lost == 10_001 - len(batch.entered)
+
+
+@contextlib.contextmanager
+def again_and_again(action: Callable[[], None]) -> Iterator[None]:
+    """Do something without pause in a thread of its own."""
+    stop = threading.Event()
+
+    def repeat() -> None:
+        while not stop.is_set():
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads take turns far more often than usual."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("quick_switches")
+def test_clock_is_one(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wall clock and monotonic clock in a status belong together, however a look falls between two beats."""
+    seconds = itertools.count(1)
+
+    def next_second() -> tuple[int, int]:
+        now = next(seconds) * SECOND
+        return now, now + 1_700_000_000 * SECOND
+
+    monkeypatch.setattr(writer_module, "clock_pair", next_second)
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    heartbeats: set[int] = set()
+
+    def look() -> bool:
+        status = reader.status()
+        assert status.realtime_ns - status.monotonic_ns == 1_700_000_000 * SECOND
+        heartbeats.add(status.heartbeat_ns)
+        return len(heartbeats) >= 50
+
+    with again_and_again(writer.beat):
+        assert until(look)
+
+
+def test_heartbeat_is_now(memory: Path) -> None:
+    """A beat says what the two clocks say."""
+    writer = new_writer(memory)
+    before, before_wall = time.monotonic_ns(), time.time_ns()
+    writer.beat()
+    status = TapeReader.of_writer(writer).status()
+    assert before // 1000 <= status.heartbeat_ns // 1000 <= time.monotonic_ns() // 1000
+    assert before_wall // 1000 - 1 <= status.realtime_ns // 1000 <= time.time_ns() // 1000 + 1
+
+
+@pytest.mark.usefixtures("quick_switches")
+def test_run_id_is_whole(memory: Path) -> None:
+    """A reader beside a writer that changes the run's id gets one of the ids or none, never a mix."""
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    ids = [(1 << 128) - 1, 1 << 64, 1]
+    expected = {(run_id, state) for run_id in ids for state in (RunIdState.PROVISIONAL, RunIdState.AGREED)}
+    seen: set[tuple[int, RunIdState]] = set()
+
+    def publish() -> None:
+        for run_id in ids:
+            writer.set_run_id(run_id, RunIdState.PROVISIONAL)
+            writer.set_run_id(run_id, RunIdState.AGREED)
+
+    def look() -> bool:
+        status = reader.status()
+        seen.add((status.run_id, status.run_id_state))
+        return expected <= seen
+
+    with again_and_again(publish):
+        assert until(look)
+    assert seen <= expected | {(0, RunIdState.NONE)}
+
+
+def test_agreement_does_not_hide_the_run_id(memory: Path) -> None:
+    """When only the state changes, the id stays readable throughout."""
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    writer.set_run_id(5, RunIdState.PROVISIONAL)
+    writer.set_run_id(5, RunIdState.AGREED)
+    assert (reader.status().run_id, reader.status().run_id_state) == (5, RunIdState.AGREED)
+
+
+def test_end_and_counters(memory: Path) -> None:
+    """What the writer says of itself is what a status shows."""
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    assert reader.status().state is TapeState.RUNNING
+    writer.add_overhead(100, 2)
+    writer.add_overhead(50, 1)
+    writer.drop_record()
+    writer.finish(TapeState.FAILED, 17)
+    status = reader.status()
+    assert (status.overhead_ns, status.overhead_calls, status.records_dropped) == (150, 3, 1)
+    assert (status.state, status.failure) == (TapeState.FAILED, 17)
+
+
+def test_request_and_answer(memory: Path) -> None:
+    """A reader's request reaches the writer until it is answered."""
+    writer = new_writer(memory)
+    reader = TapeReader.of_writer(writer)
+    assert writer.pending_request() == 0
+    request = reader.request_stacks()
+    assert writer.pending_request() == request == 1
+    writer.answer_request(request)
+    assert (writer.pending_request(), reader.status().answer) == (0, 1)
+    assert reader.request_stacks() == 2
+
+
+@given(
+    identity=st.builds(
+        TapeIdentity,
+        nonce=st.integers(1, 2**64 - 1),
+        pid=st.integers(0, 2**64 - 1),
+        pid_start_ticks=st.integers(0, 2**64 - 1),
+        pid_namespace=st.integers(0, 2**64 - 1),
+        boot_id=st.integers(0, 2**128 - 1),
+        rank=st.integers(-1, 2**63 - 1),
+        local_rank=st.integers(-1, 2**63 - 1),
+        world_size=st.integers(0, 2**63 - 1),
+        capacity=st.integers(layout.MIN_CAPACITY, layout.MAX_CAPACITY).map(layout.ring_capacity),
+        monotonic_ns=st.integers(0, 2**64 - 1),
+        realtime_ns=st.integers(0, 2**64 - 1),
+        host=st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=64),
+    )
+)
+def test_identity_round_trip(identity: TapeIdentity) -> None:
+    """Who writes a tape is read back field by field."""
+    block = encode_identity(identity)
+    assert len(block) == layout.IDENTITY_SIZE
+    assert decode_identity(block, "here") == identity
+
+
+def test_identity_of_this_process(memory: Path) -> None:
+    """A tape says which process of which boot writes it, and since when."""
+    identity = TapeReader.of_writer(new_writer(memory)).identity
+    assert (identity.rank, identity.local_rank, identity.world_size, identity.capacity) == (3, 1, 4, 8)
+    assert identity.pid == os.getpid()
+    assert identity.boot_id == int(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""), 16)
+    assert 0 <= time.monotonic_ns() - identity.monotonic_ns < 60_000_000_000
+    offset = max(time.time_ns() - time.monotonic_ns() for _ in range(9))
+    assert abs(offset - (identity.realtime_ns - identity.monotonic_ns)) < 20_000_000
+
+
+def test_files(memory: Path) -> None:
+    """A tape and its dictionary belong to the user alone, have their whole space, and nothing else is left."""
+    writer = new_writer(memory, capacity=1000)
+    files = {path.name: path.stat() for path in memory.iterdir()}
+    nonce = f"{writer.identity.nonce:016x}"
+    assert set(files) == {f"{nonce}.tape", f"{nonce}.names"}
+    assert {stat.S_IMODE(facts.st_mode) for facts in files.values()} == {0o600}
+    assert files[f"{nonce}.tape"].st_blocks * 512 >= layout.tape_size(1000)
+
+
+@pytest.mark.parametrize("capacity", [layout.CHECK_MODULUS, 2 * layout.CHECK_MODULUS])
+def test_ring_that_would_fool_the_checksum(memory: Path, capacity: int) -> None:
+    """In a ring of a multiple of the checksum's prime late words would pass as another record's: one more then."""
+    assert identify(0, 0, 1, capacity).capacity == capacity + 1
+    with pytest.raises(TapeError, match=f"cannot hold {capacity} records"):
+        TapeWriter(memory, dataclasses.replace(identify(0, 0, 1, 8), capacity=capacity))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"capacity": 7}, "cannot hold 7 records"),
+        ({"capacity": layout.MAX_CAPACITY + 1}, "cannot hold"),
+        ({"rank": 2**63}, "cannot create a tape"),
+        ({"nonce": 5}, "File exists"),
+    ],
+)
+def test_failure_leaves_nothing(memory: Path, change: dict[str, int], reason: str) -> None:
+    """A tape that cannot be created is an error, and no file or descriptor of it stays."""
+    (memory / "0000000000000005.names").touch()
+    before = open_descriptors()
+    with pytest.raises(TapeError, match=reason) as failure:
+        TapeWriter(memory, dataclasses.replace(identify(0, 0, 1, 8), **change))
+    assert str(memory) in str(failure.value)
+    del failure
+    assert open_descriptors() == before
+    assert [path.name for path in memory.iterdir()] == ["0000000000000005.names"]
+
+
+@given(number=st.integers(1, 2**64 - 1), value=st.integers(0, layout.MAX_DURATION_NS), how=st.sampled_from(How))
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_seal(number: int, value: int, how: How) -> None:
+    """A word is readable for its own record, for none of the next thousand laps, and not with any bit flipped."""
+    word = layout.seal(number, value, how)
+    assert layout.unseal(number, word) == (value, how)
+    assert all(layout.unseal(number + 16_384 * lap, word) is None for lap in range(1, 1000))
+    assert all(layout.unseal(number, word ^ 1 << bit) is None for bit in range(64))
+    assert all(layout.unseal(number, 1 << bit) is None for bit in range(64))
