@@ -1,21 +1,37 @@
-"""How the process behind a tape fares."""
+"""How the processes behind tapes fare, and a log line whenever that changes."""
 
 from __future__ import annotations
 
 import enum
+import logging
+from typing import Final
 
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.agent.reader import Reader
+from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError, TapeIdentity
+from otel_torchdist.telemetry.rank_ranges import compress_ranks
+from otel_torchdist.telemetry.run_label import run_label
+
+_logger = logging.getLogger("otel_torchdist")
 
 
 class Life(enum.Enum):
-    """What became of a rank; the value completes "rank 2 …"."""
+    """What became of a rank."""
 
-    RUNNING = "is running"
-    FINISHED = "has ended"
-    FAILED = "has failed"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
     """It told of the exception that ended it."""
-    DEAD = "is dead: its process is gone without a word"
+    DEAD = "dead"
+    """It is gone without a word."""
+
+
+_FATES: Final = {
+    Life.FINISHED: ("has ended", "have ended"),
+    Life.FAILED: ("has failed", "have failed"),
+    Life.DEAD: ("is dead: its process is gone", "are dead: their processes are gone"),
+}
 
 
 def life_of(tape: TapeReader) -> Life:
@@ -34,10 +50,63 @@ def life_of(tape: TapeReader) -> Life:
     return Life.RUNNING if is_alive else Life.DEAD
 
 
-def failure_of(tape: TapeReader) -> str:
-    """The type of the exception that ended a rank, or ''.
+class LifeLog:
+    """Logs which ranks are found, end, fail or die; ranks that do so together share a line."""
 
-    Raises:
-        TapeError: The tape is damaged.
-    """
-    return tape.names.text(tape.status().failure) or ""
+    def __init__(self, reader: Reader) -> None:
+        """Follow the tapes of a reader."""
+        self._reader = reader
+        self._lives: dict[int, Life] = {}
+        self._newest: dict[int, TapeIdentity] = {}
+
+    @property
+    def latest(self) -> list[Life]:
+        """What was last seen of each rank; of one that was started again, the last attempt counts."""
+        return [self._lives[identity.nonce] for identity in self._newest.values()]
+
+    def update(self) -> None:
+        """Look again, and log what is new."""
+        found: list[TapeReader] = []
+        ended: dict[tuple[Life, str], list[int]] = {}
+        for tape in self._reader.tapes:
+            try:
+                life, failure = life_of(tape), tape.names.text(tape.status().failure) or ""
+            except TapeError:
+                continue  # the reader warns of it
+            before = self._lives.get(tape.identity.nonce)
+            if before is None:
+                found.append(tape)
+                self._remember(tape.identity)
+            if life not in (before, Life.RUNNING):
+                ended.setdefault((life, failure), []).append(tape.identity.rank)
+            self._lives[tape.identity.nonce] = life
+        if found:
+            _log_found(found)
+        for (life, failure), ranks in ended.items():
+            _logger.info("%s %s%s", _ranks(ranks), _FATES[life][len(ranks) > 1], f" with {failure}" if failure else "")
+
+    def _remember(self, identity: TapeIdentity) -> None:
+        newest = self._newest.get(identity.rank, identity)
+        if newest.monotonic_ns <= identity.monotonic_ns:
+            self._newest[identity.rank] = identity
+
+
+def run_of(tape: TapeReader) -> int:
+    """The run that a tape belongs to; 0 when it does not tell."""
+    try:
+        status = tape.status()
+    except TapeError:
+        return 0
+    return status.run_id if status.run_id_state is not RunIdState.NONE else 0
+
+
+def _log_found(tapes: list[TapeReader]) -> None:
+    identities = [tape.identity for tape in tapes]
+    runs = sorted({run_label(run_of(tape)) for tape in tapes} - {""})
+    run = f", run {' '.join(runs)}" if runs else ""
+    ranks = _ranks([identity.rank for identity in identities])
+    _logger.info("found %s of %d on %s%s", ranks, identities[0].world_size, identities[0].host, run)
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {compress_ranks(ranks)}"

@@ -9,12 +9,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
+from otel_torchdist.agent.lives import run_of
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.agent.thread import Election
 from otel_torchdist.config import Config
-from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError
 from otel_torchdist.telemetry.metric_pictures import NodePicture
 from otel_torchdist.telemetry.metrics_server import MetricsServer
 from otel_torchdist.telemetry.outputs import Outputs
@@ -110,20 +109,11 @@ def _of_runs_that_live(tapes: list[TapeReader]) -> list[TapeReader]:
 
     A directory may hold what an earlier job or attempt left; that was somebody else's to export.
     """
-    runs = {_run_of(tape) for tape in tapes if tape.is_alive()}
+    runs = {run_of(tape) for tape in tapes if tape.is_alive()}
     if not runs:
         return tapes
-    wanted = [tape for tape in tapes if tape.is_alive() or (_run_of(tape) or -1) in runs]
+    wanted = [tape for tape in tapes if tape.is_alive() or (run_of(tape) or -1) in runs]
     for tape in tapes:
         if tape not in wanted:
             tape.close()
     return wanted
-
-
-def _run_of(tape: TapeReader) -> int:
-    """A tape's run; 0 when it is not known."""
-    try:
-        status = tape.status()
-    except TapeError:
-        return 0
-    return status.run_id if status.run_id_state is not RunIdState.NONE else 0

@@ -203,8 +203,8 @@ class Reader:
         rank = self._ranks.get(nonce)
         if rank is None or rank.spans is None:
             return None
-        rank.spans.stalled(number)
-        return rank.spans.end_segment(now_ns)
+        rank.spans.stalled(number, incident)
+        return rank.spans.end_segment(now_ns, incident)
 
     def close(self, looks: bool = True) -> None:
         """Read what is left, end all spans, and flush.

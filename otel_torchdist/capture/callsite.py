@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 MAX_FRAMES: Final = 64
 MAX_CACHED: Final = 16_384
 _OURS: Final = Path(__file__).parents[1]
+_NO_FILE: Final = ("<frozen ", "<eval_with_key>")
+"""Python's own start, and what torch.fx has generated."""
 # Not all of our package: the training script of the demo, which lies there too, is a user like any other.
-_LIBRARIES: Final = (str(Path(torch.__file__).parent), str(_OURS / "capture"), str(_OURS / "_guard.py"))
+_LIBRARIES: Final = (str(Path(torch.__file__).parent), str(_OURS / "capture"), str(_OURS / "_guard.py"), *_NO_FILE)
+_BETWEEN: Final = ("/contextlib.py", "/functools.py", "/typing_extensions.py", "/warnings.py")
+"""What torch's decorators (`contextmanager`, `deprecated`) put between its own frames."""
 
 
 class CallSites:
@@ -50,9 +54,8 @@ class CallSites:
     def _classify(self, code: CodeType) -> bool:
         if len(self._is_library) >= MAX_CACHED:
             self._is_library.clear()
-        # `contextlib` stands between torch's decorators; code without a file (`<frozen …>`) is nobody's.
         file = code.co_filename
-        library = file.startswith((*_LIBRARIES, "<")) or file.endswith("/contextlib.py")
+        library = file.startswith(_LIBRARIES) or file.endswith(_BETWEEN)
         self._is_library[code] = library
         return library
 

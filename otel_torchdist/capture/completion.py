@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch.distributed import Work
 
 from otel_torchdist import _guard
@@ -28,12 +29,16 @@ if TYPE_CHECKING:
 SWEPT_PER_CALL: Final = 4
 """Open operations that a new call looks at, so that ends are known finer than the poll where traffic is dense."""
 MAX_MAPPED_TENSORS: Final = 64
+MAX_POINTERS: Final = 8192
+ISSUED_NS: Final = 1_000_000_000
+"""How long a Work that must not be held is held at most: until its caller surely has it."""
 
 _LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
 _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
 _ASYNC: Final = int(Flag.ASYNC)
 _BY_WAIT: Final = int(How.WAIT)
 
+_STRIDED: Final = torch.strided
 _now: Final = time.monotonic_ns
 
 
@@ -104,7 +109,7 @@ class Works:
         self.on_async = on_async
         self.open: dict[int, Call] = {}
         self._by_tensor: dict[int, Call] = {}
-        self._just_issued = threading.local()
+        self._just_issued: dict[int, Call] = {}
         self._patched_types: set[type] = set()
         self._patch_wait(Work)
 
@@ -119,37 +124,27 @@ class Works:
 
     def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         take = self.open.pop
-        wait_left_alone = self._wait_left_alone
-        wait_failed, waited = self.wait_failed, self._waited
+        wait_began, wait_failed = self.wait_began, self.wait_failed
+        waited, ended = self._waited, self.ended
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             call = take(id(work), None)
             if call is None:
                 return original(work, *args, **kwargs)
             if call.needs_care:
-                return wait_left_alone(call, original, work, args, kwargs)
+                wait_began(call)
             try:
                 result = original(work, *args, **kwargs)
             except BaseException as error:
                 wait_failed(call, error)
                 raise
-            waited(call)
+            if call.needs_care:
+                ended(call, How.WAIT)
+            else:
+                waited(call)
             return result
 
         return wait
-
-    def _wait_left_alone(
-        self, call: Call, original: Callable[..., Any], work: Any, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        """Wait for an operation that its caller had left alone: when the wait began is worth knowing."""
-        self.wait_began(call)
-        try:
-            result = original(work, *args, **kwargs)
-        except BaseException as error:
-            self.wait_failed(call, error)
-            raise
-        self.ended(call, How.WAIT)
-        return result
 
     def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
         """Take up an operation that the backend has accepted."""
@@ -183,22 +178,53 @@ class Works:
     def _register(self, call: Call, work: Any) -> None:
         call.work_id = id(work)
         self.open[call.work_id] = call
+        call.work = work
         if call.flags & _LEFT_ALONE and call.flags & _END_BY_WAIT:
-            # Held only until this thread's next such call, so that the caller gets this very object.
-            self._just_issued.work = work
-            call.reference = weakref.ref(work, lambda _: self.ended(call, How.ABANDONED))
-        else:
-            call.work = work
+            self._hold_shortly(call, work)
+
+    def _hold_shortly(self, call: Call, work: Any) -> None:
+        """Hold a Work only until this thread's next such call, so that the caller gets this very object."""
+        call.reference = weakref.ref(work, lambda _: self._dropped(call))
+        thread = threading.get_ident()
+        before = self._just_issued.get(thread)
+        self._just_issued[thread] = call
+        if before is not None:
+            before.work = None
+
+    def let_go_of_issued(self) -> None:
+        """Let go of Works that are held only until their callers have them."""
+        long_ago = _now() - ISSUED_NS
+        for call in list(self._just_issued.values()):
+            if call.entered_ns < long_ago:
+                call.work = None
+
+    def _dropped(self, call: Call) -> None:
+        """Nobody can wait for its Work any more. But c10d may have its own for `wait_tensor`, which we would see."""
+        if not call.pointers:
+            self.ended(call, How.ABANDONED)
+            return
+        call.reference = None
+        if self.open.get(call.work_id) is call:
+            self.open.pop(call.work_id, None)
 
     def _map_tensors(self, call: Call, output: Any) -> None:
         """c10d's first argument is what it writes to; `wait_tensor` names an operation by that memory."""
         outputs: list[Any] = output if type(output) is LIST else [output]
         if outputs and type(outputs[0]) is LIST:
             return  # lists of lists never come from functional collectives
-        pointers: list[int] = [tensor.data_ptr() for tensor in outputs[:MAX_MAPPED_TENSORS]]
-        call.pointers = pointers
-        for pointer in pointers:
+        dense = (tensor for tensor in outputs[:MAX_MAPPED_TENSORS] if tensor.layout is _STRIDED)
+        call.pointers = [pointer for tensor in dense if (pointer := tensor.data_ptr())]
+        for pointer in call.pointers:
+            self._forget_dropped(self._by_tensor.get(pointer))
             self._by_tensor[pointer] = call
+        if len(self._by_tensor) > MAX_POINTERS:
+            oldest = next(iter(self._by_tensor))
+            self._forget_dropped(self._by_tensor.pop(oldest))
+
+    def _forget_dropped(self, call: Call | None) -> None:
+        """Nobody will call `wait_tensor` either: its memory serves another operation now."""
+        if call is not None and call.work is None and call.reference is None:
+            self.ended(call, How.ABANDONED)
 
     def of_tensor(self, tensor: Any) -> Call | None:
         """The open operation that writes to `tensor`."""
@@ -250,8 +276,6 @@ class Works:
                 self._by_tensor.pop(pointer, None)
         if self.open.get(call.work_id) is call:
             self.open.pop(call.work_id, None)
-        if call.reference is not None:
-            self._just_issued.work = None
         call.work = call.reference = None
 
     def sweep(self, limit: int) -> int:
@@ -261,21 +285,45 @@ class Works:
             How many are still open and can be looked at.
         """
         left = 0
-        for call in list(itertools.islice(self.open.values(), limit)):
+        for call in self._oldest(limit):
             work = call.work
             if work is None or call.flags & _END_BY_WAIT:
                 continue
             if work.is_completed():
-                self.ended(call, How.POLL)
+                self._completed(call, work)
             else:
                 left += 1
         return left
 
+    def _oldest(self, limit: int) -> list[Call]:
+        try:
+            return list(itertools.islice(self.open.values(), limit))
+        except RuntimeError:  # the garbage collector came in between, and a dropped Work left the table
+            return []
+
+    def _completed(self, call: Call, work: Any) -> None:
+        """A poll found it complete, which it also is when its peer has died: only its future tells."""
+        error = _failure_of(work) if type(work) is Work else None
+        self.ended(call, How.POLL if error is None else How.FAILED, error)
+
     def forget_all(self) -> None:
         """Let go of everything; the operations stay open on their tapes."""
-        for table in (self.open, self._by_tensor):
+        for table in (self.open, self._by_tensor, self._just_issued):
             table.clear()
-        self._just_issued = threading.local()
+
+
+def _failure_of(work: Any) -> Exception | None:
+    """Why a completed Work of torch's own failed; `Work.exception` would warn that it is deprecated."""
+    try:
+        future = work.get_future()
+    except RuntimeError:  # this backend has none
+        return None
+    try:
+        if future.done():
+            future.value()
+    except Exception as error:
+        return error
+    return None
 
 
 def make_wait_tensor(works: Works, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:

@@ -146,9 +146,11 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
 
 def _update_default(original: Callable[..., Any], events: GroupEvents) -> Callable[..., Any]:
     @functools.wraps(original)
-    def update_default(group: ProcessGroup | None) -> None:
-        original(group)
+    def update_default(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
         with _guard.guard("default group"):
+            group = next(iter((*args, *kwargs.values())), None)
             events.default_group_set(group if isinstance(group, ProcessGroup) else None)
+        return result
 
     return update_default

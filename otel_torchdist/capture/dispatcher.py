@@ -56,7 +56,7 @@ def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[...,
         try:
             result = redispatch(keyset.remove(DISPATCH_KEY), *args)
         except BaseException as error:
-            failed(call, error)
+            failed(call, args, error)
             raise
         leave(call, result, args)
         return result

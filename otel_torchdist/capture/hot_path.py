@@ -100,7 +100,7 @@ class HotPath:
             async_op = operation.async_op
             peer = group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
             tag = args[operation.tag] & MAX_TAG if operation.tag >= 0 else 0
-            frame = group.recorder.call_sites.user_frame(_frame(2))
+            frame = group.recorder.call_sites.user_frame(_frame(1).f_back)
             key = (
                 operation.index,
                 shape,
@@ -157,9 +157,12 @@ class HotPath:
         except Exception as error:
             _guard.report("operation returned", error)
 
-    def failed(self, call: Call, error: BaseException) -> None:
+    def failed(self, call: Call, args: tuple[Any, ...], error: BaseException) -> None:
         """An operation raised inside torch: it was not issued, so its place in the sequence is free again."""
-        group = call.group
-        if not call.operation.point_to_point and call.operation.work >= 0:
+        operation, group = call.operation, call.group
+        if operation.point_to_point:
+            peer = group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
+            group.uncount_point_to_point(operation.name == "send", peer, args[operation.tag] & MAX_TAG)
+        elif operation.work >= 0:  # what returns no Work does not issue: it runs, and raises in the end
             group.sequence -= 1
         self._works.ended(call, How.FAILED, error)

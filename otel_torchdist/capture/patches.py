@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from otel_torchdist.capture.torch_api import skip_in_dynamo
+
+_ABSENT: Final = object()
 
 
 class Patches:
@@ -16,18 +18,30 @@ class Patches:
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Set `owner.name` to `make(original)`; nothing happens where this torch has no such attribute."""
+        """Set `owner.name` to `make(original)`; nothing happens where this torch has no such attribute.
+
+        Args:
+            owner: A module or a class.
+            name: The attribute.
+            make: Gets the original as it is called, without `self`.
+        """
         original = getattr(owner, name, None)
         if original is None:
             return
+        # What lies in the class, not what `getattr` makes of it: a method of pybind's would come back unbound.
+        stored = vars(owner).get(name, _ABSENT)
         replacement = make(original)
         skip_in_dynamo(replacement.__code__)
         setattr(owner, name, replacement)
-        self._undo.append((owner, name, original, replacement))
+        self._undo.append((owner, name, stored, replacement))
 
     def restore(self) -> None:
         """Put back every original, except where somebody else has replaced ours since: ours then passes through."""
         while self._undo:
-            owner, name, original, replacement = self._undo.pop()
-            if getattr(owner, name) is replacement:
-                setattr(owner, name, original)
+            owner, name, stored, replacement = self._undo.pop()
+            if vars(owner).get(name) is not replacement:
+                continue
+            if stored is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, stored)

@@ -80,6 +80,14 @@ class GroupState:
         self.point_to_point[key] += 1
         return self.point_to_point[key]
 
+    def uncount_point_to_point(self, is_send: bool, peer: int, tag: int) -> None:
+        """Take one count back: the operation was refused."""
+        self.point_to_point[(self.rank, peer, tag) if is_send else (peer, self.rank, tag)] -= 1
+
+    def has_met(self, rank: int) -> bool:
+        """Whether a collective of this group has ended that proves that `rank` had entered it."""
+        return self.synchronized and rank in self.name.ranks
+
 
 class Groups:
     """The groups of this process, found by the identity of torch's Python object."""

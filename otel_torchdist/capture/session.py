@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,8 @@ from otel_torchdist.capture.stacks import answer_stack_request
 from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import backend_and_store, default_group, known_groups
 from otel_torchdist.capture.watch import Watch
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.process_end import ProcessEnd
+from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.tape.records import TapeError
 
 _logger = logging.getLogger("otel_torchdist")
@@ -56,7 +57,8 @@ class Capture:
         self._dispatcher: Dispatcher | None = None
         self._recorder: Recorder | None = None
         self._agreement: RunIdAgreement | None = None
-        self._broken = False
+        self._end = ProcessEnd(self._at_end)
+        self._begins_tapes = False
 
     def on_tape(self, listener: Callable[[Recorder], None]) -> None:
         """Have `listener` called with every recorder whose tape has just been created."""
@@ -71,8 +73,9 @@ class Capture:
             self._patches.replace(ProcessGroup, name, getattr(self, "_make" + name))
         self._steps.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works)
-        os.register_at_fork(after_in_child=self._after_fork_in_child)
-        atexit.register(self._at_exit)
+        this = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _forget_in_child(this()))
+        self._begins_tapes = True
         if torch.distributed.is_initialized():
             default = default_group()
             self.default_group_begins(default.rank(), default.size())
@@ -82,7 +85,8 @@ class Capture:
 
     def uninstall(self) -> None:
         """Stop recording and put everything back as it was."""
-        atexit.unregister(self._at_exit)
+        self._begins_tapes = False
+        self._end.disarm()
         if self._dispatcher is not None:
             self._dispatcher.remove()
         self._dispatcher = None
@@ -96,12 +100,12 @@ class Capture:
     def default_group_begins(self, rank: int, world_size: int) -> Recorder | None:
         """Start a tape; the one before, if any, is over."""
         self._end_recorder(TapeState.FINISHED)
-        if self._broken:
+        if not self._begins_tapes:
             return None
         try:
             recorder = Recorder(self._directory(), rank, world_size, self._capacity)
         except TapeError as error:
-            self._broken = True
+            self._begins_tapes = False
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
             return None
         self._recorder = self._steps.recorder = recorder
@@ -109,6 +113,7 @@ class Capture:
         for listener in self._listeners:
             with _guard.guard("new tape"):
                 listener(recorder)
+        self._end.arm()  # after the listeners: the tape is finished before they read it for the last time
         return recorder
 
     def current_recorder(self) -> Recorder | None:
@@ -125,15 +130,21 @@ class Capture:
         if group is None:
             self._end_recorder(TapeState.FINISHED)
             return
-        if self._recorder is None:  # a default group that was made elsewhere and only registered here
+        before = self._recorder.default_group if self._recorder is not None else None
+        if before is not None and before is self._groups.find(group):
+            return
+        if self._recorder is None or before is not None:  # made elsewhere, or in place of another that still exists
             self.default_group_begins(group.rank(), group.size())
         state = self._meet(group)
         if self._recorder is None or state is None:
             return
         state.is_default = True
         self._recorder.default_group = state
-        store = backend_and_store(group)[1]
-        self._agreement = RunIdAgreement(self._recorder, store)
+        self._agree(self._recorder, backend_and_store(group)[1])
+
+    def _agree(self, recorder: Recorder, store: Any) -> None:
+        groups = self._groups
+        self._agreement = RunIdAgreement(recorder, store, lambda: any(state.has_met(0) for state in groups.states()))
 
     def _meet(self, group: ProcessGroup) -> GroupState | None:
         """A group that is first seen in an operation, or that existed before we were switched on."""
@@ -145,13 +156,15 @@ class Capture:
             recorder = self.default_group_begins(group.rank(), group.size())
             if recorder is None:
                 return None
-            self._agreement = RunIdAgreement(recorder, None)
+            self._agree(recorder, None)
         return self._groups.learn(recorder, group)
 
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
         recorder, self._recorder = self._recorder, None
+        agreement, self._agreement = self._agreement, None
         self._steps.recorder = None
-        self._agreement = None
+        if agreement is not None:
+            agreement.stop()
         if recorder is None:
             return
         self._works.sweep(SWEEP_LIMIT)
@@ -178,7 +191,12 @@ class Capture:
             members = state.coalescing if state else None
             if state is not None:
                 state.coalescing = None
-            work = original(group, *args, **kwargs)
+            try:
+                work = original(group, *args, **kwargs)
+            except BaseException as error:
+                for call in members or ():
+                    self._works.ended(call, How.FAILED, error)
+                raise
             with _guard.guard("coalescing"):
                 self._end_members(members or [], work)
             return work
@@ -200,14 +218,13 @@ class Capture:
             return
         recorder.tape.beat()
         self._works.sweep(SWEEP_LIMIT)
+        self._works.let_go_of_issued()
         answer_stack_request(recorder.tape)
-        if self._agreement is not None and any(state.synchronized for state in self._groups.states()):
-            self._agreement.synchronized()
 
     def _poll(self) -> bool:
         return self._works.sweep(SWEEP_LIMIT) > 0
 
-    def _after_fork_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         """A child is no rank until it creates a group of its own; it never writes to its parent's tape."""
         self._recorder = self._steps.recorder = self._agreement = None
         self._groups.clear()
@@ -215,10 +232,29 @@ class Capture:
         self._watch = Watch(self._beat, self._poll)
         self._works.on_async = self._watch.poll_soon
 
-    def _at_exit(self) -> None:
-        """Runs after an uncaught exception too: `sys.last_exc` (`last_value` before Python 3.12) tells."""
-        error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    def _at_end(self) -> None:
+        """Finish the tape; what other handlers still send after us is not recorded."""
+        self._begins_tapes = False
         self._watch.stop(timeout_s=1.0)
-        state = TapeState.FAILED if error is not None else TapeState.FINISHED
+        error = _uncaught_error()
         with _guard.guard("exit"):
-            self._end_recorder(state, type(error) if error is not None else None)
+            self._end_recorder(
+                TapeState.FAILED if error is not None else TapeState.FINISHED, type(error) if error is not None else None
+            )
+
+
+def _forget_in_child(capture: Capture | None) -> None:
+    if capture is not None:
+        capture.after_fork_in_child()
+
+
+def _uncaught_error() -> BaseException | None:
+    """The exception that ends this process, None when there is none.
+
+    The interpreter leaves it in `sys.last_exc` (`last_value` before Python 3.12). Under `multiprocessing` it is still
+    on its way; torch's launcher has then turned it into `sys.exit(1)`.
+    """
+    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None) or sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return error.__context__ if error.code else None
+    return error

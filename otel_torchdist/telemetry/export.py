@@ -79,7 +79,10 @@ def environment_links() -> tuple[LinkTarget, ...]:
 
 def _exporter(name: str) -> SpanExporter | None:
     try:
-        factory = cast("Callable[[], SpanExporter]", load_entry_point(_EXPORTER_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL)))
+        factory = cast(
+            "Callable[[], SpanExporter]",
+            load_entry_point(_EXPORTER_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL)),
+        )
         return factory()
     except Exception as error:
         _logger.warning(

@@ -12,7 +12,7 @@ from otel_torchdist.tape.names import OTHER, NamesReader
 from otel_torchdist.tape.records import Operation, TapeIdentity
 from otel_torchdist.telemetry.clock import WallClock
 from otel_torchdist.telemetry.ids import operation_span_id
-from otel_torchdist.telemetry.model import FinishedSpan
+from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
 
 MIN_DURATION_NS: Final = 1_000
 """Viewers show microseconds, and none of them shows a bar that has no length."""
@@ -35,31 +35,31 @@ class OperationSpans:
         self._templates: dict[tuple[int, int, int, int], dict[str, AttributeValue]] = {}
 
     def span(
-        self, operation: Operation, trace_id: int, parent_id: int, stalled: bool, open_because: str
+        self, operation: Operation, anchor: FinishedSpan, incident: tuple[LinkTarget, ...] | None, open_because: str
     ) -> FinishedSpan:
         """The span of an operation that has ended, or that was still open when its tape was over.
 
         Args:
             operation: With `completed_ns`; `how` is None when it was still open.
-            trace_id: Trace of its anchor.
-            parent_id: Its anchor.
-            stalled: Whether it was reported as stalled while it was in progress.
+            anchor: The span above it.
+            incident: Links to the incident of an operation that was reported as stalled; None for others.
             open_because: Why an operation without an end has none, as the end of a sentence.
         """
         attributes = self._attributes(operation)
-        if stalled:
+        if incident is not None:
             attributes[semconv.STALLED] = True
         start_ns = self._clock.wall_ns(operation.entered_ns)
         end_ns = start_ns + (operation.completed_ns or operation.entered_ns) - operation.entered_ns
         return FinishedSpan(
             name=str(attributes[semconv.OPERATION]),
-            trace_id=trace_id,
+            trace_id=anchor.trace_id,
             span_id=operation_span_id(self._identity.nonce, operation.number),
-            parent_id=parent_id,
+            parent_id=anchor.span_id,
             start_ns=start_ns,
             end_ns=max(end_ns, start_ns + MIN_DURATION_NS),
             attributes=attributes,
             error=_error(operation, attributes, open_because),
+            links=incident or (),
         )
 
     def _attributes(self, operation: Operation) -> dict[str, AttributeValue]:

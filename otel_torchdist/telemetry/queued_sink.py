@@ -48,11 +48,11 @@ class Destination(Protocol):
         ...
 
     def flush(self, timeout_s: float) -> bool:
-        """Hand on what the destination itself holds back; False when time ran out."""
+        """Hand on what the destination itself holds back; False when it could not. May take longer than asked."""
         ...
 
     def close(self) -> None:
-        """Stop; called once, from another thread than `send`, which must then return soon."""
+        """Stop; called once, from another thread, in which case `send` and `flush` must return soon."""
         ...
 
 
@@ -71,8 +71,11 @@ class QueuedSink:
         self._changed = threading.Condition()
         self._queue = SpanQueue(max_spans)
         self._refused = 0
-        self._in_flight = 0
         self._failures = 0
+        self._flushes_wanted = 0
+        self._flushes_done = 0
+        self._flush_deadline = 0.0
+        self._is_flushed = True
         self._pause_s = 0.0
         self._retry_at = 0.0
         self._warned_at: float | None = None
@@ -100,15 +103,15 @@ class QueuedSink:
 
     def flush(self, timeout_s: float) -> bool:
         """Export what is queued; False when time ran out or the destination does not work."""
-        deadline = time.monotonic() + timeout_s
         with self._changed:
             failures = self._failures
             self._retry_at = 0.0
+            self._flush_deadline = time.monotonic() + timeout_s
+            self._flushes_wanted += 1
+            turn = self._flushes_wanted
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_idle or self._failures > failures, timeout_s)
-            if not self._is_idle or self._failures > failures:
-                return False
-        return self._destination.flush(max(deadline - time.monotonic(), 0.0))
+            self._changed.wait_for(lambda: self._flushes_done >= turn or self._failures > failures, timeout_s)
+            return self._flushes_done >= turn and self._failures == failures and self._is_flushed
 
     def shutdown(self, timeout_s: float) -> None:
         """Flush and stop; what is left is counted as dropped."""
@@ -126,27 +129,39 @@ class QueuedSink:
             self._destination.close()
         self._thread.join(max(deadline - time.monotonic(), 0.1))
 
-    @property
-    def _is_idle(self) -> bool:
-        return not self._queue.spans and not self._in_flight
-
     def _run(self) -> None:
         with suppress_instrumentation():
-            while groups := self._next_groups():
-                self._export(groups)
+            while (groups := self._next_groups()) is not None:
+                if groups:
+                    self._export(groups)
+                else:
+                    self._flush_destination()
 
-    def _next_groups(self) -> list[SpanGroup]:
-        """Wait for something to send; nothing once the sink closes."""
+    def _next_groups(self) -> list[SpanGroup] | None:
+        """Wait for something to send; an empty list is a call to flush, None the end."""
         with self._changed:
             while not self._is_closing:
                 pause_s = self._retry_at - time.monotonic()
                 if self._queue.spans and pause_s <= 0:
                     is_probe = self._pause_s > 0
-                    groups = self._queue.take(0 if is_probe else self._destination.portion)
-                    self._in_flight = sum(len(group.spans) for group in groups)
-                    return groups
+                    return self._queue.take(0 if is_probe else self._destination.portion)
+                if not self._queue.spans and self._flushes_done < self._flushes_wanted:
+                    return []
                 self._changed.wait(pause_s if self._queue.spans else None)
-            return []
+            return None
+
+    def _flush_destination(self) -> None:
+        """In this thread, because not every destination keeps to the time it is given."""
+        with self._changed:
+            turn = self._flushes_wanted
+            timeout_s = max(self._flush_deadline - time.monotonic(), 0.0)
+        is_flushed = False
+        with _guard.guard(f"flushing {self._destination.name}"):
+            is_flushed = self._destination.flush(timeout_s)
+        with self._changed:
+            self._is_flushed = is_flushed
+            self._flushes_done = turn
+            self._changed.notify_all()
 
     def _export(self, groups: list[SpanGroup]) -> None:
         """Send groups in portions; from the first portion that fails on, the rest fails too."""
@@ -164,7 +179,6 @@ class QueuedSink:
     def _has_worked(self) -> None:
         with self._changed:
             was_down = self._pause_s > 0
-            self._in_flight = 0
             self._pause_s = self._retry_at = 0.0
             self._changed.notify_all()
         if was_down:
@@ -172,7 +186,6 @@ class QueuedSink:
 
     def _has_failed(self, error: Exception, rest: SpanGroup) -> None:
         with self._changed:
-            self._in_flight = 0
             self._failures += 1
             is_first = self._pause_s == 0
             self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)

@@ -123,6 +123,10 @@ class SegmentCutter:
         self.pass_time(at_ns)
         self._close(self._grid(at_ns), at_ns, end)
 
+    def finish(self, at_ns: int) -> None:
+        """The tape is over, at `at_ns` or when the last operation ended: nothing stays behind."""
+        self.cut(max(at_ns, *map(_end_ns, self._pending[-1:]), self._start_ns), SegmentEnd.CLOSE)
+
     def _end_step(self, at_ns: int, end: SegmentEnd, next_step: int) -> None:
         self.cut(at_ns, end)
         self._turn_to(next_step)

@@ -70,7 +70,8 @@ class RankSpans:
         self._status: TapeStatus | None = None
         self._is_settled = False
         self._anchor: _Anchor | None = None
-        self._stalled: set[int] = set()
+        self._stalled: dict[int, tuple[LinkTarget, ...]] = {}
+        self._incident_links: tuple[LinkTarget, ...] = ()
         self._is_closed = False
 
     @property
@@ -114,10 +115,14 @@ class RankSpans:
         """Export `step` whatever the sampler says: an incident began in it."""
         self._sampler.keep(step)
 
-    def end_segment(self, now_ns: int) -> LinkTarget:
+    def end_segment(self, now_ns: int, incident: LinkTarget | None = None) -> LinkTarget:
         """A stall begins: end the segment, so that the stall's markers have a parent that is there.
 
         Does not wait for the ranks to agree on their run's id: a stall in the first collective keeps them from it.
+
+        Args:
+            now_ns: Monotonic time.
+            incident: The incident's trace, to which the anchor is linked.
 
         Returns:
             The segment's anchor, which has been handed over as urgent; the last stall's when nothing ended since.
@@ -128,18 +133,24 @@ class RankSpans:
         last = self._anchor
         if last and last.end is SegmentEnd.STALL and last.step == self.step and self._cutter.is_idle:
             return last.target
+        self._incident_links = (incident,) if incident else ()
         self._cutter.cut(now_ns, SegmentEnd.STALL)
         self._hand_over()
+        self._incident_links = ()
         assert self._anchor is not None  # a segment that a stall ends is never empty and always kept
         return self._anchor.target
 
-    def stalled(self, number: int) -> LinkTarget:
+    def stalled(self, number: int, incident: LinkTarget | None = None) -> LinkTarget:
         """Note that an open operation is reported as stalled: its span will say so, and is exported in any case.
+
+        Args:
+            number: Its record.
+            incident: The incident's trace, to which the span will be linked.
 
         Returns:
             Where its span will be, if it ends in the step that runs now.
         """
-        self._stalled.add(number)
+        self._stalled[number] = (incident,) if incident else self._stalled.get(number, ())
         span_id = operation_span_id(self._identity.nonce, number)
         return LinkTarget(trace_id_of_step(self.run_id, self.step), span_id)
 
@@ -158,7 +169,7 @@ class RankSpans:
         still_open = self._tape.open_operations()
         end_ns = max([now_ns, *(operation.entered_ns for operation in still_open)])
         self._cutter.ended(dataclasses.replace(operation, completed_ns=end_ns) for operation in still_open)
-        self._cutter.cut(end_ns, SegmentEnd.CLOSE)
+        self._cutter.finish(end_ns)
         self._hand_over()
 
     def _hand_over(self) -> None:
@@ -206,6 +217,8 @@ class RankSpans:
         if groups:
             attributes[semconv.GROUP_RANKS] = groups
         links = self._links
+        if segment.end is SegmentEnd.STALL:
+            links = (*self._incident_links, *links)
         if self._anchor and self._anchor.step == segment.step:
             links = (self._anchor.target, *links)
         return FinishedSpan(
@@ -220,10 +233,9 @@ class RankSpans:
         )
 
     def _operation_span(self, operation: Operation, anchor: FinishedSpan) -> FinishedSpan:
-        is_stalled = operation.number in self._stalled
-        self._stalled.discard(operation.number)
+        incident = self._stalled.pop(operation.number, None)
         why_open = "" if operation.how else self._why_open()
-        return self._operations.span(operation, anchor.trace_id, anchor.span_id, is_stalled, why_open)
+        return self._operations.span(operation, anchor, incident, why_open)
 
     def _why_open(self) -> str:
         """What became of a process that left an operation open, as the end of a sentence."""

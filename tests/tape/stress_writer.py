@@ -1,7 +1,7 @@
 """Writes a tape from several threads as fast as it can, each field a function of one number.
 
-Arguments: directory, capacity, records, threads. Prints the tape's path, waits for a line, writes, prints how many records
-there are, and ends with its input.
+Arguments: directory, capacity, records, threads. Prints the tape's path, waits for a line, writes, prints how many
+records there are, and ends with its input.
 """
 
 import itertools

@@ -98,8 +98,10 @@ def write_something(writer: TapeWriter) -> None:
     names = [writer.names.intern(name) for name in NAMES]
 
     def begin(sequence: int) -> int:
-        fields = (1_000_000 + sequence, 7, sequence, 4096, *names[:3], 0, -1, 5, 77, RecordKind.OPERATION, 1)
-        return writer.begin(*fields)
+        group, signature, call_site, _ = names
+        return writer.begin(
+            1_000_000 + sequence, 7, sequence, 4096, group, signature, call_site, 0, -1, 5, 77, RecordKind.OPERATION, 1
+        )
 
     for sequence in range(2):  # number 1 stays open in the refuge, number 2 ends late
         number = begin(sequence)
@@ -151,7 +153,9 @@ def assert_flips_are_seen(path: Path, first: int, end: int) -> None:
     assert sound.status is not None
     for bit in range(first * 8, end * 8):
         with flipped(path, bit):
-            assert_true_or_lost(read(path), sound)
+            damaged = read(path)
+        assert_true_or_lost(damaged, sound)
+        assert damaged.lost <= sound.lost + CAPACITY, "one bit cannot cost more than a lap"
     assert read(path) == sound
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -203,8 +204,7 @@ class Following(RuleBasedStateMachine):
             fields.flags,
         )
         assert number == self._world.record()
-        entered = {name: getattr(operation, name) for name in Operation.__dataclass_fields__} | {"number": number}
-        self._world.operations[number] = Truth(Operation(**entered))
+        self._world.operations[number] = Truth(dataclasses.replace(operation, number=number))
         self._world.open.append(number)
         self._eager.poll()
         return number

@@ -121,6 +121,7 @@ def test_nothing_stays_open(memory: Path) -> None:
         own.poll()
         other.close()
         own.close()
+        assert str(rank.path) not in Path("/proc/self/maps").read_text()
         writer.close()
         writer.close()
         number = begin(writer)

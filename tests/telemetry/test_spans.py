@@ -298,12 +298,14 @@ def test_a_stall_ends_the_segment_at_once(rank: Rank) -> None:
     hanging = rank.tape.enter()
     rank.tape.pass_s(12)
     rank.poll()
-    anchor = rank.spans.end_segment(rank.tape.now_ns)
-    target = rank.spans.stalled(hanging)
+    incident = LinkTarget(77, 88)
+    anchor = rank.spans.end_segment(rank.tape.now_ns, incident)
+    target = rank.spans.stalled(hanging, incident)
     first, second = rank.sink.groups
     assert (len(first[0]), first[1], second[1]) == (1, True, False)
     assert anchor == LinkTarget(first[0][0].trace_id, first[0][0].span_id)
     assert first[0][0].attributes[semconv.STEP_SEGMENT_END] == "stall"
+    assert first[0][0].links == (incident,)
 
     assert rank.spans.end_segment(rank.tape.now_ns) == anchor, "nothing has ended since: no second anchor"
     rank.tape.pass_s(20)
@@ -313,6 +315,7 @@ def test_a_stall_ends_the_segment_at_once(rank: Rank) -> None:
     last = rank.sink.operations[-1]
     assert LinkTarget(last.trace_id, last.span_id) == target
     assert last.attributes[semconv.STALLED] is True
+    assert last.links == (incident,)
     assert last.end_ns - last.start_ns == 32 * SECOND
     assert [len(rank.sink.under(anchor)) for anchor in rank.sink.anchors] == [1, 1]
     assert rank.sink.anchors[1].links == (anchor,)

@@ -15,7 +15,7 @@ from otel_torchdist.telemetry.ids import operation_span_id
 from otel_torchdist.telemetry.sampling import StepSampler
 from otel_torchdist.telemetry.spans import RankSpans
 from tests.support.memory_sink import MemorySink
-from tests.support.rank_tape import RankTape
+from tests.support.rank_tape import SECOND, RankTape
 
 ACTIONS = st.one_of(
     st.just("enter"),
@@ -53,11 +53,12 @@ def act(tape: RankTape, spans: RankSpans, action: str, value: float) -> None:
 @given(
     st.lists(ACTIONS, max_size=60),
     st.sampled_from([(TapeState.RUNNING, 1), (TapeState.FINISHED, 1_000), (TapeState.FAILED, 7)]),
+    st.sampled_from([0, 1, 40]),
 )
 def test_every_operation_is_one_span_under_an_anchor_of_its_time(
-    actions: list[str | tuple[str, float]], ending: tuple[TapeState, int]
+    actions: list[str | tuple[str, float]], ending: tuple[TapeState, int], late_s: int
 ) -> None:
-    """Any order of operations, steps, stalls, pauses and partial polls.
+    """Any order of operations, steps, stalls, pauses and partial polls, and an end that is not exactly known.
 
     Each operation gives exactly one span, under the id known beforehand, that ends no later than its anchor. Anchors of
     a rank never overlap, and their steps come in order.
@@ -74,7 +75,7 @@ def test_every_operation_is_one_span_under_an_anchor_of_its_time(
         for _ in range(200):  # in as many polls as it takes
             batch = tape.reader.poll(limit)
             spans.consume(batch, tape.status(), tape.now_ns)
-        spans.close(tape.now_ns)
+        spans.close(tape.now_ns - late_s * SECOND)
 
         nonce = tape.reader.identity.nonce
         shown = sorted(span.span_id for span in sink.operations)

@@ -1,0 +1,74 @@
+"""`otel-torchdist agent`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from otel_torchdist.agent.foreground import Foreground, wait_for_job
+from otel_torchdist.agent.process import Agent, AgentError
+from otel_torchdist.agent.stop_signals import StopSignals
+from otel_torchdist.cli.failing import fail
+from otel_torchdist.config import Config
+from otel_torchdist.tape.directory import base_directory
+from otel_torchdist.tape.records import TapeError
+from otel_torchdist.telemetry.outputs import outputs_from_environment
+
+_LINE: Final = "%(asctime)s %(message)s"
+
+
+def agent(
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            resolve_path=True,
+            help="The job directory, live or of a run that is over. "
+            "Without it: the one of this user's in which a rank began last.",
+        ),
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first rank.")] = 60.0,
+    keep: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Seconds to stay at most after the last rank has ended: for ranks that failed and may be started "
+            "again, and for a last scrape by whoever has scraped before.",
+        ),
+    ] = 60.0,
+) -> None:
+    """Read the tapes of a job on this node: export spans, serve /metrics, look for stalls.
+
+    Its ranks run with OTEL_PYTHON_TORCHDIST_ENABLED=true and OTEL_PYTHON_TORCHDIST_READER=agent, so that they only
+    write. Everything else is set by the same OTEL_* variables as in a training process.
+    """
+    logging.basicConfig(stream=sys.stdout, format=_LINE, datefmt="%H:%M:%S")
+    logging.getLogger("otel_torchdist").setLevel(logging.INFO)
+    config = Config.from_environment()
+    with StopSignals() as stop:
+        directory = _find(config, run_dir, wait, stop)
+        if directory is None:
+            return
+        try:
+            reader = Agent(directory, config, outputs_from_environment)
+        except AgentError as error:
+            fail(str(error))
+        Foreground(reader, keep).run(stop)
+
+
+def _find(config: Config, run_dir: Path | None, timeout_s: float, stop: StopSignals) -> Path | None:
+    """The job directory; None when a signal ended the wait."""
+    try:
+        base = base_directory(config.tape_dir, config.tape_on_disk)
+    except TapeError as error:
+        fail(str(error))
+    found = wait_for_job(base, run_dir, timeout_s, stop)
+    if found is None and stop.received is None:
+        where = f"{run_dir}: no tape" if run_dir else f"{base}: no job with a live rank"
+        fail(f"{where} within {timeout_s:g} s")
+    return found

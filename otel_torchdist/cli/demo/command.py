@@ -1,0 +1,145 @@
+"""`otel-torchdist demo`: its options, and how it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from otel_torchdist.agent.process import AgentError
+from otel_torchdist.agent.stop_signals import StopSignals
+from otel_torchdist.cli.demo.closing import closing_words
+from otel_torchdist.cli.demo.job import missing_packages
+from otel_torchdist.cli.demo.live_view import LiveView
+from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Protocol
+from otel_torchdist.cli.demo.performance import Performance
+from otel_torchdist.cli.demo.plain_view import PlainView
+from otel_torchdist.cli.demo.scratch import scratch
+from otel_torchdist.cli.demo.view import View
+from otel_torchdist.cli.failing import fail
+from otel_torchdist.config import Config
+from otel_torchdist.tape.directory import base_directory
+from otel_torchdist.tape.records import TapeError
+
+
+def demo(
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Send the spans there too, to a Jaeger or a Collector.")
+    ] = None,
+    protocol: Annotated[
+        Protocol | None, typer.Option(help="How; without it HTTP on port 4318, and gRPC on every other.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(dir_okay=False, help="File for the spans, as OTLP JSON lines; overwritten.")
+    ] = Path("torchdist-demo.jsonl"),
+    ranks: Annotated[int, typer.Option(min=2, help="Ranks that train.")] = 4,
+    steps: Annotated[int, typer.Option(min=30, help="Training steps of each rank.")] = 240,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the training, and of the step at which a rank is held up.")
+    ] = None,
+    block_seconds: Annotated[float, typer.Option(min=0, help="How long that rank's storage blocks.")] = 20.0,
+    threshold: Annotated[
+        float, typer.Option(min=0.1, help="Age in seconds at which an open operation counts as stalled.")
+    ] = 5.0,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a live table.")] = False,
+) -> None:
+    """Train on real images with four ranks, one of which is held up, and see who it is and where.
+
+    DistributedDataParallel on scikit-learn's digits, under torchrun. The training script knows nothing of
+    OpenTelemetry: an environment variable switches it on. At a random step in the middle, one rank's storage does not
+    answer for a while.
+    """
+    options = DemoOptions(
+        ranks=ranks,
+        steps=steps,
+        seed=secrets.randbelow(10_000) if seed is None else seed,
+        threshold_s=threshold,
+        block_s=block_seconds,
+        output=output,
+        endpoint=otlp_endpoint,
+        protocol=protocol,
+        plain=plain,
+    )
+    _check(options)
+    console = Console(highlight=False)
+    with StopSignals() as stop:
+        try:
+            _perform(options, console, stop)
+        except (TapeError, AgentError) as error:
+            fail(str(error))
+        except OSError:
+            if stop.received is None:
+                raise
+        if stop.received is not None:
+            raise typer.Exit(128 + stop.received)
+
+
+def _check(options: DemoOptions) -> None:
+    """End with a sentence when the demo cannot work.
+
+    Raises:
+        typer.BadParameter: An option is why.
+    """
+    missing = missing_packages()
+    if missing:
+        fail(f"the demo needs {' and '.join(missing)}: pip install 'otel-torchdist[demo]'")
+    needed_s = options.threshold_s + VERDICT_WITHIN_S
+    if options.block_s <= needed_s:
+        raise typer.BadParameter(
+            f"{options.block_s:g} s are too short: with a threshold of {options.threshold_s:g} s it must be more than "
+            f"{needed_s:g} s, or the stall may be over before it is named.",
+            param_hint="--block-seconds",
+        )
+    try:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_bytes(b"")
+    except OSError as error:
+        raise typer.BadParameter(f"{options.output}: {error.strerror}", param_hint="--output") from error
+
+
+def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
+    logging.getLogger("otel_torchdist").setLevel(logging.INFO)
+    config = dataclasses.replace(Config.from_environment(), stall_timeout=options.threshold_s)
+    base = base_directory(config.tape_dir, config.tape_on_disk)
+    with scratch(base) as places, _view(options, console) as view:
+        view.say(
+            f"Training on scikit-learn's digits: {options.ranks} ranks, gloo, DistributedDataParallel, "
+            f"{options.steps} steps, seed {options.seed}."
+        )
+        view.say(
+            f"Somewhere in the middle, rank {options.slow_rank} will be held up for {options.block_s:g} s. "
+            f"An operation that is open for {options.threshold_s:g} s counts as stalled."
+        )
+        performance = Performance(options, config, view, stop)
+        performance.run(places)
+    if stop.received is None:
+        _conclude(performance, console)
+    else:
+        console.print(f"Stopped by {stop.received.name}: no process of the training is left.")
+
+
+def _view(options: DemoOptions, console: Console) -> View:
+    is_live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("NO_COLOR")
+    return LiveView(console) if is_live and not options.plain else PlainView(console)
+
+
+def _conclude(performance: Performance, console: Console) -> None:
+    if performance.exit_code != 0:
+        _fail(performance, f"the training failed: torchrun ended with exit code {performance.exit_code}")
+    console.print()
+    for line in closing_words(performance.findings, performance.training, performance.dropped):
+        console.print(line, markup=False, soft_wrap=True)
+    if not performance.findings.is_in_time:
+        _fail(performance, "the rank that was held up was not named in time")
+
+
+def _fail(performance: Performance, message: str) -> NoReturn:
+    if performance.errors:
+        typer.echo(performance.errors, err=True)
+    fail(message)

@@ -1,0 +1,88 @@
+"""A child process with all its descendants, none of which outlives us."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_GRACE_S: Final = 3.0
+_POLL_S: Final = 0.02
+
+
+class ProcessTree:
+    """A command in a session of its own, so that the terminal's Ctrl-C is ours to handle.
+
+    torchrun starts each rank in a session of its own too: there is no group to kill. But this process is the reaper
+    of all its descendants: one whose parent dies becomes our child, wherever it is.
+
+    Attributes:
+        output: The read end of the command's stdout, non-blocking.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], stderr: Path) -> None:
+        """Start it; what it writes to stderr goes to a file."""
+        self._others = _children()
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        with stderr.open("wb") as log:
+            self._root = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert self._root.stdout is not None
+        self.output = self._root.stdout.fileno()
+        os.set_blocking(self.output, False)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The command's exit code; None while it runs."""
+        return self._root.poll()
+
+    def stop(self) -> None:
+        """End all of it: in good order within three seconds, by force after that."""
+        if self._root.poll() is None:
+            self._root.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._root.wait(_GRACE_S)
+        self._kill_all()
+        if self._root.stdout is not None:
+            self._root.stdout.close()
+
+    def _kill_all(self) -> None:
+        """Kill what is left; the children of whoever is killed are ours then, and their turn comes next."""
+        deadline = time.monotonic() + _GRACE_S
+        while (left := _children() - self._others) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in left - {self._root.pid}:  # Popen waits for its own
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            self._root.poll()
+            time.sleep(_POLL_S)
+
+
+def _children() -> frozenset[int]:
+    """Processes whose parent we are."""
+    ours = str(os.getpid())
+    return frozenset(int(name) for name in os.listdir("/proc") if name.isdecimal() and _parent_of(name) == ours)
+
+
+def _parent_of(pid: str) -> str:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    # The program's name stands in parentheses and may hold some itself.
+    return stat[stat.rindex(")") + 2 :].split()[1]

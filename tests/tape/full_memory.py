@@ -1,0 +1,88 @@
+"""Runs in a mount namespace of its own: mounts one MiB of tmpfs on a directory, and fills it. Argument: the directory.
+
+Prints a JSON object with what happened.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from otel_torchdist.tape.directory import base_directory, clean_up, job_directories, job_directory
+from otel_torchdist.tape.names import OTHER, NamesReader
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError
+from tests.tape.tapes import begin, new_writer, open_descriptors
+
+
+def fill(path: Path) -> None:
+    """Take all the space that is left."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError:
+            return
+
+
+def too_large(base: Path) -> dict[str, object]:
+    """A tape for which there is no room."""
+    before = open_descriptors()
+    free = os.statvfs(base).f_bavail
+    error = ""
+    try:
+        new_writer(job_directory(base, "job-0000000000000001"), 16_384)
+    except TapeError as refusal:
+        error = str(refusal)
+    left = [path.name for path in base.rglob("*") if path.is_file()]
+    opened = sorted(open_descriptors() - before)
+    return {"error": error, "left": left, "opened": opened, "taken": free - os.statvfs(base).f_bavail}
+
+
+def names_without_room(base: Path) -> dict[str, object]:
+    """A tape whose dictionary meets the end of the space, and gets room again."""
+    writer = new_writer(job_directory(base, "job-0000000000000002"))
+    reader = TapeReader.of_writer(writer)
+    fill(base / "filler")
+    ids = [writer.names.intern(f"name {n} " + "x" * 400) for n in range(40)]
+    for _ in range(100):
+        writer.complete(begin(writer), 1_000, 1_001, 3)
+    ended = len(reader.poll().ended)
+    (base / "filler").unlink()
+    ids += [writer.names.intern(f"name {n} " + "x" * 400) for n in range(40, 60)]
+    known = NamesReader(writer.path.with_suffix(".names"))
+    read = [known.text(identity) for identity in ids]
+    writer.close()
+    return {
+        "others": ids.count(OTHER),
+        "dropped": writer.names.dropped,
+        "wrong": sum(text != f"name {n} " + "x" * 400 for n, text in enumerate(read) if ids[n] != OTHER),
+        "corrupt": known.corrupt_lines,
+        "after": sum(identity != OTHER for identity in ids[40:]),
+        "ended": ended,
+    }
+
+
+def leftovers(base: Path) -> dict[str, object]:
+    """Leftovers take a quarter of the file system at most, though the user allows more."""
+    for number in range(3, 9):
+        directory = job_directory(base, f"job-{number:016x}")
+        (directory / f"{number:016x}.tape").write_bytes(b"x" * (100 << 10))
+        os.utime(directory / f"{number:016x}.tape", (number, number))
+    clean_up(base, 100, 1 << 30)
+    return {"jobs": [path.name[-1] for path in job_directories(base)]}
+
+
+def main() -> None:
+    """Mount, fill, report."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", sys.argv[1]], check=True)
+    base = base_directory(Path(sys.argv[1]), on_disk=False)
+    report = {"too_large": too_large(base), "names": names_without_room(base)}
+    clean_up(base, 0, 0)
+    report["leftovers"] = leftovers(base)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
