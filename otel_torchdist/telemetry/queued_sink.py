@@ -17,6 +17,7 @@ from otel_torchdist.telemetry.span_queue import SpanGroup, SpanQueue
 MAX_QUEUED_SPANS: Final = 32_768
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
+DEAD_SHUTDOWN_S: Final = 1.0
 MAX_ATTEMPTS: Final = 10
 """After so many failures stall evidence is given up too: it may be what the other side refuses."""
 WARNING_INTERVAL_S: Final = 3600.0
@@ -119,6 +120,8 @@ class QueuedSink:
             if self._has_shut_down:
                 return
             self._has_shut_down = True
+            if self._pause_s > 0:  # nobody's process should end late for an endpoint that is known to be dead
+                timeout_s = min(timeout_s, DEAD_SHUTDOWN_S)
         deadline = time.monotonic() + timeout_s
         self.flush(timeout_s)
         with self._changed:
