@@ -7,10 +7,10 @@ import logging
 from typing import Final
 
 from otel_torchdist.agent.reader import Reader
+from otel_torchdist.stall.sentence import name_ranks
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError, TapeIdentity
-from otel_torchdist.telemetry.rank_ranges import compress_ranks
 from otel_torchdist.telemetry.run_label import run_label
 
 _logger = logging.getLogger("otel_torchdist")
@@ -80,10 +80,10 @@ class LifeLog:
             if life not in (before, Life.RUNNING):
                 ended.setdefault((life, failure), []).append(tape.identity.rank)
             self._lives[tape.identity.nonce] = life
-        if found:
-            _log_found(found)
+        _log_found(found)
         for (life, failure), ranks in ended.items():
-            _logger.info("%s %s%s", _ranks(ranks), _FATES[life][len(ranks) > 1], f" with {failure}" if failure else "")
+            fate = _FATES[life][len(set(ranks)) > 1]
+            _logger.info("%s %s%s", name_ranks(sorted(set(ranks))), fate, f" with {failure}" if failure else "")
 
     def _remember(self, identity: TapeIdentity) -> None:
         newest = self._newest.get(identity.rank, identity)
@@ -101,12 +101,10 @@ def run_of(tape: TapeReader) -> int:
 
 
 def _log_found(tapes: list[TapeReader]) -> None:
-    identities = [tape.identity for tape in tapes]
-    runs = sorted({run_label(run_of(tape)) for tape in tapes} - {""})
-    run = f", run {' '.join(runs)}" if runs else ""
-    ranks = _ranks([identity.rank for identity in identities])
-    _logger.info("found %s of %d on %s%s", ranks, identities[0].world_size, identities[0].host, run)
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {compress_ranks(ranks)}"
+    runs: dict[tuple[str, int, str], set[int]] = {}
+    for tape in tapes:
+        identity = tape.identity
+        runs.setdefault((run_label(run_of(tape)), identity.world_size, identity.host), set()).add(identity.rank)
+    for (run, world_size, host), ranks in runs.items():
+        of_run = f" in run {run}" if run else ""
+        _logger.info("found %s of %d%s on %s", name_ranks(sorted(ranks)), world_size, of_run, host)

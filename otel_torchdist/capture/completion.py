@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 SWEPT_PER_CALL: Final = 4
 """Open operations that a new call looks at, so that ends are known finer than the poll where traffic is dense."""
 MAX_MAPPED_TENSORS: Final = 64
-MAX_POINTERS: Final = 8192
+MAX_DROPPED: Final = 32
+"""Operations whose Work was dropped and for which `wait_tensor` may still be called; the tape keeps 64 open ones."""
 ISSUED_NS: Final = 1_000_000_000
 """How long a Work that must not be held is held at most: until its caller surely has it."""
 
@@ -110,6 +111,7 @@ class Works:
         self.open: dict[int, Call] = {}
         self._by_tensor: dict[int, Call] = {}
         self._just_issued: dict[int, Call] = {}
+        self._dropped: dict[Call, None] = {}
         self._patched_types: set[type] = set()
         self._patch_wait(Work)
 
@@ -184,7 +186,7 @@ class Works:
 
     def _hold_shortly(self, call: Call, work: Any) -> None:
         """Hold a Work only until this thread's next such call, so that the caller gets this very object."""
-        call.reference = weakref.ref(work, lambda _: self._dropped(call))
+        call.reference = weakref.ref(work, lambda _: self._work_dropped(call))
         thread = threading.get_ident()
         before = self._just_issued.get(thread)
         self._just_issued[thread] = call
@@ -198,7 +200,7 @@ class Works:
             if call.entered_ns < long_ago:
                 call.work = None
 
-    def _dropped(self, call: Call) -> None:
+    def _work_dropped(self, call: Call) -> None:
         """Nobody can wait for its Work any more. But c10d may have its own for `wait_tensor`, which we would see."""
         if not call.pointers:
             self.ended(call, How.ABANDONED)
@@ -206,6 +208,9 @@ class Works:
         call.reference = None
         if self.open.get(call.work_id) is call:
             self.open.pop(call.work_id, None)
+        self._dropped[call] = None
+        if len(self._dropped) > MAX_DROPPED:
+            self.ended(next(iter(self._dropped)), How.ABANDONED)
 
     def _map_tensors(self, call: Call, output: Any) -> None:
         """c10d's first argument is what it writes to; `wait_tensor` names an operation by that memory."""
@@ -215,16 +220,10 @@ class Works:
         dense = (tensor for tensor in outputs[:MAX_MAPPED_TENSORS] if tensor.layout is _STRIDED)
         call.pointers = [pointer for tensor in dense if (pointer := tensor.data_ptr())]
         for pointer in call.pointers:
-            self._forget_dropped(self._by_tensor.get(pointer))
+            before = self._by_tensor.get(pointer)
+            if before in self._dropped:  # its memory serves another operation now: nobody will wait
+                self.ended(before, How.ABANDONED)
             self._by_tensor[pointer] = call
-        if len(self._by_tensor) > MAX_POINTERS:
-            oldest = next(iter(self._by_tensor))
-            self._forget_dropped(self._by_tensor.pop(oldest))
-
-    def _forget_dropped(self, call: Call | None) -> None:
-        """Nobody will call `wait_tensor` either: its memory serves another operation now."""
-        if call is not None and call.work is None and call.reference is None:
-            self.ended(call, How.ABANDONED)
 
     def of_tensor(self, tensor: Any) -> Call | None:
         """The open operation that writes to `tensor`."""
@@ -274,6 +273,7 @@ class Works:
         for pointer in call.pointers or ():
             if self._by_tensor.get(pointer) is call:
                 self._by_tensor.pop(pointer, None)
+        self._dropped.pop(call, None)
         if self.open.get(call.work_id) is call:
             self.open.pop(call.work_id, None)
         call.work = call.reference = None
@@ -308,7 +308,7 @@ class Works:
 
     def forget_all(self) -> None:
         """Let go of everything; the operations stay open on their tapes."""
-        for table in (self.open, self._by_tensor, self._just_issued):
+        for table in (self.open, self._by_tensor, self._just_issued, self._dropped):
             table.clear()
 
 

@@ -22,6 +22,8 @@ _FRIENDLY: Final[dict[str, str]] = {
 }
 """c10d's schema names, underscores stripped, to the names that `torch.distributed` gives its functions."""
 
+BARRIERS: Final = frozenset({"barrier", "monitored_barrier"})
+"""Their tensor is torch's own and says nothing."""
 _NOT_SYNCHRONIZING: Final = frozenset({"broadcast", "scatter", "reduce", "gather", "send", "recv"})
 _INPUTS: Final = ("input_tensor", "input_tensors", "input", "inputs", "input_list", "tensors", "tensor")
 
@@ -119,7 +121,7 @@ def _described(positions: dict[str, int], types: list[str]) -> int | None:
 
 
 def _contribution(name: str) -> Contribution:
-    if name in ("recv", "barrier", "monitored_barrier"):
+    if name == "recv" or name in BARRIERS:
         return Contribution.NOTHING
     if name == "broadcast":
         return Contribution.ROOT_ONLY

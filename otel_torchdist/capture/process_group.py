@@ -118,8 +118,8 @@ class Groups:
         """
         members = ranks if ranks is not None else member_ranks(group)
         name = GroupName(
-            name=group.group_name,
-            description="" if group.group_desc == "undefined" else group.group_desc,
+            name=_text_of(group, "group_name"),
+            description=_text_of(group, "group_desc").replace("undefined", ""),
             ranks=members,
             nth=recorder.count_group(members) if nth is None else nth,
             backend=_configured_backend(group),
@@ -151,6 +151,13 @@ def member_ranks(group: ProcessGroup) -> tuple[int, ...]:
     if by_global is None:
         return tuple(range(group.size()))
     return tuple(sorted(by_global, key=by_global.__getitem__))
+
+
+def _text_of(group: ProcessGroup, attribute: str) -> str:
+    try:
+        return str(getattr(group, attribute))
+    except RuntimeError:  # it has no backend yet, so torch has not named it
+        return ""
 
 
 def backend_name(group: ProcessGroup, device: str) -> str:

@@ -7,6 +7,7 @@ the new one. Then it is read again.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -50,8 +51,9 @@ class RunIdAgreement:
             os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), identity.world_size, next(_attempts)
         )
         self._store = store
+        self._stopping = threading.Event()
         self._settling = threading.Lock()
-        self._over = threading.Event()
+        self._is_settled = False
         own_id = secrets.randbits(128)
         agree = self._set if identity.rank == 0 else self._find
         self._thread = threading.Thread(target=agree, args=(own_id,), name="otel-torchdist-run-id", daemon=True)
@@ -61,10 +63,9 @@ class RunIdAgreement:
             self._settle(own_id, RunIdState.UNAGREED)
 
     def stop(self) -> None:
-        """Give up. A thread that is inside torch when the interpreter ends would abort the process."""
-        self._over.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(STOP_S)
+        """Look a last time. A thread that is inside torch when the interpreter ends would abort the process."""
+        self._stopping.set()
+        self._thread.join(STOP_S)
 
     def _set(self, run_id: int) -> None:
         try:
@@ -77,31 +78,41 @@ class RunIdAgreement:
 
     def _find(self, own_id: int) -> None:
         try:
-            self._look(self._store.clone())
+            store = self._store.clone()
+            found = self._look_until_found(store)
         except (RuntimeError, AttributeError, TypeError, ValueError):
             # It cannot be cloned, it is gone, or somebody else's value lies there.
             self._settle(own_id, RunIdState.UNAGREED)
+            return
+        # Later the store may go before us, for its host ends when it likes: what was found is then as good as it gets.
+        with contextlib.suppress(RuntimeError, ValueError):
+            if found and self._wait_until_sure() and (run_id := self._read(store)):
+                self._settle(run_id, RunIdState.AGREED)
 
-    def _look(self, store: Any) -> None:
-        began = time.monotonic()
-        pause = FIRST_LOOK_S
-        found = False
-        while not self._over.is_set():
-            # Asked before the store is read: what is read afterwards is new.
-            is_sure = self._has_met_rank_0() or time.monotonic() - began > SURE_AFTER_S
-            # `get` on a missing key blocks until the store's own timeout.
-            if (is_sure or not found) and store.check([self._key]):
-                run_id = int(store.get(self._key), 16)
-                if is_sure:
-                    self._settle(run_id, RunIdState.AGREED)
-                    return
-                self._tape.set_run_id(run_id, RunIdState.PROVISIONAL)
-                found = True
-            self._over.wait(pause)
+    def _look_until_found(self, store: Any) -> bool:
+        pause, is_last_look = FIRST_LOOK_S, False
+        while not (run_id := self._read(store)):
+            if is_last_look:
+                return False
+            is_last_look = self._stopping.wait(pause)
             pause = min(pause * 1.5, LONGEST_LOOK_S)
+        self._tape.set_run_id(run_id, RunIdState.PROVISIONAL)
+        return True
+
+    def _wait_until_sure(self) -> bool:
+        """Wait until what the store has is of this attempt; False when we are stopped before."""
+        deadline = time.monotonic() + SURE_AFTER_S
+        while not self._has_met_rank_0() and time.monotonic() < deadline:
+            if self._stopping.wait(LONGEST_LOOK_S / 4):
+                return self._has_met_rank_0()
+        return True
+
+    def _read(self, store: Any) -> int:
+        """What rank 0 has set, 0 if nothing; `get` alone would block until the store's own timeout."""
+        return int(store.get(self._key), 16) if store.check([self._key]) else 0
 
     def _settle(self, run_id: int, state: RunIdState) -> None:
         with self._settling:
-            if not self._over.is_set():
-                self._over.set()
+            if not self._is_settled:
+                self._is_settled = True
                 self._tape.set_run_id(run_id, state)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from otel_torchdist.capture.operations import Contribution, OperationSchema
+from otel_torchdist.capture.operations import BARRIERS, Contribution, OperationSchema
 from otel_torchdist.capture.torch_api import LIST, REDUCE_OPS
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.records import SignatureName
@@ -100,7 +100,7 @@ class Signatures:
 
 
 def _name(operation: OperationSchema, tensors: list[torch.Tensor], reduce_op: int, device: str) -> SignatureName:
-    described = tensors[:MAX_DESCRIBED]
+    described = [] if operation.name in BARRIERS else tensors[:MAX_DESCRIBED]
     dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in described)
     return SignatureName(
         operation=operation.name,
@@ -108,7 +108,7 @@ def _name(operation: OperationSchema, tensors: list[torch.Tensor], reduce_op: in
         shapes=tuple(tuple(int(size) for size in tensor.shape) for tensor in described),
         dtypes=dtypes[:1] if len(set(dtypes)) == 1 else dtypes,
         device=device,
-        tensors=len(tensors),
+        tensors=len(tensors) if described else 0,
     )
 
 

@@ -14,6 +14,7 @@ app = typer.Typer(
     help="OpenTelemetry for torch.distributed: which rank holds the job up, since when, and where in its code.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
 )
 app.command()(agent)
 app.command()(demo)

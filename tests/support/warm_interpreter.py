@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 IMPORTED = (
+    "torch._dynamo",
     "torch.distributed.device_mesh",
     "torch.nn.parallel",
     "torch.optim",

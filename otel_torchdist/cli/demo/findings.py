@@ -22,7 +22,8 @@ class Findings:
         view: Where it is told.
         scrape: Gives the lines of `/metrics` that a stall of an operation changes.
         verdict: On the stall that is on; None while there is none.
-        named_after_s: Seconds from the first wait to the verdict that names the rank whose storage blocks.
+        named_after_s: Seconds from the first wait to the verdict that names the rank whose storage blocks; the last
+            such verdict, for on a busy machine it may be late at the start too.
         trace_id: Trace of that stall's incident.
         metrics: What `/metrics` said then.
     """
@@ -55,7 +56,7 @@ class Findings:
             self.view.say(f"still: {alarm(event).text}")
             return
         self.view.sound(alarm(event))
-        if self.named_after_s is None and self._names_the_slow_rank(event.verdict):
+        if self._names_the_slow_rank(event.verdict):
             self.named_after_s = (time.monotonic_ns() - event.verdict.since_ns) / 1e9
             self.trace_id = event.incident.trace_id
             self.metrics = self.scrape(event.verdict.operation)

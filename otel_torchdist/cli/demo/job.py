@@ -74,6 +74,8 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment that switches the ranks on: they write tapes, and the demo reads them."""
     kept = {name: value for name, value in environ.items() if name not in _SWITCHES_OFF}
     return {
+        # All ranks are here, and gloo would ask what address this host's name has.
+        "GLOO_SOCKET_IFNAME": "lo",
         **kept,
         env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
         env.OTEL_PYTHON_TORCHDIST_READER: ReaderHome.AGENT.value,

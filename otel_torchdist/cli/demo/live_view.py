@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,6 +13,8 @@ from rich.text import Text
 
 from otel_torchdist.cli.demo.view import Alarm, Picture, View
 from otel_torchdist.cli.rank_table import rank_table
+
+_STARTING: Final = "torch and scikit-learn are being loaded"
 
 
 class LiveView(View):
@@ -60,7 +63,7 @@ class LiveView(View):
         """See `View`."""
         self._progress.update(self._task, total=picture.steps, completed=picture.step)
         parts: list[RenderableType] = [rank_table(picture.rows), self._progress.get_renderable()]
-        parts.append(Text(f"training: {picture.training}" if picture.training else "", style="dim"))
+        parts.append(Text(f"training: {picture.training or _STARTING}", style="dim"))
         self._live.update(Group(*parts), refresh=True)
 
     def _print(self, what: RenderableType) -> None:

@@ -63,6 +63,9 @@ def operation(
     }
 
 
+BARRIER = {**operation("barrier", size=0), "shapes": [], "dtypes": []}
+
+
 def main() -> None:
     """Issue them all."""
     warnings.simplefilter("ignore", FutureWarning)
@@ -117,9 +120,9 @@ def collectives(issue: Issuer) -> None:
     received = torch.empty(2 * n)
     issue(lambda: dist.all_to_all_single(received, flat), expected)
     issue(lambda: dist.all_to_all_single(received, flat, async_op=True), expected, waits=True)
-    issue(lambda: dist.barrier(), operation("barrier", size=0))
-    issue(lambda: dist.barrier(async_op=True), operation("barrier", size=0), waits=True)
-    issue(lambda: dist.monitored_barrier(), operation("monitored_barrier", size=0))
+    issue(lambda: dist.barrier(), BARRIER)
+    issue(lambda: dist.barrier(async_op=True), BARRIER, waits=True)
+    issue(lambda: dist.monitored_barrier(), {**BARRIER, "name": "monitored_barrier"})
 
 
 def rooted(issue: Issuer) -> None:
@@ -242,7 +245,7 @@ def of_two(issue: Issuer) -> None:
     issue(lambda: dist.all_reduce(four, group=pair), operation("all_reduce", [4], size=16, reduce_op="sum"))
     expected = operation("broadcast", [4], size=16 if rank() == 2 else 0, peer=2)
     issue(lambda: dist.broadcast(four, src=2, group=pair), expected)
-    issue(lambda: dist.barrier(group=pair), operation("barrier", size=0))
+    issue(lambda: dist.barrier(group=pair), BARRIER)
 
 
 if __name__ == "__main__":

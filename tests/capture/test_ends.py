@@ -1,0 +1,123 @@
+"""How the end of an operation becomes known, on gloo: the earliest of its wait, `wait_tensor` and the poll."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_torchdist.tape.layout import Flag
+from tests.capture.conftest import Job, Jobs
+from tests.support.recorded import Recorded
+
+
+@pytest.fixture(scope="module")
+def job(jobs: Jobs) -> Job:
+    """Two ranks that end operations in every way."""
+    return jobs.run("ends", 2)
+
+
+def of_length(job: Job, length: int) -> list[Recorded]:
+    """The operations whose tensor has this length: the case's mark; of both ranks."""
+    return [one for tape in job.tapes for one in tape.operations if one.signature.shapes[:1] == ((length,),)]
+
+
+def hows(job: Job, length: int) -> list[str]:
+    """How those operations ended."""
+    return [operation.how for operation in of_length(job, length)]
+
+
+def test_posted_and_never_waited_for(job: Job) -> None:
+    """A receive that nobody waits for stays open and says that this is no evidence of anything."""
+    for operation in of_length(job, 11):
+        assert operation.how == "open"
+        assert Flag.END_BY_WAIT in operation.raw.flags
+        assert not operation.raw.is_blocking
+
+
+def test_dropped(job: Job) -> None:
+    """A receive whose Work is dropped is abandoned, and the next one is not taken for it."""
+    assert hows(job, 12) == ["ABANDONED"] * 2
+    assert hows(job, 15) == hows(job, 16) == ["WAIT"] * 4
+
+
+@pytest.mark.parametrize("length", [13, 14, 27, 41])
+def test_polled(job: Job, length: int) -> None:
+    """Without a wait the poll finds the end: Work kept, Work dropped, Work only in C++, called without a Python frame."""
+    operations = of_length(job, length)
+    assert [operation.how for operation in operations] == ["POLL"] * 2
+    for operation in operations:
+        took_ns = (operation.raw.completed_ns or 0) - operation.raw.entered_ns
+        assert took_ns < 5e9
+
+
+def test_waited_for_twice(job: Job) -> None:
+    """A second wait changes nothing."""
+    assert set(hows(job, 17)) <= {"WAIT", "POLL"}
+
+
+def test_functional(job: Job) -> None:
+    """`wait_tensor` ends a functional collective; gloo's reduce_scatter, which no poll can see, by nothing else."""
+    assert hows(job, 22) == hows(job, 24) == ["WAIT"] * 2
+    for operation in of_length(job, 22):
+        assert operation.raw.wait_entered_ns is not None
+    assert set(hows(job, 25) + hows(job, 26)) <= {"WAIT", "POLL"}
+
+
+def test_no_python_frame(job: Job) -> None:
+    """A call from a thread without a Python frame is recorded, without a call site."""
+    assert [(one.function, one.line, one.group.description) for one in of_length(job, 41)] == [
+        ("", 0, "default_pg")
+    ] * 2
+
+
+def test_label(job: Job) -> None:
+    """The label of `record_comm` is on the operation and on no other."""
+    labelled = of_length(job, 42)
+    if not labelled:
+        pytest.skip("this torch has no record_comm")
+    assert {operation.label for operation in labelled} == {"FSDP::all_gather (layer1)"}
+    assert sum(bool(operation.label) for tape in job.tapes for operation in tape.operations) == 2
+
+
+def test_reduce_op_of_one_line(job: Job) -> None:
+    """A line whose reduce op changes from call to call is recorded with the right one each time."""
+    assert [operation.signature.reduce_op for operation in of_length(job, 43)] == ["sum", "max", "min"] * 16
+
+
+def test_refused_by_torch(job: Job) -> None:
+    """The user's exception is as without us but for one frame; the record says failed, and its place is free again."""
+    for done, tape in zip(job.ranks, job.tapes, strict=True):
+        without_us, with_us = done.lines()[:2]
+        *plain, plain_frames = without_us["without_us"][:3]
+        assert (with_us["with_us"][:2], plain_frames) == (plain, [])
+        assert with_us["with_us"][3:5] == without_us["without_us"][3:5]
+        assert with_us["with_us"][2] == with_us["with_us"][5] == ["kernel"]
+        failed = [(one.name, one.raw.sequence, one.failure) for one in tape.operations if one.how == "FAILED"]
+        assert failed[:3] == [("all_gather", 2, plain[0]), *[("recv", 1, "RuntimeError")] * 2]
+        barriers = [one.raw.sequence for one in tape.named("barrier") if one.group.description]
+        assert barriers[:2] == [1, 2]
+
+
+def test_wait_that_gives_up(job: Job) -> None:
+    """A wait that times out leaves a failed operation that had been issued, and one frame of ours in the traceback."""
+    raised = [line["too_late"] for done in job.ranks for line in done.lines() if "too_late" in line]
+    assert raised == [["RuntimeError", "Operation timed out!", ["wait"]], None]
+    [failed] = of_length(job, 51)
+    assert (failed.how, failed.failure, failed.raw.sequence) == ("FAILED", "RuntimeError", 2)
+    assert failed.raw.returned_ns is not None
+    assert failed.raw.wait_entered_ns is not None
+
+
+def test_tensors_are_freed(jobs: Jobs) -> None:
+    """Nothing of ours holds a tensor once its operation was waited for, whatever our own thread does."""
+    for rank, done in enumerate(jobs.run("freed", 2).ranks):
+        ways = ["isend", "irecv"] if rank == 0 else ["irecv", "isend"]
+        collectives = ["all_reduce", "all_reduce, asynchronous", "reduce_scatter"]
+        assert [line["freed"] for line in done.lines()] == collectives + ways
+
+
+def test_peer_dies(jobs: Jobs) -> None:
+    """An operation that is complete because its peer is dead has failed, whoever sees it first."""
+    job = jobs.run("peer_dies", 2, codes=[0, 7])
+    assert job.ranks[0].line() == {"raised": "RuntimeError"}
+    operation = job.tapes[0].only("all_reduce")
+    assert (operation.how, operation.failure) == ("FAILED", "RuntimeError")

@@ -1,0 +1,155 @@
+"""What is on the tapes is what was issued: compared with what the ranks themselves say, and with torch's profiler."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
+from tests.capture.conftest import Job, Jobs
+from tests.support.recorded import Recorded
+
+SCHEMAS = {
+    "c10d::allreduce_": "all_reduce",
+    "c10d::allgather_": "all_gather",
+    "c10d::_allgather_base_": "all_gather_into_tensor",
+    "c10d::reduce_scatter_": "reduce_scatter",
+    "c10d::_reduce_scatter_base_": "reduce_scatter_tensor",
+    "c10d::alltoall_": "all_to_all",
+    "c10d::alltoall_base_": "all_to_all_single",
+    "c10d::barrier": "barrier",
+    "c10d::monitored_barrier_": "monitored_barrier",
+    "c10d::broadcast_": "broadcast",
+    "c10d::reduce_": "reduce",
+    "c10d::gather_": "gather",
+    "c10d::scatter_": "scatter",
+    "c10d::allreduce_coalesced_": "all_reduce_coalesced",
+    "c10d::allgather_coalesced_": "all_gather_coalesced",
+    "c10d::allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
+    "c10d::reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor_coalesced",
+    "c10d::send": "send",
+    "c10d::recv_": "recv",
+    "c10d::recv_any_source_": "recv",
+}
+"""torch's names in the dispatcher, written out here: the code under test works its own out."""
+
+
+@pytest.fixture(scope="module")
+def job(jobs: Jobs) -> Job:
+    """Three ranks that issue everything."""
+    return jobs.run("every_operation", 3)
+
+
+def facts_of(operation: Recorded) -> dict[str, Any]:
+    """An operation as the worker describes it."""
+    signature = operation.signature
+    return {
+        "name": operation.name,
+        "ranks": list(operation.group.ranks),
+        "line": operation.line,
+        "is_async": operation.is_async,
+        "shapes": [list(shape) for shape in signature.shapes],
+        "dtypes": list(signature.dtypes),
+        "reduce_op": signature.reduce_op,
+        "peer": operation.raw.peer,
+        "tag": operation.raw.tag,
+        "size": operation.raw.message_bytes,
+        "tensors": signature.tensors,
+    }
+
+
+def test_each_is_recorded_as_it_was_issued(job: Job) -> None:
+    """Each operation stands on the tape exactly once, in order, with all that its caller knows of it."""
+    for done, tape in zip(job.ranks, job.tapes, strict=True):
+        *issued, _ = done.lines()
+        recorded = [facts_of(operation) for operation in tape.operations]
+        for facts, expected in zip(recorded, issued, strict=True):
+            assert facts == {**facts, **{key: value for key, value in expected.items() if value is not None}}
+
+
+def test_as_many_as_torch_counts(job: Job) -> None:
+    """torch's profiler saw as many of each operation as the tape has."""
+    for done, tape in zip(job.ranks, job.tapes, strict=True):
+        profiled: Counter[str] = Counter()
+        for schema, count in done.lines()[-1]["profiled"].items():
+            profiled[SCHEMAS[schema]] += count
+        assert Counter(operation.name for operation in tape.operations) == profiled
+
+
+def test_each_has_ended(job: Job) -> None:
+    """All were waited for, so all ended by the wait, but for the one that blocks in the call; nothing was lost."""
+    for tape in job.tapes:
+        ends = {(operation.name == "monitored_barrier", operation.how) for operation in tape.operations}
+        assert ends == {(True, "CALL"), (False, "WAIT")}
+        assert (tape.lost, tape.status.records_dropped, tape.failure) == (0, 0, "")
+        assert tape.status.state is TapeState.FINISHED
+
+
+def test_times_follow_each_other(job: Job) -> None:
+    """No operation returns, is waited for or ends before it was entered, and none is entered before the one before."""
+    for tape in job.tapes:
+        entered = [operation.raw.entered_ns for operation in tape.operations]
+        assert entered == sorted(entered)
+        for operation in tape.operations:
+            raw = operation.raw
+            times = [raw.entered_ns, raw.returned_ns, raw.wait_entered_ns, raw.completed_ns]
+            known = [time for time in times if time is not None]
+            assert known == sorted(known)
+            left_alone = operation.is_async or Flag.POINT_TO_POINT in raw.flags
+            assert (raw.returned_ns is not None) == (left_alone and operation.how == "WAIT")
+
+
+def test_sequences_agree_across_ranks(job: Job) -> None:
+    """Each group's collectives are counted from 1 without a gap, and a number means the same on every member."""
+    members: dict[str, list[list[tuple[int, str, tuple[tuple[int, ...], ...]]]]] = {}
+    for tape in job.tapes:
+        lanes: dict[str, list[tuple[int, str, tuple[tuple[int, ...], ...]]]] = {}
+        for operation in tape.operations:
+            if Flag.POINT_TO_POINT not in operation.raw.flags:
+                lane = lanes.setdefault(operation.group.key, [])
+                lane.append((operation.raw.sequence, operation.name, operation.signature.shapes))
+        for key, lane in lanes.items():
+            assert [sequence for sequence, *_ in lane] == list(range(1, len(lane) + 1))
+            members.setdefault(key, []).append(lane)
+    assert sorted(len(lanes) for lanes in members.values()) == [2, 3]
+    for first, *others in members.values():
+        assert all(other == first for other in others)
+
+
+def test_sends_and_receives_pair_up(job: Job) -> None:
+    """Each send has the receive with the same source, destination, tag and place; one from any source has no peer."""
+    sent: set[tuple[int, ...]] = set()
+    received: set[tuple[int, ...]] = set()
+    for here, tape in enumerate(job.tapes):
+        for operation in tape.operations:
+            raw = operation.raw
+            if operation.name == "send":
+                sent.add((here, raw.peer, raw.tag, raw.sequence))
+            if operation.name == "recv":
+                received.add((raw.peer, here, raw.tag, raw.sequence))
+    assert len(sent) == 11
+    assert sent - received == {(0, 2, 0, 1)}
+    assert received - sent == {(-1, 2, 0, 1)}
+
+
+def test_groups_and_run_agree(job: Job) -> None:
+    """All ranks have one run id, agreed, and the same two groups, aligned, with their creation recorded."""
+    [run_id] = {tape.status.run_id for tape in job.tapes}
+    assert run_id
+    assert [tape.status.run_id_state for tape in job.tapes] == [RunIdState.AGREED] * 3
+    for rank, tape in enumerate(job.tapes):
+        groups = {operation.group for operation in tape.operations}
+        assert all(group.aligned and group.nth == 0 and group.backend == "gloo" for group in groups)
+        made = [(rendezvous.name, rendezvous.group.ranks, rendezvous.how) for rendezvous in tape.rendezvous]
+        expected = [("init_process_group", (0, 1, 2), "CALL"), ("new_group", (0, 2), "CALL")]
+        assert made == (expected[:1] if rank == 1 else expected)
+        assert {group.description for group in groups} == ({"default_pg"} if rank == 1 else {"default_pg", "a pair"})
+
+
+def test_more_tensors_than_are_described(job: Job) -> None:
+    """Ten tensors give a signature of eight that says so."""
+    for tape in job.tapes:
+        capped = [operation for operation in tape.operations if Flag.SIGNATURE_CAPPED in operation.raw.flags]
+        assert [(operation.name, operation.signature.tensors) for operation in capped] == [("all_reduce_coalesced", 10)]

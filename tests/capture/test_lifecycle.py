@@ -1,0 +1,109 @@
+"""Default groups come and go, capture is switched on and off: each has its tape, its id, and torch is left as it was."""
+
+from __future__ import annotations
+
+import socket
+
+from otel_torchdist.tape.layout import RunIdState, TapeState
+from tests.capture.conftest import Jobs
+from tests.support.recorded import RecordedTape
+
+
+def run_ids(tapes: list[RecordedTape]) -> list[int]:
+    """The run id of each tape."""
+    return [tape.status.run_id for tape in tapes]
+
+
+def sequences(tape: RecordedTape, description: str) -> list[int]:
+    """Sequence numbers of a group's operations."""
+    return [operation.raw.sequence for operation in tape.operations if operation.group.description == description]
+
+
+def free_port() -> str:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_created_again(jobs: Jobs) -> None:
+    """Each new default group has a tape and a run id of its own, the same on both ranks; groups count anew."""
+    tapes = jobs.run("created_again", 2).tapes
+    first, second = tapes[:3], tapes[3:]
+    assert run_ids(first) == run_ids(second)
+    assert len(set(run_ids(first))) == 3
+    for attempt, (mine, others) in enumerate(zip(first, second, strict=True)):
+        keys = [operation.group.key for operation in mine.operations]
+        assert keys == [operation.group.key for operation in others.operations]
+        assert [keys.count(key) for key in dict.fromkeys(keys)] == [attempt + 1, 1, 1]
+        assert sequences(mine, "default_pg") == list(range(1, attempt + 2))
+        for tape in (mine, others):
+            assert tape.status.run_id_state is RunIdState.AGREED
+            assert tape.status.state is TapeState.FINISHED
+            assert [rendezvous.name for rendezvous in tape.rendezvous] == [
+                "init_process_group",
+                "new_group",
+                "new_group",
+            ]
+
+
+def test_device_mesh_only(jobs: Jobs) -> None:
+    """Groups of meshes are known from the start, with their dimension's name; run ids agree, also far from rank 0."""
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    tapes = jobs.run("meshes", 4, environ=environ).tapes
+    assert len(set(run_ids(tapes))) == 1
+    rows, columns = [(0, 1), (2, 3)], [(0, 2), (1, 3)]
+    for rank, tape in enumerate(tapes):
+        row, column = rows[rank // 2], columns[rank % 2]
+        used = [(one.group.description, one.group.ranks, one.raw.sequence) for one in tape.operations]
+        assert used[:3] == [("mesh_tp", row, 1), ("mesh_dp", column, 1), ("mesh_dp", column, 2)]
+        assert used[3][1:] == ((0, 1, 2, 3), 1)
+        assert all(operation.group.aligned for operation in tape.operations)
+        assert [one.name for one in tape.rendezvous[:3]] == ["init_process_group", "new_group", "new_group"]
+        assert tape.status.run_id_state is RunIdState.AGREED
+
+
+def test_id_of_an_attempt_before(jobs: Jobs) -> None:
+    """An id that the store still holds is provisional: after the first collective rank 0's own counts."""
+    job = jobs.run("stale_run_id", 2)
+    assert job.ranks[1].line() == {"first": 0xDEAD}
+    [run_id] = set(run_ids(job.tapes))
+    assert run_id != 0xDEAD
+
+
+def test_switched_on_and_off_in_mid_life(jobs: Jobs) -> None:
+    """What existed before is unaligned, what comes later is not; off, torch is as it was, to the last kernel."""
+    job = jobs.run("switched_on_late", 2)
+    for done in job.ranks:
+        while_on, while_off, at_the_end = done.lines()
+        assert while_on == {"changed_while_on": ["dispatch", "hooks", "attributes"]}
+        assert while_off == {"changed_while_off": []}
+        assert at_the_end == {"changed_at_the_end": []}
+    tapes = job.tapes
+    assert len(tapes) == 4
+    for first, second in (tapes[:2], tapes[2:]):
+        alignment = {one.group.description: one.group.aligned for one in first.operations}
+        assert alignment == {"default_pg": False, "early": False, "late": True}
+        # Two, the barrier, and the one that was in flight when capture ended.
+        assert sequences(first, "default_pg") == [1, 2, 3, 4]
+        assert first.operations[-1].how in ("open", "POLL")
+        assert {one.group.description: one.group.aligned for one in second.operations} == {
+            "default_pg": False,
+            "late": False,
+        }
+        assert sequences(second, "default_pg") == [1, 2]
+        assert first.status.state is second.status.state is TapeState.FINISHED
+    assert run_ids(tapes[:2]) == run_ids(tapes[2:])
+    assert len(set(run_ids(tapes))) == 2
+
+
+def test_no_store_to_agree_in(jobs: Jobs) -> None:
+    """A store that cannot be cloned gives an id of the rank's own that says so; fake work is never taken for stuck."""
+    fake, ready_made = jobs.run("no_store").tapes
+    assert fake.status.run_id_state is RunIdState.UNAGREED
+    assert fake.status.run_id
+    assert [(one.how, one.group.ranks) for one in fake.operations] == [
+        ("WAIT", tuple(range(8))),
+        ("open", tuple(range(8))),
+    ]
+    assert (ready_made.identity.rank, ready_made.identity.world_size) == (2, 3)

@@ -1,0 +1,30 @@
+"""Where a training step ends: by `mark_step`, else by one optimizer, else by windows of collectives."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.capture.conftest import Jobs
+
+
+@pytest.mark.parametrize(
+    ("way", "sequences"),
+    [
+        ("one_optimizer", [3, 6, 9, 12, 15]),
+        ("two_optimizers", [3, 6, 9, 12, 15]),
+        ("zero", [3, 6, 9, 12, 15]),
+        ("step_raises", [3, 6, 9, 12, 15]),
+        ("marked", [3, 6, 9, 12, 15]),
+        ("windows", [64, 128, 192, 256, 320]),
+        ("windows_until_optimizer", [64, 67, 131, 195, 259]),
+    ],
+)
+def test_steps(jobs: Jobs, way: str, sequences: list[int]) -> None:
+    """Each way of training gives as many steps as it has, each with the default group's sequence at its end."""
+    [tape] = jobs.run("steps", 1, way).tapes
+    assert [(mark.step, mark.sequence) for mark in tape.steps] == list(enumerate(sequences))
+    assert tape.status.step == len(sequences)
+    for operation in tape.operations:
+        expected = sum(mark.number < operation.raw.number for mark in tape.steps)
+        # The collective that fills a window still belongs to it.
+        assert operation.raw.step == expected

@@ -1,0 +1,130 @@
+"""Two ranks end operations in every way there is; each case has a shape of its own by which the test finds it."""
+
+from __future__ import annotations
+
+import _thread
+import traceback
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+from otel_torchdist.tape.layout import LiveWord
+from otel_torchdist.tape.reader import TapeReader
+from tests.support.rank import join, own_tape, rank, say, start_capture, until
+
+
+def raised_by(call: Callable[[], Any]) -> tuple[str, str, list[str]]:
+    """Type and text of what a call raises, and the functions of ours in its traceback."""
+    try:
+        call()
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [frame.name for frame in frames if "/otel_torchdist/" in frame.filename]
+        return type(error).__qualname__, str(error), ours
+    raise AssertionError("it did not raise")
+
+
+def refused() -> list[Any]:
+    """A collective and a receive with arguments that c10d refuses."""
+    group = dist.group.WORLD
+    gather = raised_by(lambda: group.allgather([[torch.empty(3), torch.empty(3)]], [torch.ones(31)]))
+    for _ in range(2):
+        receive = raised_by(lambda: group.recv([torch.ones(32)], 0, -1))
+    return [*gather, *receive]
+
+
+def left_alone(other: int) -> list[Any]:
+    """What nobody waits for."""
+    never_waited = dist.irecv(torch.empty(11), other, tag=1)
+    dist.irecv(torch.empty(12), other, tag=2)
+    polled = dist.all_reduce(torch.ones(13), async_op=True)
+    dist.all_reduce(torch.ones(14), async_op=True)
+    dist.barrier()
+    return [never_waited, polled]
+
+
+def waited_for(other: int) -> None:
+    """What is waited for, in an order of its own."""
+    first, second = dist.irecv(torch.empty(15), other, tag=3), dist.irecv(torch.empty(16), other, tag=3)
+    works = [dist.isend(torch.ones(15), other, tag=3), dist.isend(torch.ones(16), other, tag=3)]
+    second.wait()
+    first.wait()
+    for work in works:
+        work.wait()
+    twice = dist.all_reduce(torch.ones(17), async_op=True)
+    twice.wait()
+    twice.wait()
+
+
+def from_functions() -> None:
+    """Functional collectives, whose Works only C++ has; the second is waited for first, the last never."""
+    group = dist.group.WORLD
+    first = functional.reduce_scatter_tensor(torch.ones(22), "sum", 0, group)
+    second = functional.reduce_scatter_tensor(torch.ones(24), "sum", 0, group)
+    reduced = functional.all_reduce(torch.ones(25), "max", group)
+    gathered = functional.all_gather_tensor(torch.ones(26), 0, group)
+    functional.wait_tensor(second)
+    assert (float(first[0]), float(reduced[0]), gathered.shape[0]) == (2.0, 1.0, 52)
+    kept.append(functional.all_reduce(torch.ones(27), "sum", group))
+
+
+def from_c(tape: TapeReader) -> None:
+    """A call from a thread that has no Python frame, as autograd's threads are."""
+    options = dist.AllreduceOptions()
+    options.asyncOp = True
+    before = tape.words[LiveWord.NEXT_NUMBER]
+    _thread.start_new_thread(dist.group.WORLD.allreduce, ([torch.ones(41)], options))
+    until(lambda: tape.words[LiveWord.NEXT_NUMBER] > before)
+
+
+def labelled() -> None:
+    """Labels of `record_comm`, where this torch has it."""
+    if hasattr(dist, "record_comm"):
+        with dist.record_comm("FSDP::all_gather (layer1)"):
+            dist.all_reduce(torch.ones(42))
+
+
+def reduce_op_changes() -> None:
+    """The same line with another reduce op each time."""
+    for op in [dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN] * 8:
+        dist.all_reduce(torch.ones(43), op=op)
+
+
+def too_late() -> tuple[str, str, list[str]] | None:
+    """A wait that gives up, in a group of its own, for it breaks the connection."""
+    slow = dist.new_group([0, 1], timeout=timedelta(seconds=30))
+    dist.barrier(group=slow)
+    if rank() == 1:
+        dist.barrier()
+        return None
+    work = dist.all_reduce(torch.ones(51), group=slow, async_op=True)
+    raised = raised_by(lambda: work.wait(timedelta(milliseconds=100)))
+    dist.barrier()
+    return raised
+
+
+warnings.simplefilter("ignore", FutureWarning)
+join()
+kept: list[Any] = []
+other_rank = 1 - rank()
+say(without_us=refused())
+capture = start_capture()
+reader = own_tape(capture)
+dist.barrier()
+say(with_us=refused())
+dist.barrier()
+kept += left_alone(other_rank)
+waited_for(other_rank)
+from_functions()
+from_c(reader)
+labelled()
+reduce_op_changes()
+# What a poll has to find, it has found; what was dropped, our thread has let go of.
+reader.poll()
+until(lambda: reader.poll() and len(reader.open_operations()) <= 1)
+say(too_late=too_late())

@@ -1,0 +1,199 @@
+"""`otel-torchdist agent` over jobs whose ranks are real processes with real tapes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Running
+from tests.support.otlp_receiver import GRPC, OtlpReceiver
+
+RANK_PROCESS = Path(__file__).parents[1] / "stall" / "rank_process.py"
+JOB = "job-0123456789abcdef"
+THRESHOLD = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1000", "OTEL_TRACES_EXPORTER": "none"}
+
+
+class Ranks:
+    """The ranks of one job."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        directory.mkdir(mode=0o700)
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, str(RANK_PROCESS), str(directory), str(rank), str(size)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+        for rank in range(size):
+            self._acknowledged(rank)
+
+    def tell(self, rank: int, command: str) -> None:
+        """Have a rank do something, and wait until it says so."""
+        self._write(rank, command)
+        self._acknowledged(rank)
+
+    def meet(self, sequence: int) -> None:
+        """Let all ranks go through an operation."""
+        for rank in range(len(self._processes)):
+            self.tell(rank, f"enter {sequence}")
+        for rank in range(len(self._processes)):
+            self.tell(rank, "end")
+
+    def exit(self) -> None:
+        """Let all ranks end in good order."""
+        for rank, process in enumerate(self._processes):
+            if process.poll() is None:
+                self._write(rank, "exit")
+        for process in self._processes:
+            process.wait(10)
+
+    def kill(self, rank: int) -> None:
+        """Kill a rank."""
+        self._processes[rank].kill()
+        self._processes[rank].wait(10)
+
+    def close(self) -> None:
+        """End what is left."""
+        for process in self._processes:
+            process.kill()
+            process.wait(10)
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def _write(self, rank: int, command: str) -> None:
+        pipe = self._processes[rank].stdin
+        assert pipe is not None
+        pipe.write(f"{command}\n")
+        pipe.flush()
+
+    def _acknowledged(self, rank: int) -> None:
+        pipe = self._processes[rank].stdout
+        assert pipe is not None
+        assert pipe.readline() == "ok\n"
+
+
+@pytest.fixture
+def begin(base: Path) -> Iterator[Callable[..., Ranks]]:
+    """Begins a job of so many ranks below the base directory."""
+    begun: list[Ranks] = []
+
+    def begin(size: int, name: str = JOB) -> Ranks:
+        begun.append(Ranks(base / name, size))
+        return begun[-1]
+
+    yield begin
+    for ranks in begun:
+        ranks.close()
+
+
+def test_live_job(start: Callable[..., Running], begin: Callable[..., Ranks], base: Path) -> None:
+    """Started first, it finds the job, names the late rank, refuses a second agent, and ends with the ranks."""
+    agent = start("agent", environ=THRESHOLD)
+    ranks = begin(3)
+    agent.wait_for(rf"reading {base / JOB}$")
+    agent.wait_for(r"found ranks? 0")
+    ranks.meet(1)
+    ranks.tell(2, "load")
+    ranks.tell(0, "enter 2")
+    ranks.tell(1, "enter 2")
+    agent.wait_for(r"stall: rank 2 has not entered all_reduce \(sequence 2, default_pg\) .* load_batch at rank_process")
+
+    second = start("agent", "--run-dir", base / JOB, environ=THRESHOLD)
+    assert second.end() == 1
+    assert second.err.startswith(f"otel-torchdist: {base / JOB}: another process reads these tapes")
+
+    ranks.tell(2, "enter 2")
+    for rank in range(3):
+        ranks.tell(rank, "end")
+    agent.wait_for(r"stall over: all_reduce .* was completed after")
+    ranks.exit()
+    assert agent.end() == 0, agent.story()
+    assert re.search(r"ranks 0-2 have ended\n.*all ranks have ended; what they recorded is exported$", agent.out, re.M)
+
+
+def test_finished_job(start: Callable[..., Running], begin: Callable[..., Ranks], base: Path) -> None:
+    """Over the tapes of a job that is over it exports everything once and ends at once."""
+    ranks = begin(2)
+    for sequence in range(1, 6):
+        ranks.meet(sequence)
+    ranks.exit()
+    with OtlpReceiver(GRPC) as receiver:
+        agent = start("agent", "--run-dir", base / JOB, environ={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint})
+        assert agent.end(20) == 0, agent.story()
+        spans = receiver.spans()
+    assert len({span.span_id for span in spans}) == len(spans)
+    found = Counter((span.name, span.attributes["torchdist.rank"]) for span in spans)
+    assert [found["all_reduce", rank] for rank in (0, 1)] == [5, 5]
+    assert "found ranks 0-1 of 2 in run" in agent.out
+
+
+def test_dead_rank_and_sigterm(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
+    """It says who is dead and stays, for a launcher may start the rank again; SIGTERM ends it within 5 s, with 0."""
+    ranks = begin(2)
+    agent = start("agent", environ=THRESHOLD)
+    agent.wait_for(r"found ranks 0-1 of 2")
+    ranks.meet(1)
+    ranks.kill(1)
+    agent.wait_for(r"rank 1 is dead: its process is gone")
+    ranks.exit()
+    agent.wait_for(r"rank 0 has ended")
+    with pytest.raises(subprocess.TimeoutExpired):
+        agent.process.wait(1)
+    told_at = time.monotonic()
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.end(20) == 0
+    assert time.monotonic() - told_at < 5
+    assert "stopped by SIGTERM; what was recorded until now is exported" in agent.out
+
+
+def test_last_scrape(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
+    """Where somebody scrapes, it stays after the last rank for one more scrape, and no longer."""
+    ranks = begin(2)
+    agent = start("agent", environ=THRESHOLD)
+    port = agent.wait_for(r"/metrics is served on port (\d+)")[1]
+    agent.wait_for(r"found ranks 0-1 of 2")
+    scrape(port)
+    ranks.meet(1)
+    ranks.exit()
+    agent.wait_for(r"ranks 0-1 have ended|rank 1 has ended")
+    with pytest.raises(subprocess.TimeoutExpired):
+        agent.process.wait(1)
+    assert 'torchdist_operations_total{' in scrape(port)
+    assert agent.end(10) == 0
+
+
+def scrape(port: str) -> str:
+    """The page."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def test_newest_live_job_is_read(start: Callable[..., Running], begin: Callable[..., Ranks], base: Path) -> None:
+    """Of several jobs it reads the one that began last and lives; what has ended is not taken."""
+    begin(1, "job-000000000000000a")
+    begin(1, "job-000000000000000b")
+    begin(1, "job-000000000000000c").exit()
+    agent = start("agent", environ=THRESHOLD)
+    agent.wait_for(rf"reading {base}/job-000000000000000b$")
+
+
+@pytest.mark.parametrize("run_dir", [True, False])
+def test_nothing_to_read(start: Callable[..., Running], base: Path, run_dir: bool) -> None:
+    """Without a job it says after the time given where it has looked, and fails."""
+    agent = start("agent", "--wait", "0.3", *(["--run-dir", base] if run_dir else []))
+    assert agent.end() == 1
+    what = "no tape" if run_dir else "no job with a live rank"
+    assert agent.err == f"otel-torchdist: {base}: {what} within 0.3 s\n"

@@ -1,0 +1,75 @@
+"""What `otel-torchdist` says when there is nothing to run: versions, missing packages, options that make no sense."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Running, environment, processes_of
+
+
+def test_version(start: Callable[..., Running]) -> None:
+    """`--version` says which one is installed."""
+    running = start("--version")
+    assert running.end() == 0
+    assert running.out == f"otel-torchdist {version('otel-torchdist')}\n"
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        (["typer"], "otel-torchdist: typer is not installed: pip install 'otel-torchdist[cli]'\n"),
+        (["rich"], "otel-torchdist: rich is not installed: pip install 'otel-torchdist[cli]'\n"),
+        (["torch"], "otel-torchdist: the demo needs torch: pip install 'otel-torchdist[demo]'\n"),
+        (
+            ["torch", "sklearn"],
+            "otel-torchdist: the demo needs torch and scikit-learn: pip install 'otel-torchdist[demo]'\n",
+        ),
+    ],
+)
+def test_missing_packages(base: Path, missing: list[str], sentence: str) -> None:
+    """One sentence says what is missing and which extra brings it."""
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({missing!r}))  # as if they were not installed
+sys.argv = ["otel-torchdist", "demo"]
+from otel_torchdist.cli import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(base), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["demo", "--ranks", "1"], "--ranks"),
+        (["demo", "--ranks", "0"], "--ranks"),
+        (["demo", "--protocol", "carrier-pigeon"], "--protocol"),
+        (["demo", "--threshold", "5", "--block-seconds", "7"], "--block-seconds"),
+        (["demo", "--output", "/proc/nowhere/spans.jsonl"], "--output"),
+        (["agent", "--run-dir", "/nowhere"], "--run-dir"),
+    ],
+)
+def test_bad_input(start: Callable[..., Running], base: Path, arguments: list[str], option: str) -> None:
+    """An option that makes no sense is named, and nothing is started."""
+    running = start(*arguments)
+    assert running.end() == 2
+    assert f"Invalid value for '{option}'" in running.err or f"Invalid value for {option}" in running.err
+    assert "Traceback" not in running.err
+    assert processes_of(base) == []
+
+
+def test_base_directory_that_is_refused(start: Callable[..., Running], base: Path, tmp_path: Path) -> None:
+    """Where tapes may not lie, the demo says why and does not begin."""
+    base.chmod(0o777)
+    running = start("demo", "--output", tmp_path / "spans.jsonl")
+    assert running.end() == 1
+    assert running.err == f"otel-torchdist: {base}: refused for tapes: others may write to it (mode 0777)\n"

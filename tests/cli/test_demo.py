@@ -1,0 +1,146 @@
+"""`otel-torchdist demo` from beginning to end, without a terminal: what it says and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import Running, processes_of
+from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
+
+THRESHOLD_S = 3.0
+BLOCK_S = 8.0
+STEPS = 150
+TRAIN = Path(str(files("otel_torchdist.demo").joinpath("train.py")))
+BLOCKING_LINE = next(n for n, line in enumerate(TRAIN.read_text().splitlines(), 1) if "time.sleep" in line)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A demo that is over.
+
+    Attributes:
+        code: Its exit code.
+        out: Its standard output.
+        err: Its standard error.
+        requests: The lines of its file, decoded.
+        received: What the OTLP endpoint got.
+        base: Its base directory for tapes.
+    """
+
+    code: int
+    out: str
+    err: str
+    requests: list[Any]
+    received: list[ReceivedSpan]
+    base: Path
+
+    @property
+    def spans(self) -> list[dict[str, Any]]:
+        """The spans in the file."""
+        return [
+            span
+            for request in self.requests
+            for resource in request["resourceSpans"]
+            for scope in resource["scopeSpans"]
+            for span in scope["spans"]
+        ]
+
+
+@pytest.fixture(scope="module")
+def seen(module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """One demo with four ranks, shortened."""
+    output = tmp_path_factory.mktemp("demo") / "spans.jsonl"
+    output.write_text("what a run before has left\n")
+    with OtlpReceiver(HTTP) as receiver:
+        running = Running(
+            module_base, "demo", "--output", output, "--otlp-endpoint", receiver.endpoint, "--protocol", HTTP,
+            "--steps", str(STEPS), "--seed", "1", "--threshold", str(THRESHOLD_S), "--block-seconds", str(BLOCK_S),
+        )  # fmt: skip
+        try:
+            code = running.end(150)
+        finally:
+            running.close()
+        received = receiver.spans()
+    requests = [json.loads(line) for line in output.read_text().splitlines()]
+    yield Seen(code, running.out, running.err, requests, received, module_base)
+
+
+def test_ends_well(seen: Seen) -> None:
+    """It ends with 0, has nothing to complain of, and no line of it is wrapped or coloured."""
+    assert (seen.code, seen.err) == (0, ""), seen.out
+    assert "\x1b" not in seen.out
+
+
+def test_names_rank_operation_and_line(seen: Seen) -> None:
+    """In time it names the rank that is held up, the collective, for how long, and the line that blocks."""
+    *_, verdict = re.findall(r"STALL: (rank 2 .*)\n +[\d.]+ s +(.*)", seen.out)
+    sentence = re.fullmatch(
+        r"rank 2 has not entered all_reduce \(sequence \d+, default_pg\) for ([\d.]+) s; 3 of 4 ranks wait; "
+        rf"it is in (?:Digits\.)?__getitem__ at train\.py:{BLOCKING_LINE}",
+        verdict[0],
+    )
+    assert sentence is not None, verdict
+    assert THRESHOLD_S <= float(sentence[1]) <= THRESHOLD_S + 2
+    assert verdict[1] == f"{TRAIN}:{BLOCKING_LINE}: time.sleep(self._block_s)"
+    named = re.search(r"^Rank 2 was named ([\d.]+) s after the others began to wait", seen.out, re.M)
+    assert named is not None and float(named[1]) <= THRESHOLD_S + 2
+
+
+def test_training_goes_on_and_learns(seen: Seen) -> None:
+    """The stall is over after as long as the storage blocked, and the network then knows unseen digits."""
+    over = re.search(r"stall over: all_reduce \(.*\) was completed after ([\d.]+) s", seen.out)
+    assert over is not None and BLOCK_S - 1 < float(over[1]) < BLOCK_S + 2
+    accuracy = re.search(r"^Training has finished: accuracy on 360 held-out images: ([\d.]+)%$", seen.out, re.M)
+    assert accuracy is not None and float(accuracy[1]) > 95
+
+
+def test_file_has_every_span_once(seen: Seen) -> None:
+    """The file is OTLP JSON of this run only: each span id once, markers, incident, and every rank's steps."""
+    ids = Counter(span["spanId"] for span in seen.spans)
+    assert ids.most_common(1)[0][1] == 1
+    names = Counter(span["name"] for span in seen.spans)
+    assert names["stall: all_reduce (absent)"] >= 2  # while it was on, and its end
+    assert names["rank 2: absent"] >= 1
+    assert names["all_reduce (in progress)"] >= 3
+    assert all(names[f"step (rank {rank})"] >= STEPS for rank in range(4))
+    parents = {span["parentSpanId"] for span in seen.spans if "parentSpanId" in span}
+    assert parents <= ids.keys()
+
+
+def test_endpoint_gets_the_same(seen: Seen) -> None:
+    """The OTLP endpoint has received exactly the spans that the file holds, and the last words point there."""
+    assert {f"{span.span_id:016x}" for span in seen.received} == {span["spanId"] for span in seen.spans}
+    assert len(seen.received) == len(seen.spans)
+    incident = next(span for span in seen.received if span.name.startswith("stall: "))
+    assert f":16686/trace/{incident.trace_id:032x}" in seen.out
+    assert incident.attributes["torchdist.ranks"] == "2"
+
+
+def test_shows_metrics_of_the_stall(seen: Seen) -> None:
+    """What was scraped during the stall shows it."""
+    sample = seen.out.partition("/metrics, as scraped during the stall:")[2]
+    assert re.search(r"^  torchdist_stalled\{.*\} 1\.0$", sample, re.M)
+    assert re.search(r'^  torchdist_stall_info\{.*ranks="2".*verdict="absent".*\} 1\.0$', sample, re.M)
+    ages = re.findall(r'torchdist_operation_oldest_age_seconds\{.*operation="all_reduce".*\} ([\d.]+)', sample)
+    assert sorted(float(age) > THRESHOLD_S for age in ages) == [False, True, True, True]
+
+
+def test_plain_progress(seen: Seen) -> None:
+    """Without a terminal a line now and then says how things are."""
+    assert re.search(r"step \d+ of 150; rank 2 absent, not in all_reduce #\d+ for [\d.]+ s; ", seen.out)
+    assert re.search(r"ranks 0-1,3 stalled, all_reduce #\d+ for [\d.]+ s$", seen.out, re.M)
+
+
+def test_leaves_nothing(seen: Seen) -> None:
+    """No process, and no tape."""
+    assert processes_of(seen.base) == []
+    assert list(seen.base.iterdir()) == []

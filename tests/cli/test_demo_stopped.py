@@ -1,0 +1,127 @@
+"""The demo when it is stopped, when its terminal goes, and when the training fails."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import SCRIPT, Running, environment, processes_of, until
+
+QUICK = ("--ranks", "2", "--steps", "40", "--threshold", "1.5", "--block-seconds", "120")
+
+
+def test_sigterm_while_it_starts(start: Callable[..., Running], base: Path, tmp_path: Path) -> None:
+    """SIGTERM to the demo alone, before there is a rank: torchrun ends with it."""
+    demo = start("demo", *QUICK, "--output", tmp_path / "spans.jsonl")
+    until(lambda: len(processes_of(base)) >= 2)
+    demo.process.send_signal(signal.SIGTERM)
+    assert demo.end(20) == 128 + signal.SIGTERM
+    assert (processes_of(base), list(base.iterdir())) == ([], [])
+
+
+def test_failure_is_told(start: Callable[..., Running], base: Path, tmp_path: Path) -> None:
+    """When the training fails, the demo shows why, and fails too."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('this torch is broken')")
+    demo = start("demo", *QUICK, "--output", tmp_path / "spans.jsonl", environ={"PYTHONPATH": str(tmp_path)})
+    assert demo.end() == 1
+    assert "ImportError: this torch is broken" in demo.err
+    assert demo.err.endswith("otel-torchdist: the training failed: torchrun ended with exit code 1\n")
+    assert processes_of(base) == []
+
+
+class Terminal:
+    """A pseudo-terminal with the demo in it.
+
+    Attributes:
+        process: The demo.
+        shown: All that was written to the terminal.
+    """
+
+    def __init__(self, base: Path, output: Path) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 40, 100, 0, 0))
+
+        def take_terminal() -> None:
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            [str(SCRIPT), "demo", *QUICK, "--output", str(output)],
+            env={**environment(base), "TERM": "xterm-256color"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            preexec_fn=take_terminal,
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def wait_for(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
+        """The first match in what was written since the start, without escape sequences."""
+        deadline = time.monotonic() + timeout_s
+        while (found := re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown))) is None:
+            assert time.monotonic() < deadline, self.shown
+            if select.select([self._master], [], [], 0.1)[0]:
+                self.shown += os.read(self._master, 65_536).decode(errors="replace")
+        return found
+
+    def type(self, text: bytes) -> None:
+        """Press keys."""
+        os.write(self._master, text)
+
+    def hang_up(self) -> None:
+        """Close the terminal, as closing its window does."""
+        if self._master >= 0:
+            os.close(self._master)
+        self._master = -1
+
+
+@pytest.fixture
+def terminal(base: Path, tmp_path: Path) -> Iterator[Terminal]:
+    """The demo in a terminal."""
+    terminal = Terminal(base, tmp_path / "spans.jsonl")
+    yield terminal
+    terminal.process.kill()
+    terminal.process.wait(10)
+    terminal.hang_up()
+
+
+def test_table_and_ctrl_c(terminal: Terminal, base: Path, tmp_path: Path) -> None:
+    """A terminal shows a table that changes, with the late rank and its line; Ctrl-C leaves no process behind.
+
+    torchrun and each of its ranks are in sessions of their own, which the terminal's signal does not reach.
+    """
+    terminal.wait_for(r"rank +state +step +operation +age +where")
+    terminal.wait_for(r"0 +starting +0")
+    terminal.wait_for(r"╭─ stall ─+╮")
+    terminal.wait_for(r"0 +stalled +\d+ +all_reduce #\d+ +[\d.]+ s +train\.py:\d+ train")
+    terminal.wait_for(r"1 +absent +\d+ +not in all_reduce #\d+ +[\d.]+ s +train\.py:\d+ \S*__getitem__")
+    terminal.wait_for(r"steps [━╸╺]+ +[1-9]\d*/40")
+    assert len(processes_of(base)) == 4  # the demo, torchrun, two ranks
+    terminal.type(b"\x03")
+    terminal.wait_for(r"Stopped by SIGINT: no process of the training is left")
+    assert terminal.process.wait(20) == 128 + signal.SIGINT
+    assert (processes_of(base), list(base.iterdir())) == ([], [])
+    assert "all_reduce (in progress)" in (tmp_path / "spans.jsonl").read_text()
+
+
+def test_terminal_is_closed(terminal: Terminal, base: Path) -> None:
+    """When the terminal goes, so does everything, although the demo cannot say a word any more."""
+    terminal.wait_for(r"0 +starting +0")
+    until(lambda: len(processes_of(base)) == 4)
+    terminal.hang_up()
+    assert terminal.process.wait(20) == 128 + signal.SIGHUP
+    assert (processes_of(base), list(base.iterdir())) == ([], [])
