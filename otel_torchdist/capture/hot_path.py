@@ -125,9 +125,10 @@ class HotPath:
             if operation.point_to_point:
                 sequence = group.count_point_to_point(operation.name == "send", peer, tag)
             else:
-                group.sequence = sequence = group.sequence + 1
+                sequence = group.sequence + 1
                 if group.is_default and not self._steps.source:
-                    self._steps.collective_issued(sequence)
+                    self._steps.collective_begins(sequence)
+                group.sequence = sequence
             recorder = group.recorder
             number = recorder.tape.begin_prepared(entered, recorder.step, sequence, plan.tail)
             call = Call(number, entered, group, operation, plan.flags, plan.on_cpu)

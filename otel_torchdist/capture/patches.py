@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from otel_torchdist.capture.torch_api import skip_in_dynamo
+from otel_torchdist.capture.torch_api import is_bindings_method, opaque_to_dynamo, skip_in_dynamo
 
 _ABSENT: Final = object()
 
@@ -30,8 +30,9 @@ class Patches:
             return
         # What lies in the class, not what `getattr` makes of it: a method of pybind's would come back unbound.
         stored = vars(owner).get(name, _ABSENT)
-        replacement = make(original)
-        skip_in_dynamo(replacement.__code__)
+        function = make(original)
+        skip_in_dynamo(function.__code__)
+        replacement = opaque_to_dynamo(function) if is_bindings_method(stored) else function
         setattr(owner, name, replacement)
         self._undo.append((owner, name, stored, replacement))
 

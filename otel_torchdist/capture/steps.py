@@ -94,9 +94,9 @@ class Steps:
         """The user says that a step has ended."""
         self._end(StepSource.MARK_STEP)
 
-    def collective_issued(self, sequence: int) -> None:
-        """The default group's `sequence` has been issued."""
-        if sequence % WINDOW == 0:
+    def collective_begins(self, sequence: int) -> None:
+        """The default group's `sequence` is about to be issued; it belongs to the next window when this one is full."""
+        if sequence % WINDOW == 1 and sequence > WINDOW:
             self._end(StepSource.WINDOWS)
 
     def _end(self, source: StepSource) -> None:

@@ -5,12 +5,15 @@ Each name exists in torch 2.8 and in 2.13 unless its comment says otherwise.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch.distributed import ReduceOp, distributed_c10d
+from torch.distributed import ReduceOp, Work, distributed_c10d
 from torch.optim import Optimizer
+
+ctypes.pythonapi.PyInstanceMethod_New.restype = ctypes.py_object
 
 _torch: Any = torch
 _c10d: Any = distributed_c10d
@@ -23,6 +26,7 @@ DISPATCH_KEY: Final[Any] = _torch._C.DispatchKey.BackendSelect
 REDUCE_OPS: Final[dict[int, str]] = {
     int(number): str(name).lower() for name, number in vars(ReduceOp)["RedOpType"].__members__.items()
 }
+_INSTANCE_METHOD: Final = type(vars(Work)["wait"])
 LIST: Final[Any] = list
 """`list`, for `type(x) is LIST`: a type checker would make a list of unknowns of what is anything."""
 
@@ -78,7 +82,24 @@ def ranks_in_books(group: Any) -> dict[int, int] | None:
 def hook_optimizers(before: Callable[[Optimizer, Any, Any], None], after: Callable[[Optimizer, Any, Any], None]) -> Any:
     """Have two functions called around the step of every optimizer; returns two handles with a `remove`."""
     module: Any = __import__("torch.optim.optimizer", fromlist=["register_optimizer_step_pre_hook"])
-    return module.register_optimizer_step_pre_hook(before), module.register_optimizer_step_post_hook(after)
+    return (
+        module.register_optimizer_step_pre_hook(opaque_to_dynamo(before)),
+        module.register_optimizer_step_post_hook(opaque_to_dynamo(after)),
+    )
+
+
+def is_bindings_method(attribute: Any) -> bool:
+    """Whether what lies in a class is a method of pybind's."""
+    return type(attribute) is _INSTANCE_METHOD
+
+
+def opaque_to_dynamo(function: Callable[..., Any]) -> Any:
+    """A function as a method like those of pybind's.
+
+    Dynamo runs such a method as it is, without a word, wherever it meets one while it traces. A function of Python's
+    it would trace as well, and warn the user of what it finds there.
+    """
+    return ctypes.pythonapi.PyInstanceMethod_New(ctypes.py_object(function))
 
 
 def skip_in_dynamo(code: Any) -> None:

@@ -13,7 +13,8 @@ def main() -> None:
     try:
         from otel_torchdist.cli.app import app
     except ModuleNotFoundError as error:
-        if error.name not in _LIBRARIES:
+        library = (error.name or "").partition(".")[0]
+        if library not in _LIBRARIES:
             raise
-        sys.exit(f"otel-torchdist: {error.name} is not installed: pip install 'otel-torchdist[cli]'")
+        sys.exit(f"otel-torchdist: {library} is not installed: pip install 'otel-torchdist[cli]'")
     app()

@@ -53,8 +53,9 @@ class TapeStatus:
         run_id: 128 bits; 0 until known.
         run_id_state: How far ranks have agreed on it.
         step: Number of the step that runs now.
-        heartbeat_ns: When the writer's own thread last woke; it cannot while native code holds the GIL.
-        monotonic_ns: Monotonic half of the newest clock pair.
+        heartbeat_ns: When the writer's own thread last woke, to the microsecond; it cannot while native code holds
+            the GIL.
+        monotonic_ns: Monotonic half of the newest clock pair, which is that of the heartbeat.
         realtime_ns: Its wall-clock half.
         records_dropped: Records that the writer could not write.
         names_dropped: Names that became `other` because the dictionary is full.

@@ -180,7 +180,7 @@ class TapeWriter:
     def mark(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
         """Store one of a record's words: what happened `elapsed_ns` after it was entered.
 
-        Silent when the record's slot has been taken over.
+        Silent when the record's slot has been taken over. Clipped to between 0 and 78 hours (see `layout.seal`).
         """
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
         words = self._words

@@ -171,7 +171,7 @@ def test_last_scrape(start: Callable[..., Running], begin: Callable[..., Ranks])
     agent.wait_for(r"ranks 0-1 have ended|rank 1 has ended")
     with pytest.raises(subprocess.TimeoutExpired):
         agent.process.wait(1)
-    assert 'torchdist_operations_total{' in scrape(port)
+    assert "torchdist_operations_total{" in scrape(port)
     assert agent.end(10) == 0
 
 

@@ -1,12 +1,13 @@
 """Writes a tape from several threads as fast as it can, each field a function of one number.
 
-Arguments: directory, capacity, records, threads. Prints the tape's path, waits for a line, writes, prints how many
-records there are, and ends with its input.
+Arguments: directory, capacity, records, threads. Prints the tape's path, waits for a line, writes (fewer records on a
+machine that would take too long), prints how many records there are, and ends with its input.
 """
 
 import itertools
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from otel_torchdist.tape.writer import TapeWriter
 from tests.tape.stress_fields import ended_after, fields_of, returned_after, step_of
 from tests.tape.tapes import new_writer
 
+SECONDS = 10.0
 HELD_OPEN = 5
-"""Each thread ends its operations this many later, so that some move to the refuge and end late."""
+"""Of fifty operations of a thread this many end only after the others: they move to the refuge and end late."""
 
 
-def write(writer: TapeWriter, seeds: Iterator[int], records: int) -> None:
+def write(writer: TapeWriter, seeds: Iterator[int], records: int, deadline: float) -> None:
     """Enter and end operations; every eleventh record is a step."""
     held: list[tuple[int, int, int]] = []
     for turn in range(records):
@@ -38,6 +40,8 @@ def write(writer: TapeWriter, seeds: Iterator[int], records: int) -> None:
             for number, seed, entered in held:
                 writer.complete(number, entered, entered + ended_after(seed), How.POLL)
             held.clear()
+            if time.monotonic() > deadline:
+                return
 
 
 def main() -> None:
@@ -48,7 +52,8 @@ def main() -> None:
     sys.stdin.readline()
     sys.setswitchinterval(1e-5)
     seeds = itertools.count(1)
-    workers = [threading.Thread(target=write, args=(writer, seeds, records // threads)) for _ in range(threads)]
+    arguments = (writer, seeds, records // threads, time.monotonic() + SECONDS)
+    workers = [threading.Thread(target=write, args=arguments) for _ in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:

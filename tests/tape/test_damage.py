@@ -218,7 +218,7 @@ def test_truncated(tape: Path) -> None:
 
 
 @given(content=st.binary(max_size=2000), identity=st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 def test_any_bytes(tape: Path, content: bytes, identity: bool) -> None:
     """Any bytes at all, with or without a sound identity before them, end in an error that names the file."""
     path = tape.with_name("any.tape")
@@ -228,7 +228,7 @@ def test_any_bytes(tape: Path, content: bytes, identity: bool) -> None:
 
 
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 def test_garbage(tape: Path, data: st.DataObject) -> None:
     """Garbage of any length anywhere: polls come to an end, and no payload is wrong."""
     sound = read(tape)

@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -316,5 +316,7 @@ class Following(RuleBasedStateMachine):
         assert sorted(self._writer.open_numbers()) == sorted(self._world.open)
 
 
-Following.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+Following.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 TestFollowing = Following.TestCase

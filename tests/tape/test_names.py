@@ -52,7 +52,7 @@ def look_up(names: NamesReader, identity: int, name: Name) -> Name | None:
 
 
 @given(given_names=st.lists(_NAMES, max_size=20))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 def test_round_trip(memory: Path, given_names: list[Name]) -> None:
     """Any names, in any order and again: one id each, and each as it was for a reader that follows."""
     path = memory / "some.names"

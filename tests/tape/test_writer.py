@@ -284,6 +284,7 @@ def test_request_and_answer(memory: Path) -> None:
         host=st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=64),
     )
 )
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_identity_round_trip(identity: TapeIdentity) -> None:
     """Who writes a tape is read back field by field."""
     block = encode_identity(identity)
@@ -342,7 +343,7 @@ def test_failure_leaves_nothing(memory: Path, change: dict[str, int], reason: st
 
 
 @given(number=st.integers(1, 2**64 - 1), value=st.integers(0, layout.MAX_DURATION_NS), how=st.sampled_from(How))
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_seal(number: int, value: int, how: How) -> None:
     """A word is readable for its own record, for none of the next thousand laps, and not with any bit flipped."""
     word = layout.seal(number, value, how)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -12,6 +11,7 @@ from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_ENDPOINT,
 
 from otel_torchdist import semconv
 from otel_torchdist.cli.demo.findings import Findings
+from otel_torchdist.cli.paths import shown
 
 _UI_PORT: Final = 16686
 """Of Jaeger, unless it was set up otherwise."""
@@ -35,9 +35,9 @@ def closing_words(findings: Findings, accuracy: str, dropped: int) -> Iterator[s
         yield f"Rank {rank} was named {after_s:.1f} s after the others began to wait ({limit})."
     trace = f"{findings.trace_id:032x}"
     yield ""
-    yield f"Spans, as OTLP JSON lines: {_shortest(options.output)}"
+    yield f"Spans, as OTLP JSON lines: {shown(options.output)}"
     if findings.trace_id:
-        yield f"  those of the stall: grep {trace} {_shortest(options.output)}"
+        yield f"  those of the stall: grep {trace} {shown(options.output)}"
     endpoint = _endpoint()
     if endpoint and dropped:
         yield f"{dropped} spans did not get to {endpoint}: see the warning above."
@@ -56,8 +56,3 @@ def _endpoint() -> str:
 
 def _host(endpoint: str) -> str:
     return urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").hostname or "localhost"
-
-
-def _shortest(path: Path) -> str:
-    below = os.path.relpath(path)
-    return str(path) if below.startswith("..") else below

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from otel_torchdist.cli.paths import shown
 from otel_torchdist.cli.rank_rows import RankRow
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.sentence import sentence
@@ -55,7 +56,7 @@ def alarm(event: VerdictGiven) -> Alarm:
         return Alarm(text, "")
     file, line = place.frame.file, place.frame.line
     code = linecache.getline(file, line).strip()
-    return Alarm(text, f"{file}:{line}" + (f": {code}" if code else ""))
+    return Alarm(text, f"{shown(file)}:{line}" + (f": {code}" if code else ""))
 
 
 class View(AbstractContextManager["View"], Protocol):

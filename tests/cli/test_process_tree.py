@@ -1,0 +1,46 @@
+"""A child process and its descendants: none outlives us, whatever its session and whoever its parent was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.running import environment, processes_of
+
+PARENT = """
+import subprocess, sys, time
+children = [subprocess.Popen(["sleep", "300"], start_new_session=True) for _ in range(3)]
+print("ready", flush=True)
+{then}
+"""
+
+SCRIPT = """
+import os, select, sys, time
+from pathlib import Path
+from otel_torchdist.cli.demo.process_tree import ProcessTree
+tree = ProcessTree([sys.executable, "-c", sys.argv[1]], os.environ, Path(sys.argv[2]))
+select.select([tree.output], [], [])
+{then}
+tree.stop()
+"""
+
+
+def run(base: Path, parent: str, script: str) -> None:
+    """Run a process that starts a tree and stops it; it must end well and alone."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(then=script), PARENT.format(then=parent), str(base / "err")],
+        env=environment(base), capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert processes_of(base) == []
+
+
+def test_stubborn_parent(base: Path) -> None:
+    """A parent that ignores SIGTERM is killed, and its children in sessions of their own with it."""
+    run(base, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)", "")
+
+
+def test_orphans(base: Path) -> None:
+    """Children whose parent has ended before are found too."""
+    run(base, "", "while tree.exit_code is None: time.sleep(0.01)")

@@ -1,0 +1,18 @@
+"""Standard error as two runs can compare it."""
+
+import re
+
+_VARYING = (
+    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]?\d*"), "<time>"),
+    (re.compile(r"[EIW]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ "), "<time> "),
+    (re.compile(r"0x[0-9a-f]+"), "<address>"),
+    (re.compile(r":\d{4,5}\b"), ":<port>"),
+    (re.compile(r"\bpid:? \d+"), "pid <pid>"),
+)
+
+
+def comparable(text: str) -> list[str]:
+    """The lines, sorted, for processes write as they come, without times, ports, addresses and process ids."""
+    for pattern, name in _VARYING:
+        text = pattern.sub(name, text)
+    return sorted(text.splitlines())
