@@ -72,9 +72,7 @@ class Parameter(Generic[T]):
         try:
             return self.accepted.parse(text)
         except ValueError:
-            _logger.warning(
-                "%s=%.100r is not %s: using %s", self.variable, text, self.accepted.wording, self.default
-            )
+            _logger.warning("%s=%.100r is not %s: using %s", self.variable, text, self.accepted.wording, self.default)
             return self.default_value()
 
 
@@ -165,9 +163,7 @@ class Config:
     tape_on_disk: bool = _setting(env.OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK, _BOOLEAN, "false")
     tape_records: int = _setting(env.OTEL_PYTHON_TORCHDIST_TAPE_RECORDS, _integer(64, 1048576), "16384")
     keep_runs: int = _setting(env.OTEL_PYTHON_TORCHDIST_KEEP_RUNS, _integer(0), "8")
-    keep_bytes: int = _setting(
-        env.OTEL_PYTHON_TORCHDIST_KEEP_BYTES, _integer(0, unit=" of bytes"), "268435456"
-    )
+    keep_bytes: int = _setting(env.OTEL_PYTHON_TORCHDIST_KEEP_BYTES, _integer(0, unit=" of bytes"), "268435456")
     prometheus_host: str = _setting(env.OTEL_EXPORTER_PROMETHEUS_HOST, _TEXT, "localhost")
     prometheus_port: int = _setting(env.OTEL_EXPORTER_PROMETHEUS_PORT, _integer(0, 65535), "9464")
     sdk_disabled: bool = _setting(env.OTEL_SDK_DISABLED, _BOOLEAN, "false")

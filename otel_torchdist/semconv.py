@@ -52,8 +52,14 @@ PROCESS_PID: Final = "process.pid"
 SYNC_DURATION: Final = "torchdist.sync.duration"
 CALLER: Final = "torchdist.caller"
 COMPLETION: Final = "torchdist.completion"
-"""How the end is known: `call`, `wait`, `poll`, `untracked`, `abandoned`, `failed`, or `unknown` (still open)."""
+"""How the end is known: `call`, `wait`, `poll`, `event`, `watchdog`, `untracked`, `abandoned`, `failed`, or
+`unknown` (still open)."""
 COMPLETION_RESOLUTION: Final = "torchdist.completion.resolution"
+DEVICE_QUEUE_DURATION: Final = "torchdist.device.queue.duration"
+"""From the call until the device began the operation: how long it stood behind the device's earlier work."""
+DEVICE_DURATION: Final = "torchdist.device.duration"
+"""From there to its end, other ranks' lateness included."""
+DEVICE_START_RESOLUTION: Final = "torchdist.device.start.resolution"
 CODE_FUNCTION: Final = "code.function.name"
 CODE_FILE: Final = "code.file.path"
 CODE_LINE: Final = "code.line.number"
@@ -93,6 +99,7 @@ GROUP_INFO: Final = "torchdist_group_info"
 GROUPS_FOLDED: Final = "torchdist_groups_folded_total"
 OVERHEAD: Final = "torchdist_overhead_seconds_total"
 RECORDS_LOST: Final = "torchdist_records_lost_total"
+OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
 SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
 UP: Final = "torchdist_up"
 
@@ -115,6 +122,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     GROUPS_FOLDED: "torchdist.groups.folded",
     OVERHEAD: "torchdist.overhead",
     RECORDS_LOST: "torchdist.records.lost",
+    OPERATIONS_UNTRACKED: "torchdist.operations.untracked",
     SPANS_DROPPED: "torchdist.spans.dropped",
     UP: "torchdist.up",
 }

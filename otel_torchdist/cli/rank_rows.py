@@ -9,7 +9,6 @@ from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.agent.lives import Life, life_of
-from otel_torchdist.stall.snapshot import waiting_since_ns
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, Operation, TapeError
@@ -54,6 +53,7 @@ class RankRow:
     place: str = ""
 
 
+_MISSING: Final = (VerdictKind.ABSENT, VerdictKind.DEVICE)
 _ENDS: Final = {Life.FINISHED: Doing.ENDED, Life.FAILED: Doing.FAILED, Life.DEAD: Doing.DEAD}
 
 
@@ -78,12 +78,12 @@ def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: 
         return None
     if life in _ENDS:
         return RankRow(rank, _ENDS[life], step)
-    if verdict is not None and verdict.kind is VerdictKind.ABSENT and rank in verdict.ranks:
+    if verdict is not None and verdict.kind in _MISSING and rank in verdict.ranks:
         place = verdict.places.get(rank)
         operation = f"not in {_site_name(verdict.operation, verdict.site.sequence)}"
         age_s = (now_ns - verdict.since_ns) / 1e9
         return RankRow(rank, Doing.ABSENT, step, operation, age_s, _line(place.frame if place is not None else None))
-    waits = [(since, operation) for operation in tape.open_operations() if (since := waiting_since_ns(operation))]
+    waits = [(since, operation) for operation in tape.open_operations() if (since := operation.waiting_since_ns)]
     if not waits:
         return RankRow(rank, Doing.RUNNING, step)
     since_ns, operation = min(waits, key=lambda wait: wait[0])

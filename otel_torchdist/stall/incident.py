@@ -125,7 +125,7 @@ class _Epoch:
 
     def _root(self, end_ns: int, error: str | None) -> FinishedSpan:
         verdict = self.verdict
-        first = min(verdict.roll.waits, key=lambda rank: verdict.roll.waits[rank].record.entered_ns)
+        first = min(verdict.roll.waits, key=lambda rank: verdict.roll.waits[rank].record.arrived_ns)
         view = self.world.ranks.get(first) or next(iter(self.world.ranks.values()))
         start_ns = _wall(view, verdict.since_ns)
         name = semconv.STALL_SPAN.format(operation=verdict.operation, verdict=verdict.kind.value)
@@ -157,7 +157,7 @@ class _Epoch:
         named = rank in self.verdict.ranks
         start_ns = root.start_ns
         if operation is not None:
-            start_ns = min(max(_wall(view, operation.record.entered_ns), start_ns), root.end_ns - _SHORTEST_NS)
+            start_ns = min(max(_wall(view, operation.record.arrived_ns), start_ns), root.end_ns - _SHORTEST_NS)
         return FinishedSpan(
             name=semconv.STALL_RANK_SPAN.format(rank=rank, state=standing.value),
             trace_id=root.trace_id,

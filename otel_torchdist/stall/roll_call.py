@@ -19,6 +19,8 @@ class Standing(enum.Enum):
     """Alive, and has not entered."""
     ENDED = "ended"
     """Left the run in good order before the operation was over."""
+    QUEUED = "queued"
+    """Has enqueued it on a device that has not come to it: its own earlier work there comes first."""
     RAISED = "raised"
     """Its call raised before the operation was issued."""
     WAITING = "waiting"
@@ -43,7 +45,8 @@ class RollCall:
         group: Their group; None when the dictionaries do not have it.
         members: All ranks that should come.
         standings: By rank, of the members that report.
-        waits: The operations of those who wait; of those who waited until it failed, when nobody does any more.
+        waits: The operations of those who wait; where nobody does any more, of those who are in it without waiting,
+            or who waited until it failed.
         aligned: Whether those who wait can compare their sequence with others.
     """
 
@@ -72,7 +75,7 @@ class RollCall:
     @property
     def last_entered_ns(self) -> int:
         """When the last of those who wait came in."""
-        return max(operation.record.entered_ns for operation in self.waits.values())
+        return max(operation.record.arrived_ns for operation in self.waits.values())
 
 
 def since_of(operation: OperationView) -> int:
@@ -98,7 +101,11 @@ def call_roll(world: WorldSnapshot, site: Site, open_here: Mapping[int, Operatio
         site: The operation.
         open_here: Those that are in it, by rank.
     """
-    waits = {rank: operation for rank, operation in open_here.items() if world.ranks[rank].alive}
+    waits = {
+        rank: operation
+        for rank, operation in open_here.items()
+        if world.ranks[rank].alive and not operation.record.is_queued
+    }
     waits = waits or dict(open_here) or _failed_here(world, site)
     first = waits[min(waits)]
     members = _members(first) | waits.keys()
@@ -146,7 +153,7 @@ def _standing(view: RankView, site: Site, operation: OperationView | None) -> St
     if not view.alive or (view.state is TapeState.FINISHED and operation is None):
         return Standing.ENDED
     if operation is not None:
-        return Standing.WAITING
+        return Standing.QUEUED if operation.record.is_queued else Standing.WAITING
     if not certain or (progress is not None and not progress.aligned):
         return Standing.UNSURE
     if progress is not None and progress.failed == sequence:

@@ -86,6 +86,13 @@ def _dead(verdict: Verdict, age: str) -> str:
     return f"{name_ranks(verdict.ranks)} {verb} dead, and {_site(verdict)} has waited for {age}"
 
 
+def _device(verdict: Verdict, age: str) -> str:
+    named, site = name_ranks(verdict.ranks), _site(verdict)
+    if len(verdict.ranks) == 1:
+        return f"{named} has enqueued {site}, but its device has not come to it for {age}"
+    return f"{named} have enqueued {site}, but their devices have not come to it for {age}"
+
+
 def _transport(verdict: Verdict, age: str) -> str:
     everybody = "both ranks" if verdict.members == 2 else f"all {verdict.members} ranks"
     return f"{everybody} have entered {_site(verdict)} and it is not over after {age}"
@@ -103,6 +110,7 @@ def _unknown(verdict: Verdict, age: str) -> str:
 _CAUSES: Final = {
     VerdictKind.ABSENT: _absent,
     VerdictKind.DEAD: _dead,
+    VerdictKind.DEVICE: _device,
     VerdictKind.TRANSPORT: _transport,
     VerdictKind.UNKNOWN: _unknown,
 }

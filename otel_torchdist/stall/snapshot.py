@@ -191,7 +191,7 @@ class TapeFollower:
             call_site=names.call_site(operation.call_site),
             label=names.text(operation.label) or "",
             failure=names.text(operation.failure) or "",
-            waiting_since_ns=waiting_since_ns(operation),
+            waiting_since_ns=operation.waiting_since_ns,
         )
 
     def _name(self, operation: Operation) -> str:
@@ -219,19 +219,6 @@ class TapeFollower:
             return None
         self._groups[identity] = view = GroupView(name.key, name, frozenset(name.ranks))
         return view
-
-
-def waiting_since_ns(operation: Operation) -> int | None:
-    """Since when an operation's being open is evidence; None when it is none.
-
-    Some operations show their end only in a wait, so before somebody waits for them nothing is known. A receive
-    posted long ago is not late because somebody begins to wait for it now.
-    """
-    if not operation.is_open:
-        return None
-    if operation.returned_ns is None or not operation.flags & Flag.END_BY_WAIT:
-        return operation.entered_ns
-    return operation.wait_entered_ns if operation.is_blocking else None
 
 
 def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot]:

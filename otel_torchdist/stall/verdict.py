@@ -39,6 +39,7 @@ class VerdictKind(enum.Enum):
 
     DEAD = "dead"
     ABSENT = "absent"
+    DEVICE = "device"
     TRANSPORT = "transport"
     UNKNOWN = "unknown"
 
@@ -154,7 +155,7 @@ class Judge:
         doubt = _doubt_of_site(roll)
         if doubt is not None:
             return _verdict(VerdictKind.UNKNOWN, roll, (), doubt)
-        missing = roll.ranks(Standing.ABSENT, Standing.ENDED)
+        missing = roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
         if missing:
             return self._blame(roll, missing, path, seen)
         if Standing.UNSURE in roll.standings.values():
@@ -179,8 +180,9 @@ class Judge:
         """Blame those who are missing and do not wait elsewhere; else whoever those wait for."""
         held_up = {rank: self._follow(roll.site, rank, path, seen) for rank in missing}
         guilty = tuple(rank for rank, causes in held_up.items() if not causes)
+        absent = tuple(rank for rank in guilty if roll.standings[rank] is not Standing.QUEUED)
         if guilty:
-            return _verdict(VerdictKind.ABSENT, roll, guilty)
+            return _verdict(VerdictKind.ABSENT if absent else VerdictKind.DEVICE, roll, absent or guilty)
         return min(itertools.chain.from_iterable(held_up.values()), key=urgency)
 
     def _follow(self, site: Site, rank: int, path: tuple[_Hop, ...], seen: dict[Site, Verdict | None]) -> list[Verdict]:

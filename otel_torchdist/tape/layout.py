@@ -118,10 +118,12 @@ class Flag(enum.IntFlag):
     """Only a returned wait proves its end; until somebody waits, open does not mean stuck."""
     SIGNATURE_CAPPED = 16
     """More tensors than are described."""
+    ON_DEVICE = 32
+    """A device carries it out: entered and returned mean enqueued, and it begins when the device has come to it."""
 
 
 class How(enum.IntEnum):
-    """How a time in a record is known. Two bits each: no flipped bit turns an empty word into a time."""
+    """How a time in a record is known. At least two bits each: no flipped bit turns an empty word into a time."""
 
     CALL = 0b0011
     """The call itself returned."""
@@ -129,8 +131,12 @@ class How(enum.IntEnum):
     """`Work.wait` or `wait_tensor` returned."""
     POLL = 0b0110
     """`Work.is_completed()` was seen to be true; as coarse as the poll."""
+    EVENT = 0b0111
+    """An event that was recorded around the operation, on the device's own clock."""
+    WATCHDOG = 0b1011
+    """PyTorch's watchdog has seen the end, so it is as coarse as the watchdog's rounds."""
     UNTRACKED = 0b1001
-    """The operation was handed to a device; when it ended there is not known."""
+    """The operation was handed to a device; when it began or ended there is not known."""
     ABANDONED = 0b1010
     """Its Work was dropped and nobody had waited for it; its end is not known."""
     FAILED = 0b1100

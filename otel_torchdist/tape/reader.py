@@ -230,7 +230,9 @@ def _renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
     changes: dict[str, Any] = {
         name: operation.entered_ns + value[0] for name, value in zip(_TIMES, known, strict=False) if value
     }
-    end, failure = known[Word.COMPLETED], known[Word.FAILURE]
+    start, end, failure = known[Word.STARTED], known[Word.COMPLETED], known[Word.FAILURE]
+    if start is not None:
+        changes["started_how"] = start[1]
     if end is not None:
         changes["how"] = end[1]
     if failure is not None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Final
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
+
+# Operators of IntFlag run in Python and are several times slower than those of int.
+_END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
 class TapeError(Exception):
@@ -103,10 +108,12 @@ class Operation:
         tag: Tag of a point-to-point operation.
         thread: Native id of the calling thread.
         flags: See `Flag`.
-        returned_ns: When an asynchronous or point-to-point call returned; None while the thread is inside.
+        returned_ns: When an asynchronous or point-to-point call returned, or one that a device carries out; None
+            while the thread is inside.
         wait_entered_ns: When the first wait began.
         wait_returned_ns: When a wait returned.
-        started_ns: When the device began; None where not measured.
+        started_ns: When the device began, as far as `started_how` allows; None until it has begun.
+        started_how: How that is known; UNTRACKED where nobody asks the device.
         completed_ns: When the operation ended, as far as `how` allows; None while it is open.
         how: How the end is known.
         failure: Name id of the exception that it raised (0 when there is none).
@@ -133,11 +140,39 @@ class Operation:
     completed_ns: int | None = None
     how: How | None = None
     failure: int = 0
+    started_how: How | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether the operation has not ended yet."""
         return self.completed_ns is None
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for its turn on a device: this rank has enqueued it, but has not come to it."""
+        return self.completed_ns is None and self.started_ns is None and bool(int(self.flags) & _ON_DEVICE)
+
+    @property
+    def arrived_ns(self) -> int:
+        """When this rank came to the operation: when it was entered, or when the device began it."""
+        return self.entered_ns if self.started_ns is None else self.started_ns
+
+    @property
+    def waiting_since_ns(self) -> int | None:
+        """Since when its being open is evidence; None when it is none.
+
+        Some operations show their end only in a wait, so before somebody waits for them nothing is known; a receive
+        posted long ago is not late because somebody begins to wait for it now. What is queued on a device waits
+        for that device's earlier work: however old, it says nothing about other ranks.
+        """
+        if self.completed_ns is not None:
+            return None
+        flags = int(self.flags)
+        if flags & _ON_DEVICE:
+            return self.started_ns
+        if self.returned_ns is None or not flags & _END_BY_WAIT:
+            return self.entered_ns
+        return self.wait_entered_ns if self.is_blocking else None
 
     @property
     def is_blocking(self) -> bool:

@@ -191,7 +191,7 @@ NUMBER_METRICS: Final = (
         Kind.GAUGE,
         Unit.SECONDS,
         "Age of the oldest operation in flight, 0 when there is none. An operation whose end only a wait can show "
-        "ages from that wait.",
+        "ages from that wait, one on a device from its start there.",
         _OPERATION,
         _of_operation(lambda one: one.oldest_age_s),
     ),
@@ -231,7 +231,7 @@ NUMBER_METRICS: Final = (
         semconv.LAST_STARTED_SEQUENCE,
         Kind.GAUGE,
         Unit.NONE,
-        "Sequence number of the newest collective of the group that the rank has entered.",
+        "Sequence number of the newest collective of the group that the rank has entered, or begun on its device.",
         _GROUP,
         _of_group(lambda group: group.started_sequence),
     ),
@@ -292,6 +292,14 @@ NUMBER_METRICS: Final = (
         _of_rank(lambda rank: rank.records_lost),
     ),
     NumberMetric(
+        semconv.OPERATIONS_UNTRACKED,
+        Kind.COUNTER,
+        Unit.OPERATIONS,
+        "The rank's operations that were handed to a device and whose end there is not known.",
+        _RANK,
+        _of_rank(lambda rank: rank.operations_untracked),
+    ),
+    NumberMetric(
         semconv.SPANS_DROPPED,
         Kind.COUNTER,
         Unit.SPANS,
@@ -304,7 +312,7 @@ NUMBER_METRICS: Final = (
 HISTOGRAM_METRICS: Final = (
     HistogramMetric(
         semconv.OPERATION_DURATION,
-        "Durations of the node's operations, from entering the call until its end was seen by the call or the wait.",
+        "Durations of the node's operations, from entering the call, or the start on the device, until the end.",
         (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION),
         _operation_durations,
     ),

@@ -42,7 +42,7 @@ class OperationPicture:
         message_bytes: Bytes that the rank contributed.
         in_flight: Operations that have not ended.
         oldest_age_s: Age of the oldest of them; see `RankMetrics` for those that have none.
-        durations: Of those whose end is known from the call or the wait.
+        durations: Of those whose end is known from the call, the wait or an event on the device.
     """
 
     group: str
@@ -85,6 +85,7 @@ class RankPicture:
         steps: Durations of its steps.
         overhead_s: Time that our own code took on its threads.
         records_lost: Records that were not written or not read.
+        operations_untracked: Operations that were handed to a device and whose end there is not known.
         groups_folded: Groups that are counted under `other`.
     """
 
@@ -96,6 +97,7 @@ class RankPicture:
     steps: DurationHistogram
     overhead_s: float
     records_lost: int
+    operations_untracked: int
     groups_folded: int
 
 

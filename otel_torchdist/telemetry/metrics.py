@@ -29,7 +29,9 @@ MAX_CACHED_TARGETS: Final = 16_384
 
 # Operators of IntFlag run in Python and would double the cost of a record; those of int do not.
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
-_END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_COARSE: Final = (How.POLL, How.WATCHDOG)
+_ENDS_WELL: Final = (How.CALL, How.WAIT, How.EVENT, *_COARSE)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,9 +67,10 @@ class RankMetrics:
     """Counts what one tape reports. `consume` and `retire` belong to the reader's thread, `picture` to any.
 
     An operation whose end only a wait can show (`END_BY_WAIT`) is in flight from its call on, but has an age only
-    while somebody waits for it, counted from that wait: before, nothing says that it should have ended. Durations
-    are those whose end is known from the call or the wait; what a poll saw is too coarse, and what was handed to a
-    device, dropped or failed has no end to speak of.
+    while somebody waits for it, counted from that wait: before, nothing says that it should have ended. One that a
+    device carries out has begun when the device has; its age and its duration count from there. Durations are those
+    whose end is known from the call, the wait or an event; what a poll or the watchdog saw is too coarse, and what
+    was dropped, failed or not followed on its device has no end to speak of.
     """
 
     def __init__(self, tape: TapeReader, labels: SeriesLabels, publish: Callable[[Sequence[Duration]], None]) -> None:
@@ -86,6 +89,7 @@ class RankMetrics:
         self._status: TapeStatus | None = None
         self._up: bool | None = True
         self._records_lost = 0
+        self._untracked = 0
         self._counters: dict[tuple[str, str], _Series] = {}
         self._groups: dict[str, _Group] = {}
         self._groups_by_id: dict[int, _Group] = {}
@@ -115,7 +119,10 @@ class RankMetrics:
                 self._count_step(mark)
             # A rank that has ended is inside of nothing any more.
             still_open = self._tape.open_operations() if is_running else ()
-            self._open = [(self._target(one).series, _age_begins(one)) for one in still_open]
+            self._open = [(self._target(one).series, one.waiting_since_ns) for one in still_open]
+            for operation in still_open:
+                if operation.started_ns is not None:
+                    self._count_begun(operation)
             self._status = status
             self._up = None if status.state is TapeState.FINISHED else is_running
             self._records_lost = self._tape.lost + status.records_dropped
@@ -143,6 +150,7 @@ class RankMetrics:
                 steps=self._steps.copy(),
                 overhead_s=self._status.overhead_ns / 1e9,
                 records_lost=self._records_lost,
+                operations_untracked=self._untracked,
                 groups_folded=len(self._folded),
             )
 
@@ -153,24 +161,33 @@ class RankMetrics:
         self._publish_durations()
 
     def _count_entered(self, operation: Operation) -> None:
-        series, group = self._target(operation)
+        series, _ = self._target(operation)
         series.entered += 1
         series.message_bytes += operation.message_bytes
+        if not int(operation.flags) & _ON_DEVICE:
+            self._count_begun(operation)
+
+    def _count_begun(self, operation: Operation) -> None:
+        """This rank has come to an operation: it was entered, or on a device it was begun."""
+        _, group = self._target(operation)
         if group is None or int(operation.flags) & _POINT_TO_POINT:
             return
         if group.started is None or operation.sequence > group.started:
             group.started = operation.sequence
 
     def _count_ended(self, operation: Operation) -> None:
+        if operation.started_ns is not None:
+            self._count_begun(operation)
         how = operation.how
-        if operation.completed_ns is None or not (how is How.CALL or how is How.WAIT or how is How.POLL):
+        self._untracked += how is How.UNTRACKED
+        if operation.completed_ns is None or how not in _ENDS_WELL:
             return
         series, group = self._target(operation)
         if group is not None and not int(operation.flags) & _POINT_TO_POINT:
             group.completed = max(group.completed or 0, operation.sequence)
-        if how is How.POLL:
+        if how in _COARSE or operation.started_how in _COARSE:
             return
-        seconds = (operation.completed_ns - operation.entered_ns) / 1e9
+        seconds = (operation.completed_ns - operation.arrived_ns) / 1e9
         series.durations.observe(seconds)
         labels = (series.group, series.operation)
         self._unpublished.append(Duration(semconv.OPERATION_DURATION, labels, seconds))
@@ -257,13 +274,6 @@ class RankMetrics:
         durations = [duration._replace(labels=(run, *duration.labels)) for duration in self._unpublished]
         self._unpublished.clear()
         self._publish(durations)
-
-
-def _age_begins(operation: Operation) -> int | None:
-    """From when on an open operation ages; None while nothing says that it should have ended."""
-    if operation.returned_ns is None or not int(operation.flags) & _END_BY_WAIT:
-        return operation.entered_ns
-    return operation.wait_entered_ns if operation.is_blocking else None
 
 
 def _picture_group(group: _Group) -> GroupPicture:

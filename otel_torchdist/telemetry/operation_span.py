@@ -21,7 +21,16 @@ MAX_TEMPLATES: Final = 4_096
 UNKNOWN_ERROR: Final = "_OTHER"
 """OpenTelemetry's `error.type` for an error of no known type."""
 
-_RESOLUTION_S: Final = {How.CALL: 0.0, How.WAIT: 0.0, How.FAILED: 0.0, How.POLL: 0.02}
+_RESOLUTION_S: Final = {
+    How.CALL: 0.0,
+    How.WAIT: 0.0,
+    How.FAILED: 0.0,
+    How.POLL: 0.02,
+    How.EVENT: 0.001,
+    How.WATCHDOG: 0.12,
+}
+"""An event's time is right to a microsecond on the device's clock; the rest is that clock against the host's. The
+watchdog makes its rounds every 100 ms, and is asked every 20 ms."""
 
 
 class OperationSpans:
@@ -78,6 +87,8 @@ class OperationSpans:
         attributes[semconv.COMPLETION] = operation.how.name.lower() if operation.how else "unknown"
         if operation.how and operation.how in _RESOLUTION_S:
             attributes[semconv.COMPLETION_RESOLUTION] = _RESOLUTION_S[operation.how]
+        if operation.flags & Flag.ON_DEVICE:
+            attributes.update(_device_times(operation))
         if operation.peer >= 0:
             attributes[semconv.PEER] = operation.peer
         if operation.flags & Flag.POINT_TO_POINT:
@@ -136,12 +147,28 @@ def _blocked_ns(operation: Operation) -> int:
     return blocked_ns
 
 
+def _device_times(operation: Operation) -> dict[str, AttributeValue]:
+    """How long it stood in the device's queue, and how long the device had it; nothing where that is not known."""
+    started_ns, how = operation.started_ns, operation.started_how
+    if started_ns is None or how is None or how not in _RESOLUTION_S:
+        return {}
+    times: dict[str, AttributeValue] = {
+        semconv.DEVICE_QUEUE_DURATION: (started_ns - operation.entered_ns) / 1e9,
+        semconv.DEVICE_START_RESOLUTION: _RESOLUTION_S[how],
+    }
+    if operation.completed_ns is not None and operation.how in _RESOLUTION_S:
+        times[semconv.DEVICE_DURATION] = max(operation.completed_ns - started_ns, 0) / 1e9
+    return times
+
+
 def _error(operation: Operation, attributes: dict[str, AttributeValue], open_because: str) -> str | None:
     """The error that the span shows: it raised, or somebody was still waiting for it at the end."""
     if operation.how is How.FAILED:
         return f"{attributes[semconv.OPERATION]} raised {attributes[semconv.ERROR_TYPE]}"
     if operation.how is not None:
         return None
+    if operation.started_ns is None and operation.flags & Flag.ON_DEVICE:
+        return None  # the device never came to it
     was_waited_for = operation.returned_ns is None or operation.wait_entered_ns is not None
     if operation.flags & Flag.END_BY_WAIT and not was_waited_for:
         return None  # nobody ever waited for it: its being open tells nothing

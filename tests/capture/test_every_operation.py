@@ -70,7 +70,7 @@ def test_each_is_recorded_as_it_was_issued(job: Job) -> None:
 
 
 def test_as_many_as_torch_counts(job: Job) -> None:
-    """torch's profiler saw as many of each operation as the tape has."""
+    """Torch's profiler saw as many of each operation as the tape has."""
     for done, tape in zip(job.ranks, job.tapes, strict=True):
         profiled: Counter[str] = Counter()
         for schema, count in done.lines()[-1]["profiled"].items():

@@ -76,7 +76,8 @@ def seen(module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def test_ends_well(seen: Seen) -> None:
     """It ends with 0, has nothing to complain of, and no line of it is wrapped or coloured."""
-    assert (seen.code, seen.err) == (0, ""), seen.out
+    assert seen.code == 0, f"{seen.out}\n{seen.err}"
+    assert seen.err == ""
     assert "\x1b" not in seen.out
 
 

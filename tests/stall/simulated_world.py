@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from otel_torchdist.stall.snapshot import waiting_since_ns
 from otel_torchdist.stall.world import (
     GroupView,
     Lane,
@@ -91,7 +90,7 @@ class SimulatedRank:
         )
         signature = SignatureName(name, "sum", ((16,),), ("float32",), "cpu", 1)
         site = CallSiteName("train", "/home/user/train.py", 42)
-        since_ns = waiting_since_ns(record)
+        since_ns = record.waiting_since_ns
         self.open[self.count] = OperationView(record, name, Site(lane, place), group, signature, site, "", "", since_ns)
         return self.count
 
@@ -114,7 +113,7 @@ class SimulatedRank:
     def _change(self, number: int, **changes: object) -> None:
         view = self.open[number]
         record = dataclasses.replace(view.record, **changes)  # type: ignore[arg-type]
-        since_ns = waiting_since_ns(record)
+        since_ns = record.waiting_since_ns
         self.open[number] = dataclasses.replace(view, record=record, waiting_since_ns=since_ns)
 
     def die(self, at_s: float, state: TapeState = TapeState.RUNNING, failure: str = "") -> None:

@@ -9,6 +9,7 @@ It reads a line of JSON for each job from its standard input and answers with a 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -38,6 +39,8 @@ def main() -> list[str] | None:
     """Serve jobs until the input ends; in a forked child, return what it has to run."""
     for name in IMPORTED:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # so that no child writes to what they all share, or tidies it up at its end
     print("ready", flush=True)
     for line in sys.stdin:
         job = json.loads(line)

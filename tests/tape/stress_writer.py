@@ -16,7 +16,7 @@ from otel_torchdist.tape.writer import TapeWriter
 from tests.tape.stress_fields import ended_after, fields_of, returned_after, step_of
 from tests.tape.tapes import new_writer
 
-SECONDS = 10.0
+SECONDS = 8.0
 HELD_OPEN = 5
 """Of fifty operations of a thread this many end only after the others: they move to the refuge and end late."""
 

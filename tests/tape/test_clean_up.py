@@ -300,6 +300,26 @@ def test_directory_is_made_again(memory: Path) -> None:
     writer.close()
 
 
+def test_directory_goes_before_it_is_locked(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock on a directory that was removed a moment before protects nothing: a new one is made and locked."""
+    directory = job_directory(memory, key(1))
+    removed: list[Path] = []
+
+    def remove_first(file: int, operation: int) -> None:
+        if not removed:
+            removed.append(directory)
+            directory.rmdir()
+        flock(file, operation)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    with using(directory):
+        assert removed == [directory]
+        assert directory.is_dir()
+        with alone_in(directory) as alone:
+            assert not alone
+
+
 def test_nowhere_to_create(memory: Path) -> None:
     """Where the base directory is gone, or a file stands in the way, there is an error and no tape."""
     with pytest.raises(TapeError, match="No such file"):

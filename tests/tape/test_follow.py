@@ -180,11 +180,13 @@ class Following(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Every reader catches up once more."""
-        for follower in self._followers:
-            follower.poll()
-            follower.poll()
-        self._writer.close()
-        shutil.rmtree(self._directory)
+        try:
+            for follower in self._followers:
+                follower.poll()
+                follower.poll()
+        finally:
+            self._writer.close()
+            shutil.rmtree(self._directory)
 
     def _begin(self, operation: Operation) -> int:
         fields = operation

@@ -39,7 +39,7 @@ def test_coarse_ends_are_no_durations(node: Node, how: How) -> None:
     rank.run(how=how, lasts=2 * SECOND)
     node.poll()
     labels = (RUN, "0", WORLD.key, "all_reduce")
-    timed = 1 if how in (How.CALL, How.WAIT) else 0
+    timed = 1 if how in (How.CALL, How.WAIT, How.EVENT) else 0
     assert node.values(semconv.TIMED_OPERATIONS) == {labels: timed}
     assert node.values(semconv.TIMED_OPERATION_SECONDS) == {labels: timed * 2.0}
     assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 0}

@@ -107,9 +107,7 @@ def test_entry_points() -> None:
 def test_off_loads_nothing() -> None:
     """Without the switch, ``import torch`` loads nothing of ours but the entry point, and changes nothing."""
     untouched = "assert not hasattr(c10d._new_process_group_helper, '__wrapped__')"
-    done = python(
-        f"import torch; {LIST_OURS}; import torch.distributed.distributed_c10d as c10d; {untouched}"
-    )
+    done = python(f"import torch; {LIST_OURS}; import torch.distributed.distributed_c10d as c10d; {untouched}")
     assert done == Output(out=["otel_torchdist otel_torchdist.autoload"], err=[])
 
 
@@ -142,9 +140,7 @@ for _ in range(2):
 
 def test_torch_without_entry_points() -> None:
     """``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps us out altogether."""
-    done = python(
-        f"import torch; {LIST_OURS}", OTEL_PYTHON_TORCHDIST_ENABLED="true", TORCH_DEVICE_BACKEND_AUTOLOAD="0"
-    )
+    done = python(f"import torch; {LIST_OURS}", OTEL_PYTHON_TORCHDIST_ENABLED="true", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert done == Output(out=[""], err=[])
 
 
@@ -245,9 +241,7 @@ def test_users_error_passes(instrumentor: Instrumentor) -> None:
 
 
 @pytest.mark.usefixtures("contained")
-def test_failure_to_switch_on_is_contained(
-    instrumentor: Instrumentor, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failure_to_switch_on_is_contained(instrumentor: Instrumentor, caplog: pytest.LogCaptureFixture) -> None:
     """If switching on fails, the group is created all the same and the log says why."""
 
     def fail() -> None:
@@ -260,9 +254,7 @@ def test_failure_to_switch_on_is_contained(
 
 
 @pytest.mark.usefixtures("contained")
-def test_unknown_torch_is_contained(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_torch_is_contained(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """With a torch whose creators have other names ``import torch`` goes on, and the log says why."""
     monkeypatch.setenv(OTEL_PYTHON_TORCHDIST_ENABLED, "true")
     monkeypatch.setitem(sys.modules, c10d.__name__, types.ModuleType(c10d.__name__))

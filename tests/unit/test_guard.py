@@ -73,9 +73,7 @@ def test_raised_under_test(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "false", "1"])
-def test_only_true_raises(
-    text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_true_raises(text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The variable follows the rule for booleans: only ``true`` lets our errors out."""
     monkeypatch.setenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL, text)
     report(f"test_only_true_raises {text}", ValueError("ours"))

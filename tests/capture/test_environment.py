@@ -1,0 +1,141 @@
+"""Switched on by the environment alone: what the variables do, and that nothing they say harms the training."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.tape.layout import TapeState
+from tests.capture.conftest import WORKERS, Job, Jobs
+from tests.support.quiet import QUIET
+from tests.support.recorded import read_tapes
+from tests.support.warm_python import REPOSITORY
+
+RESULT = [1.0, 1.0, 1.0]
+
+
+def run(jobs: Jobs, environ: Mapping[str, str], code: int = 0) -> Job:
+    """Run the plain script; its own result and exit code are as they always are."""
+    job = jobs.run("plain", 1, str(code), environ={**QUIET, **environ}, codes=[code])
+    assert job.ranks[0].line()["result"] == RESULT
+    return job
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_switched_on(jobs: Jobs, code: int) -> None:
+    """Each default group has its tape, nothing is written to standard error, and the exit code is the script's own."""
+    job = run(jobs, {}, code)
+    assert job.ranks[0].err == ""
+    assert [tape.only("all_reduce").how for tape in job.tapes] == ["WAIT", "WAIT"]
+    assert {tape.status.state for tape in job.tapes} == {TapeState.FINISHED}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"OTEL_PYTHON_TORCHDIST_ENABLED": "false"},
+        {"OTEL_SDK_DISABLED": "true"},
+        {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "flask, torch_distributed"},
+        {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "*"},
+    ],
+)
+def test_switched_off(jobs: Jobs, environ: dict[str, str]) -> None:
+    """OpenTelemetry's own switches keep us out without a word: no tape and no thread."""
+    job = run(jobs, environ)
+    assert job.ranks[0].err == ""
+    assert job.ranks[0].line()["threads"] == []
+    assert job.tapes == []
+
+
+def test_bad_values(jobs: Jobs) -> None:
+    """Each bad value gives one warning with its name, itself and what is used instead; recording goes on."""
+    environ = {
+        "OTEL_PYTHON_TORCHDIST_TAPE_RECORDS": "many",
+        "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "-5",
+        "OTEL_PYTHON_TORCHDIST_READER": "elsewhere",
+        "OTEL_SDK_DISABLED": "maybe",
+    }
+    job = run(jobs, environ)
+    warnings = job.ranks[0].err.splitlines()
+    assert len(warnings) == len(environ)
+    for (name, value), default in zip(environ.items(), ["16384", "10000", "thread", "false"], strict=True):
+        [warning] = [warning for warning in warnings if warning.startswith(name)]
+        assert repr(value) in warning
+        assert warning.endswith(f"using {default}")
+    assert len(job.tapes) == 2
+
+
+def test_directory_that_others_write_to(jobs: Jobs) -> None:
+    """A base directory that is not the user's alone is refused: one warning, and training goes on unrecorded."""
+    for path in (Path("/dev/shm"), Path("/proc/self")):
+        assert stat.S_ISDIR(path.stat().st_mode)
+        job = run(jobs, {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(path)})
+        [warning] = job.ranks[0].err.splitlines()
+        assert str(path) in warning
+        assert "otel_torchdist is off in this process" in warning
+        assert job.tapes == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_directory_of_somebody_else(jobs: Jobs, tmp_path: Path) -> None:
+    """A base directory of another user is refused, with both of them in the warning."""
+    os.chown(tmp_path, 65534, 65534)
+    [warning] = run(jobs, {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tmp_path)}).ranks[0].err.splitlines()
+    assert f"{tmp_path}: refused for tapes: it belongs to user 65534 and not to user 0" in warning
+
+
+def test_directory_on_disk(jobs: Jobs) -> None:
+    """A disk is refused unless it is allowed."""
+    folder = REPOSITORY / ".pytest_cache" / "tapes"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if subprocess.check_output(["stat", "-f", "-c", "%T", str(folder)], text=True).strip() == "tmpfs":
+        pytest.skip("this checkout lies in memory")
+    environ = {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(folder)}
+    [warning] = run(jobs, environ).ranks[0].err.splitlines()
+    assert "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK=true" in warning
+    assert read_tapes(folder) == []
+    environ["OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK"] = "true"
+    environ["OTEL_PYTHON_TORCHDIST_KEEP_RUNS"] = "0"
+    assert run(jobs, environ).ranks[0].err == ""
+    assert len(read_tapes(folder)) == 2
+    for file in folder.rglob("*.*"):
+        file.unlink()
+
+
+def test_full_directory(jobs: Jobs) -> None:
+    """No room for a tape: one warning, no SIGBUS, and training goes on."""
+    job = jobs.run("full_directory", 1, environ=QUIET)
+    forbidden, result = job.ranks[0].lines()
+    if forbidden["forbidden"]:
+        pytest.skip(f"a small file system cannot be mounted here: {forbidden['forbidden']}")
+    assert result == {"result": RESULT}
+    [warning] = job.ranks[0].err.splitlines()
+    assert "No space left on device" in warning
+
+
+def test_opentelemetry_instrument(tmp_path: Path) -> None:
+    """`opentelemetry-instrument` switches on through the entry point, without our own variable."""
+    tapes = tmp_path / "tapes"
+    tapes.mkdir(0o700)
+    environ = {
+        **os.environ,
+        **QUIET,
+        "OTEL_PYTHON_TORCHDIST_ENABLED": "",
+        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
+        "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true",
+        "PYTHONPATH": str(REPOSITORY),
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "STORE": str(tmp_path / "store"),
+    }
+    script = [sys.executable, str(WORKERS / "plain.py"), "3"]
+    launcher = Path(sys.executable).with_name("opentelemetry-instrument")
+    done = subprocess.run([str(launcher), *script], env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert [tape.only("all_reduce").how for tape in read_tapes(tapes)] == ["WAIT", "WAIT"]

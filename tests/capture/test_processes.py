@@ -1,0 +1,70 @@
+"""How processes begin and end: forked, spawned, killed; what their tape then says, and that they end as without us."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_torchdist.tape.layout import RunIdState, TapeState
+from tests.capture.conftest import Jobs
+from tests.support.quiet import QUIET
+from tests.support.stderr import comparable
+
+ENDS = [
+    ("returns", 0, TapeState.FINISHED, ""),
+    ("raises", 1, TapeState.FAILED, "TrainingError"),
+    ("exits", 3, TapeState.FINISHED, ""),
+    ("exits_at_once", 4, TapeState.RUNNING, ""),
+    ("is_killed", -9, TapeState.RUNNING, ""),
+    ("is_terminated", -15, TapeState.RUNNING, ""),
+    ("aborts", -6, TapeState.RUNNING, ""),
+]
+
+
+@pytest.mark.parametrize(("way", "code", "state", "failure"), ENDS)
+def test_end_with_an_operation_under_way(jobs: Jobs, way: str, code: int, state: TapeState, failure: str) -> None:
+    """The exit code is as without us, and the tape can be read: how it ended, and the operation that never did."""
+    codes = [code, 0]
+    plain = jobs.run("leaves", 2, way, "off", codes=codes)
+    job = jobs.run("leaves", 2, way, "on", codes=codes)
+    assert plain.tapes == []
+    tape = job.tapes[0]
+    assert (tape.status.state, tape.failure) == (state, failure)
+    assert [one.how for one in tape.named("barrier")] == ["WAIT", "WAIT"]
+    assert tape.only("all_reduce").how in ("open", "FAILED")  # rank 1 may be gone before rank 0
+    assert tape.only("recv").how in ("open", "ABANDONED")
+    if way != "aborts":  # its dump of all stacks names our thread
+        assert comparable(job.ranks[0].err) == comparable(plain.ranks[0].err)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_launched_ranks(jobs: Jobs, method: str) -> None:
+    """Forked and spawned children are ranks like any other, and say how they ended."""
+    job = jobs.run("launches", 1, method, "raises", environ=QUIET)
+    assert job.ranks[0].lines()[-1] == {"ended": True}
+    first, second = job.tapes
+    assert (second.status.state, second.failure) == (TapeState.FAILED, "TrainingError")
+    assert [(tape.identity.rank, tape.only("all_reduce").how) for tape in job.tapes] == [(0, "WAIT"), (1, "WAIT")]
+    assert first.status.run_id == second.status.run_id
+    assert {tape.status.run_id_state for tape in job.tapes} == {RunIdState.AGREED}
+
+
+def test_forked_ranks_that_end_well(jobs: Jobs) -> None:
+    """A forked rank ends by `os._exit`, and yet its tape is finished."""
+    job = jobs.run("launches", 1, "fork", "returns", environ=QUIET)
+    assert job.ranks[0].lines() == [{"ended": "well"}]
+    assert [tape.status.state for tape in job.tapes] == [TapeState.FINISHED] * 2
+    assert job.ranks[0].err == ""
+
+
+def test_data_loader_workers(jobs: Jobs) -> None:
+    """A worker has no thread of ours and writes nothing to its parent's tape, nor does any other forked child."""
+    job = jobs.run("loads_data")
+    said = job.ranks[0].line()
+    assert len(said["items"]) == 4
+    for item in said["items"]:
+        assert item["pid"] != said["pid"]
+        assert (item["threads"], item["open"], item["sum"]) == ([], 0, 2.0)
+    [tape] = job.tapes
+    assert [operation.name for operation in tape.operations] == ["all_reduce", "all_reduce", "barrier"]
+    assert (tape.steps, tape.lost) == ([], 0)
+    assert tape.status.state is TapeState.FINISHED

@@ -1,0 +1,48 @@
+"""One rank whose data comes from two forked workers, which use an optimizer and a wait of their own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+from tests.support.rank import join, say, start_capture
+
+
+class Data(Dataset[dict[str, object]]):
+    """Says what the worker sees of us."""
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        """An item."""
+        parameter = torch.nn.Parameter(torch.ones(1))
+        parameter.grad = torch.ones(1)
+        torch.optim.SGD([parameter], lr=0.1).step()
+        x = torch.ones(2)
+        inherited.wait()
+        ours = [thread.name for thread in threading.enumerate() if thread.name.startswith("otel")]
+        return {"pid": os.getpid(), "threads": ours, "sum": float(x.sum()), "open": len(capture._works.open)}
+
+    def __len__(self) -> int:
+        """Items."""
+        return 4
+
+
+capture = start_capture()
+join()
+inherited = dist.all_reduce(torch.ones(1), async_op=True)
+loader = DataLoader(Data(), batch_size=None, num_workers=2, multiprocessing_context="fork")
+items = list(loader)
+dist.all_reduce(torch.ones(1))
+say(items=items, pid=os.getpid())
+child = os.fork()
+if child == 0:
+    # What its parent has registered for its end must not run here. A real end would hang in gloo, with us or without.
+    atexit._run_exitfuncs()
+    os._exit(5)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 5
+dist.barrier()

@@ -1,0 +1,9 @@
+"""The environment of a rank that is switched on and exports nothing."""
+
+QUIET = {
+    "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
+    "OTEL_TRACES_EXPORTER": "none",
+    "OTEL_METRICS_EXPORTER": "none",
+    "OTEL_LOGS_EXPORTER": "none",
+    "OTEL_EXPORTER_PROMETHEUS_PORT": "0",
+}
