@@ -44,3 +44,18 @@ class Order:
     collective: str
     warm_up: int
     calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The answer to an order, in microseconds per call.
+
+    Attributes:
+        caller: What the caller loses, waits for the GIL included.
+        process: Processor time of all threads of the process, until there is nothing left to export.
+        waited: What the caller lost beside `caller`, because others had the processor.
+    """
+
+    caller: float
+    process: float
+    waited: float

@@ -2,9 +2,9 @@
 
 Each variant has a process of its own, because some cannot be taken out again without a trace: a batch processor's
 thread takes the GIL from whoever comes next. All are forked from one process that has imported what they need, so
-they have the same modules, the same heap and the same state of the garbage collector, which stays on. They take turns
-(A B C, B C A, …), so that a machine that becomes slower does so for all; while one runs, the others are idle and
-have nothing left to export. `stopwatch` takes off what other processes of the machine take.
+they have the same modules and the same heap; the garbage collector stays on, and is spared what was there before the
+first call. They take turns (A B C, B C A, …), so that a machine that becomes slower does so for all; while one runs,
+the others are idle and have nothing left to export. `stopwatch` takes off what other processes of the machine take.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from benchmarks.orders import Conditions, Order, Variant
+from benchmarks.orders import Conditions, Order, Timing, Variant
 from benchmarks.sections import Goal, Section
 from benchmarks.span_sink import SpanSink
 from benchmarks.spread import Spread
-from benchmarks.stopwatch import Elapsed
 from otel_torchdist.tape.directory import tapes_in
 from otel_torchdist.tape.reader import TapeReader
 
@@ -30,7 +29,7 @@ GOAL_US: Final = 11.0
 GOAL_RATIO: Final = 1 / 6
 MAIN: Final = "all_reduce"
 """The call that the goals are about."""
-BUSY: Final = 0.05
+BUSY_SHARE: Final = 0.05
 
 NOTES: Final = (
     "What the caller loses, waits for the GIL included; `bare` is the call itself. Median of rounds ± half of the "
@@ -40,6 +39,7 @@ NOTES: Final = (
     "naive: start_as_current_span with four attributes, batch processor with a queue that drops nothing, OTLP/gRPC to "
     "a process on this machine: the one that the ratio is taken to. no export: its exporter does nothing.",
 )
+BUSY: Final = "The machine was busy: others had the processor for {:.0%} of the time of the bare calls; it is left out."
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Extent:
 USUAL: Final = Extent(rounds=31, warm_up=600, calls=2_000)
 QUICK: Final = Extent(rounds=3, warm_up=20, calls=100)
 
-Timings: TypeAlias = Mapping[str, Mapping[Variant, Sequence[Elapsed]]]
+Timings: TypeAlias = Mapping[str, Mapping[Variant, Sequence[Timing]]]
 
 
 class _Timer:
@@ -71,7 +71,7 @@ class _Timer:
         self.calls = 0
         self._connection = connection
 
-    def time(self, order: Order) -> Elapsed:
+    def time(self, order: Order) -> Timing:
         self.calls += order.warm_up + order.calls
         self._connection.send(order)
         return self._connection.recv()
@@ -122,7 +122,7 @@ def _serve(connection: Connection, variant: Variant, conditions: Conditions) -> 
 
 def _take_turns(timers: Mapping[Variant, _Timer], extent: Extent) -> Timings:
     variants = list(timers)
-    timings: dict[str, dict[Variant, list[Elapsed]]] = {}
+    timings: dict[str, dict[Variant, list[Timing]]] = {}
     for name in timers[Variant.BARE].names:
         order = Order(name, extent.warm_up, extent.calls)
         timings[name] = {variant: [] for variant in variants}
@@ -149,11 +149,10 @@ def _recorded(directory: Path) -> int:
 
 
 def _section(timings: Timings, extent: Extent) -> Section:
-    costs = {name: _costs(variants, extent.calls) for name, variants in timings.items()}
-    added = {name: _added(of) for name, of in costs.items()}
-    ratios = {name: of[Variant.OURS].median / of[Variant.NAIVE].median for name, of in added.items()}
-    waited = _share_waited([elapsed for variants in timings.values() for elapsed in variants[Variant.BARE]])
-    busy = f"The machine was busy: {waited:.0%} of the time of the bare calls went to other processes; it is left out."
+    added = {name: _added(variants, "caller") for name, variants in timings.items()}
+    process = {name: _added(variants, "process") for name, variants in timings.items()}
+    ratios = {name: _ratio(of) for name, of in added.items()}
+    waited = _share_waited([timing for variants in timings.values() for timing in variants[Variant.BARE]])
     return Section(
         key="per_call",
         title="Added to a call, in µs (backend `fake`, 8 ranks, 4 floats)",
@@ -161,7 +160,7 @@ def _section(timings: Timings, extent: Extent) -> Section:
         rows=[
             [name, *(str(added[name][variant]) for variant in Variant), f"1/{1 / ratios[name]:.1f}"] for name in timings
         ],
-        notes=[*NOTES, busy] if waited > BUSY else NOTES,
+        notes=[*NOTES, _note_on_process(process[MAIN]), *([BUSY.format(waited)] if waited > BUSY_SHARE else [])],
         goals=[
             Goal(f"added to {MAIN}", added[MAIN][Variant.OURS].median, GOAL_US, "µs"),
             Goal(f"added to {MAIN}, ours / naive", ratios[MAIN], GOAL_RATIO, ""),
@@ -170,38 +169,45 @@ def _section(timings: Timings, extent: Extent) -> Section:
             "unit": "µs per call",
             **asdict(extent),
             "share_of_time_taken_by_others": waited,
-            "collectives": {name: _data(costs[name], added[name], ratios[name]) for name in timings},
+            "collectives": {
+                name: {
+                    "ours_to_naive": ratios[name],
+                    "ours_to_naive_process": _ratio(process[name]),
+                    "variants": {
+                        variant.value: {
+                            "rounds": [timing.caller for timing in rounds],
+                            "rounds_process": [timing.process for timing in rounds],
+                            "added": asdict(added[name][variant]),
+                            "added_process": asdict(process[name][variant]),
+                        }
+                        for variant, rounds in variants.items()
+                    },
+                }
+                for name, variants in timings.items()
+            },
         },
     )
 
 
-Costs: TypeAlias = Mapping[Variant, Sequence[float]]
-"""Microseconds per call in each round."""
-
-
-def _costs(timings: Mapping[Variant, Sequence[Elapsed]], calls: int) -> Costs:
-    return {variant: [elapsed.own / calls / 1000 for elapsed in rounds] for variant, rounds in timings.items()}
-
-
-def _added(costs: Costs) -> dict[Variant, Spread]:
+def _added(timings: Mapping[Variant, Sequence[Timing]], clock: str) -> dict[Variant, Spread]:
     """What each variant adds to the bare call of the same round; for `BARE` the call itself."""
-    bare = costs[Variant.BARE]
-    return {
-        variant: Spread.of(
-            rounds if variant is Variant.BARE else [cost - base for cost, base in zip(rounds, bare, strict=True)]
-        )
-        for variant, rounds in costs.items()
-    }
+    rounds = {variant: [getattr(timing, clock) for timing in of] for variant, of in timings.items()}
+    bare = rounds.pop(Variant.BARE)
+    added = {variant: [cost - base for cost, base in zip(of, bare, strict=True)] for variant, of in rounds.items()}
+    return {variant: Spread.of(of) for variant, of in {Variant.BARE: bare, **added}.items()}
 
 
-def _share_waited(timings: Sequence[Elapsed]) -> float:
-    waited = sum(elapsed.waited for elapsed in timings)
-    return waited / (waited + sum(elapsed.own for elapsed in timings))
+def _ratio(added: Mapping[Variant, Spread]) -> float:
+    return added[Variant.OURS].median / added[Variant.NAIVE].median
 
 
-def _data(costs: Costs, added: Mapping[Variant, Spread], ratio: float) -> Any:
-    variants = {
-        variant.value: {"rounds": rounds, "added": None if variant is Variant.BARE else asdict(added[variant])}
-        for variant, rounds in costs.items()
-    }
-    return {"variants": variants, "ours_to_naive": ratio}
+def _note_on_process(added: Mapping[Variant, Spread]) -> str:
+    return (
+        f"Processor time that the whole process spends on one {MAIN}, export included, above the bare call's: "
+        f"ours {added[Variant.OURS]} µs, naive {added[Variant.NAIVE]} µs, 1/{1 / _ratio(added):.1f}."
+    )
+
+
+def _share_waited(timings: Sequence[Timing]) -> float:
+    waited = sum(timing.waited for timing in timings)
+    return waited / (waited + sum(timing.caller for timing in timings))

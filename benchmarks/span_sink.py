@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -61,6 +62,7 @@ class _Servicer(trace_service_pb2_grpc.TraceServiceServicer):
 
 
 def _run(connection: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # `SpanSink` ends this process
     servicer = _Servicer()
     server = grpc.server(ThreadPoolExecutor(THREADS))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(servicer, server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final
@@ -20,7 +21,7 @@ _OURS: Final = Path(__file__).parents[1]
 _NO_FILE: Final = ("<frozen ", "<eval_with_key>")
 """Python's own start, and what torch.fx has generated."""
 # Not all of our package: the training script of the demo, which lies there too, is a user like any other.
-_LIBRARIES: Final = (str(Path(torch.__file__).parent), str(_OURS / "capture"), str(_OURS / "_guard.py"), *_NO_FILE)
+_LIBRARIES: Final = (f"{Path(torch.__file__).parent}/", f"{_OURS}/capture/", f"{_OURS}/_guard.py", *_NO_FILE)
 _BETWEEN: Final = ("/contextlib.py", "/functools.py", "/typing_extensions.py", "/warnings.py")
 """What torch's decorators (`contextmanager`, `deprecated`) put between its own frames."""
 
@@ -55,7 +56,10 @@ class CallSites:
         if len(self._is_library) >= MAX_CACHED:
             self._is_library.clear()
         file = code.co_filename
+        # Where Inductor puts the code that it generates; it sets the variable itself before it does.
+        generated = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
         library = file.startswith(_LIBRARIES) or file.endswith(_BETWEEN)
+        library = library or bool(generated and file.startswith(os.path.abspath(generated)))
         self._is_library[code] = library
         return library
 

@@ -23,6 +23,8 @@ from otel_torchdist.capture.torch_api import LIST, skip_in_dynamo
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.cuda_lanes import Enqueued
+    from otel_torchdist.capture.device import Devices
     from otel_torchdist.capture.operations import OperationSchema
     from otel_torchdist.capture.process_group import GroupState
 
@@ -57,10 +59,13 @@ class Call:
         work_id: `id` of its Work.
         reference: Weak reference to a Work that must not be held.
         pointers: Where it writes to.
+        enqueued: What is known of it on its device, None when it cannot be followed there; set on device calls only.
     """
 
+    enqueued: Enqueued | None
     __slots__ = (
         "async_op",
+        "enqueued",
         "entered_ns",
         "flags",
         "group",
@@ -326,13 +331,18 @@ def _failure_of(work: Any) -> Exception | None:
     return None
 
 
-def make_wait_tensor(works: Works, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:
+def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:
     """The kernel of `_c10d_functional::wait_tensor`."""
 
     def wait_tensor(keyset: Any, tensor: Any) -> Any:
         call = works.of_tensor(tensor)
         if call is None:
-            return redispatch(keyset.remove(key), tensor)
+            wait = devices.wait_begins(tensor) if devices.written else None
+            try:
+                return redispatch(keyset.remove(key), tensor)
+            finally:
+                if wait is not None:
+                    devices.wait_ends(wait)
         works.wait_began(call)
         try:
             result = redispatch(keyset.remove(key), tensor)

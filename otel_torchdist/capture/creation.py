@@ -111,6 +111,8 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
         bound.apply_defaults()
         arguments = bound.arguments
         is_default = not arguments["global_ranks_in_group"]
+        if is_default and arguments["group_size"] < 1:
+            return None  # MPI: ranks are known when the group is
         if is_default:
             recorder = events.default_group_begins(arguments["group_rank"], arguments["group_size"])
         else:

@@ -31,7 +31,8 @@ class Dispatcher:
         for schema in collective_schemas():
             self._register(self._c10d, schema.overload, _make_kernel(schema, hot_path))
         wait_tensor: Any = torch.ops._c10d_functional.wait_tensor.default
-        self._register(self._functional, wait_tensor, make_wait_tensor(works, redispatch_of(wait_tensor), DISPATCH_KEY))
+        kernel = make_wait_tensor(works, hot_path.devices, redispatch_of(wait_tensor), DISPATCH_KEY)
+        self._register(self._functional, wait_tensor, kernel)
 
     def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> None:
         name = overload._schema.name.partition("::")[2]

@@ -22,7 +22,7 @@ from otel_torchdist.capture.torch_api import LIST, comm_label
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.device import EndTracker
+    from otel_torchdist.capture.device import Devices
     from otel_torchdist.capture.operations import OperationSchema
     from otel_torchdist.capture.process_group import Groups, GroupState
     from otel_torchdist.capture.steps import Steps
@@ -34,8 +34,8 @@ MAX_TAG: Final = 0x7FFFFFFF
 # Plain integers: arithmetic with enum members is several times slower.
 _ASYNC: Final = int(Flag.ASYNC)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
-_LEFT_ALONE: Final = _ASYNC | _POINT_TO_POINT
-"""Only here is the time between return and wait the caller's own; a synchronous call is waited for at once."""
+_LEFT_ALONE: Final = _ASYNC | _POINT_TO_POINT | int(Flag.ON_DEVICE)
+"""Only here is the time between return and end the caller's own; a synchronous call is waited for at once."""
 _RETURNED: Final = int(Word.RETURNED)
 _BY_CALL: Final = int(How.CALL)
 
@@ -59,7 +59,7 @@ class HotPath:
         groups: Groups,
         steps: Steps,
         works: Works,
-        device: EndTracker,
+        devices: Devices,
         meet: Callable[[ProcessGroup], GroupState | None],
     ) -> None:
         """Wire the parts.
@@ -68,13 +68,13 @@ class HotPath:
             groups: Known groups.
             steps: Counts steps.
             works: Follows operations on the CPU.
-            device: Follows operations on devices.
+            devices: Follows operations on devices.
             meet: Takes up a group that is not known yet; None when nothing can be recorded.
         """
         self._find = groups.find
         self._steps = steps
         self._works = works
-        self.device = device
+        self.devices = devices
         self._meet = meet
 
     def enter(self, operation: OperationSchema, args: tuple[Any, ...]) -> Call | None:
@@ -132,6 +132,8 @@ class HotPath:
             recorder = group.recorder
             number = recorder.tape.begin_prepared(entered, recorder.step, sequence, plan.tail)
             call = Call(number, entered, group, operation, plan.flags, plan.on_cpu)
+            if not on_cpu and not plan.on_cpu:
+                self.devices.before(call, tensors, peer)
             if not number % OVERHEAD_SAMPLE:
                 call.own_ns = _now() - entered
             return call
@@ -151,7 +153,7 @@ class HotPath:
             elif call.on_cpu:
                 self._works.follow(call, result, args)
             else:
-                self.device.follow(call, result, args)
+                self.devices.follow(call, result, args)
             if call.own_ns:
                 own = call.own_ns + _now() - returned
                 call.tape.add_overhead(own * OVERHEAD_SAMPLE, OVERHEAD_SAMPLE)
@@ -166,4 +168,6 @@ class HotPath:
             group.uncount_point_to_point(operation.name == "send", peer, args[operation.tag] & MAX_TAG)
         elif operation.work >= 0:  # what returns no Work does not issue: it runs, and raises in the end
             group.sequence -= 1
+        if not call.on_cpu:
+            self.devices.failed(call)
         self._works.ended(call, How.FAILED, error)

@@ -29,7 +29,7 @@ class Patches:
         if original is None:
             return
         # What lies in the class, not what `getattr` makes of it: a method of pybind's would come back unbound.
-        stored = vars(owner).get(name, _ABSENT)
+        stored: Any = _own(owner, name)
         function = make(original)
         skip_in_dynamo(function.__code__)
         replacement = opaque_to_dynamo(function) if is_bindings_method(stored) else function
@@ -40,9 +40,13 @@ class Patches:
         """Put back every original, except where somebody else has replaced ours since: ours then passes through."""
         while self._undo:
             owner, name, stored, replacement = self._undo.pop()
-            if vars(owner).get(name) is not replacement:
+            if _own(owner, name) is not replacement:
                 continue
             if stored is _ABSENT:
                 delattr(owner, name)
             else:
                 setattr(owner, name, stored)
+
+
+def _own(owner: Any, name: str) -> Any:
+    return owner.__dict__.get(name, _ABSENT)

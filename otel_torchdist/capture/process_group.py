@@ -117,13 +117,16 @@ class Groups:
             nth: How many groups with these members came before, where it was counted already.
         """
         members = ranks if ranks is not None else member_ranks(group)
+        is_listed = ranks is not None or ranks_in_books(group) is not None
+        # A group that a library made by hand, smaller than the world: who its members are is a guess.
+        is_guess = not is_listed and group.size() != recorder.tape.identity.world_size
         name = GroupName(
             name=_text_of(group, "group_name"),
             description=_text_of(group, "group_desc").replace("undefined", ""),
             ranks=members,
             nth=recorder.count_group(members) if nth is None else nth,
             backend=_configured_backend(group),
-            aligned=group not in self._before_us,
+            aligned=group not in self._before_us and not is_guess,
         )
         state = GroupState(recorder, group, name)
         identity = id(group)

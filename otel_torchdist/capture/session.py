@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import _guard
 from otel_torchdist.capture.completion import Call, Works
 from otel_torchdist.capture.creation import follow_creation
-from otel_torchdist.capture.device import Untracked
+from otel_torchdist.capture.device import Devices
 from otel_torchdist.capture.dispatcher import Dispatcher
 from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.patches import Patches
@@ -33,6 +33,7 @@ from otel_torchdist.tape.records import TapeError
 
 _logger = logging.getLogger("otel_torchdist")
 SWEEP_LIMIT: Final = 1024
+SETTLE_S: Final = 0.5
 
 
 class Capture:
@@ -53,7 +54,8 @@ class Capture:
         self._steps = Steps()
         self._watch = Watch(self._beat, self._poll)
         self._works = Works(self._patches, self._watch.poll_soon)
-        self._hot_path = HotPath(self._groups, self._steps, self._works, Untracked(), self._meet)
+        self._devices = Devices()
+        self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
         self._dispatcher: Dispatcher | None = None
         self._recorder: Recorder | None = None
         self._agreement: RunIdAgreement | None = None
@@ -94,6 +96,7 @@ class Capture:
         self._patches.restore()
         self._watch.stop(timeout_s=2.0)
         self._end_recorder(TapeState.FINISHED)
+        self._devices.stop(timeout_s=2.0, give_events_up=True)
 
     # --- groups ----------------------------------------------------------------------------------------------
 
@@ -103,7 +106,8 @@ class Capture:
         if not self._begins_tapes:
             return None
         try:
-            recorder = Recorder(self._directory(), rank, world_size, self._capacity)
+            # A fake group may have neither a rank nor a size.
+            recorder = Recorder(self._directory(), max(rank, 0), max(world_size, 1), self._capacity)
         except TapeError as error:
             self._begins_tapes = False
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
@@ -169,6 +173,7 @@ class Capture:
             return
         self._works.sweep(SWEEP_LIMIT)
         self._works.forget_all()
+        self._devices.settle(SETTLE_S)
         self._groups.clear()
         recorder.close(state, failure)
 
@@ -195,6 +200,8 @@ class Capture:
                 work = original(group, *args, **kwargs)
             except BaseException as error:
                 for call in members or ():
+                    if not call.on_cpu:
+                        self._devices.failed(call)
                     self._works.ended(call, How.FAILED, error)
                 raise
             with _guard.guard("coalescing"):
@@ -204,11 +211,8 @@ class Capture:
         return end_coalescing
 
     def _end_members(self, members: list[Call], work: Any) -> None:
-        on_cpu = [call for call in members if call.on_cpu]
-        self._works.follow_coalesced(on_cpu, work)
-        for call in members:
-            if not call.on_cpu:
-                self._hot_path.device.follow(call, work, ())
+        self._works.follow_coalesced([call for call in members if call.on_cpu], work)
+        self._devices.follow_coalesced([call for call in members if not call.on_cpu], work)
 
     # --- our thread, fork, exit ------------------------------------------------------------------------------
 
@@ -231,6 +235,7 @@ class Capture:
         self._works.forget_all()
         self._watch = Watch(self._beat, self._poll)
         self._works.on_async = self._watch.poll_soon
+        self._devices.after_fork_in_child()
 
     def _at_end(self) -> None:
         """Finish the tape; what other handlers still send after us is not recorded."""
@@ -238,9 +243,11 @@ class Capture:
         self._watch.stop(timeout_s=1.0)
         error = _uncaught_error()
         with _guard.guard("exit"):
-            self._end_recorder(
-                TapeState.FAILED if error is not None else TapeState.FINISHED, type(error) if error is not None else None
-            )
+            if error is None:
+                self._end_recorder(TapeState.FINISHED)
+            else:
+                self._end_recorder(TapeState.FAILED, type(error))
+            self._devices.stop(timeout_s=1.0)
 
 
 def _forget_in_child(capture: Capture | None) -> None:
@@ -254,7 +261,8 @@ def _uncaught_error() -> BaseException | None:
     The interpreter leaves it in `sys.last_exc` (`last_value` before Python 3.12). Under `multiprocessing` it is still
     on its way; torch's launcher has then turned it into `sys.exit(1)`.
     """
-    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None) or sys.exc_info()[1]
+    printed: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = printed or sys.exc_info()[1]
     if isinstance(error, SystemExit):
         return error.__context__ if error.code else None
     return error

@@ -30,7 +30,7 @@ class Described:
         bytes_as_root: Bytes that this rank contributes when it is the root (or there is none).
         bytes_as_member: Bytes that it contributes when another rank is the root.
         on_cpu: Whether the host can know the end; otherwise a device works on its own.
-        flags: END_BY_WAIT and SIGNATURE_CAPPED where they apply.
+        flags: END_BY_WAIT, ON_DEVICE and SIGNATURE_CAPPED where they apply.
         reduce_op: Its number in torch; -1 where there is none.
     """
 
@@ -64,14 +64,18 @@ class Signatures:
         reduce_op = args[operation.reduce_op].op() if operation.reduce_op >= 0 else -1
         device = tensors[0].device.type if tensors else "cpu"
         size = sum(tensor.numel() * tensor.dtype.itemsize for tensor in tensors[:MAX_SUMMED])
-        flags = Flag.END_BY_WAIT if self._ends_by_wait(operation, device) else Flag(0)
+        # gloo takes a device's tensors too, and works on copies on the host.
+        on_cpu = device == "cpu" or self._backend_of(device) == "gloo"
+        flags = Flag.END_BY_WAIT if on_cpu and self._ends_by_wait(operation, device) else Flag(0)
+        if not on_cpu:
+            flags |= Flag.ON_DEVICE
         if len(tensors) > MAX_DESCRIBED:
             flags |= Flag.SIGNATURE_CAPPED
         return Described(
             signature=self._names.intern(_name(operation, tensors, reduce_op, device)),
             as_root=self._contributed(operation, size, is_root=True),
             as_member=self._contributed(operation, size, is_root=False),
-            on_cpu=device == "cpu",
+            on_cpu=on_cpu,
             flags=int(flags),
             reduce_op=reduce_op,
         )

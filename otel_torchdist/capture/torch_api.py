@@ -26,7 +26,8 @@ DISPATCH_KEY: Final[Any] = _torch._C.DispatchKey.BackendSelect
 REDUCE_OPS: Final[dict[int, str]] = {
     int(number): str(name).lower() for name, number in vars(ReduceOp)["RedOpType"].__members__.items()
 }
-_INSTANCE_METHOD: Final = type(vars(Work)["wait"])
+_wait: Any = vars(Work)["wait"]
+_INSTANCE_METHOD: Final[Any] = _wait.__class__
 LIST: Final[Any] = list
 """`list`, for `type(x) is LIST`: a type checker would make a list of unknowns of what is anything."""
 
@@ -57,6 +58,11 @@ def redispatch_of(overload: Any) -> Callable[..., Any]:
 def remove_library(library: Any) -> None:
     """Take all kernels of a library out of the dispatcher."""
     library._destroy()
+
+
+def current_cuda_stream(device: int) -> int:
+    """Handle of the calling thread's current stream on a CUDA device; in builds for CUDA only."""
+    return _torch._C._cuda_getCurrentRawStream(device)
 
 
 def default_group() -> Any:

@@ -32,7 +32,7 @@ def test_switched_on(jobs: Jobs, code: int) -> None:
     """Each default group has its tape, nothing is written to standard error, and the exit code is the script's own."""
     job = run(jobs, {}, code)
     assert job.ranks[0].err == ""
-    assert [tape.only("all_reduce").how for tape in job.tapes] == ["WAIT", "WAIT"]
+    assert [tape.only("all_reduce").has_ended for tape in job.tapes] == [True, True]
     assert {tape.status.state for tape in job.tapes} == {TapeState.FINISHED}
 
 
@@ -138,4 +138,18 @@ def test_opentelemetry_instrument(tmp_path: Path) -> None:
     launcher = Path(sys.executable).with_name("opentelemetry-instrument")
     done = subprocess.run([str(launcher), *script], env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (3, "")
-    assert [tape.only("all_reduce").how for tape in read_tapes(tapes)] == ["WAIT", "WAIT"]
+    assert [tape.only("all_reduce").has_ended for tape in read_tapes(tapes)] == [True, True]
+
+
+def test_instrumentor_called_twice(jobs: Jobs) -> None:
+    """Switching on and off twice is harmless; when it returns, each operation has exactly one span in the provider."""
+    job = jobs.run("instrumented", environ={**QUIET, "OTEL_PYTHON_TORCHDIST_ENABLED": ""})
+    first, second = job.ranks[0].lines()
+    assert sorted(first["first"]) == ["all_reduce"] * 4 + ["init_process_group"]
+    assert second["second"] == ["all_gather"]
+    assert len(job.tapes) == 2
+    # OpenTelemetry's own words.
+    assert set(job.ranks[0].err.splitlines()) == {
+        "Attempting to instrument while already instrumented",
+        "Attempting to uninstrument while already uninstrumented",
+    }

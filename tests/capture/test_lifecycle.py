@@ -1,4 +1,4 @@
-"""Default groups come and go, capture is switched on and off: each has its tape, its id, and torch is left as it was."""
+"""Default groups come and go, capture is switched on and off: tapes and ids are right, and torch is left as it was."""
 
 from __future__ import annotations
 

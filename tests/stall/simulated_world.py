@@ -98,6 +98,10 @@ class SimulatedRank:
         """Begin to wait for an operation."""
         self._change(number, wait_entered_ns=START_NS + round(at_s * SECOND))
 
+    def begin_on_device(self, number: int, at_s: float) -> None:
+        """The rank's device has come to an operation."""
+        self._change(number, started_ns=START_NS + round(at_s * SECOND), started_how=How.EVENT)
+
     def end(self, number: int, at_s: float, how: How = How.WAIT, failure: str = "") -> None:
         """End an operation."""
         self._change(number, completed_ns=START_NS + round(at_s * SECOND), how=how)

@@ -27,13 +27,18 @@ class Recorded:
 
     @property
     def name(self) -> str:
-        """`all_reduce`, …"""
+        """As users know it, such as `all_reduce`."""
         return self.signature.operation
 
     @property
     def is_async(self) -> bool:
         """Whether the caller did not wait in the call."""
         return Flag.ASYNC in self.raw.flags
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end is known and no failure; on a busy machine a poll may come before the wait."""
+        return self.how in ("WAIT", "POLL", "CALL")
 
     @property
     def how(self) -> str:

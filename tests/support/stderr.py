@@ -4,8 +4,9 @@ import re
 
 _VARYING = (
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]?\d*"), "<time>"),
-    (re.compile(r"[EIW]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ "), "<time> "),
+    (re.compile(r"[EIW]\d{4} \d\d:\d\d:\d\d\.\d+ (\d+ )?"), "<time> "),
     (re.compile(r"0x[0-9a-f]+"), "<address>"),
+    (re.compile(r"\b\d+:\d+ (?=\w+\.cpp:)"), "<pids> "),
     (re.compile(r":\d{4,5}\b"), ":<port>"),
     (re.compile(r"\bpid:? \d+"), "pid <pid>"),
 )

@@ -46,7 +46,11 @@ class WarmPython:
         self._process: subprocess.Popen[str] | None = None
 
     def run(
-        self, script: Path, environs: Sequence[Mapping[str, str]], folder: Path, arguments: Sequence[str] = (),
+        self,
+        script: Path,
+        environs: Sequence[Mapping[str, str]],
+        folder: Path,
+        arguments: Sequence[str] = (),
         timeout_s: float = 60.0,
     ) -> list[Done]:
         """Run a script, once for each environment, at the same time.
@@ -68,9 +72,7 @@ class WarmPython:
         ]
         argv = [str(script), *arguments]
         codes = self._ask({"argv": argv, "processes": processes, "timeout_s": timeout_s})
-        return [
-            Done(code, out.read_text(), err.read_text()) for code, (out, err) in zip(codes, files, strict=True)
-        ]
+        return [Done(code, out.read_text(), err.read_text()) for code, (out, err) in zip(codes, files, strict=True)]
 
     def _ask(self, job: dict[str, Any]) -> list[int | None]:
         process = self._process or self._start()

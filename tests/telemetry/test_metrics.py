@@ -34,7 +34,7 @@ def test_operations_are_counted_when_they_are_entered(node: Node) -> None:
 
 @pytest.mark.parametrize("how", How)
 def test_coarse_ends_are_no_durations(node: Node, how: How) -> None:
-    """Only an end that the call or the wait has shown counts as a duration; every end takes it out of flight."""
+    """Only an end that call, wait or event have shown counts as a duration; every end takes it out of flight."""
     rank = node.add()
     rank.run(how=how, lasts=2 * SECOND)
     node.poll()
@@ -104,6 +104,47 @@ def test_sequences_of_collectives(node: Node) -> None:
     node.poll()
     assert node.values(semconv.LAST_STARTED_SEQUENCE) == {(RUN, "0", WORLD.key): 9}
     assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {(RUN, "0", WORLD.key): 8}
+
+
+def test_operations_on_a_device_begin_there(node: Node) -> None:
+    """What a device has in its queue is in flight; it ages, counts as started and lasts from its begin there."""
+    rank = node.add()
+    labels, group = (RUN, "0", WORLD.key, "all_reduce"), (RUN, "0", WORLD.key)
+    first = rank.begin(at=80 * SECOND, sequence=1, flags=Flag.ON_DEVICE)
+    rank.begin(at=81 * SECOND, sequence=2, flags=Flag.ON_DEVICE)
+    node.poll()
+    assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 2}
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 0.0}
+    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {}
+    rank.writer.mark(first, Word.STARTED, 15 * SECOND, How.EVENT)
+    node.poll()
+    assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 5.0}
+    assert node.values(semconv.LAST_STARTED_SEQUENCE) == {group: 1}
+    rank.writer.complete(first, 80 * SECOND, 98 * SECOND, How.EVENT)
+    node.poll()
+    assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {group: 1}
+    assert node.values(semconv.TIMED_OPERATION_SECONDS) == {labels: 3.0}
+
+
+def test_a_coarse_begin_is_no_duration(node: Node) -> None:
+    """An exact end does not help where the begin is only known from the watchdog; but the sequence is completed."""
+    rank = node.add()
+    number = rank.begin(at=SECOND, sequence=3, flags=Flag.ON_DEVICE)
+    rank.writer.mark(number, Word.STARTED, SECOND, How.WATCHDOG)
+    rank.writer.complete(number, SECOND, 5 * SECOND, How.EVENT)
+    node.poll()
+    assert node.values(semconv.TIMED_OPERATIONS) == {(RUN, "0", WORLD.key, "all_reduce"): 0}
+    assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {(RUN, "0", WORLD.key): 3}
+
+
+def test_operations_that_are_not_followed_are_counted(node: Node) -> None:
+    """How much of what happens on devices escapes us can be seen."""
+    rank = node.add()
+    rank.run(how=How.UNTRACKED)
+    rank.run(how=How.UNTRACKED, sequence=2)
+    rank.run(how=How.EVENT, sequence=3)
+    node.poll()
+    assert node.values(semconv.OPERATIONS_UNTRACKED) == {(RUN, "0"): 2}
 
 
 @pytest.mark.parametrize("how", [How.UNTRACKED, How.ABANDONED, How.FAILED])

@@ -152,7 +152,15 @@ def test_an_operation_tells_everything_that_its_record_knows(rank: Rank) -> None
 
 @pytest.mark.parametrize(
     ("how", "resolution"),
-    [(How.CALL, 0.0), (How.WAIT, 0.0), (How.POLL, 0.02), (How.UNTRACKED, None), (How.ABANDONED, None)],
+    [
+        (How.CALL, 0.0),
+        (How.WAIT, 0.0),
+        (How.POLL, 0.02),
+        (How.EVENT, 0.001),
+        (How.WATCHDOG, 0.12),
+        (How.UNTRACKED, None),
+        (How.ABANDONED, None),
+    ],
 )
 def test_how_an_end_is_known_and_how_coarse(rank: Rank, how: How, resolution: float | None) -> None:
     """An end that is not known exactly says so, and one that is not known at all claims no resolution."""
@@ -436,6 +444,48 @@ def test_an_open_operation_that_nobody_waited_for_is_no_error(rank: Rank) -> Non
     [span] = rank.sink.operations
     assert span.error is None
     assert span.attributes[semconv.COMPLETION] == "unknown"
+
+
+@pytest.mark.parametrize(("start", "resolution"), [(How.EVENT, 0.001), (How.WATCHDOG, 0.12), (How.POLL, 0.02)])
+def test_times_on_a_device(rank: Rank, start: How, resolution: float) -> None:
+    """How long an operation stood in the device's queue, how long the device had it, and how well that is known."""
+    number = rank.tape.enter(Flag.ON_DEVICE)
+    rank.tape.pass_s(2)
+    rank.tape.writer.mark(number, Word.STARTED, 2 * SECOND, start)
+    rank.tape.pass_s(0.5)
+    rank.tape.end(number, How.EVENT)
+    rank.tape.end_step()
+    rank.poll()
+    [span] = rank.sink.operations
+    assert span.attributes[semconv.DEVICE_QUEUE_DURATION] == 2.0
+    assert span.attributes[semconv.DEVICE_START_RESOLUTION] == resolution
+    assert span.attributes[semconv.DEVICE_DURATION] == 0.5
+
+
+def test_what_is_not_known_of_a_device_is_not_said(rank: Rank) -> None:
+    """Where nobody has asked the device there are no times of its own; on the host there never are."""
+    number = rank.tape.enter(Flag.ON_DEVICE)
+    rank.tape.writer.mark(number, Word.STARTED, 0, How.UNTRACKED)
+    rank.tape.pass_s(0.1)
+    rank.tape.end(number, How.UNTRACKED)
+    rank.tape.operation(how=How.WAIT)
+    rank.tape.end_step()
+    rank.poll()
+    for span in rank.sink.operations:
+        assert not [name for name in span.attributes if name.startswith("torchdist.device")]
+
+
+def test_what_a_device_never_came_to_is_no_error(rank: Rank) -> None:
+    """Of operations in the device's queue at the end only the one that it had begun was in progress."""
+    begun = rank.tape.enter(Flag.ON_DEVICE)
+    rank.tape.enter(Flag.ON_DEVICE)
+    rank.tape.pass_s(0.5)
+    rank.tape.writer.mark(begun, Word.STARTED, 1, How.EVENT)
+    rank.close()
+    errors = [span.error for span in rank.sink.operations]
+    assert errors == ["all_reduce was still in progress when the process was gone", None]
+    [in_progress, _] = rank.sink.operations
+    assert semconv.DEVICE_DURATION not in in_progress.attributes
 
 
 def test_a_step_without_operations_still_shows(rank: Rank) -> None:

@@ -1,4 +1,4 @@
-"""A process that is no rank and launches two, by the start method of its argument; the second argument is their end."""
+"""A process that is no rank and launches some; arguments: the start method, how many, and how the last one ends."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ def train(index: int, end: str) -> None:
     join()
     dist.all_reduce(torch.ones(1))
     dist.barrier()
-    if end == "raises" and index == 1:
+    if end == "raises" and index == dist.get_world_size() - 1:
         raise TrainingError
-    dist.barrier() if end == "returns" else None
+    if end == "returns":
+        dist.barrier()
 
 
 if __name__ == "__main__":
-    os.environ["WORLD_SIZE"] = "2"
+    method, ranks, way = sys.argv[1:]
+    os.environ["WORLD_SIZE"] = ranks
     try:
-        mp.start_processes(train, (sys.argv[2],), nprocs=2, start_method=sys.argv[1])
+        mp.start_processes(train, (way,), nprocs=int(ranks), start_method=method)
         say(ended="well")
     except mp.ProcessRaisedException as error:
         say(ended="TrainingError" in str(error))

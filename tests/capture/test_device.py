@@ -1,0 +1,231 @@
+"""Operations on a device: when the tape says that they were enqueued, begun and ended, and how that is known."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.records import Operation
+from tests.support.device_rank import MAIN_STREAM, NCCL_STREAM, OTHER_STREAM, DeviceRank, Issued, device_rank
+from tests.support.simulated_device import MS
+
+CLOCK_ERROR_NS = 2 * MS
+"""What `DeviceClock` promises, with room for a loaded machine: half of its widest bracket, and the clocks' drift."""
+DURATION_ERROR_NS = 20_000
+OUR_THREAD = "otel-torchdist-cuda"
+
+
+@pytest.fixture
+def rank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DeviceRank]:
+    """A rank with a device; a parameter is the number of its events."""
+    with device_rank(tmp_path, max_events=getattr(request, "param", 64)) as one:
+        yield one
+
+
+def kernel_times(issued: Issued) -> tuple[int, int]:
+    """When the device really began and ended the kernel of an operation that is over."""
+    assert issued.kernel.end_ns is not None
+    assert issued.kernel.lasts_ns is not None
+    return issued.kernel.end_ns - issued.kernel.lasts_ns, issued.kernel.end_ns
+
+
+def device_ns(operation: Operation) -> int:
+    """How long the device had it, as the tape says."""
+    assert operation.started_ns is not None
+    assert operation.completed_ns is not None
+    return operation.completed_ns - operation.started_ns
+
+
+def test_synchronous_operations_are_timed_by_events(rank: DeviceRank) -> None:
+    """Begin and end of operations on the caller's stream are those of the device, to the clock's error."""
+    rank.run(1 * MS)
+    slow, behind = rank.run(80 * MS), rank.run(5 * MS)
+    for issued, operation in zip((slow, behind), rank.until_ended(slow, behind), strict=True):
+        began_ns, ended_ns = kernel_times(issued)
+        assert (operation.started_how, operation.how) == (How.EVENT, How.EVENT)
+        assert operation.started_ns == pytest.approx(began_ns, abs=CLOCK_ERROR_NS)
+        assert operation.completed_ns == pytest.approx(ended_ns, abs=CLOCK_ERROR_NS)
+        assert operation.flags == Flag.ON_DEVICE
+    operation = rank[behind]
+    assert operation.returned_ns is not None
+    assert operation.started_ns is not None
+    assert operation.returned_ns < operation.started_ns, "enqueued long before the device came to it"
+    assert device_ns(operation) == pytest.approx(5 * MS, abs=DURATION_ERROR_NS)
+
+
+def test_only_our_thread_asks_the_device(rank: DeviceRank) -> None:
+    """Threads of the user's record events and never ask for one."""
+    rank.until_ended(rank.run(1 * MS), rank.start(1 * MS), watchdog=True)
+    assert rank.device.queried_by == {OUR_THREAD}
+
+
+@pytest.mark.parametrize("rank", [500], indirect=True)
+def test_a_queue_behind_a_slow_kernel(rank: DeviceRank) -> None:
+    """What is enqueued behind a slow kernel is no evidence, costs one query a look, and begins when its turn comes."""
+    slow = rank.device.launch(MAIN_STREAM, None)
+    queue = [rank.run(50_000) for _ in range(200)]
+    asked = rank.device.asked
+    rank.until(lambda: rank.device.asked > asked + 10)
+    operations = rank.read()
+    assert all(operation.is_queued and operation.waiting_since_ns is None for operation in operations.values())
+    # The clock asks a few times for its anchor; 200 operations asked for one by one would be 200 a look.
+    assert rank.device.asked < asked + 100
+    rank.device.release(slow)
+    ended = rank.until_ended(*queue)
+    for before, after in itertools.pairwise(ended):
+        assert before.completed_ns is not None
+        assert after.started_ns is not None
+        assert after.started_ns >= before.completed_ns - DURATION_ERROR_NS
+    assert ended[-1].started_ns == pytest.approx(kernel_times(queue[-1])[0], abs=CLOCK_ERROR_NS)
+
+
+def test_an_operation_that_waits_for_its_peers(rank: DeviceRank) -> None:
+    """From when the device has begun it, an operation that is open waits; what is behind it does not."""
+    rank.until_ended(rank.run(1 * MS))
+    stuck, behind = rank.run(None), rank.run(1 * MS)
+    rank.until(lambda: rank[stuck].started_ns)
+    assert rank[stuck].waiting_since_ns == rank[stuck].started_ns
+    assert not rank[stuck].is_blocking
+    assert rank[behind].is_queued
+    rank.device.release(stuck.kernel)
+    rank.until_ended(stuck, behind)
+
+
+def test_a_call_that_hangs_on_the_host(rank: DeviceRank) -> None:
+    """The first operation of a group may hang inside the call, where ranks connect: it has begun, so it waits."""
+    call = rank.enter()
+    rank.until(lambda: rank.read()[call.number].started_ns)
+    operation = rank.operations[call.number]
+    assert operation.returned_ns is None
+    assert operation.is_blocking
+    assert operation.waiting_since_ns == operation.started_ns
+
+
+def test_asynchronous_operations_end_with_the_watchdog(rank: DeviceRank) -> None:
+    """Their begin is exact, their end as late as the watchdog's round, and both say so."""
+    rank.device.launch(MAIN_STREAM, 60 * MS)
+    issued = rank.start(30 * MS)
+    [operation] = rank.until_ended(issued, watchdog=True)
+    began_ns, ended_ns = kernel_times(issued)
+    assert (operation.started_how, operation.how) == (How.EVENT, How.WATCHDOG)
+    assert operation.started_ns == pytest.approx(began_ns, abs=CLOCK_ERROR_NS)
+    assert operation.completed_ns is not None
+    assert operation.completed_ns >= ended_ns
+    assert Flag.ASYNC in operation.flags
+
+
+def test_the_next_of_a_group_begins_when_the_last_has_ended(rank: DeviceRank) -> None:
+    """NCCL carries out a group's operations one by one: the second has no age while the first is on."""
+    first, second = rank.start(None), rank.start(1 * MS)
+    rank.until(lambda: rank[first].started_ns)
+    assert rank[second].is_queued
+    rank.device.release(first.kernel)
+    before, after = rank.until_ended(first, second, watchdog=True)
+    assert after.started_ns == before.completed_ns
+    assert after.started_how is How.WATCHDOG, "as coarse as the end on which it rests"
+
+
+def test_peers_have_streams_of_their_own(rank: DeviceRank) -> None:
+    """A send that waits for one peer does not hold up what another peer sends."""
+    stuck = rank.start(None, "send", peer=0)
+    other = rank.start(1 * MS, "recv", peer=1, stream=OTHER_STREAM)
+    rank.until_ended(other, watchdog=True)
+    assert rank[stuck].started_ns is not None
+    assert rank[stuck].is_open
+
+
+def test_a_wait_that_blocks_tells_the_end(rank: DeviceRank) -> None:
+    """Where a stream stood still at a wait, the end is known as exactly as an event."""
+    issued = rank.start(60 * MS)
+    rank.wait_on_stream(issued)
+    [operation] = rank.until_ended(issued, watchdog=True)
+    assert operation.how is How.EVENT
+    assert operation.completed_ns == pytest.approx(kernel_times(issued)[1], abs=CLOCK_ERROR_NS)
+    assert not rank.cuda.written
+
+
+def test_a_wait_that_does_not_block_is_a_bound(rank: DeviceRank) -> None:
+    """An operation that was over when a stream came to the wait had ended by then; more is not claimed."""
+    issued = rank.start(1 * MS)
+    rank.until(lambda: rank.device.is_over(issued.kernel))
+    rank.wait_on_stream(issued)
+    waited_ns = rank.device.now()
+    [operation] = rank.until_ended(issued, watchdog=True)
+    assert operation.how is How.WATCHDOG
+    assert operation.completed_ns is not None
+    assert operation.completed_ns <= waited_ns + CLOCK_ERROR_NS
+
+
+@pytest.mark.parametrize(("value", "failure"), [(1, "TIMEOUT"), (2, "COMM_ERROR"), (100, "UNKNOWN")])
+def test_operations_that_fail_on_the_device(rank: DeviceRank, value: int, failure: str) -> None:
+    """What the watchdog says of a failed operation stands on the tape; nobody may think that its ranks had met."""
+    issued = rank.start(1 * MS)
+    rank.until(lambda: rank.device.is_over(issued.kernel))
+    rank.watchdog(value)
+    [operation] = rank.until_ended(issued)
+    assert operation.how is How.FAILED
+    assert rank.reader.names.text(operation.failure) == failure
+    assert not rank.group.synchronized
+
+
+def test_a_future_that_raises(rank: DeviceRank) -> None:
+    """An exception in place of a result is the failure's type."""
+    issued = rank.start(1 * MS)
+    result: Any = issued.result
+    result.set_exception(ConnectionError("gone"))
+    [operation] = rank.until_ended(issued)
+    assert (operation.how, rank.reader.names.text(operation.failure)) == (How.FAILED, "ConnectionError")
+
+
+def test_ranks_have_met_when_a_collective_has_ended(rank: DeviceRank) -> None:
+    """The end of a collective on the device proves that every member entered it, as it does on the host."""
+    issued = rank.run(20 * MS)
+    assert not rank.group.synchronized
+    rank.until_ended(issued)
+    assert rank.group.synchronized
+
+
+def test_nothing_is_held_beyond_the_call(rank: DeviceRank) -> None:
+    """While an operation is still on its way, its tensors and its Work go as soon as the user lets go of them."""
+    issued = rank.start(None)
+    watched = [weakref.ref(issued.tensor), weakref.ref(issued.work)]
+    issued.work = issued.tensor = None
+    rank.args = ()
+    gc.collect()
+    assert [reference() for reference in watched] == [None, None]
+    assert rank[issued].is_open
+
+
+def test_several_streams_and_devices(rank: DeviceRank) -> None:
+    """A stream that is stuck holds up neither another stream nor another device."""
+    stuck = rank.run(None)
+    rank.until_ended(rank.run(1 * MS, stream=OTHER_STREAM), rank.run(1 * MS, stream=NCCL_STREAM, device=1))
+    assert rank[stuck].is_open
+    assert {event.device for event in rank.device.events.values()} == {0, 1}
+
+
+def test_coalesced_operations(rank: DeviceRank) -> None:
+    """What is issued as one begins and ends as one, between two events of which all share."""
+    rank.device.use_stream(MAIN_STREAM)
+    rank.group.coalescing = calls = []
+    for _ in range(3):
+        rank.leave(rank.enter())
+    assert len(calls) == 3
+    rank.until(lambda: rank.read()[calls[0].number].started_ns)  # before it is known that they belong together
+    kernel = rank.device.launch(MAIN_STREAM, 5 * MS)
+    rank.group.coalescing = None
+    rank.devices.follow_coalesced(calls, None)
+    rank.until(lambda: not any(rank.read()[call.number].is_open for call in calls))
+    operations = [rank.operations[call.number] for call in calls]
+    assert {operation.how for operation in operations} == {How.EVENT}
+    assert len({operation.completed_ns for operation in operations}) == 1
+    assert operations[0].completed_ns == pytest.approx(kernel.end_ns, abs=CLOCK_ERROR_NS)
+    assert all(operation.started_how is How.EVENT for operation in operations)
+    assert len(rank.device.events) == 2 + 2, "two around all of them, and two of the clock's"

@@ -1,0 +1,151 @@
+"""A device's clock against the host's: how wrong a time on the tape can be."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from otel_torchdist.capture.cuda_clock import RENEWED_NS, USABLE_NS, DeviceClock
+from otel_torchdist.tape.layout import How
+from tests.support.simulated_device import MS, RECORD_NS, SimulatedDevice
+
+SECOND = 1_000 * MS
+STREAM = 7
+DRIFT = 0.00005
+"""Far more than clocks of one machine differ."""
+
+
+class HostClock:
+    """The host's clock, which only passes when somebody looks at it or the test says so.
+
+    Attributes:
+        look_ns: How long a look takes: what the host needs between two calls.
+    """
+
+    def __init__(self, look_ns: int = 2_000) -> None:
+        self.ns = 1_000 * SECOND
+        self.look_ns = look_ns
+
+    def __call__(self) -> int:
+        """The time, in nanoseconds."""
+        self.ns += self.look_ns
+        return self.ns
+
+
+class TimedDevice:
+    """A device, its clock, and an event whose time the test knows."""
+
+    def __init__(self, drift: float = DRIFT, look_ns: int = 2_000) -> None:
+        self.host = HostClock(look_ns)
+        self.device = SimulatedDevice(self.host, drift)
+        self.clock = DeviceClock(self.device, 0, self.host)
+        self.event = self.device.create_event(0)
+
+    def error_ns(self) -> tuple[int, How]:
+        """How far off the clock is about something that happens now, and how it says that it knows."""
+        self.device.record(self.event, 0, STREAM)
+        place = self.device.events[self.event].place
+        assert place is not None
+        self.host.ns += 10 * MS
+        assert self.device.is_done(self.event)
+        dated_ns, how = self.clock.date(self.event)
+        assert place.end_ns is not None
+        return abs(dated_ns - place.end_ns), how
+
+
+def test_the_error_stays_within_what_is_promised() -> None:
+    """For ten minutes of a drifting clock, half the bracket and a second's drift are all that a time is off."""
+    timed = TimedDevice()
+    errors: list[int] = []
+    for _ in range(600):
+        timed.clock.renew()
+        error_ns, how = timed.error_ns()
+        assert how is How.EVENT
+        errors.append(error_ns)
+        timed.host.ns += SECOND
+    bracket_ns = RECORD_NS + 4 * timed.host.look_ns
+    assert max(errors) <= bracket_ns + DRIFT * (RENEWED_NS + SECOND)
+
+
+def test_without_a_new_anchor_the_clocks_drift_apart() -> None:
+    """Why the anchor is renewed: half a minute makes more than a millisecond."""
+    timed = TimedDevice()
+    timed.clock.renew()
+    timed.host.ns += 30 * SECOND
+    assert timed.error_ns()[0] > MS
+    timed.clock.renew()
+    assert timed.error_ns()[0] < 0.1 * MS
+
+
+def test_the_anchor_is_renewed_no_more_than_once_a_second() -> None:
+    """Looks that follow each other closely share an anchor."""
+    timed = TimedDevice()
+    timed.clock.renew()
+    asked = timed.device.asked
+    for _ in range(20):
+        timed.clock.renew()
+    assert timed.device.asked == asked
+
+
+def test_before_there_is_an_anchor_and_long_after_nothing_exact_is_claimed() -> None:
+    """The time is then that at which the event was seen to be done."""
+    timed = TimedDevice()
+    assert timed.error_ns()[1] is How.POLL
+    timed.clock.renew()
+    assert timed.error_ns()[1] is How.EVENT
+    timed.host.ns += USABLE_NS
+    error_ns, how = timed.error_ns()
+    assert how is How.POLL
+    assert error_ns == pytest.approx(10 * MS, abs=MS)
+
+
+def test_a_device_that_does_not_answer_is_not_waited_for() -> None:
+    """The old anchor stays; a try is given up after two milliseconds."""
+    timed = TimedDevice()
+    timed.clock.renew()
+    stream = next(stream for stream in timed.device.streams if stream != STREAM)
+    blocker = timed.device.launch(stream, None)
+    timed.host.ns += 2 * SECOND
+    began_ns = timed.host.ns
+    timed.clock.renew()
+    assert timed.host.ns - began_ns < 20 * MS
+    assert timed.error_ns()[1] is How.EVENT
+    timed.device.release(blocker)
+    timed.host.ns += SECOND
+    timed.clock.renew()
+    assert timed.error_ns()[0] < 0.1 * MS
+
+
+def test_the_narrowest_reading_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that has the GIL makes single readings late, by milliseconds; the anchor is not that far off."""
+    timed = TimedDevice(drift=0.0)
+    late = random.Random(7)
+    is_done = timed.device.is_done
+
+    def sometimes_late(event: int) -> bool:
+        done = is_done(event)
+        timed.host.ns += late.choice((0, 0, 900_000))
+        return done
+
+    monkeypatch.setattr(timed.device, "is_done", sometimes_late)
+    errors: list[int] = []
+    for _ in range(200):
+        timed.host.ns += 2 * SECOND
+        timed.clock.renew()
+        errors.append(timed.error_ns()[0])
+    assert max(errors) <= MS
+    assert sorted(errors)[len(errors) // 2] <= 0.05 * MS
+
+
+def test_events_from_before_the_anchor() -> None:
+    """What happened before the newest anchor is dated as well as what came after."""
+    timed = TimedDevice(drift=0.0)
+    timed.device.record(timed.event, 0, STREAM)
+    place = timed.device.events[timed.event].place
+    timed.host.ns += 500 * MS
+    timed.clock.renew()
+    dated_ns, how = timed.clock.date(timed.event)
+    assert place is not None
+    assert place.end_ns is not None
+    assert (how, dated_ns) == (How.EVENT, pytest.approx(place.end_ns, abs=0.05 * MS))

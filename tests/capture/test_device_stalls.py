@@ -1,0 +1,128 @@
+"""From a device to the verdict: what the stall detector makes of tapes on which operations are enqueued ahead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.stall.detector import Detector
+from otel_torchdist.stall.events import Event, IncidentResolved, Outcome, VerdictGiven
+from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.tape.reader import TapeReader
+from tests.support.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
+from tests.support.simulated_device import MS
+
+THRESHOLD_S = 0.6
+DEADLINE_S = 20.0
+
+
+class WatchedPair:
+    """Two ranks with a device each, and a detector that looks at their tapes."""
+
+    def __init__(self, ranks: list[DeviceRank]) -> None:
+        self.ranks = ranks
+        self._followers = [TapeFollower(TapeReader.of_writer(rank.recorder.tape)) for rank in ranks]
+        self._detector = Detector(THRESHOLD_S, time.monotonic_ns())
+        self._next_round = time.monotonic()
+        self.events: list[Event] = []
+
+    def look(self) -> None:
+        """What a reader does all the time; PyTorch's watchdog makes its rounds meanwhile."""
+        if time.monotonic() >= self._next_round:
+            self._next_round = time.monotonic() + WATCHDOG_S
+            for rank in self.ranks:
+                rank.watchdog()
+        for rank, follower in zip(self.ranks, self._followers, strict=True):
+            rank.recorder.tape.beat()
+            follower.observe(follower.reader.poll())
+        self.events += self._detector.look(worlds(self._followers, time.monotonic_ns()))
+        time.sleep(0.005)
+
+    def look_until(self, condition: Callable[[], object]) -> None:
+        """Look until a condition holds."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, "what the test waits for did not happen"
+            self.look()
+
+    def look_for(self, seconds: float) -> None:
+        """Look for some time."""
+        until = time.monotonic() + seconds
+        self.look_until(lambda: time.monotonic() > until)
+
+    def told(self, kind: type[Event]) -> list[Event]:
+        """What the detector has said."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[WatchedPair]:
+    """Two ranks."""
+    with ExitStack() as stack:
+        yield WatchedPair([stack.enter_context(device_rank(tmp_path, rank=rank)) for rank in (0, 1)])
+
+
+def test_no_stall_behind_a_long_kernel(pair: WatchedPair) -> None:
+    """Both devices compute for longer than the threshold, with collectives in their queues: nobody waits."""
+    kernels = [rank.device.launch(MAIN_STREAM, None) for rank in pair.ranks]
+    queues = [[rank.run(1 * MS), rank.start(1 * MS), rank.run(1 * MS)] for rank in pair.ranks]
+    pair.look_for(2 * THRESHOLD_S)
+    for rank, kernel in zip(pair.ranks, kernels, strict=True):
+        rank.device.release(kernel)
+    pair.look_until(
+        lambda: not any(rank[one].is_open for rank, queue in zip(pair.ranks, queues, strict=True) for one in queue)
+    )
+    assert pair.events == []
+
+
+def test_no_stall_in_a_long_queue_that_moves(pair: WatchedPair) -> None:
+    """Asynchronous operations of one group wait for each other; the last is enqueued long before its turn."""
+    queues = [[rank.start(100 * MS) for _ in range(15)] for rank in pair.ranks]
+    pair.look_until(lambda: not any(rank[queue[-1]].is_open for rank, queue in zip(pair.ranks, queues, strict=True)))
+    assert pair.events == []
+    last = pair.ranks[0][queues[0][-1]]
+    assert last.completed_ns is not None
+    assert last.completed_ns - last.entered_ns > 2 * THRESHOLD_S * 1e9, "it was open for long enough to be suspected"
+
+
+def test_a_device_that_does_not_come(pair: WatchedPair) -> None:
+    """One rank's device computes on while the other's waits in the collective: the verdict names the busy one."""
+    waiting, busy = pair.ranks
+    kernel = busy.device.launch(MAIN_STREAM, None)
+    collectives = [rank.run(None) for rank in pair.ranks]
+    pair.look_until(lambda: pair.told(VerdictGiven))
+    [given] = pair.told(VerdictGiven)
+    assert isinstance(given, VerdictGiven)
+    assert (given.verdict.kind, given.verdict.ranks, given.verdict.waiting) == (VerdictKind.DEVICE, (1,), (0,))
+    assert given.verdict.since_ns == waiting[collectives[0]].started_ns
+    busy.device.release(kernel)
+    for rank, issued in zip(pair.ranks, collectives, strict=True):
+        rank.device.release(issued.kernel)
+    pair.look_until(lambda: pair.told(IncidentResolved))
+    [resolved] = pair.told(IncidentResolved)
+    assert isinstance(resolved, IncidentResolved)
+    assert resolved.outcome is Outcome.COMPLETED
+
+
+def test_a_rank_that_has_not_enqueued(pair: WatchedPair) -> None:
+    """The host of one rank is elsewhere: its device does not even know of the collective."""
+    pair.ranks[0].start(None)
+    pair.look_until(lambda: pair.told(VerdictGiven))
+    [given] = pair.told(VerdictGiven)
+    assert isinstance(given, VerdictGiven)
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (1,))
+
+
+def test_both_devices_are_in_it(pair: WatchedPair) -> None:
+    """Both have begun and neither ends: the operation itself is stuck."""
+    for rank in pair.ranks:
+        rank.run(None)
+    pair.look_until(lambda: pair.told(VerdictGiven))
+    [given] = pair.told(VerdictGiven)
+    assert isinstance(given, VerdictGiven)
+    assert given.verdict.kind is VerdictKind.TRANSPORT

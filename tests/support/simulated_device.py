@@ -1,0 +1,213 @@
+"""A device that exists on paper only: streams, kernels and events on a timeline, and the driver's calls.
+
+The timeline is the host's clock, which the device reads through a clock of its own that runs a little fast or slow.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from otel_torchdist.capture.cuda_driver import DriverError
+
+MS = 1_000_000
+RECORD_NS = 5_000
+"""What the device takes to come to an event on an idle stream."""
+
+
+@dataclass(eq=False)
+class Item:
+    """Something on a stream: a kernel, an event, or a wait.
+
+    Attributes:
+        enqueued_ns: When the host put it there.
+        lasts_ns: How long the device takes for it; None until it is released.
+        behind: What on another stream has to be over first.
+        end_ns: When it is over; None as long as nobody knows.
+    """
+
+    enqueued_ns: int
+    lasts_ns: int | None = 0
+    behind: Item | None = None
+    end_ns: int | None = None
+    released_ns: int | None = None
+
+
+@dataclass
+class Event:
+    """An event: the last place at which it was recorded."""
+
+    device: int
+    place: Item | None = None
+    is_destroyed: bool = False
+
+
+class SimulatedDevice:
+    """Streams and what lies on them.
+
+    Attributes:
+        now: The host's clock.
+        drift: By how much faster the device's own clock runs: 0.0001 is 100 parts in a million.
+        capturing: Streams that are being captured.
+        broken_captures: Queries that would have broken a capture.
+        failure: An error that every call reports from now on.
+        queried_by: Names of the threads that have asked for an event.
+        asked: How often an event was asked for.
+    """
+
+    def __init__(self, now: Callable[[], int] = time.monotonic_ns, drift: float = 0.0) -> None:
+        self.now = now
+        self.drift = drift
+        self.capturing: set[int] = set()
+        self.broken_captures = 0
+        self.failure = ""
+        self.queried_by: set[str] = set()
+        self.asked = 0
+        self.events: dict[int, Event] = {}
+        self.streams: dict[int, list[Item]] = {}
+        self._free_ns: dict[int, int] = {}
+        self._prepared: set[int] = set()
+        self._lock = threading.RLock()
+        self._current = threading.local()
+
+    # --- what a test does ------------------------------------------------------------------------------------
+
+    def use_stream(self, stream: int) -> None:
+        """Make a stream the calling thread's current one."""
+        self._current.stream = stream
+
+    def launch(self, stream: int, lasts_ns: int | None, behind: Item | None = None) -> Item:
+        """Enqueue a kernel; one that lasts None runs until it is released."""
+        return self._enqueue(stream, Item(self.now(), lasts_ns, behind))
+
+    def wait_for(self, stream: int, item: Item) -> None:
+        """Make a stream wait for something on another one."""
+        self._enqueue(stream, Item(self.now(), 0, item))
+
+    def busy(self) -> AbstractContextManager[object]:
+        """A block in which whoever else asks has to wait, as for a lock of the driver's."""
+        return self._lock
+
+    def release(self, kernel: Item) -> None:
+        """Let a kernel end now."""
+        kernel.released_ns = self.now()
+
+    def is_over(self, item: Item) -> bool:
+        """Whether the device is through with something."""
+        with self._lock:
+            self._play()
+            return item.end_ns is not None
+
+    def last(self, stream: int) -> Item | None:
+        """What was enqueued last on a stream."""
+        items = self.streams.get(stream)
+        return items[-1] if items else None
+
+    # --- the driver's calls ----------------------------------------------------------------------------------
+
+    def current_stream(self, device: int) -> int:
+        """The calling thread's current stream."""
+        self._check()
+        return getattr(self._current, "stream", 7)
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a test says so."""
+        self._check()
+        return stream in self.capturing
+
+    def create_event(self, device: int) -> int:
+        """A new event."""
+        self._check()
+        with self._lock:
+            handle = 1000 + len(self.events)
+            self.events[handle] = Event(device)
+            return handle
+
+    def record(self, event: int, device: int, stream: int) -> None:
+        """Put an event on a stream."""
+        self._check()
+        assert stream not in self.capturing, "what is recorded here becomes a part of the graph"
+        known = self._event(event)
+        assert known.device == device, "an event of another device cannot be recorded"
+        known.place = self._enqueue(stream, Item(self.now(), RECORD_NS if not self.last(stream) else 0))
+
+    def prepare_thread(self) -> None:
+        """The thread's queries no longer break captures."""
+        self._check()
+        self._prepared.add(threading.get_ident())
+
+    def create_stream(self, device: int) -> int:
+        """A new stream."""
+        self._check()
+        return 500_000 + len(self.streams)
+
+    def is_done(self, event: int) -> bool:
+        """Whether the device has come to an event."""
+        self._check()
+        with self._lock:
+            self.asked += 1
+            self.queried_by.add(threading.current_thread().name)
+            self.broken_captures += bool(self.capturing) and threading.get_ident() not in self._prepared
+            return self._time(event) is not None
+
+    def elapsed_ms(self, earlier: int, later: int) -> float:
+        """What the device's clock says, in the precision in which it says so."""
+        self._check()
+        with self._lock:
+            begin, end = self._time(earlier), self._time(later)
+            if begin is None or end is None:
+                raise DriverError("cudaErrorNotReady")
+            return ctypes.c_float((end - begin) * (1 + self.drift) / MS).value
+
+    def destroy_event(self, event: int) -> None:
+        """Nobody may use it any more."""
+        self._check()
+        self._event(event).is_destroyed = True
+
+    # --- the timeline ----------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.failure:
+            raise DriverError(self.failure)
+
+    def _event(self, event: int) -> Event:
+        known = self.events[event]
+        assert not known.is_destroyed
+        return known
+
+    def _time(self, event: int) -> int | None:
+        self._play()
+        place = self._event(event).place
+        assert place is not None, "an event was asked for that was never recorded"
+        return place.end_ns
+
+    def _enqueue(self, stream: int, item: Item) -> Item:
+        with self._lock:
+            self.streams.setdefault(stream, []).append(item)
+            return item
+
+    def _play(self) -> None:
+        """Let every stream come as far as it has come by now."""
+        moved = True
+        while moved:
+            moved = any([self._play_stream(stream, items) for stream, items in self.streams.items()])
+
+    def _play_stream(self, stream: int, items: list[Item]) -> bool:
+        moved = False
+        while items:
+            item = items[0]
+            if item.behind is not None and item.behind.end_ns is None:
+                return moved
+            behind_ns = item.behind.end_ns or 0 if item.behind is not None else 0
+            start_ns = max(item.enqueued_ns, self._free_ns.get(stream, 0), behind_ns)
+            end_ns = start_ns + item.lasts_ns if item.lasts_ns is not None else item.released_ns
+            if end_ns is None or end_ns > self.now():
+                return moved
+            item.end_ns = self._free_ns[stream] = max(end_ns, start_ns)
+            items.pop(0)
+            moved = True
+        return moved

@@ -1,0 +1,130 @@
+"""Real jobs under a real torchrun, switched on by the environment variable and by nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_torchdist.tape.layout import RunIdState, TapeState
+from tests.support.profiled import names_of
+from tests.support.quiet import QUIET
+from tests.support.recorded import RecordedTape, read_tapes
+from tests.support.stderr import comparable
+from tests.support.warm_python import REPOSITORY, Done
+
+WORKERS = Path(__file__).parent / "workers"
+DEADLINE_S = 170.0
+
+
+def torchrun(worker: str, *arguments: str, options: tuple[str, ...] = (), environ: Mapping[str, str]) -> Done:
+    """Run a worker script as two ranks; nothing of it is left when it takes too long."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
+    process = subprocess.Popen(
+        [*command, str(WORKERS / worker), *arguments],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", **environ},
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=DEADLINE_S)
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    return Done(process.returncode, out, err)
+
+
+def switched_on(tapes: Path) -> dict[str, str]:
+    """The environment that records to a directory."""
+    tapes.mkdir(0o700)
+    return {**QUIET, "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes), "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true"}
+
+
+class Pair:
+    """The same training, without us and with us."""
+
+    def __init__(self, folder: Path) -> None:
+        self.without_us = torchrun("train.py", environ={})
+        self.with_us = torchrun("train.py", environ=switched_on(folder / "tapes"))
+        self.tapes = read_tapes(folder / "tapes")
+
+    def reports(self, done: Done) -> list[dict[str, Any]]:
+        """What the ranks have said, by rank."""
+        return sorted(done.lines(), key=lambda report: report["rank"])
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Both trainings."""
+    return Pair(tmp_path_factory.mktemp("train"))
+
+
+def test_training_cannot_tell(pair: Pair) -> None:
+    """Weights, losses and all random states are equal to the last bit, and so are exit code and standard error."""
+    assert (pair.without_us.code, pair.with_us.code) == (0, 0), pair.with_us.err
+    assert pair.reports(pair.with_us) == pair.reports(pair.without_us)
+    assert comparable(pair.with_us.err) == comparable(pair.without_us.err)
+
+
+def test_every_collective_of_ddp(pair: Pair) -> None:
+    """The tapes have as many of each operation as torch's profiler counted in the training without us, all ended."""
+    assert [tape.identity.rank for tape in pair.tapes] == [0, 1]
+    for report, tape in zip(pair.reports(pair.without_us), pair.tapes, strict=True):
+        assert Counter(operation.name for operation in tape.operations) == names_of(report["issued"])
+        assert {operation.how for operation in tape.operations} == {"WAIT", "POLL"}
+        assert {operation.group.description for operation in tape.operations} == {"default_pg"}
+        sequences = [operation.raw.sequence for operation in tape.operations]
+        assert sequences == list(range(1, len(sequences) + 1))
+        assert (tape.lost, tape.status.state) == (0, TapeState.FINISHED)
+
+
+def test_ranks_tell_the_same_story(pair: Pair) -> None:
+    """At each sequence both ranks have the same operation from the same line, and their steps end together."""
+    stories = [
+        [(one.raw.sequence, one.name, one.signature, one.function, one.line, one.raw.step) for one in tape.operations]
+        for tape in pair.tapes
+    ]
+    assert stories[0] == stories[1]
+    marks = [[(mark.step, mark.sequence) for mark in tape.steps] for tape in pair.tapes]
+    assert marks[0] == marks[1]
+    # Three steps of each of the two optimizers: the second counts when the first is gone.
+    assert len(marks[0]) == 6
+    assert {function for _, _, _, function, _, _ in stories[0]} == {"main", "train", "reduce_in_python"}
+
+
+@pytest.mark.parametrize(("backend", "environ"), [("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}), ("fake", {})])
+def test_restarts(tmp_path: Path, backend: str, environ: dict[str, str]) -> None:
+    """Each attempt has its own tapes and its own run id, the same on both ranks, with a store that is kept or not."""
+    tapes = tmp_path / "tapes"
+    done = torchrun("restarts.py", backend, options=("--max-restarts=2",), environ={**switched_on(tapes), **environ})
+    assert done.code == 0, done.err
+    said = sorted((line["attempt"], line["rank"]) for line in map(json.loads, done.out.splitlines()))
+    assert said == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    recorded = read_tapes(tapes)
+    assert len({tape.path.parent for tape in recorded}) == 1
+    assert [tape.identity.rank for tape in recorded] == [0, 0, 1, 1]
+    first, second = recorded[::2], recorded[1::2]
+    for attempt in (first, second):
+        assert len({tape.status.run_id for tape in attempt}) == 1
+        assert {tape.status.run_id_state for tape in attempt} == {RunIdState.AGREED}
+    assert first[0].status.run_id != second[0].status.run_id
+    assert [all_reduces(tape) for tape in (*first, *second)] == [1, 1, 2, 2]
+    assert (first[1].status.state, first[1].failure) == (TapeState.FAILED, "ZeroDivisionError")
+    assert [tape.status.state for tape in second] == [TapeState.FINISHED] * 2
+
+
+def all_reduces(tape: RecordedTape) -> int:
+    """How many there are."""
+    return len(tape.named("all_reduce"))
