@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from otel_torchdist.capture.operations import BARRIERS, Contribution, OperationSchema
-from otel_torchdist.capture.torch_api import LIST, REDUCE_OPS
+from otel_torchdist.capture.torch_api import LIST, REDUCE_OPS, number_of_reduce_op
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.records import SignatureName
 
@@ -61,7 +61,7 @@ class Signatures:
         tensors: list[torch.Tensor] = given if type(given) is LIST else [given]
         if tensors and tensors[0].is_meta:
             return None
-        reduce_op = args[operation.reduce_op].op() if operation.reduce_op >= 0 else -1
+        reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1
         device = tensors[0].device.type if tensors else "cpu"
         size = sum(tensor.numel() * tensor.dtype.itemsize for tensor in tensors[:MAX_SUMMED])
         # gloo takes a device's tensors too, and works on copies on the host.

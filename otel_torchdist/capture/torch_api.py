@@ -40,6 +40,14 @@ comm_label: Final[Callable[[], str]] = getattr(_bindings, "_get_comm_profiling_n
 """The label that `dist.record_comm` has set on this thread; torch 2.8 has none."""
 
 
+def number_of_reduce_op(argument: Any) -> int:
+    """A reduce op among a c10d operation's arguments, as in `REDUCE_OPS`; -1 in torch 2.8, where it does not tell."""
+    try:
+        return argument.op()
+    except AttributeError:
+        return -1
+
+
 def dispatcher_overloads(namespace: str) -> list[Any]:
     """Every operation that is registered under a namespace of the dispatcher."""
     prefix = f"{namespace}::"

@@ -13,6 +13,7 @@ from otel_torchdist.capture import cuda_watch
 from otel_torchdist.capture.cuda import _blocks_in_wait
 from otel_torchdist.capture.device import Devices
 from otel_torchdist.tape.layout import How
+from tests.capture.conftest import Jobs
 from tests.support.device_rank import MAIN_STREAM, DeviceRank, Issued, NcclWork, device_rank
 from tests.support.simulated_device import MS, SimulatedDevice
 
@@ -202,6 +203,16 @@ def test_a_forked_child_leaves_the_device_alone(tmp_path: Path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         rank.device.release(stuck.kernel)
         rank.until_ended(stuck)
+
+
+@pytest.mark.parametrize(("how", "code"), [("return", 0), ("raise", 1), ("exit", 3), ("terminate", -15)])
+def test_the_end_of_the_process(jobs: Jobs, how: str, code: int) -> None:
+    """Operations in flight change neither the exit code nor its time, and stay on the tape as what they are."""
+    [tape] = jobs.run("device_at_exit", 1, how, codes=[code], timeout_s=30).tapes
+    assert [(operation.how, operation.raw.is_queued) for operation in tape.operations] == [
+        ("open", False),
+        ("open", True),
+    ]
 
 
 def test_the_simulated_device_is_strict() -> None:

@@ -30,8 +30,8 @@ class Done:
     err: str
 
     def lines(self) -> list[Any]:
-        """The lines of JSON on its standard output."""
-        return [json.loads(line) for line in self.out.splitlines()]
+        """The lines of JSON on its standard output; gloo writes there too in some versions of torch."""
+        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
 
     def line(self) -> Any:
         """The only line."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -110,7 +109,7 @@ def test_restarts(tmp_path: Path, backend: str, environ: dict[str, str]) -> None
     tapes = tmp_path / "tapes"
     done = torchrun("restarts.py", backend, options=("--max-restarts=2",), environ={**switched_on(tapes), **environ})
     assert done.code == 0, done.err
-    said = sorted((line["attempt"], line["rank"]) for line in map(json.loads, done.out.splitlines()))
+    said = sorted((line["attempt"], line["rank"]) for line in done.lines())
     assert said == [(0, 0), (0, 1), (1, 0), (1, 1)]
     recorded = read_tapes(tapes)
     assert len({tape.path.parent for tape in recorded}) == 1
