@@ -12,6 +12,7 @@ standard `OTEL_*` variables describe.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 from collections.abc import Callable, Collection
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from otel_torchdist.agent.thread import ReaderThread
     from otel_torchdist.capture.session import Capture
     from otel_torchdist.telemetry.outputs import Outputs
+
+_logger = logging.getLogger("otel_torchdist")
 
 
 class TorchDistInstrumentor(BaseInstrumentor):
@@ -62,6 +65,9 @@ class TorchDistInstrumentor(BaseInstrumentor):
             self._cancel = when_first_group(begin)
 
     def _begin(self, config: Config, outputs: Callable[[], Outputs]) -> None:
+        if not _has_gil():
+            _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
+            return
         with _guard.guard("switching on"):
             from otel_torchdist.capture.session import Capture
 
@@ -90,6 +96,12 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 capture.uninstall()
             if thread is not None:
                 thread.stop()
+
+
+def _has_gil() -> bool:
+    """Whether the interpreter runs one thread at a time, which a free-threaded build may or may not do."""
+    is_enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
+    return is_enabled()
 
 
 def _directory(config: Config) -> Path:

@@ -1,7 +1,8 @@
 """Calls back when this process ends, however Python comes to it.
 
-`atexit` handlers do not run in a process that `multiprocessing` has forked (the ranks of a notebook launcher are such
-processes): it ends by `os._exit`, after finalizers of `multiprocessing`'s own. A process that it has spawned runs both.
+Before Python 3.13 `atexit` handlers do not run in a process that `multiprocessing` has forked (the ranks of a notebook
+launcher are such processes): it ends by `os._exit`, after finalizers of `multiprocessing`'s own. A process that it has
+spawned runs both.
 """
 
 import atexit

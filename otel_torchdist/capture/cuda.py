@@ -4,6 +4,9 @@ A synchronous operation runs on the caller's stream, between two events. An asyn
 that cannot be reached without holding its Work: it begins when the caller's stream has come to an event before the call
 and NCCL has ended what was ahead, and its end is what PyTorch's watchdog says, or an event after a wait that we see.
 
+On a device that waits for its host, the time between two events is the host's: the device has come to an operation
+when its stream is free for it, and the host may take some 0.1 ms more to enqueue it.
+
 What is here runs on the user's threads, which only record events; `CudaWatch` asks for them.
 """
 
@@ -11,12 +14,13 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_torchdist.capture.cuda_driver import DeviceDriver, DriverError, cuda_drivers
 from otel_torchdist.capture.cuda_events import MAX_EVENTS, EventPool
-from otel_torchdist.capture.cuda_lanes import LEFT_ALONE, Enqueued
-from otel_torchdist.capture.cuda_watch import CudaWatch, Wait
+from otel_torchdist.capture.cuda_lanes import LEFT_ALONE, Enqueued, Wait
+from otel_torchdist.capture.cuda_watch import CudaWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,17 +115,18 @@ class CudaOperations:
 
     def wait_begins(self, pointer: int, device: int) -> Wait | None:
         """A stream is about to be made to wait for what writes to `pointer`; None when that is not watched."""
+        began_ns = time.monotonic_ns()
         enqueued = self.written.pop(pointer, None)
         recorded = self._record(device, 2) if enqueued is not None and enqueued.device == device else None
         if enqueued is None or recorded is None:
             return None
         stream, events = recorded
-        return Wait(enqueued, stream, events[0], events[1])
+        return Wait(enqueued, stream, began_ns, events[0], events[1])
 
     def wait_ends(self, wait: Wait) -> None:
         """The stream waits."""
         if self._record_again(wait.after, wait.enqueued.device, wait.stream):
-            self.watch.put(wait)
+            self.watch.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))
 
     def _record(self, device: int, count: int) -> tuple[int, list[int]] | None:
         """Take events and record the first of them; returns the current stream and the events.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_torchdist.capture.cuda_clock import DeviceClock
 from otel_torchdist.capture.cuda_driver import DeviceDriver
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.completion import Call
 
 BLOCKED_MS: Final = 0.02
-"""A stream that stood still for longer at a wait went on when the operation ended; otherwise that was over before."""
+"""A stream that stood still at a wait for longer than this, and than the host took to enqueue it, went on when the
+operation ended; otherwise the operation may have been over before."""
 RESULTS: Final = {0: "", 1: "TIMEOUT", 2: "COMM_ERROR"}
 """PyTorch's `WorkResult`."""
 
@@ -31,6 +32,26 @@ _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _COALESCED: Final = int(Flag.COALESCED)
 
 _now: Final = time.monotonic_ns
+
+
+class Wait(NamedTuple):
+    """A stream waits for an operation.
+
+    Attributes:
+        enqueued: The operation.
+        stream: The stream.
+        began_ns: When the host began to enqueue this.
+        before: Event ahead of the wait.
+        after: Event behind it.
+        took_ns: How long the host took; 0 while it is about it.
+    """
+
+    enqueued: Enqueued
+    stream: int
+    began_ns: int
+    before: int
+    after: int
+    took_ns: int = 0
 
 
 class Enqueued:
@@ -46,7 +67,7 @@ class Enqueued:
         result: Future of PyTorch's watchdog, for those; None until the call has returned.
         is_issued: Whether `end` has been recorded.
         is_void: Whether there is nothing to find out any more.
-        waited: Events before and after a wait for it on some stream; empty where none was seen.
+        wait: The first wait for it that was seen; None where there was none.
         pointers: Where it writes to.
         started: When the device began it and how that is known; None until it is.
     """
@@ -63,7 +84,7 @@ class Enqueued:
         "start",
         "started",
         "stream",
-        "waited",
+        "wait",
     )
 
     def __init__(self, call: Call, device: int, stream: int, peer: int, start: int, end: int) -> None:
@@ -77,7 +98,7 @@ class Enqueued:
         self.result: Any = None
         self.is_issued = False
         self.is_void = False
-        self.waited: tuple[int, ...] = ()
+        self.wait: Wait | None = None
         self.pointers: tuple[int, ...] = ()
         self.started: tuple[int, How] | None = None
 
@@ -102,7 +123,8 @@ class Enqueued:
             self.call.group.synchronized = True
 
     def _calls(self) -> Iterable[Call]:
-        return (self.call, *(self.call.members or ()))
+        members = self.call.members
+        return (self.call, *members) if members else (self.call,)
 
 
 def _lane(call: Call, device: int, stream: int, peer: int) -> Hashable:
@@ -140,7 +162,10 @@ class Lanes:
 
     def add(self, enqueued: Enqueued) -> None:
         """Take up an operation, behind those that were handed over before it."""
-        self._lanes.setdefault(enqueued.lane, _Lane()).queue.append(enqueued)
+        lane = self._lanes.get(enqueued.lane)
+        if lane is None:
+            lane = self._lanes[enqueued.lane] = _Lane()
+        lane.queue.append(enqueued)
 
     def look(self) -> None:
         """Find out what the devices have begun and ended.
@@ -175,6 +200,7 @@ class Lanes:
         for lane in self._lanes.values():
             for enqueued in lane.queue:
                 if not enqueued.is_void:
+                    enqueued.begun(enqueued.call.entered_ns, How.UNTRACKED)
                     enqueued.ended(_now(), How.UNTRACKED)
         self.forget_all()
 
@@ -217,14 +243,13 @@ class Lanes:
 
     def _end_by_wait(self, enqueued: Enqueued) -> tuple[int, How]:
         """The watchdog has seen that it has ended; a stream that waited for it may tell more exactly when."""
-        seen_ns = _now()
-        if not enqueued.waited or not self._driver.is_done(enqueued.waited[1]):
+        seen_ns, wait = _now(), enqueued.wait
+        if wait is None or not self._driver.is_done(wait.after):
             return seen_ns, How.WATCHDOG
-        before, after = enqueued.waited
-        clock = self._clocks[enqueued.device]
-        if self._driver.elapsed_ms(before, after) >= BLOCKED_MS:
-            return clock.date(after)
-        return min(clock.date(before)[0], seen_ns), How.WATCHDOG
+        went_on_ns, how = self._clocks[enqueued.device].date(wait.after)
+        stood_still_ms = self._driver.elapsed_ms(wait.before, wait.after)
+        is_exact = how is How.EVENT and stood_still_ms >= BLOCKED_MS + wait.took_ns / 1e6
+        return min(went_on_ns, seen_ns), How.EVENT if is_exact else How.WATCHDOG
 
 
 def _failure_of(result: Any) -> str:

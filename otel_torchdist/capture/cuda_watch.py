@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from otel_torchdist import _guard
 from otel_torchdist.capture.cuda_driver import DeviceDriver, DriverError
 from otel_torchdist.capture.cuda_events import EventPool
-from otel_torchdist.capture.cuda_lanes import Enqueued, Lanes
+from otel_torchdist.capture.cuda_lanes import Enqueued, Lanes, Wait
 
 LOOK_S: Final = 0.02
 IDLE_LOOKS: Final = 25
@@ -22,15 +22,6 @@ PATIENCE_S: Final = 0.25
 """For the last operations of a tape: PyTorch's watchdog makes its rounds every 0.1 s."""
 
 _logger = logging.getLogger("otel_torchdist")
-
-
-class Wait(NamedTuple):
-    """A stream waits for an operation, between two events."""
-
-    enqueued: Enqueued
-    stream: int
-    before: int
-    after: int
 
 
 class _Settling(NamedTuple):
@@ -141,10 +132,10 @@ class CudaWatch:
             item = self._inbox.popleft()
             if isinstance(item, Enqueued):
                 self._lanes.add(item)
-            elif item.enqueued.is_void or item.enqueued.waited:
+            elif item.enqueued.is_void or item.enqueued.wait is not None:
                 self._pool.give_back(item.enqueued.device, [item.before, item.after])
             else:
-                item.enqueued.waited = (item.before, item.after)
+                item.enqueued.wait = item
 
     def _settle(self) -> None:
         if not self._settling:
@@ -157,9 +148,11 @@ class CudaWatch:
 
     def _drop(self, enqueued: Enqueued) -> None:
         enqueued.is_void = True
-        events = [enqueued.start, *enqueued.waited]
+        events = [enqueued.start]
         if enqueued.end:
             events.append(enqueued.end)
+        if enqueued.wait is not None:
+            events += [enqueued.wait.before, enqueued.wait.after]
         self._pool.give_back(enqueued.device, events)
         self._dropped(enqueued)
 

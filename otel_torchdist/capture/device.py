@@ -16,7 +16,7 @@ from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.completion import Call
-    from otel_torchdist.capture.cuda_watch import Wait
+    from otel_torchdist.capture.cuda_lanes import Wait
 
 MAX_WRITTEN: Final = 64
 """Output tensors of an operation by which a wait for it is recognised."""

@@ -259,7 +259,7 @@ def _uncaught_error() -> BaseException | None:
     """The exception that ends this process, None when there is none.
 
     The interpreter leaves it in `sys.last_exc` (`last_value` before Python 3.12). Under `multiprocessing` it is still
-    on its way; torch's launcher has then turned it into `sys.exit(1)`.
+    on its way, and torch's launcher has turned it into `sys.exit(1)`; from Python 3.13 on it is gone by then.
     """
     printed: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     error = printed or sys.exc_info()[1]

@@ -63,7 +63,7 @@ def test_an_operation_that_raises_gives_its_events_back(rank: DeviceRank) -> Non
     """An operation that torch refuses is over at once, whatever the device does."""
     for _ in range(20):
         call = rank.enter()
-        rank.hot_path.failed(call, rank.args, ValueError("refused"))
+        rank.refuse(call, ValueError("refused"))
         assert rank.read()[call.number].how is How.FAILED
     rank.until(lambda: rank.until_ended(rank.run(50_000))[0].how is How.EVENT)
     assert len(rank.device.events) <= 8 + 2

@@ -19,6 +19,11 @@ def job(jobs: Jobs) -> Job:
     return jobs.run("every_operation", 3)
 
 
+def is_refused(operation: Recorded) -> bool:
+    """Whether this version of gloo does not have it."""
+    return operation.name == "all_to_all" and operation.how == "FAILED"
+
+
 def facts_of(operation: Recorded) -> dict[str, Any]:
     """An operation as the worker describes it."""
     signature = operation.signature
@@ -41,7 +46,7 @@ def test_each_is_recorded_as_it_was_issued(job: Job) -> None:
     """Each operation stands on the tape exactly once, in order, with all that its caller knows of it."""
     for done, tape in zip(job.ranks, job.tapes, strict=True):
         *issued, _ = done.lines()
-        recorded = [facts_of(operation) for operation in tape.operations]
+        recorded = [facts_of(operation) for operation in tape.operations if not is_refused(operation)]
         for facts, expected in zip(recorded, issued, strict=True):
             assert facts == {**facts, **{key: value for key, value in expected.items() if value is not None}}
 
@@ -55,7 +60,8 @@ def test_as_many_as_torch_counts(job: Job) -> None:
 def test_each_has_ended(job: Job) -> None:
     """All were waited for, so the wait ended them unless a poll came first; one blocks in the call; nothing is lost."""
     for tape in job.tapes:
-        ends = {(operation.name == "monitored_barrier", operation.how) for operation in tape.operations}
+        operations = [operation for operation in tape.operations if not is_refused(operation)]
+        ends = {(operation.name == "monitored_barrier", operation.how) for operation in operations}
         assert ends - {(False, "POLL")} == {(True, "CALL"), (False, "WAIT")}
         only_by_wait = [operation for operation in tape.operations if Flag.END_BY_WAIT in operation.raw.flags]
         assert {operation.how for operation in only_by_wait} == {"WAIT"}
@@ -76,7 +82,7 @@ def test_times_follow_each_other(job: Job) -> None:
             known = [time for time in times if time is not None]
             assert known == sorted(known)
             left_alone = operation.is_async or Flag.POINT_TO_POINT in raw.flags
-            assert (raw.returned_ns is not None) == left_alone
+            assert (raw.returned_ns is not None) == left_alone or is_refused(operation)
 
 
 def test_sequences_agree_across_ranks(job: Job) -> None:
@@ -85,7 +91,7 @@ def test_sequences_agree_across_ranks(job: Job) -> None:
     for tape in job.tapes:
         lanes: dict[str, list[tuple[int, str, tuple[tuple[int, ...], ...]]]] = {}
         for operation in tape.operations:
-            if Flag.POINT_TO_POINT not in operation.raw.flags:
+            if Flag.POINT_TO_POINT not in operation.raw.flags and not is_refused(operation):
                 lane = lanes.setdefault(operation.group.key, [])
                 lane.append((operation.raw.sequence, operation.name, operation.signature.shapes))
         for key, lane in lanes.items():

@@ -27,17 +27,20 @@ class Ranks:
 
     def __init__(self, directory: Path, size: int) -> None:
         directory.mkdir(mode=0o700)
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, str(RANK_PROCESS), str(directory), str(rank), str(size)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(size)
-        ]
+        self._directory = directory
+        self._size = size
+        self._processes = {rank: self._launch(rank) for rank in range(size)}
+        self._killed: list[subprocess.Popen[str]] = []
         for rank in range(size):
             self._acknowledged(rank)
+
+    def _launch(self, rank: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(RANK_PROCESS), str(self._directory), str(rank), str(self._size)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def tell(self, rank: int, command: str) -> None:
         """Have a rank do something, and wait until it says so."""
@@ -46,17 +49,17 @@ class Ranks:
 
     def meet(self, sequence: int) -> None:
         """Let all ranks go through an operation."""
-        for rank in range(len(self._processes)):
+        for rank in self._processes:
             self.tell(rank, f"enter {sequence}")
-        for rank in range(len(self._processes)):
+        for rank in self._processes:
             self.tell(rank, "end")
 
     def exit(self) -> None:
         """Let all ranks end in good order."""
-        for rank, process in enumerate(self._processes):
+        for rank, process in self._processes.items():
             if process.poll() is None:
                 self._write(rank, "exit")
-        for process in self._processes:
+        for process in self._processes.values():
             process.wait(10)
 
     def kill(self, rank: int) -> None:
@@ -64,9 +67,15 @@ class Ranks:
         self._processes[rank].kill()
         self._processes[rank].wait(10)
 
+    def start_again(self, rank: int) -> None:
+        """Start a rank that was killed, as a launcher does."""
+        self._killed.append(self._processes[rank])
+        self._processes[rank] = self._launch(rank)
+        self._acknowledged(rank)
+
     def close(self) -> None:
         """End what is left."""
-        for process in self._processes:
+        for process in [*self._processes.values(), *self._killed]:
             process.kill()
             process.wait(10)
             for pipe in (process.stdin, process.stdout):
@@ -157,6 +166,22 @@ def test_dead_rank_and_sigterm(start: Callable[..., Running], begin: Callable[..
     assert agent.end(20) == 0
     assert time.monotonic() - told_at < 5
     assert "stopped by SIGTERM; what was recorded until now is exported" in agent.out
+
+
+def test_rank_that_is_started_again(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
+    """Ranks that are started again while it stays are taken up; when they end in good order, so does it, at once."""
+    ranks = begin(2)
+    agent = start("agent", "--keep", "300", environ=THRESHOLD)
+    agent.wait_for(r"found ranks 0-1 of 2")
+    for rank in (0, 1):
+        ranks.kill(rank)
+    agent.wait_for(r"ranks 0-1 are dead|rank 1 is dead")
+    for rank in (0, 1):
+        ranks.start_again(rank)
+        agent.wait_for(rf"dead(.|\n)*found (rank {rank}|ranks 0-1) of 2")
+    ranks.meet(1)
+    ranks.exit()
+    assert agent.end(20) == 0, agent.story()
 
 
 def test_last_scrape(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:

@@ -117,7 +117,8 @@ class DeviceRank:
     issued: list[Issued] = field(default_factory=list[Issued])
 
     def __post_init__(self) -> None:
-        self.args: tuple[Any, ...] = ()
+        self.args: dict[Call, tuple[Any, ...]] = {}
+        self._wait_takes_s = 0.0
         self.patches = Patches()
         self.recorder = Recorder(self.directory, self.rank, 2, 1024)
         self.recorder.tape.set_run_id(0xFEED, RunIdState.AGREED)
@@ -135,9 +136,10 @@ class DeviceRank:
     def enter(self, name: str = "all_reduce", *, is_async: bool = False, tensor: Any = None, peer: int = 1) -> Call:
         """What happens before the backend has an operation."""
         schema = _SCHEMAS[name]
-        self.args = self._arguments(schema, device_tensor() if tensor is None else tensor, is_async, peer)
-        call = self.hot_path.enter(schema, self.args)
+        args = self._arguments(schema, device_tensor() if tensor is None else tensor, is_async, peer)
+        call = self.hot_path.enter(schema, args)
         assert call is not None
+        self.args[call] = args
         return call
 
     def _arguments(self, schema: OperationSchema, tensor: Any, is_async: bool, peer: int) -> tuple[Any, ...]:
@@ -155,7 +157,11 @@ class DeviceRank:
     def leave(self, call: Call, work: NcclWork | None = None) -> None:
         """What happens when the backend has accepted it."""
         boxed = None if work is None else work.boxed()
-        self.hot_path.leave(call, boxed if call.operation.work == 0 else (None, boxed), self.args)
+        self.hot_path.leave(call, boxed if call.operation.work == 0 else (None, boxed), self.args.pop(call))
+
+    def refuse(self, call: Call, error: BaseException) -> None:
+        """What happens when the backend has raised."""
+        self.hot_path.failed(call, self.args.pop(call), error)
 
     def run(self, lasts_ns: int | None, *, stream: int = MAIN_STREAM, device: int = 0) -> Issued:
         """A synchronous all_reduce on a stream."""
@@ -184,13 +190,20 @@ class DeviceRank:
         return issued
 
     def _wait_on_device(self, keyset: Any, tensor: Any) -> Any:
+        time.sleep(self._wait_takes_s)
         for issued in self.issued:
             if issued.tensor is tensor:
                 self.device.wait_for(MAIN_STREAM, issued.kernel)
         return tensor
 
-    def wait_on_stream(self, issued: Issued) -> None:
-        """The caller's stream waits for an asynchronous operation, as functional collectives make it."""
+    def wait_on_stream(self, issued: Issued, takes_s: float = 0.0) -> None:
+        """The caller's stream waits for an asynchronous operation, as functional collectives make it.
+
+        Args:
+            issued: The operation.
+            takes_s: How long the host takes to make it wait.
+        """
+        self._wait_takes_s = takes_s
         self.wait_tensor(NO_KEYS, issued.tensor)
 
     def watchdog(self, value: int = 0) -> None:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.session import Capture
@@ -20,6 +21,8 @@ TAPES = "TAPES"
 STORE = "STORE"
 """Variable: the file of the job's store."""
 TIMEOUT = timedelta(seconds=45)
+TELLS_REDUCE_OP = "op" in torch.classes.c10d.ReduceOp()._method_names()
+"""Whether this torch lets a kernel read the reduce op; 2.8 does not."""
 
 
 def rank() -> int:

@@ -13,7 +13,7 @@ _VARYING = (
 
 
 def comparable(text: str) -> list[str]:
-    """The lines, sorted, for processes write as they come, without times, ports, addresses and process ids."""
+    """The lines, sorted, for processes write as they come; without times, ports, addresses and process ids."""
     for pattern, name in _VARYING:
         text = pattern.sub(name, text)
-    return sorted(text.splitlines())
+    return sorted(line for line in text.splitlines() if line)

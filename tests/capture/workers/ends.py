@@ -15,7 +15,7 @@ import torch.distributed._functional_collectives as functional
 
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reader import TapeReader
-from tests.support.rank import join, own_tape, rank, say, start_capture, until
+from tests.support.rank import TELLS_REDUCE_OP, join, own_tape, rank, say, start_capture, until
 
 
 def raised_by(call: Callable[[], Any]) -> tuple[str, str, list[str]]:
@@ -127,4 +127,4 @@ reduce_op_changes()
 # What a poll has to find, it has found; what was dropped, our thread has let go of.
 reader.poll()
 until(lambda: reader.poll() and len(reader.open_operations()) <= 1)
-say(too_late=too_late())
+say(too_late=too_late(), tells_reduce_op=TELLS_REDUCE_OP)

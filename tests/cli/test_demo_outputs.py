@@ -1,0 +1,42 @@
+"""Where the demo's exporters look, given its options and the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.cli.demo.options import DemoOptions, Protocol
+from otel_torchdist.cli.demo.outputs import set_endpoint
+
+TRACES = "OTEL_TRACES_EXPORTER"
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
+OWN_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+
+
+def options(endpoint: str | None = None, protocol: Protocol | None = None) -> DemoOptions:
+    """Options of the demo."""
+    return DemoOptions(4, 240, 0, 5.0, 20.0, Path("spans.jsonl"), endpoint, protocol, plain=False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "before", "after"),
+    [
+        (options(), {}, {TRACES: "none"}),
+        (options(), {ENDPOINT: "http://a:4317"}, {ENDPOINT: "http://a:4317"}),
+        (options(), {OWN_ENDPOINT: "http://a:4317"}, {OWN_ENDPOINT: "http://a:4317"}),
+        (options(), {TRACES: "console"}, {TRACES: "console"}),
+        (options("http://b:4317"), {}, {TRACES: "otlp", ENDPOINT: "http://b:4317"}),
+        (options("http://b:4317"), {OWN_ENDPOINT: "http://a"}, {TRACES: "otlp", ENDPOINT: "http://b:4317"}),
+        (options("b:4318"), {}, {TRACES: "otlp", ENDPOINT: "b:4318", PROTOCOL: "http/protobuf"}),
+        (options("http://b:1", Protocol.HTTP), {}, {TRACES: "otlp", ENDPOINT: "http://b:1", PROTOCOL: "http/protobuf"}),
+        (options("http://b:4318", Protocol.GRPC), {}, {TRACES: "otlp", ENDPOINT: "http://b:4318", PROTOCOL: "grpc"}),
+        (options("http://b:x"), {}, {TRACES: "otlp", ENDPOINT: "http://b:x"}),
+    ],
+)
+def test_endpoint(wanted: DemoOptions, before: dict[str, str], after: dict[str, str]) -> None:
+    """What is given on the command line goes before the environment; with neither, nobody is tried."""
+    environ = dict(before)
+    set_endpoint(environ, wanted)
+    assert environ == after

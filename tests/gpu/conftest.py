@@ -1,0 +1,46 @@
+"""Tests on a CUDA device: a world of one on NCCL, in this process, with capture switched on."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.gpu.world import World, begin_world, end_world
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs a device; what torch warns of when it uses one is not what is tested."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+            item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def a_device() -> None:
+    """Skip where there is none."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device: torch.cuda.is_available() is false")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A directory in memory, for tapes and a store."""
+    path = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def world(folder: Path) -> Iterator[World]:
+    """A world of one whose first collective is over."""
+    one = begin_world(folder)
+    yield one
+    end_world(one)

@@ -1,0 +1,168 @@
+"""Training on a device cannot tell that we are there: graphs, memory, exit codes; and no stall is made up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from otel_torchdist.capture.cuda_driver import cuda_drivers
+from otel_torchdist.stall.detector import Detector
+from otel_torchdist.stall.events import Event
+from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.tape.layout import How
+from otel_torchdist.tape.reader import TapeReader
+from tests.gpu.world import DEVICE, World
+from tests.support.recorded import read_tapes
+
+WORKERS = Path(__file__).parent / "workers"
+REPOSITORY = Path(__file__).parents[2]
+THRESHOLD_S = 0.5
+PROCESS_S = 120.0
+
+
+def test_graphs_are_captured_and_replayed_as_without_us(world: World) -> None:
+    """The captured operation is recorded once, as not followed; replays run no host code and leave no records."""
+    tensor = torch.ones(8, device=DEVICE)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+
+    def capture() -> None:
+        with torch.cuda.graph(graph):
+            tensor.add_(1)
+            dist.all_reduce(tensor)
+
+    [operation] = world.record(capture)
+    assert (operation.how, operation.started_how) == (How.UNTRACKED, How.UNTRACKED)
+    replays = world.record(lambda: [graph.replay() for _ in range(5)])
+    assert replays == []
+    assert tensor.tolist() == [6.0] * 8
+
+
+def test_our_queries_break_no_capture(world: World) -> None:
+    """A thread that has been prepared as ours is asks for events all through a capture in the strictest mode."""
+    calling, watching = cuda_drivers()
+    event = calling.create_event(0)
+    calling.record(event, 0, torch.cuda.Stream().cuda_stream)
+    is_over = threading.Event()
+    asked = 0
+
+    def ask() -> None:
+        nonlocal asked
+        watching.prepare_thread()
+        while not is_over.is_set():
+            watching.is_done(event)
+            asked += 1
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    graph = torch.cuda.CUDAGraph()
+    tensor = torch.zeros(8, device=DEVICE)
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="global"):
+            asked_before = asked
+            world.until(lambda: asked > asked_before + 100)
+            tensor.add_(1)
+    finally:
+        is_over.set()
+        thread.join()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert tensor.tolist() == [1.0] * 8
+
+
+def test_no_stall_behind_a_long_kernel(world: World) -> None:
+    """The device computes for three times the threshold with collectives in its queue."""
+    follower = TapeFollower(TapeReader.of_writer(world.capture.current_recorder().tape))  # type: ignore[union-attr]
+    detector = Detector(THRESHOLD_S, time.monotonic_ns())
+    events: list[Event] = []
+    tensor = torch.ones(8, device=DEVICE)
+    world.sleep(3 * THRESHOLD_S)
+    works = [dist.all_reduce(tensor, async_op=is_async) for is_async in (False, True, False)]
+    done = torch.cuda.Event()
+    done.record()
+    while not done.query():
+        follower.observe(follower.reader.poll())
+        events += detector.look(worlds([follower], time.monotonic_ns()))
+        time.sleep(0.05)
+    assert works[1] is not None
+    works[1].wait()
+    assert events == []
+
+
+def test_memory_is_free_as_early_as_without_us(world: World) -> None:
+    """After the wait nothing of an operation keeps its tensors, though its end is not known yet."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    tensor = torch.ones(1 << 24, device=DEVICE)
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    work.wait()
+    del work, tensor
+    assert torch.cuda.memory_allocated() == before
+    world.record(lambda: None)
+
+
+@pytest.mark.parametrize("how", ["return", "raise", "exit"])
+def test_exit_codes_with_operations_on_the_device(folder: Path, how: str) -> None:
+    """The process ends with the device in the middle of its queue, and with the code that it has without us."""
+    [bare] = run_ranks("in_flight_at_exit", folder, 1, how, "bare")
+    [recorded] = run_ranks("in_flight_at_exit", folder, 1, how, "recorded")
+    assert recorded.returncode == bare.returncode, recorded.stderr
+    [tape] = read_tapes(folder)
+    assert tape.lost == 0
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL takes no two ranks on one device")
+def test_two_devices(folder: Path) -> None:
+    """One rank's device comes late: the other's begins earlier, and both end together."""
+    for done in run_ranks("two_devices", folder, 2):
+        assert done.returncode == 0, done.stderr
+    punctual, late = (tape.named("all_reduce")[-1].raw for tape in read_tapes(folder))
+    assert punctual.started_ns is not None
+    assert late.started_ns is not None
+    assert late.started_ns - punctual.started_ns > 0.5e9
+    assert punctual.completed_ns == pytest.approx(late.completed_ns, abs=5e6)
+    sent, received = (tape.named(name)[-1] for tape, name in zip(read_tapes(folder), ("send", "recv"), strict=True))
+    assert (sent.how, received.how) == ("WATCHDOG", "WATCHDOG")
+
+
+def run_ranks(worker: str, folder: Path, ranks: int, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
+    """Run a script of `workers` as every rank of a job."""
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "TAPES": str(folder),
+        "STORE": str(folder / "store"),
+        "WORLD_SIZE": str(ranks),
+    }
+    command = [sys.executable, str(WORKERS / f"{worker}.py"), *arguments]
+    processes = [
+        subprocess.Popen(
+            command,
+            env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        outputs = [process.communicate(timeout=PROCESS_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [
+        subprocess.CompletedProcess(command, process.returncode, out, err)
+        for process, (out, err) in zip(processes, outputs, strict=True)
+    ]

@@ -1,0 +1,26 @@
+"""Two ranks with a device each: a collective to which one device comes late, then a message from one to the other."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from tests.support.rank import STORE, rank, start_capture
+
+device = torch.device("cuda", rank())
+torch.cuda.set_device(device)
+start_capture()
+dist.init_process_group("nccl", init_method=f"file://{os.environ[STORE]}", rank=rank(), world_size=2, device_id=device)
+tensor = torch.ones(8, device=device)
+dist.all_reduce(tensor)
+torch.cuda.synchronize()
+if rank() == 1:
+    torch.cuda._sleep(3_000_000_000)
+dist.all_reduce(tensor)
+torch.cuda.synchronize()
+if rank() == 0:
+    dist.send(tensor, 1)
+else:
+    dist.recv(tensor, 0)
+torch.cuda.synchronize()
+dist.destroy_process_group()
