@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Final
 
@@ -17,4 +18,18 @@ def main() -> None:
         if library not in _LIBRARIES:
             raise
         sys.exit(f"otel-torchdist: {library} is not installed: pip install 'otel-torchdist[cli]'")
-    app()
+    try:
+        app()
+    finally:
+        _leave_dead_streams()
+
+
+def _leave_dead_streams() -> None:
+    """What cannot be written to a terminal that is gone goes nowhere; Python would make it exit code 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
