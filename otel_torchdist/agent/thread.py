@@ -6,7 +6,6 @@ watches the other tapes for stalls. A native call that holds the GIL stops this 
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import os
 import threading
@@ -19,6 +18,7 @@ from otel_torchdist import _guard
 from otel_torchdist.agent.local_tapes import LocalTapes
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
+from otel_torchdist.process_end import ProcessEnd
 from otel_torchdist.tape.locks import try_lock
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
@@ -34,10 +34,7 @@ class ReaderThread:
     """Starts with the first tape of this process."""
 
     def __init__(self, config: Config, outputs: Callable[[], Outputs]) -> None:
-        """Prepare; `outputs` is called on the thread, for exporters take time to build.
-
-        Created before capture is: at exit, which goes backwards, the tape is finished first and then read.
-        """
+        """Prepare; `outputs` is called on the thread, for exporters take time to build."""
         self._config = config
         self._outputs = outputs
         self._new: list[TapeWriter] = []
@@ -46,14 +43,18 @@ class ReaderThread:
         self._thread: threading.Thread | None = None
         self._election: Election | None = None
         self._process = os.getpid()
-        atexit.register(self.stop)
+        self._end = ProcessEnd(self.stop)
 
     def follow(self, tape: TapeWriter) -> None:
-        """Read a tape that this process has just begun."""
+        """Read a tape that this process has just begun.
+
+        Called before capture arms its own end: ends go backwards, so the tape is finished first and then read.
+        """
         if os.getpid() != self._process:  # a rank that was forked from a rank
             self._process = os.getpid()
             self._thread = self._election = None
             self._wake = threading.Event()
+        self._end.arm()
         self._new.append(tape)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="otel-torchdist-reader", daemon=True)
@@ -62,7 +63,7 @@ class ReaderThread:
 
     def stop(self) -> None:
         """Export what is left and end the thread, within ten seconds."""
-        atexit.unregister(self.stop)
+        self._end.disarm()
         self._stopping = True
         self._wake.set()
         thread = self._thread

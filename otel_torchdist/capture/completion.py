@@ -162,8 +162,6 @@ class Works:
             return
         # pybind gives the same Python object to the caller as long as this one lives: its id is the key.
         work = Work.unbox(boxed)
-        if type(work) not in self._patched_types:
-            self._patch_wait(type(work))
         self._register(call, work)
         if call.flags & _ASYNC:
             self._map_tensors(call, args[0])
@@ -182,14 +180,17 @@ class Works:
         self._register(head, work)
         self.on_async()
 
-    def _register(self, call: Call, work: Any) -> None:
+    def _register(self, call: Call, work: object) -> None:
+        kind = type(work)
+        if kind not in self._patched_types:
+            self._patch_wait(kind)
         call.work_id = id(work)
         self.open[call.work_id] = call
         call.work = work
         if call.flags & _LEFT_ALONE and call.flags & _END_BY_WAIT:
             self._hold_shortly(call, work)
 
-    def _hold_shortly(self, call: Call, work: Any) -> None:
+    def _hold_shortly(self, call: Call, work: object) -> None:
         """Hold a Work only until this thread's next such call, so that the caller gets this very object."""
         call.reference = weakref.ref(work, lambda _: self._work_dropped(call))
         thread = threading.get_ident()

@@ -148,6 +148,7 @@ class CudaWatch:
 
     def _drop(self, enqueued: Enqueued) -> None:
         enqueued.is_void = True
+        enqueued.call.enqueued = None  # or the two would keep each other until the garbage collector comes
         events = [enqueued.start]
         if enqueued.end:
             events.append(enqueued.end)

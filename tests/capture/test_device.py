@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from otel_torchdist.capture.cuda_lanes import Enqueued
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records import Operation
 from tests.support.device_rank import MAIN_STREAM, NCCL_STREAM, OTHER_STREAM, DeviceRank, Issued, device_rank
@@ -201,6 +202,17 @@ def test_nothing_is_held_beyond_the_call(rank: DeviceRank) -> None:
     gc.collect()
     assert [reference() for reference in watched] == [None, None]
     assert rank[issued].is_open
+
+
+def test_nothing_is_left_for_the_garbage_collector(rank: DeviceRank) -> None:
+    """What was kept of an operation is gone when it has ended, without a collection that would hold up the training."""
+    tape = rank.recorder.tape
+    gc.disable()
+    try:
+        rank.until_ended(rank.run(50_000), rank.start(50_000), watchdog=True)
+        rank.until(lambda: not [one for one in gc.get_objects() if type(one) is Enqueued and one.call.tape is tape])
+    finally:
+        gc.enable()
 
 
 def test_several_streams_and_devices(rank: DeviceRank) -> None:

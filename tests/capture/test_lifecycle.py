@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from otel_torchdist.tape.layout import RunIdState, TapeState
+from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
 from tests.capture.conftest import Jobs
 from tests.support.recorded import RecordedTape
 
@@ -107,3 +107,16 @@ def test_no_store_to_agree_in(jobs: Jobs) -> None:
         ("open", tuple(range(8))),
     ]
     assert (ready_made.identity.rank, ready_made.identity.world_size) == (2, 3)
+
+
+def test_coalesced(jobs: Jobs) -> None:
+    """Operations between start and end of coalescing say so, and end as the Work of the end does, or fail with it."""
+    [tape] = jobs.run("coalesces").tapes
+    ends = [(one.name, one.how, one.failure, Flag.COALESCED in one.raw.flags) for one in tape.operations]
+    assert ends == [
+        ("broadcast", "WAIT", "", True),
+        ("all_gather", "WAIT", "", True),
+        ("reduce", "FAILED", "RuntimeError", True),
+        ("all_reduce", "WAIT", "", False),
+    ]
+    assert [one.raw.sequence for one in tape.operations] == [1, 2, 3, 4]

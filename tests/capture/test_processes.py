@@ -52,11 +52,13 @@ def test_launched_ranks(jobs: Jobs, method: str, ranks: int) -> None:
 
 
 def test_forked_ranks_that_end_well(jobs: Jobs) -> None:
-    """A forked rank ends by `os._exit`, and yet its tape is finished."""
-    job = jobs.run("launches", 1, "fork", "2", "returns", environ=QUIET)
-    assert job.ranks[0].lines() == [{"ended": "well"}]
+    """A forked rank ends by `os._exit`, and yet its tape is finished and its spans are exported."""
+    job = jobs.run("launches", 1, "fork", "2", "returns", environ={**QUIET, "OTEL_TRACES_EXPORTER": "console"})
+    assert '{"ended": "well"}' in job.ranks[0].out.splitlines()
     assert [tape.status.state for tape in job.tapes] == [TapeState.FINISHED] * 2
     assert job.ranks[0].err == ""
+    names = [line.strip() for line in job.ranks[0].out.splitlines() if line.startswith('    "name": ')]
+    assert [names.count(f'"name": "{name}",') for name in ("init_process_group", "all_reduce", "barrier")] == [2, 2, 4]
 
 
 def test_data_loader_workers(jobs: Jobs) -> None:

@@ -10,7 +10,14 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
-from tests.support.rank import join, say, start_capture
+from tests.support.rank import join, say, start_capture, until
+
+
+def step() -> None:
+    """An optimizer's, which ends a step where there is a tape."""
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    torch.optim.SGD([parameter], lr=0.1).step()
 
 
 class Data(Dataset[dict[str, object]]):
@@ -18,9 +25,7 @@ class Data(Dataset[dict[str, object]]):
 
     def __getitem__(self, index: int) -> dict[str, object]:
         """An item."""
-        parameter = torch.nn.Parameter(torch.ones(1))
-        parameter.grad = torch.ones(1)
-        torch.optim.SGD([parameter], lr=0.1).step()
+        step()
         x = torch.ones(2)
         inherited.wait()
         ours = [thread.name for thread in threading.enumerate() if thread.name.startswith("otel")]
@@ -34,15 +39,17 @@ class Data(Dataset[dict[str, object]]):
 capture = start_capture()
 join()
 inherited = dist.all_reduce(torch.ones(1), async_op=True)
+until(inherited.is_completed)  # a child has none of gloo's threads
 loader = DataLoader(Data(), batch_size=None, num_workers=2, multiprocessing_context="fork")
 items = list(loader)
 dist.all_reduce(torch.ones(1))
 say(items=items, pid=os.getpid())
+dist.barrier()
 child = os.fork()
-if child == 0:
+if child == 0:  # after the last record of the parent, which would otherwise write over that of its child
+    step()
     # What its parent has registered for its end must not run here. A real end would hang in gloo, with us or without.
     atexit._run_exitfuncs()
     os._exit(5)
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 5
-dist.barrier()
