@@ -23,10 +23,8 @@ from otel_torchdist.capture.torch_api import LIST, skip_in_dynamo
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.cuda_lanes import Enqueued
+    from otel_torchdist.capture.call import Call
     from otel_torchdist.capture.device import Devices
-    from otel_torchdist.capture.operations import OperationSchema
-    from otel_torchdist.capture.process_group import GroupState
 
 SWEPT_PER_CALL: Final = 4
 """Open operations that a new call looks at, so that ends are known finer than the poll where traffic is dense."""
@@ -36,70 +34,13 @@ MAX_DROPPED: Final = 32
 ISSUED_NS: Final = 1_000_000_000
 """How long a Work that must not be held is held at most: until its caller surely has it."""
 
-_LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
 _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
 _ASYNC: Final = int(Flag.ASYNC)
 _BY_WAIT: Final = int(How.WAIT)
 
 _STRIDED: Final = torch.strided
 _now: Final = time.monotonic_ns
-
-
-class Call:
-    """An operation on its way.
-
-    Attributes:
-        number: Its record.
-        entered_ns: When it was entered.
-        own_ns: When our part before the call was over, on calls whose overhead is measured; else 0.
-        tape: Where it is recorded.
-        needs_care: Not 0 when more has to be done at its end than to write it down.
-        members: Operations that end with this one (coalesced).
-        work: Its Work, held only until the end is known, and never for a device's operation.
-        work_id: `id` of its Work.
-        reference: Weak reference to a Work that must not be held.
-        pointers: Where it writes to.
-        enqueued: What is known of it on its device, None when it cannot be followed there; set on device calls only.
-    """
-
-    enqueued: Enqueued | None
-    __slots__ = (
-        "async_op",
-        "enqueued",
-        "entered_ns",
-        "flags",
-        "group",
-        "members",
-        "needs_care",
-        "number",
-        "on_cpu",
-        "operation",
-        "own_ns",
-        "pointers",
-        "reference",
-        "tape",
-        "work",
-        "work_id",
-    )
-
-    def __init__(
-        self, number: int, entered_ns: int, group: GroupState, operation: OperationSchema, flags: int, on_cpu: bool
-    ) -> None:
-        """An operation that has just been entered."""
-        self.number = number
-        self.tape = group.recorder.tape
-        self.entered_ns = entered_ns
-        self.group = group
-        self.operation = operation
-        self.flags = flags
-        self.on_cpu = on_cpu
-        self.own_ns = 0
-        self.needs_care = flags & _LEFT_ALONE
-        self.members: list[Call] | None = None
-        self.work: Any = None
-        self.work_id = 0
-        self.reference: Any = None
-        self.pointers: list[int] | None = None
+_unbox: Final = Work.unbox
 
 
 class Works:
@@ -120,7 +61,7 @@ class Works:
         self._patched_types: set[type] = set()
         self._patch_wait(Work)
 
-    def _patch_wait(self, cls: type) -> None:
+    def _patch_wait(self, cls: type[Any]) -> None:
         """Patch every class that brings a `wait` of its own, FakeWork for one."""
         for owner in cls.__mro__:
             if owner in self._patched_types or "wait" not in vars(owner):
@@ -132,66 +73,82 @@ class Works:
     def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         take = self.open.pop
         wait_began, wait_failed = self.wait_began, self.wait_failed
-        waited, ended = self._waited, self.ended
+        ended = self.ended
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             call = take(id(work), None)
             if call is None:
                 return original(work, *args, **kwargs)
-            if call.needs_care:
+            plan = call.plan
+            if plan.is_left_alone:
                 wait_began(call)
             try:
-                result = original(work, *args, **kwargs)
+                result = original(work, *args, **kwargs) if args or kwargs else original(work)
             except BaseException as error:
                 wait_failed(call, error)
                 raise
-            if call.needs_care:
+            if not plan.is_plain:
                 ended(call, How.WAIT)
-            else:
-                waited(call)
+                return result
+            now = _now()
+            try:  # how most operations end, and no longer than need be
+                call.work = None
+                call.tape.complete(call.number, call.entered_ns, now, _BY_WAIT)
+                if plan.operation.synchronizing:
+                    plan.group.synchronized = True
+            except Exception as error:
+                _guard.report("Work.wait", error)
             return result
 
         return wait
 
     def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
         """Take up an operation that the backend has accepted."""
-        work_index = call.operation.work
-        boxed = result if work_index == 0 else result[1] if work_index > 0 else None
-        if boxed is None:  # it blocked until it was over
-            self.ended(call, How.CALL)
-            return
-        # pybind gives the same Python object to the caller as long as this one lives: its id is the key.
-        work = Work.unbox(boxed)
-        self._register(call, work)
-        if call.flags & _ASYNC:
+        try:
+            plan = call.plan
+            index = plan.operation.work
+            boxed = result[1] if index > 0 else None if index < 0 else result
+            if boxed is None:  # it blocked until it was over
+                self.ended(call, How.CALL)
+                return
+            # pybind gives the same Python object to the caller as long as this one lives: its id is the key.
+            call.work = work = _unbox(boxed)
+            self.open[id(work)] = call
+            if type(work) not in self._patched_types:
+                self._patch_wait(type(work))
+            if plan.is_left_alone:
+                self._follow_left_alone(call, work, args)
+        except Exception as error:
+            _guard.report("operation returned", error)
+
+    def _follow_left_alone(self, call: Call, work: Any, args: tuple[Any, ...]) -> None:
+        flags = call.plan.flags
+        if flags & _END_BY_WAIT:
+            self._hold_shortly(call, work)
+        if flags & _ASYNC:
             self._map_tensors(call, args[0])
             self.on_async()
 
-    def follow_coalesced(self, members: list[Call], work: Any) -> None:
+    def follow_coalesced(self, members: list[Call], work: object) -> None:
         """Take up the Work that `_end_coalescing` returned for all operations issued since the start."""
         if not members:
             return
         head = members[0]
         head.members = members[1:]
-        head.needs_care = 1
         if work is None:
             self.ended(head, How.CALL)
             return
-        self._register(head, work)
+        head.work = work
+        self.open[id(work)] = head
+        if type(work) not in self._patched_types:
+            self._patch_wait(type(work))
+        if head.plan.is_left_alone and head.flags & _END_BY_WAIT:
+            self._hold_shortly(head, work)
         self.on_async()
-
-    def _register(self, call: Call, work: object) -> None:
-        kind = type(work)
-        if kind not in self._patched_types:
-            self._patch_wait(kind)
-        call.work_id = id(work)
-        self.open[call.work_id] = call
-        call.work = work
-        if call.flags & _LEFT_ALONE and call.flags & _END_BY_WAIT:
-            self._hold_shortly(call, work)
 
     def _hold_shortly(self, call: Call, work: object) -> None:
         """Hold a Work only until this thread's next such call, so that the caller gets this very object."""
+        call.work_id = id(work)
         call.reference = weakref.ref(work, lambda _: self._work_dropped(call))
         thread = threading.get_ident()
         before = self._just_issued.get(thread)
@@ -223,12 +180,13 @@ class Works:
         outputs: list[Any] = output if type(output) is LIST else [output]
         if outputs and type(outputs[0]) is LIST:
             return  # lists of lists never come from functional collectives
-        dense = (tensor for tensor in outputs[:MAX_MAPPED_TENSORS] if tensor.layout is _STRIDED)
-        call.pointers = [pointer for tensor in dense if (pointer := tensor.data_ptr())]
-        for pointer in call.pointers:
-            before = self._by_tensor.get(pointer)
-            if before in self._dropped:  # its memory serves another operation now: nobody will wait
-                self.ended(before, How.ABANDONED)
+        pointers = tuple([tensor.data_ptr() for tensor in outputs[:MAX_MAPPED_TENSORS] if tensor.layout is _STRIDED])
+        call.pointers = pointers
+        for pointer in pointers:
+            if self._dropped:
+                before = self._by_tensor.get(pointer)
+                if before in self._dropped:  # its memory serves another operation now: nobody will wait
+                    self.ended(before, How.ABANDONED)
             self._by_tensor[pointer] = call
 
     def of_tensor(self, tensor: Any) -> Call | None:
@@ -245,20 +203,9 @@ class Works:
 
     def wait_failed(self, call: Call, error: BaseException) -> None:
         """A wait raised. That the call itself had returned is written down: the operation was issued."""
-        if not call.flags & _LEFT_ALONE:
+        if not call.plan.is_left_alone:
             call.tape.mark(call.number, Word.RETURNED, _now() - call.entered_ns, How.CALL)
         self.ended(call, How.FAILED, error)
-
-    def _waited(self, call: Call) -> None:
-        """A synchronous call is over: the way that most operations end, kept short."""
-        now = _now()
-        try:
-            call.work = None
-            call.tape.complete(call.number, call.entered_ns, now, _BY_WAIT)
-            if call.operation.synchronizing:
-                call.group.synchronized = True
-        except Exception as error:
-            _guard.report("Work.wait", error)
 
     def ended(self, call: Call, how: How, error: BaseException | None = None) -> None:
         """Record an end, whoever sees it first, and let go of the Work."""
@@ -276,13 +223,17 @@ class Works:
             _guard.report("completion", own)
 
     def _let_go(self, call: Call) -> None:
-        for pointer in call.pointers or ():
+        for pointer in call.pointers:
             if self._by_tensor.get(pointer) is call:
                 self._by_tensor.pop(pointer, None)
-        self._dropped.pop(call, None)
-        if self.open.get(call.work_id) is call:
-            self.open.pop(call.work_id, None)
-        call.work = call.reference = None
+        if self._dropped:
+            self._dropped.pop(call, None)
+        identity = call.work_id or id(call.work)
+        if self.open.get(identity) is call:
+            self.open.pop(identity, None)
+        call.work = None
+        if call.work_id:
+            call.reference = None
 
     def sweep(self, limit: int) -> int:
         """Look at the oldest `limit` operations and record those that are complete.

@@ -18,7 +18,6 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import _guard
 from otel_torchdist.capture.torch_api import c10d
 from otel_torchdist.tape.layout import How, RecordKind
-from otel_torchdist.tape.names import OTHER
 from otel_torchdist.tape.records import GroupName, SignatureName
 
 if TYPE_CHECKING:
@@ -93,8 +92,8 @@ class Rendezvous:
 
 
 def _call_site(recorder: Recorder) -> int:
-    frame = recorder.call_sites.user_frame(inspect.currentframe())
-    return recorder.call_sites.name_of(frame.f_code, frame.f_lasti) if frame else OTHER
+    site = recorder.call_sites.find(0)
+    return recorder.call_sites.name_of(recorder.call_sites.code_at(site), site[1])
 
 
 def follow_creation(patches: Patches, events: GroupEvents) -> None:

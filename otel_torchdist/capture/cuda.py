@@ -25,7 +25,7 @@ from otel_torchdist.capture.cuda_watch import CudaWatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_torchdist.capture.completion import Call
+    from otel_torchdist.capture.call import Call
 
 _BLOCKING_WAIT: Final = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 

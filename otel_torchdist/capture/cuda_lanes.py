@@ -17,7 +17,7 @@ from otel_torchdist.capture.cuda_driver import DeviceDriver
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.completion import Call
+    from otel_torchdist.capture.call import Call
 
 BLOCKED_MS: Final = 0.02
 """A stream that stood still at a wait for longer than this, and than the host took to enqueue it, went on when the

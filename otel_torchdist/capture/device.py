@@ -15,7 +15,7 @@ from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.completion import Call
+    from otel_torchdist.capture.call import Call
     from otel_torchdist.capture.cuda_lanes import Wait
 
 MAX_WRITTEN: Final = 64

@@ -49,17 +49,26 @@ class Dispatcher:
 def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[..., Any]:
     redispatch = redispatch_of(operation.overload)
     enter, leave, failed = hot_path.enter, hot_path.leave, hot_path.failed
+    follow = hot_path.works.follow
+    remaining: dict[int, Any] = {}
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        call = enter(operation, args)
+        keys = keyset.raw_repr()  # a number costs a third of another key set
+        rest = remaining.get(keys)
+        if rest is None:
+            rest = remaining[keys] = keyset.remove(DISPATCH_KEY)
+        call = enter(operation, args, keys)
         if call is None:
-            return redispatch(keyset.remove(DISPATCH_KEY), *args)
+            return redispatch(rest, *args)
         try:
-            result = redispatch(keyset.remove(DISPATCH_KEY), *args)
+            result = redispatch(rest, *args)
         except BaseException as error:
             failed(call, args, error)
             raise
-        leave(call, result, args)
+        if call.is_plain:
+            follow(call, result, args)
+        else:
+            leave(call, result, args)
         return result
 
     skip_in_dynamo(kernel.__code__)

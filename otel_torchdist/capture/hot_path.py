@@ -5,18 +5,16 @@ A caller's exception passes unchanged; ours are contained, and the operation the
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import _guard
-from otel_torchdist.capture.completion import SWEPT_PER_CALL, Call, Works
+from otel_torchdist.capture.call import Call
+from otel_torchdist.capture.completion import SWEPT_PER_CALL, Works
 from otel_torchdist.capture.signatures import key_of
 from otel_torchdist.capture.torch_api import LIST, comm_label
 from otel_torchdist.tape.layout import Flag, How, Word
@@ -40,15 +38,14 @@ _RETURNED: Final = int(Word.RETURNED)
 _BY_CALL: Final = int(How.CALL)
 
 _now: Final = time.monotonic_ns
-_native_id: Final = threading.get_native_id
-_frame: Final[Callable[[int], FrameType]] = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
 _unbox_group: Final = ProcessGroup.unbox
 
 
-def _is_meta(tensors: Any) -> bool:
-    """Whether meta or fake tensors only pretend to communicate."""
-    first = tensors[0] if type(tensors) is LIST and tensors else tensors
-    return isinstance(first, torch.Tensor) and first.is_meta
+class _Thread(threading.local):
+    """The native id of the calling thread: a system call once a thread, not once a call."""
+
+    def __init__(self) -> None:
+        self.native_id = threading.get_native_id()
 
 
 class HotPath:
@@ -71,57 +68,67 @@ class HotPath:
             devices: Follows operations on devices.
             meet: Takes up a group that is not known yet; None when nothing can be recorded.
         """
-        self._find = groups.find
+        self._state_of = groups.by_identity.get
         self._steps = steps
-        self._works = works
+        self.works = works
         self.devices = devices
         self._meet = meet
+        self._thread = _Thread()
 
-    def enter(self, operation: OperationSchema, args: tuple[Any, ...]) -> Call | None:
-        """Publish an operation before the backend gets it; None when it is not recorded."""
+    def after_fork_in_child(self) -> None:
+        """The one thread of a child has another id than the one it was forked from."""
+        self._thread = _Thread()
+
+    def enter(self, operation: OperationSchema, args: tuple[Any, ...], keys: int) -> Call | None:
+        """Publish an operation before the backend gets it; None when it is not recorded.
+
+        Args:
+            operation: What is called.
+            args: With what.
+            keys: The dispatch keys of the call, as a number: they tell devices, layouts and meta tensors apart.
+        """
         entered = _now()
         try:
             process_group = _unbox_group(args[operation.group])
-            group = self._find(process_group) or self._meet(process_group)
+            group = self._state_of(id(process_group)) or self._meet(process_group)
             if group is None:
                 return None
             tensors = args[operation.described]
             if type(tensors) is LIST and len(tensors) == 1:
                 tensors = tensors[0]
             if type(tensors) is LIST:
-                shape, dtype, on_cpu = key_of(tensors), None, None
+                shape, dtype = key_of(tensors), None
             else:
-                shape, dtype, on_cpu = tensors.shape, tensors.dtype, tensors.is_cpu
-            if not on_cpu and _is_meta(tensors):
-                return None
-            works = self._works
+                shape, dtype = tensors.shape, tensors.dtype
+            works = self.works
             if works.open:
                 works.sweep(SWEPT_PER_CALL)
             async_op = operation.async_op
             peer = group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
             tag = args[operation.tag] & MAX_TAG if operation.tag >= 0 else 0
-            frame = group.recorder.call_sites.user_frame(_frame(1).f_back)
+            recorder = group.recorder
             key = (
                 operation.index,
                 shape,
                 dtype,
-                on_cpu,
+                keys,
                 # The dispatcher drops trailing arguments that have their default, which is True here.
                 async_op >= 0 and (len(args) <= async_op or args[async_op]),
                 peer,
                 tag,
                 group.coalescing is not None,
                 comm_label(),
-                _native_id(),
-                frame and frame.f_code,
-                frame and frame.f_lasti,
+                self._thread.native_id,
+                recorder.call_sites.find(2),
             )
             plans = group.plans
             plan = plans.get(key) or plans.make(key, operation, args)
             if plan is None:
                 return None
-            if plan.is_due():
-                plan = plans.read_reduce_op(key, plan, operation, args)
+            if plan.unread:
+                plan.unread = unread = plan.unread - 1
+                if not unread:
+                    plan = plans.read_reduce_op(key, plan, operation, args)
             if operation.point_to_point:
                 sequence = group.count_point_to_point(operation.name == "send", peer, tag)
             else:
@@ -129,12 +136,12 @@ class HotPath:
                 if group.is_default and not self._steps.source:
                     self._steps.collective_begins(sequence)
                 group.sequence = sequence
-            recorder = group.recorder
-            number = recorder.tape.begin_prepared(entered, recorder.step, sequence, plan.tail)
-            call = Call(number, entered, group, operation, plan.flags, plan.on_cpu)
-            if not on_cpu and not plan.on_cpu:
+            number = plan.tape.begin_prepared(entered, recorder.step, sequence, plan.tail)
+            call = Call(number, entered, plan)
+            if not plan.on_cpu:
                 self.devices.before(call, tensors, peer)
             if not number % OVERHEAD_SAMPLE:
+                call.is_plain = False
                 call.own_ns = _now() - entered
             return call
         except Exception as error:
@@ -145,13 +152,14 @@ class HotPath:
         """The backend has accepted an operation."""
         returned = _now()
         try:
-            group = call.group
-            if call.flags & _LEFT_ALONE:
+            plan = call.plan
+            if plan.flags & _LEFT_ALONE:
                 call.tape.mark(call.number, _RETURNED, returned - call.entered_ns, _BY_CALL)
-            if group.coalescing is not None:
-                group.coalescing.append(call)
-            elif call.on_cpu:
-                self._works.follow(call, result, args)
+            coalescing = plan.group.coalescing
+            if coalescing is not None:
+                coalescing.append(call)
+            elif plan.on_cpu:
+                self.works.follow(call, result, args)
             else:
                 self.devices.follow(call, result, args)
             if call.own_ns:
@@ -170,4 +178,4 @@ class HotPath:
             group.sequence -= 1
         if not call.on_cpu:
             self.devices.failed(call)
-        self._works.ended(call, How.FAILED, error)
+        self.works.ended(call, How.FAILED, error)

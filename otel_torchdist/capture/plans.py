@@ -9,13 +9,17 @@ from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from otel_torchdist.capture.process_group import GroupState
 
 MAX_CACHED: Final = 4096
 REDUCE_OP_FIRST: Final = 16
-REDUCE_OP_EVERY: Final = 8
-"""A plan's reduce op is read on its first 16 calls and on each eighth after. Reading it is a TorchScript call of
-2 µs, a fifth of all that a recorded call costs; a place whose reduce op has been seen to change is read always."""
+REDUCE_OP_EVERY: Final = 32
+"""A plan's reduce op is read on its first 16 calls and on each 32nd after. Reading it is a TorchScript call of 2 to
+5 µs, up to half of all that a recorded call costs; a place whose reduce op has been seen to change is read always."""
+
+_LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
 
 PlanKey: TypeAlias = tuple[Any, ...]
 
@@ -24,29 +28,61 @@ class Plan:
     """How calls of one kind from one place are recorded.
 
     Attributes:
+        group: Their process group.
+        operation: What is called.
+        tape: Where they are recorded.
         tail: The constant part of their records.
         flags: Their flags.
         on_cpu: Whether the host can know their end.
+        is_left_alone: Whether the caller goes on while they run.
+        is_plain: Whether they run on the CPU, one at a time, and their callers wait for them at once.
         reduce_op: The reduce op in `tail`; -1 where there is none.
-        uses: Calls so far.
-        varies: Whether the reduce op has been seen to change.
+        code: Code of the call site, held because its `id` is in the key.
+        unread: Calls until the reduce op is read again; 0 where there is none.
+        reads: How often it has been read.
+        varies: Whether it has been seen to change.
     """
 
-    __slots__ = ("flags", "on_cpu", "reduce_op", "tail", "uses", "varies")
+    __slots__ = (
+        "code",
+        "flags",
+        "group",
+        "is_left_alone",
+        "is_plain",
+        "on_cpu",
+        "operation",
+        "reads",
+        "reduce_op",
+        "tail",
+        "tape",
+        "unread",
+        "varies",
+    )
 
-    def __init__(self, tail: bytes, flags: int, on_cpu: bool, reduce_op: int) -> None:
+    def __init__(
+        self,
+        group: GroupState,
+        operation: OperationSchema,
+        tail: bytes,
+        flags: int,
+        on_cpu: bool,
+        reduce_op: int,
+        code: CodeType | None,
+    ) -> None:
         """A plan that has not been used."""
+        self.group = group
+        self.operation = operation
+        self.tape = group.recorder.tape
         self.tail = tail
         self.flags = flags
         self.on_cpu = on_cpu
+        self.is_left_alone = bool(flags & _LEFT_ALONE)
+        self.is_plain = on_cpu and not self.is_left_alone and not flags & Flag.COALESCED
         self.reduce_op = reduce_op
-        self.uses = 0
+        self.code = code
+        self.unread = int(reduce_op >= 0)
+        self.reads = 0
         self.varies = False
-
-    def is_due(self) -> bool:
-        """Whether this call's reduce op has to be read; counts the call."""
-        self.uses = uses = self.uses + 1
-        return self.reduce_op >= 0 and (uses <= REDUCE_OP_FIRST or not uses % REDUCE_OP_EVERY or self.varies)
 
 
 class Plans:
@@ -62,6 +98,8 @@ class Plans:
         """Check a plan's reduce op against this call's; the plan that fits."""
         current = args[operation.reduce_op].op()
         if current == plan.reduce_op:
+            plan.reads += 1
+            plan.unread = 1 if plan.reads < REDUCE_OP_FIRST or plan.varies else REDUCE_OP_EVERY
             return plan
         changed = self.make(key, operation, args)
         if changed is None:
@@ -73,13 +111,13 @@ class Plans:
         """Plan a call that is seen for the first time; None for meta and fake tensors, which only pretend.
 
         Args:
-            key: As `HotPath.enter` builds it: ends with asynchronous, peer, tag, coalesced, label, thread, code and
-                last instruction.
+            key: As `HotPath.enter` builds it: ends with asynchronous, peer, tag, coalesced, label, thread and call
+                site.
             operation: What is called.
             args: With what.
         """
         group = self._group
-        is_async, peer, tag, is_coalesced, label, thread, code, instruction = key[-8:]
+        is_async, peer, tag, is_coalesced, label, thread, site = key[-7:]
         described = group.signatures.describe(operation, args)
         if described is None:
             return None
@@ -91,11 +129,12 @@ class Plans:
         if operation.point_to_point:
             flags |= Flag.POINT_TO_POINT
         recorder = group.recorder
+        code = recorder.call_sites.code_at(site)
         tail = TapeWriter.prepare(
             described.bytes_as_root if peer == group.rank else described.bytes_as_member,
             group.name_id,
             described.signature,
-            recorder.call_sites.name_of(code, instruction),
+            recorder.call_sites.name_of(code, site[1]),
             recorder.label(label) if label else 0,
             peer,
             tag,
@@ -103,7 +142,7 @@ class Plans:
             RecordKind.OPERATION,
             flags,
         )
-        plan = Plan(tail, int(flags), described.on_cpu, described.reduce_op)
+        plan = Plan(group, operation, tail, int(flags), described.on_cpu, described.reduce_op, code)
         if len(self._known) >= MAX_CACHED:  # shapes or tags that never repeat
             self._known.clear()
         self._known[key] = plan

@@ -15,7 +15,7 @@ from otel_torchdist.capture.torch_api import backend_and_store, ranks_in_books
 from otel_torchdist.tape.records import GroupName
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.completion import Call
+    from otel_torchdist.capture.call import Call
     from otel_torchdist.capture.recorder import Recorder
 
 
@@ -90,11 +90,15 @@ class GroupState:
 
 
 class Groups:
-    """The groups of this process, found by the identity of torch's Python object."""
+    """The groups of this process.
+
+    Attributes:
+        by_identity: What is known of them, by the `id` of torch's Python object.
+    """
 
     def __init__(self) -> None:
         """No group is known yet."""
-        self._states: dict[int, GroupState] = {}
+        self.by_identity: dict[int, GroupState] = {}
         self._before_us: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
     def born_before_us(self, groups: list[ProcessGroup]) -> None:
@@ -103,7 +107,7 @@ class Groups:
 
     def find(self, group: ProcessGroup) -> GroupState | None:
         """The state of a known group."""
-        return self._states.get(id(group))
+        return self.by_identity.get(id(group))
 
     def learn(
         self, recorder: Recorder, group: ProcessGroup, ranks: tuple[int, ...] | None = None, nth: int | None = None
@@ -132,20 +136,20 @@ class Groups:
         identity = id(group)
         # The object may go while C++ keeps the group; another object may then get its id.
         weakref.finalize(group, self._forget, identity, state).atexit = False
-        self._states[identity] = state
+        self.by_identity[identity] = state
         return state
 
     def _forget(self, identity: int, state: GroupState) -> None:
-        if self._states.get(identity) is state:
-            del self._states[identity]
+        if self.by_identity.get(identity) is state:
+            del self.by_identity[identity]
 
     def clear(self) -> None:
         """Forget every group."""
-        self._states.clear()
+        self.by_identity.clear()
 
     def states(self) -> list[GroupState]:
         """All known groups."""
-        return list(self._states.values())
+        return list(self.by_identity.values())
 
 
 def member_ranks(group: ProcessGroup) -> tuple[int, ...]:

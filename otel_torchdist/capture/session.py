@@ -14,7 +14,8 @@ import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import _guard
-from otel_torchdist.capture.completion import Call, Works
+from otel_torchdist.capture.call import Call
+from otel_torchdist.capture.completion import Works
 from otel_torchdist.capture.creation import follow_creation
 from otel_torchdist.capture.device import Devices
 from otel_torchdist.capture.dispatcher import Dispatcher
@@ -236,6 +237,7 @@ class Capture:
         self._watch = Watch(self._beat, self._poll)
         self._works.on_async = self._watch.poll_soon
         self._devices.after_fork_in_child()
+        self._hot_path.after_fork_in_child()
 
     def _at_end(self) -> None:
         """Finish the tape; what other handlers still send after us is not recorded."""

@@ -39,6 +39,7 @@ _CRC_MODULUS: Final = layout.CRC_MODULUS
 _EMPTY_WORDS: Final = layout.EMPTY_WORDS
 _pack = layout.PAYLOAD.pack
 _pack_head = layout.PAYLOAD_HEAD.pack
+_pack_rest = struct.Struct(f"=Q{layout.PAYLOAD.size}s{8 * layout.WORDS}s").pack_into
 _crc32 = zlib.crc32
 
 
@@ -171,8 +172,7 @@ class TapeWriter:
         word = offset >> 3
         words = self._words
         words[word] = 0
-        self._bytes[offset + 16 : offset + 128] = payload + own_words
-        words[word + 1] = _crc32(payload, number % _CRC_MODULUS)
+        _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, own_words)
         words[word] = number
         words[_NEXT_NUMBER] = number + 1
         return number
@@ -205,16 +205,18 @@ class TapeWriter:
         """
         refuge = self._open.pop(number, None)
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
-        if refuge == 0 and not failure and self._words[word] == number and 0 < ended_ns - entered_ns < _MAX_DURATION_NS:
-            content = ((ended_ns - entered_ns) << 4) | how  # how nearly all of them end
-            self._words[word + _COMPLETED_WORD] = (content << 12) | ((content + number) % _CHECK_MODULUS)
+        words = self._words
+        elapsed = ended_ns - entered_ns
+        if refuge == 0 and not failure and words[word] == number and 0 < elapsed < _MAX_DURATION_NS:
+            content = (elapsed << 4) | how  # how nearly all of them end
+            words[word + _COMPLETED_WORD] = (content << 12) | ((content + number) % _CHECK_MODULUS)
             return True
         if refuge is None:
             with self._lap_lock:  # it may be on its way into the refuge
                 refuge = self._open.pop(number, None)
             if refuge is None:
                 return False
-        elapsed = max(ended_ns - entered_ns, 1)
+        elapsed = max(elapsed, 1)
         if refuge:
             self._complete_late(number, refuge, entered_ns, elapsed, how, failure)
             return True

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup, Work
 
-from otel_torchdist.capture.completion import Call, Works, make_wait_tensor
+from otel_torchdist.capture.call import Call
+from otel_torchdist.capture.completion import Works, make_wait_tensor
 from otel_torchdist.capture.cuda import CudaOperations
 from otel_torchdist.capture.device import Devices
 from otel_torchdist.capture.hot_path import HotPath
@@ -29,6 +30,8 @@ from tests.support.simulated_device import Item, SimulatedDevice
 MAIN_STREAM, NCCL_STREAM, OTHER_STREAM = 7, 8, 9
 WATCHDOG_S = 0.1
 DEADLINE_S = 20.0
+DEVICE_KEYS = 2
+"""The dispatcher's number for tensors on a device, as far as anybody looks at it: another one than for the CPU's."""
 
 _SCHEMAS = {schema.name: schema for schema in collective_schemas()}
 
@@ -137,7 +140,7 @@ class DeviceRank:
         """What happens before the backend has an operation."""
         schema = _SCHEMAS[name]
         args = self._arguments(schema, device_tensor() if tensor is None else tensor, is_async, peer)
-        call = self.hot_path.enter(schema, args)
+        call = self.hot_path.enter(schema, args, DEVICE_KEYS)
         assert call is not None
         self.args[call] = args
         return call
