@@ -55,6 +55,7 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 40, 100, 0, 0))
 
         def take_terminal() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts what runs in its background without it
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 

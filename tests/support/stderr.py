@@ -10,10 +10,13 @@ _VARYING = (
     (re.compile(r":\d{4,5}\b"), ":<port>"),
     (re.compile(r"\bpid:? \d+"), "pid <pid>"),
 )
+_BEGINS_A_LINE = re.compile(r"(?=ERROR:<time>|\[rank\d+\]:\[<time>)")
+"""torch's loggers write a line's end separately, so that lines of two processes may come as one."""
 
 
 def comparable(text: str) -> list[str]:
     """The lines, sorted, for processes write as they come; without times, ports, addresses and process ids."""
     for pattern, name in _VARYING:
         text = pattern.sub(name, text)
+    text = _BEGINS_A_LINE.sub("\n", text)
     return sorted(line for line in text.splitlines() if line)
