@@ -10,7 +10,7 @@ _VARYING = (
     (re.compile(r":\d{4,5}\b"), ":<port>"),
     (re.compile(r"\bpid:? \d+"), "pid <pid>"),
 )
-_BEGINS_A_LINE = re.compile(r"(?=ERROR:<time>|\[rank\d+\]:\[<time>)")
+_BEGINS_A_LINE = re.compile(r"(?=(?:ERROR|USDT|WARNING|INFO):<time>|\[rank\d+\]:\[<time>)")
 """torch's loggers write a line's end separately, so that lines of two processes may come as one."""
 
 
