@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import per_call, reading
+from benchmarks import growth, memory, own_threads, per_call, reading, step_time
 from benchmarks.machine import describe_machine
 from benchmarks.report import show, show_machine, write_json
+from benchmarks.sections import Section
+
+SECTIONS: tuple[Callable[[bool], Section], ...] = (
+    lambda quick: per_call.measure(per_call.QUICK if quick else per_call.USUAL),
+    lambda quick: growth.measure(growth.QUICK if quick else growth.USUAL),
+    lambda quick: step_time.measure(step_time.QUICK if quick else step_time.USUAL),
+    lambda quick: own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL),
+    lambda quick: memory.measure(memory.QUICK if quick else memory.USUAL),
+    lambda quick: reading.measure(reading.QUICK if quick else reading.USUAL),
+)
 
 
 def main() -> None:
@@ -17,10 +28,7 @@ def main() -> None:
     _forget_settings()
     machine = describe_machine()
     show_machine(machine)
-    sections = [
-        per_call.measure(per_call.QUICK if arguments.quick else per_call.USUAL),
-        reading.measure(reading.QUICK if arguments.quick else reading.USUAL),
-    ]
+    sections = [measured(arguments.quick) for measured in SECTIONS]
     for section in sections:
         show(section)
     if arguments.json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import time
 from itertools import repeat
 from multiprocessing.connection import Connection
@@ -11,18 +10,19 @@ from multiprocessing.connection import Connection
 import torch
 
 from benchmarks.collectives import Call, collectives, join_world
-from benchmarks.orders import Conditions, Order, Timing, Variant
+from benchmarks.orders import Calls, Conditions, Order, Timing, Variant
+from benchmarks.sizes import calls_of_all_sizes
 from benchmarks.stopwatch import time_of
 from benchmarks.variants import Bare, install
 
 
 def serve(connection: Connection, variant: Variant, conditions: Conditions) -> None:
     """Say what can be timed, then obey orders until there are none."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that gives the orders ends this one
     torch.set_num_threads(1)
     installed = install(variant, conditions)
-    join_world()
-    calls = {name: installed.wrap(collective) for name, collective in collectives().items()}
+    join_world(conditions.world_size)
+    made = collectives() if conditions.calls is Calls.USUAL else calls_of_all_sizes(conditions.world_size)
+    calls = {name: installed.wrap(collective) for name, collective in made.items()}
     connection.send(list(calls))
     gc.collect()
     gc.freeze()

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-WORLD_SIZE = 8
+from benchmarks.orders import WORLD_SIZE
+
 ELEMENTS = 4
 
 Call: TypeAlias = Callable[[], object]
@@ -31,9 +32,9 @@ class Collective:
     call: Call
 
 
-def join_world() -> None:
-    """Become rank 0 of a world of the `fake` backend."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD_SIZE)
+def join_world(size: int) -> None:
+    """Become rank 0 of a world of so many ranks of the `fake` backend."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
 
 
 def collectives() -> dict[str, Collective]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Final
+
+WORLD_SIZE: Final = 8
 
 
 class Variant(Enum):
@@ -18,17 +21,28 @@ class Variant(Enum):
     NAIVE = "naive"
 
 
+class Calls(Enum):
+    """What is called."""
+
+    USUAL = "usual"
+    OF_ALL_SIZES = "of all sizes"
+
+
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Where variants write to.
+    """What is called, and where variants write to.
 
     Attributes:
         tapes: Directory for our tape.
-        endpoint: OTLP/gRPC endpoint of the sink.
+        endpoint: OTLP/gRPC endpoint of the sink; '' where no variant needs one.
+        world_size: Ranks of the default group.
+        calls: What is called.
     """
 
     tapes: Path
-    endpoint: str
+    endpoint: str = ""
+    world_size: int = WORLD_SIZE
+    calls: Calls = Calls.USUAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,19 @@ the others are idle and have nothing left to export. `stopwatch` takes off what 
 
 from __future__ import annotations
 
-import multiprocessing
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from benchmarks.call_timers import call_timers, take_turns
 from benchmarks.orders import Conditions, Order, Timing, Variant
+from benchmarks.recorded import collectives_on_tapes, insist
 from benchmarks.sections import Goal, Section
 from benchmarks.span_sink import SpanSink
 from benchmarks.spread import Spread
-from otel_torchdist.tape.directory import tapes_in
-from otel_torchdist.tape.reader import TapeReader
 
 GOAL_US: Final = 11.0
 GOAL_RATIO: Final = 1 / 6
@@ -63,20 +61,6 @@ QUICK: Final = Extent(rounds=3, warm_up=20, calls=100)
 Timings: TypeAlias = Mapping[str, Mapping[Variant, Sequence[Timing]]]
 
 
-class _Timer:
-    """A process that times one variant."""
-
-    def __init__(self, connection: Connection, names: Sequence[str]) -> None:
-        self.names = names
-        self.calls = 0
-        self._connection = connection
-
-    def time(self, order: Order) -> Timing:
-        self.calls += order.warm_up + order.calls
-        self._connection.send(order)
-        return self._connection.recv()
-
-
 def measure(extent: Extent) -> Section:
     """Time every collective in every variant.
 
@@ -86,66 +70,14 @@ def measure(extent: Extent) -> Section:
     with ExitStack() as stack:
         tapes = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm")))
         sink = stack.enter_context(SpanSink())
-        timers = stack.enter_context(_timers(Conditions(tapes, sink.endpoint)))
-        timings = _take_turns(timers, extent)
-        _check(timers[Variant.NAIVE].calls, sink.received(), "spans were exported")
-        _check(timers[Variant.OURS].calls, _recorded(tapes), "calls were recorded")
+        timers = stack.enter_context(call_timers(list(Variant), Conditions(tapes, sink.endpoint)))
+        timings = {
+            name: take_turns(timers, Order(name, extent.warm_up, extent.calls), extent.rounds)
+            for name in timers[Variant.BARE].names
+        }
+        insist(timers[Variant.NAIVE].calls.total(), sink.received(), "spans were exported")
+        insist([timers[Variant.OURS].calls.total()], collectives_on_tapes(tapes), "calls were recorded")
     return _section(timings, extent)
-
-
-@contextmanager
-def _timers(conditions: Conditions) -> Iterator[dict[Variant, _Timer]]:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.call_timer"])
-    processes = []
-    connections: dict[Variant, Connection] = {}
-    try:
-        for variant in Variant:
-            connections[variant], theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, variant, conditions), daemon=True)
-            process.start()
-            theirs.close()
-            processes.append(process)
-        yield {variant: _Timer(connection, connection.recv()) for variant, connection in connections.items()}
-    finally:
-        for process in processes:
-            process.terminate()
-            process.join()
-
-
-def _serve(connection: Connection, variant: Variant, conditions: Conditions) -> None:
-    # Only the forked processes need torch, and the one they are forked from has it already.
-    from benchmarks.call_timer import serve
-
-    serve(connection, variant, conditions)
-
-
-def _take_turns(timers: Mapping[Variant, _Timer], extent: Extent) -> Timings:
-    variants = list(timers)
-    timings: dict[str, dict[Variant, list[Timing]]] = {}
-    for name in timers[Variant.BARE].names:
-        order = Order(name, extent.warm_up, extent.calls)
-        timings[name] = {variant: [] for variant in variants}
-        for turn in range(extent.rounds):
-            first = turn % len(variants)
-            for variant in variants[first:] + variants[:first]:
-                timings[name][variant].append(timers[variant].time(order))
-    return timings
-
-
-def _check(expected: int, found: int, what: str) -> None:
-    if found != expected:
-        raise RuntimeError(f"{found} of {expected} {what}: the timings mean nothing")
-
-
-def _recorded(directory: Path) -> int:
-    """Collectives on the only tape: the sequence of the newest."""
-    (path,) = tapes_in(directory)
-    tape = TapeReader(path)
-    try:
-        return tape.poll().entered[-1].sequence
-    finally:
-        tape.close()
 
 
 def _section(timings: Timings, extent: Extent) -> Section:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from benchmarks.sections import Goal, Section
 
 WIDTH: Final = 120
+_VERDICTS: Final = {True: "met", False: "MISSED", None: "NOT DECIDED"}
 
 
 def show_machine(machine: Mapping[str, object]) -> None:
@@ -46,9 +47,9 @@ def write_json(path: Path, machine: Mapping[str, object], sections: Sequence[Sec
 
 
 def _sentence(goal: Goal) -> str:
-    verdict = "met" if goal.is_met else "MISSED"
+    verdict = _VERDICTS[goal.is_met]
     if goal.unit:
-        return f"{goal.text}: {goal.value:.1f} {goal.unit}, goal at most {goal.limit:g} {goal.unit}: {verdict}"
+        return f"{goal.text}: {goal.value:.3g} {goal.unit}, goal at most {goal.limit:g} {goal.unit}: {verdict}"
     return f"{goal.text}: 1 / {1 / goal.value:.1f}, goal at most 1 / {1 / goal.limit:.0f}: {verdict}"
 
 

@@ -16,17 +16,19 @@ class Goal:
         value: What was measured.
         limit: The bound.
         unit: Of both; '' for a ratio.
+        is_decided: Whether the figure is exact enough to be compared with the bound.
     """
 
     text: str
     value: float
     limit: float
     unit: str
+    is_decided: bool = True
 
     @property
-    def is_met(self) -> bool:
-        """Whether the figure stays within the bound."""
-        return self.value <= self.limit
+    def is_met(self) -> bool | None:
+        """Whether the figure stays within the bound; None where it cannot be told."""
+        return self.value <= self.limit if self.is_decided else None
 
 
 @dataclass(frozen=True, slots=True)

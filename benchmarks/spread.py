@@ -28,4 +28,8 @@ class Spread:
         return cls(median, low, high)
 
     def __str__(self) -> str:
-        return f"{self.median:.1f}±{(self.high - self.low) / 2:.1f}"
+        return format(self)
+
+    def __format__(self, spec: str) -> str:
+        spec = spec or ".1f"
+        return f"{self.median:{spec}}±{(self.high - self.low) / 2:{spec}}"

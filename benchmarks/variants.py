@@ -10,8 +10,8 @@ import torch
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from benchmarks.collectives import WORLD_SIZE, Call, Collective
-from benchmarks.orders import Conditions, Variant
+from benchmarks.collectives import Call, Collective
+from benchmarks.orders import WORLD_SIZE, Conditions, Variant
 from otel_torchdist.capture.operations import collective_schemas
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.config import Config

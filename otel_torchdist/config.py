@@ -29,8 +29,9 @@ E = TypeVar("E", bound=Enum)
 class ReaderHome(Enum):
     """Where the tapes are read."""
 
-    THREAD = "thread"
     AGENT = "agent"
+    THREAD = "thread"
+    NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def _one_of(choices: Mapping[str, T]) -> Accepted[T]:
             raise ValueError(text)
         return choices[text.lower()]
 
-    return Accepted(" or ".join(choices), parse)
+    *others, last = choices
+    return Accepted(f"{', '.join(others)} or {last}", parse)
 
 
 def _integer(least: int, most: int | None = None, unit: str = "") -> Accepted[int]:
@@ -138,6 +140,7 @@ class Config:
     Attributes:
         enabled: Asked for by the environment variable; see ``switched_on``.
         reader: Where the tapes are read.
+        agent_linger: Seconds for which the agent stays after the last rank.
         stall_timeout: The age in seconds at which an open operation is stalled.
         span_budget: Spans per second and rank.
         tape_dir: The base directory of the tapes.
@@ -153,8 +156,9 @@ class Config:
 
     enabled: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ENABLED, _BOOLEAN, "false")
     reader: ReaderHome = _setting(
-        env.OTEL_PYTHON_TORCHDIST_READER, _one_of({home.value: home for home in ReaderHome}), "thread"
+        env.OTEL_PYTHON_TORCHDIST_READER, _one_of({home.value: home for home in ReaderHome}), "agent"
     )
+    agent_linger: float = _setting(env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER, _milliseconds(0), "60000")
     stall_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, _milliseconds(100), "10000")
     span_budget: int = _setting(env.OTEL_PYTHON_TORCHDIST_SPAN_BUDGET, _integer(1), "1000")
     tape_dir: Path = _setting(

@@ -19,9 +19,21 @@ OTEL_PYTHON_TORCHDIST_READER = "OTEL_PYTHON_TORCHDIST_READER"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_READER
 
-Where the tapes are read and turned into spans and metrics: ``thread``, in the training process, or ``agent``,
-in a process of its own that is started by hand with ``otel-torchdist agent``.
-Default: "thread"
+Where the tapes are read and turned into spans and metrics. ``agent``: in a process of its own, one for a job and
+node, which a rank starts and which outlives all of them. ``thread``: in each training process. ``none``: nowhere
+until somebody starts ``otel-torchdist agent``, by hand or as a service of the node.
+It counts under OTEL_PYTHON_TORCHDIST_ENABLED; ``TorchDistInstrumentor().instrument()`` always means ``thread``,
+because providers that a program has made are there only. So do exporters named ``console``, for the agent has none.
+Default: "agent"
+"""
+
+OTEL_PYTHON_TORCHDIST_AGENT_LINGER = "OTEL_PYTHON_TORCHDIST_AGENT_LINGER"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_AGENT_LINGER
+
+How long the agent that ranks have started stays after the last of them has ended, in milliseconds: for one more
+scrape of ``/metrics``, after which it leaves, and for ranks that are started again.
+Default: "60000"
 """
 
 OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT = "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT"

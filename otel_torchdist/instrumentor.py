@@ -11,11 +11,12 @@ standard `OTEL_*` variables describe.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
@@ -29,6 +30,7 @@ from otel_torchdist.tape.directory import base_directory, clean_up, job_director
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from otel_torchdist.agent.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
     from otel_torchdist.capture.session import Capture
     from otel_torchdist.telemetry.outputs import Outputs
@@ -41,6 +43,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
 
     _capture: Capture | None = None
     _thread: ReaderThread | None = None
+    _keeper: AgentKeeper | None = None
     _cancel: Callable[[], object] | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -54,7 +57,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
             **kwargs: `tracer_provider`, `meter_provider`, `logger_provider`: where spans, metrics and stall events
                 go, the global ones by default; `config`: a `Config` in place of the environment's.
         """
-        config = kwargs.pop("config", None) or Config.from_environment()
+        config = kwargs.pop("config", None) or _in_this_process(Config.from_environment())
         if config.sdk_disabled:
             return
         outputs = kwargs.pop("outputs", None) or functools.partial(_outputs_of_providers, kwargs)
@@ -77,6 +80,12 @@ class TorchDistInstrumentor(BaseInstrumentor):
 
                 self._thread = ReaderThread(config, outputs)
                 capture.on_tape(lambda recorder: self._read(recorder.tape))
+            elif config.reader is ReaderHome.AGENT:
+                from otel_torchdist.agent.keeper import AgentKeeper
+
+                keeper = self._keeper = AgentKeeper()
+                capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
+                capture.on_beat(keeper.look)
             self._capture = capture
             capture.install()
 
@@ -91,11 +100,19 @@ class TorchDistInstrumentor(BaseInstrumentor):
             cancel()
         capture, self._capture = self._capture, None
         thread, self._thread = self._thread, None
+        keeper, self._keeper = self._keeper, None
         with _guard.guard("switching off"):
             if capture is not None:
                 capture.uninstall()
             if thread is not None:
                 thread.stop()
+            if keeper is not None:
+                keeper.close()
+
+
+def _in_this_process(config: Config) -> Config:
+    """The settings for what cannot be carried into another process: the program's providers, or its terminal."""
+    return dataclasses.replace(config, reader=ReaderHome.THREAD) if config.reader is ReaderHome.AGENT else config
 
 
 def _has_gil() -> bool:
@@ -135,4 +152,11 @@ def switch_on_from_environment() -> None:
         instrumentor = TorchDistInstrumentor()
         if not config.switched_on or instrumentor.is_instrumented_by_opentelemetry:
             return
+        if _prints(os.environ):
+            config = _in_this_process(config)
         instrumentor.instrument(config=config, outputs=_outputs_from_environment)
+
+
+def _prints(environ: Mapping[str, str]) -> bool:
+    """Whether an exporter writes to the terminal."""
+    return any("console" in environ.get(f"OTEL_{signal}_EXPORTER", "") for signal in ("TRACES", "METRICS", "LOGS"))

@@ -75,6 +75,8 @@ STALL_AGE: Final = "torchdist.stall.age"
 STALL_EPOCH: Final = "torchdist.stall.epoch"
 STALL_RESOLVED: Final = "torchdist.stall.resolved"
 STALL_TRACE_ID: Final = "torchdist.stall.trace_id"
+STACK_SOURCE: Final = "torchdist.stack.source"
+"""Who took `code.stacktrace`: `thread`, our thread in the rank; `signal`, a signal, because the GIL was held."""
 
 # --- events (OpenTelemetry log records) ----------------------------------------------------------------------------
 STALL_EVENT: Final = "torchdist.stall"

@@ -40,25 +40,28 @@ def wait_for_job(base: Path, run_dir: Path | None, timeout_s: float, stop: StopS
 class Foreground:
     """Runs an agent until its job is over."""
 
-    def __init__(self, agent: Agent, keep_s: float) -> None:
+    def __init__(self, agent: Agent, keep_s: float, is_awaited: bool = False) -> None:
         """Own `agent` from now on.
 
         Args:
             agent: The agent.
             keep_s: How long to stay, at most, after the last rank has ended.
+            is_awaited: Whether scrapers are taken to exist although none has come yet.
         """
         self._agent = agent
         self._keep_s = keep_s
+        self._is_awaited = is_awaited
         self._log = LifeLog(agent.reader)
 
     def run(self, stop: StopSignals) -> None:
         """Read until all ranks have ended or a signal comes, then flush."""
         agent = self._agent
-        _logger.info("reading %s", agent.directory)
-        if agent.metrics_port is not None:
-            _logger.info("/metrics is served on port %d", agent.metrics_port)
+        for directory in agent.directories:
+            _logger.info("reading %s", directory)
         try:
             self._turn()
+            if agent.metrics_port is not None:
+                _logger.info("/metrics is served on port %d", agent.metrics_port)
             was_live = Life.RUNNING in self._log.latest
             self._follow(stop)
             if was_live:
@@ -92,7 +95,8 @@ class Foreground:
         """Whether ranks have failed, which launchers start again, or somebody who has scraped has not done so since."""
         if any(life is not Life.FINISHED for life in self._log.latest):
             return True
-        return scrapes_before > 0 and self._agent.scrapes == scrapes_before
+        is_awaited = scrapes_before > 0 or (self._is_awaited and self._agent.metrics_port is not None)
+        return is_awaited and self._agent.scrapes == scrapes_before
 
     def _tell_end(self, stop: StopSignals) -> None:
         dropped = self._agent.reader.spans_dropped()

@@ -1,55 +1,65 @@
-"""The reader at home in a process of its own: all tapes of one job directory, one `/metrics`, one look for stalls."""
+"""The reader at home in a process of its own: all tapes of its job directories, one `/metrics`, one look for stalls."""
 
 from __future__ import annotations
 
-import os
+import dataclasses
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
-from otel_torchdist.agent.lives import run_of
+from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.reader import Reader
-from otel_torchdist.agent.thread import Election
+from otel_torchdist.agent.scrape_target import ScrapeTarget
 from otel_torchdist.config import Config
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.telemetry.held_sink import HeldSink
 from otel_torchdist.telemetry.metric_pictures import NodePicture
 from otel_torchdist.telemetry.metrics_server import MetricsServer
 from otel_torchdist.telemetry.outputs import Outputs
 from otel_torchdist.telemetry.prometheus import TorchDistCollector
 
-
-class AgentError(Exception):
-    """The tapes of a job directory cannot be read here; the message says which and why."""
+SAVE_S: Final = 1.0
+"""Between two checkpoints where no span leaves."""
 
 
 class Agent:
-    """Reads one job directory until it is closed. Not thread-safe.
+    """Reads job directories until it is closed. Not thread-safe.
 
     Attributes:
-        directory: The job directory.
-        reader: What reads its tapes.
+        reader: What reads their tapes.
         scrapes: How often `/metrics` was asked for.
     """
 
-    def __init__(self, directory: Path, config: Config, outputs: Callable[[], Outputs]) -> None:
+    def __init__(self, job: Job, config: Config, outputs: Callable[[], Outputs]) -> None:
         """Begin to read.
 
         Args:
-            directory: The job directory.
+            job: The first job.
             config: Threshold, span budget and where `/metrics` is served.
-            outputs: Builds what the agent writes to; called once it is sure that nobody else reads here.
-
-        Raises:
-            AgentError: Another process reads these tapes, or the directory cannot be used.
+            outputs: Builds what the agent writes to.
         """
-        self.directory = directory
         self.scrapes = 0
-        self._election = _take(directory)
-        self._is_first_turn = True
-        self.reader = Reader(outputs(), config.stall_timeout, config.span_budget)
-        self._server = self._serve(config)
+        self._config = config
+        self._jobs: dict[Path, Job] = {}
+        self._targets: dict[Path, ScrapeTarget] = {}
+        built = outputs()
+        self._sink = HeldSink(built.sink, self._save)
+        self._saved_at = time.monotonic()
+        self.reader = Reader(dataclasses.replace(built, sink=self._sink), config.stall_timeout, config.span_budget)
+        self._server: MetricsServer | None = None
+        self.add(job)
+
+    def add(self, job: Job) -> None:
+        """Read one more job directory, from the next turn on."""
+        self._jobs[job.directory] = job
+
+    @property
+    def directories(self) -> list[Path]:
+        """The job directories that are read."""
+        return list(self._jobs)
 
     @property
     def metrics_port(self) -> int | None:
@@ -57,63 +67,48 @@ class Agent:
         return self._server.port if self._server is not None else None
 
     def turn(self) -> None:
-        """Take up new tapes, and read everything that is new."""
+        """Take up new tapes, and read everything that is new. The first turn is over before anybody can scrape."""
         with _guard.guard("agent"):
-            found = self._election.tapes.new(only_alive=False)
-            for tape in _of_runs_that_live(found) if self._is_first_turn else found:
-                self.reader.follow(tape)
-            self._is_first_turn = False
+            for job in self._jobs.values():
+                job.take_up(self.reader)
             self.reader.turn()
+            if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
+                self._save()
+            if self.reader.serves_metrics:
+                self._serve()
 
     def close(self) -> None:
-        """Read what is left, flush, and leave the directory to others; takes little more than five seconds."""
+        """Read what is left, flush, and leave the directories to others; takes little more than five seconds."""
         self.reader.close()
+        self._save()
         if self._server is not None:
             self._server.stop()
-        self._election.resign()
+        for target in self._targets.values():
+            target.withdraw()
+        for job in self._jobs.values():
+            job.close()
 
-    def _serve(self, config: Config) -> MetricsServer | None:
-        if not self.reader.serves_metrics:
-            return None
-        registry = CollectorRegistry()
-        registry.register(TorchDistCollector(self._picture))
-        server = MetricsServer(config.prometheus_host, config.prometheus_port, registry)
-        return server if server.start() else None
+    def _save(self) -> None:
+        self._saved_at = time.monotonic()
+        for job in self._jobs.values():
+            job.save(self.reader)
+
+    def _serve(self) -> None:
+        """Listen, at the first call, and tell scrapers of every job."""
+        if self._server is None:
+            last_ports = (ScrapeTarget(directory).last_port() for directory in self._jobs)
+            registry = CollectorRegistry()
+            registry.register(TorchDistCollector(self._picture))
+            host, port = self._config.prometheus_host, self._config.prometheus_port
+            self._server = MetricsServer(host, port, registry, next(filter(None, last_ports), None))
+            self._server.start()
+        if self._server.port is None:
+            return
+        for directory in self._jobs.keys() - self._targets.keys():
+            self._targets[directory] = ScrapeTarget(directory)
+            self._targets[directory].publish(self._config.prometheus_host, self._server.port)
 
     def _picture(self) -> NodePicture:
         picture = self.reader.metrics.picture()
         self.scrapes += 1
         return picture
-
-
-def _take(directory: Path) -> Election:
-    """Become the one that reads a directory.
-
-    Raises:
-        AgentError: That is somebody else, or there is no such directory, or it is not ours to write to.
-    """
-    try:
-        election = Election(directory)
-    except OSError as error:
-        raise AgentError(f"{directory}: cannot be read: {os.strerror(error.errno or 0)}") from error
-    if not election.is_won:
-        election.resign()
-        raise AgentError(
-            f"{directory}: another process reads these tapes: an agent, or a rank (OTEL_PYTHON_TORCHDIST_READER=thread)"
-        )
-    return election
-
-
-def _of_runs_that_live(tapes: list[TapeReader]) -> list[TapeReader]:
-    """The tapes of runs with a rank that lives, and of ranks that do not know their run yet; all when nobody lives.
-
-    A directory may hold what an earlier job or attempt left; that was somebody else's to export.
-    """
-    runs = {run_of(tape) for tape in tapes if tape.is_alive()}
-    if not runs:
-        return tapes
-    wanted = [tape for tape in tapes if tape.is_alive() or (run_of(tape) or -1) in runs]
-    for tape in tapes:
-        if tape not in wanted:
-            tape.close()
-    return wanted

@@ -17,21 +17,37 @@ from otel_torchdist.stall.events import Event, IncidentResolved, VerdictGiven
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reader import Batch, TapeCursor, TapeReader
 from otel_torchdist.tape.records import TapeError
 from otel_torchdist.telemetry.metrics import RankMetrics
 from otel_torchdist.telemetry.metrics_otel import OTelMetrics
+from otel_torchdist.telemetry.metrics_state import MetricsState
 from otel_torchdist.telemetry.model import LinkTarget
 from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.outputs import Outputs
 from otel_torchdist.telemetry.sampling import StepSampler
-from otel_torchdist.telemetry.spans import RankSpans
+from otel_torchdist.telemetry.spans import RankSpans, SpansState
 
 SHOWN_AFTER_END_S: Final = 60.0
 """How long the series of a rank that has ended can still be scraped."""
 FLUSH_S: Final = 5.0
 
 _logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """How far one tape has been read, and what became of it, for another reader that goes on from there.
+
+    Attributes:
+        cursor: In the tape.
+        spans: What has been handed over; None while nothing was.
+        metrics: What has been counted.
+    """
+
+    cursor: TapeCursor
+    spans: SpansState | None
+    metrics: MetricsState
 
 
 @dataclass(slots=True)
@@ -88,12 +104,13 @@ class Reader:
         held = sum(rank.spans.dropped for rank in tuple(self._ranks.values()) if rank.spans)
         return self._spans_dropped + held + self._outputs.sink.dropped
 
-    def follow(self, tape: TapeReader, exported: bool = True) -> None:
+    def follow(self, tape: TapeReader, exported: bool = True, before: RankState | None = None) -> None:
         """Read a tape from now on.
 
         Args:
             tape: The tape; owned by the reader.
             exported: Whether its spans and metrics are ours to export. If not, it is only watched for stalls.
+            before: Where another reader stood, to go on from there.
         """
         identity = tape.identity
         spans = metrics = None
@@ -101,8 +118,31 @@ class Reader:
             sampler = StepSampler(self._outputs.sampler, self._span_budget, identity.rank, identity.world_size)
             spans = RankSpans(tape, self._outputs.sink, sampler, self._outputs.links)
             metrics = self.metrics.track(tape)
-        self._ranks[identity.nonce] = _Rank(tape, spans, metrics)
+        rank = self._ranks[identity.nonce] = _Rank(tape, spans, metrics)
         self._watch.follow(tape)
+        if before is not None:
+            self._resume(rank, before)
+
+    def _resume(self, rank: _Rank, before: RankState) -> None:
+        past = _read_before(rank.tape, before.cursor)
+        rank.tape.resume(before.cursor)
+        self._watch.observe(rank.tape.identity.nonce, past)
+        if rank.metrics is not None:
+            rank.metrics.resume(before.metrics)
+        if rank.spans is None:
+            return
+        if before.spans is not None:
+            rank.spans.resume(before.spans, past.ended)
+        else:
+            rank.spans.consume(past, rank.tape.status(), time.monotonic_ns())
+
+    def states(self) -> dict[int, RankState]:
+        """How far every exported tape has been read, by its nonce."""
+        return {
+            nonce: RankState(rank.tape.cursor, rank.spans.state, rank.metrics.state)
+            for nonce, rank in self._ranks.items()
+            if rank.spans is not None and rank.metrics is not None
+        }
 
     def knows(self, nonce: int) -> bool:
         """Whether the tape with this nonce is being read."""
@@ -207,7 +247,7 @@ class Reader:
         return rank.spans.end_segment(now_ns, incident)
 
     def close(self, looks: bool = True) -> None:
-        """Read what is left, end all spans, and flush.
+        """Read what is left, end all spans but those of ranks that live (for the next reader), and flush.
 
         Args:
             looks: As for `turn`; the end of an incident is then reported.
@@ -217,7 +257,9 @@ class Reader:
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():
             with _guard.guard("the end of a tape"):
-                if rank.spans is not None:
+                if rank.spans is not None and rank.tape.is_alive():
+                    rank.spans.pause(now_ns)
+                elif rank.spans is not None:
                     rank.spans.close(now_ns)
         self._outputs.sink.shutdown(FLUSH_S)
         if self._pushed is not None:
@@ -226,3 +268,12 @@ class Reader:
         for close in closers:
             with _guard.guard("closing an output"):
                 close()
+
+
+def _read_before(tape: TapeReader, cursor: TapeCursor) -> Batch:
+    """What another reader of a tape has read, with a mapping of its own."""
+    past = TapeReader(tape.path)
+    try:
+        return past.read_before(cursor)
+    finally:
+        past.close()

@@ -6,20 +6,17 @@ watches the other tapes for stalls. A native call that holds the GIL stops this 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
-from otel_torchdist.agent.local_tapes import LocalTapes
+from otel_torchdist.agent.election import Election
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
 from otel_torchdist.process_end import ProcessEnd
-from otel_torchdist.tape.locks import try_lock
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.telemetry.metrics_server import MetricsServer
@@ -27,7 +24,6 @@ from otel_torchdist.telemetry.outputs import Outputs
 from otel_torchdist.telemetry.prometheus import TorchDistCollector
 
 STOP_S = 10.0
-LOCK_NAME = "watch.lock"
 
 
 class ReaderThread:
@@ -116,31 +112,3 @@ class ReaderThread:
         registry.register(TorchDistCollector(reader.metrics.picture))
         server = MetricsServer(self._config.prometheus_host, self._config.prometheus_port, registry)
         return server if server.start() else None
-
-
-class Election:
-    """Decides which of a job's processes on this node watches all of their tapes for stalls.
-
-    Attributes:
-        directory: The job directory.
-        tapes: Its tapes.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        """Stand for election in a job directory."""
-        self.directory = directory
-        self.tapes = LocalTapes(directory)
-        self._file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._won = False
-
-    @property
-    def is_won(self) -> bool:
-        """Whether this process watches; asks for the lock as long as another process has it."""
-        self._won = self._won or try_lock(self._file)
-        return self._won
-
-    def resign(self) -> None:
-        """Leave it to another process."""
-        if self._won:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
-        os.close(self._file)

@@ -196,8 +196,10 @@ class Works:
     def wait_began(self, call: Call) -> None:
         """The calling thread is about to wait for an operation."""
         try:
-            elapsed = _now() - call.entered_ns
-            call.tape.mark(call.number, Word.WAIT_ENTERED, elapsed, How.CALL)
+            now = _now()
+            call.tape.mark(call.number, Word.WAIT_ENTERED, now - call.entered_ns, How.CALL)
+            for member in call.members or ():
+                member.tape.mark(member.number, Word.WAIT_ENTERED, now - member.entered_ns, How.CALL)
         except Exception as error:
             _guard.report("Work.wait", error)
 

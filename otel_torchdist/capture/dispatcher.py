@@ -5,6 +5,7 @@ They sit on `BackendSelect`, which comes before any backend, and redispatch with
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ import torch
 from otel_torchdist.capture.completion import Works, make_wait_tensor
 from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.operations import OperationSchema, collective_schemas
-from otel_torchdist.capture.torch_api import DISPATCH_KEY, redispatch_of, remove_library, skip_in_dynamo
+from otel_torchdist.capture.torch_api import DISPATCH_KEY, has_our_place, redispatch_of, remove_library, skip_in_dynamo
+
+_logger = logging.getLogger("otel_torchdist")
 
 
 class Dispatcher:
@@ -35,6 +38,9 @@ class Dispatcher:
         self._register(self._functional, wait_tensor, kernel)
 
     def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> None:
+        if has_our_place(overload):  # ours would hide it
+            _logger.warning("another library has a kernel for %s in our place: it is not recorded", overload.name())
+            return
         name = overload._schema.name.partition("::")[2]
         overload_name = overload._schema.overload_name
         qualified = f"{name}.{overload_name}" if overload_name else name

@@ -30,9 +30,7 @@ OVERHEAD_SAMPLE: Final = 16
 MAX_TAG: Final = 0x7FFFFFFF
 
 # Plain integers: arithmetic with enum members is several times slower.
-_ASYNC: Final = int(Flag.ASYNC)
-_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
-_LEFT_ALONE: Final = _ASYNC | _POINT_TO_POINT | int(Flag.ON_DEVICE)
+_LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
 """Only here is the time between return and end the caller's own; a synchronous call is waited for at once."""
 _RETURNED: Final = int(Word.RETURNED)
 _BY_CALL: Final = int(How.CALL)

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from otel_torchdist.capture.process_group import GroupState
 
-MAX_CACHED: Final = 4096
+MAX_CACHED: Final = 2048
 REDUCE_OP_FIRST: Final = 16
 REDUCE_OP_EVERY: Final = 32
 """A plan's reduce op is read on its first 16 calls and on each 32nd after. Reading it is a TorchScript call of 2 to
 5 µs, up to half of all that a recorded call costs; a place whose reduce op has been seen to change is read always."""
 
-_LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
+_LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED)
 
 PlanKey: TypeAlias = tuple[Any, ...]
 
@@ -77,7 +77,7 @@ class Plan:
         self.flags = flags
         self.on_cpu = on_cpu
         self.is_left_alone = bool(flags & _LEFT_ALONE)
-        self.is_plain = on_cpu and not self.is_left_alone and not flags & Flag.COALESCED
+        self.is_plain = on_cpu and not self.is_left_alone
         self.reduce_op = reduce_op
         self.code = code
         self.unread = int(reduce_op >= 0)

@@ -170,9 +170,13 @@ def _text_of(group: ProcessGroup, attribute: str) -> str:
 def backend_name(group: ProcessGroup, device: str) -> str:
     """`gloo`, `nccl`, … for a device type; '' when the group has no backend for it."""
     try:
-        return str(group._get_backend(torch.device(device)).name())
+        backend = group._get_backend(torch.device(device))
     except (RuntimeError, ValueError):
         return ""
+    try:
+        return str(backend.name())
+    except RuntimeError:  # torch 2.8's fake backend has no name
+        return _configured_backend(group)
 
 
 def _configured_backend(group: ProcessGroup) -> str:

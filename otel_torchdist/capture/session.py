@@ -24,6 +24,7 @@ from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.process_group import Groups, GroupState
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.run_id import RunIdAgreement
+from otel_torchdist.capture.stack_signal import offer_stacks, still_offers_stacks, withdraw_offer, write_no_stacks
 from otel_torchdist.capture.stacks import answer_stack_request
 from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import backend_and_store, default_group, known_groups
@@ -50,6 +51,7 @@ class Capture:
         self._directory = directory
         self._capacity = capacity
         self._listeners: list[Callable[[Recorder], None]] = []
+        self._beat_listeners: list[Callable[[], None]] = []
         self._patches = Patches()
         self._groups = Groups()
         self._steps = Steps()
@@ -66,6 +68,10 @@ class Capture:
     def on_tape(self, listener: Callable[[Recorder], None]) -> None:
         """Have `listener` called with every recorder whose tape has just been created."""
         self._listeners.append(listener)
+
+    def on_beat(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called once a second while there is a tape, on our own thread."""
+        self._beat_listeners.append(listener)
 
     def install(self) -> None:
         """Begin to record; groups that exist already are taken up, their sequences marked unaligned."""
@@ -114,6 +120,8 @@ class Capture:
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
             return None
         self._recorder = self._steps.recorder = recorder
+        with _guard.guard("stack signal"):
+            offer_stacks(recorder.tape.path)
         self._watch.start()
         for listener in self._listeners:
             with _guard.guard("new tape"):
@@ -176,6 +184,8 @@ class Capture:
         self._works.forget_all()
         self._devices.settle(SETTLE_S)
         self._groups.clear()
+        with _guard.guard("stack signal"):
+            withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
 
     # --- coalescing ------------------------------------------------------------------------------------------
@@ -224,7 +234,12 @@ class Capture:
         recorder.tape.beat()
         self._works.sweep(SWEEP_LIMIT)
         self._works.let_go_of_issued()
+        if not still_offers_stacks():
+            withdraw_offer(recorder.tape.path)
         answer_stack_request(recorder.tape)
+        for listener in self._beat_listeners:
+            with _guard.guard("beat"):
+                listener()
 
     def _poll(self) -> bool:
         return self._works.sweep(SWEEP_LIMIT) > 0
@@ -238,6 +253,7 @@ class Capture:
         self._works.on_async = self._watch.poll_soon
         self._devices.after_fork_in_child()
         self._hot_path.after_fork_in_child()
+        write_no_stacks()
 
     def _at_end(self) -> None:
         """Finish the tape; what other handlers still send after us is not recorded."""

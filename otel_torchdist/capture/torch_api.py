@@ -63,6 +63,11 @@ def redispatch_of(overload: Any) -> Callable[..., Any]:
     return overload._handle.redispatch_boxed
 
 
+def has_our_place(overload: Any) -> bool:
+    """Whether an operation has a kernel where ours go; torch has none there."""
+    return _torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), DISPATCH_KEY.name)
+
+
 def remove_library(library: Any) -> None:
     """Take all kernels of a library out of the dispatcher."""
     library._destroy()

@@ -5,6 +5,7 @@ It wakes once a second (heartbeat, request for stacks), and every 20 ms only whi
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -32,7 +33,9 @@ class Watch:
         self._beat = beat
         self._poll = poll
         self._polling = False
-        self._wake = threading.Event()
+        # Held but for a moment. To wait for an event, which makes a lock each time, costs twice as much.
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -46,14 +49,18 @@ class Watch:
         """Something to poll for exists. Cheap when the thread polls already, for it is on the path of operations."""
         if not self._polling:
             self._polling = True
-            self._wake.set()
+            self._wake()
 
     def stop(self, timeout_s: float) -> None:
         """End the thread."""
         self._stopping = True
-        self._wake.set()
+        self._wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is about to wake anyway
+            self._asleep.release()
 
     def _run(self) -> None:
         next_beat = time.monotonic()
@@ -64,8 +71,7 @@ class Watch:
                 next_beat = now + BEAT_S
                 with _guard.guard("watch"):
                     self._beat()
-            self._wake.wait(POLL_S if self._polling else max(next_beat - time.monotonic(), 0))
-            self._wake.clear()
+            self._asleep.acquire(timeout=POLL_S if self._polling else max(next_beat - time.monotonic(), 0))
             if not self._polling:
                 continue
             empty_polls = 0 if self._poll_guarded() else empty_polls + 1

@@ -10,7 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from otel_torchdist.agent.foreground import Foreground, wait_for_job
-from otel_torchdist.agent.process import Agent, AgentError
+from otel_torchdist.agent.job import AgentError, Job
+from otel_torchdist.agent.process import Agent
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.failing import fail
 from otel_torchdist.config import Config
@@ -41,11 +42,14 @@ def agent(
             "again, and for a last scrape by whoever has scraped before.",
         ),
     ] = 60.0,
+    again: Annotated[
+        bool, typer.Option("--again", help="Export everything that is on the tapes, also what an agent has exported.")
+    ] = False,
 ) -> None:
     """Read the tapes of a job on this node: export spans, serve /metrics, look for stalls.
 
-    Its ranks run with OTEL_PYTHON_TORCHDIST_ENABLED=true and OTEL_PYTHON_TORCHDIST_READER=agent, so that they only
-    write. Everything else is set by the same OTEL_* variables as in a training process.
+    Ranks start an agent by themselves; by hand it is for ranks that run with OTEL_PYTHON_TORCHDIST_READER=none, and for
+    runs that are over. Everything else is set by the same OTEL_* variables as in a training process.
     """
     logging.basicConfig(stream=sys.stdout, format=_LINE, datefmt="%H:%M:%S")
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
@@ -55,10 +59,10 @@ def agent(
         if directory is None:
             return
         try:
-            reader = Agent(directory, config, outputs_from_environment)
+            job = Job(directory, again)
         except AgentError as error:
             fail(str(error))
-        Foreground(reader, keep).run(stop)
+        Foreground(Agent(job, config, outputs_from_environment), keep).run(stop)
 
 
 def _find(config: Config, run_dir: Path | None, timeout_s: float, stop: StopSignals) -> Path | None:

@@ -9,6 +9,8 @@ import typer
 
 from otel_torchdist.cli.agent import agent
 from otel_torchdist.cli.demo.command import demo
+from otel_torchdist.cli.diagnose.command import diagnose
+from otel_torchdist.cli.watch.command import watch
 
 app = typer.Typer(
     help="OpenTelemetry for torch.distributed: which rank holds the job up, since when, and where in its code.",
@@ -18,6 +20,8 @@ app = typer.Typer(
 )
 app.command()(agent)
 app.command()(demo)
+app.command()(diagnose)
+app.command()(watch)
 
 
 def _show_version(wanted: bool) -> None:

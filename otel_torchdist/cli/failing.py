@@ -7,7 +7,7 @@ from typing import NoReturn
 import typer
 
 
-def fail(message: str) -> NoReturn:
-    """Print one line on stderr and end with exit code 1."""
+def fail(message: str, code: int = 1) -> NoReturn:
+    """Print one line on stderr and end with an exit code."""
     typer.echo(f"otel-torchdist: {message}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(code)

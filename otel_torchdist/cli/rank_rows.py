@@ -15,6 +15,8 @@ from otel_torchdist.tape.records import CallSiteName, Operation, TapeError
 
 WAITING_NS: Final = 1_000_000_000
 """An operation that is open for less passes by; its rank runs."""
+NOT_IN: Final = "not in "
+"""Comes before the operation in which a rank is missing."""
 
 
 class Doing(enum.Enum):
@@ -27,7 +29,7 @@ class Doing(enum.Enum):
     """It waits longer than the threshold."""
     ABSENT = "absent"
     """The others wait for it."""
-    ENDED = "ended"
+    ENDED = "finished"
     FAILED = "failed"
     DEAD = "dead"
 
@@ -80,14 +82,19 @@ def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: 
         return RankRow(rank, _ENDS[life], step)
     if verdict is not None and verdict.kind in _MISSING and rank in verdict.ranks:
         place = verdict.places.get(rank)
-        operation = f"not in {_site_name(verdict.operation, verdict.site.sequence)}"
+        operation = f"{NOT_IN}{_site_name(verdict.operation, verdict.site.sequence)}"
         age_s = (now_ns - verdict.since_ns) / 1e9
         return RankRow(rank, Doing.ABSENT, step, operation, age_s, _line(place.frame if place is not None else None))
-    waits = [(since, operation) for operation in tape.open_operations() if (since := operation.waiting_since_ns)]
-    if not waits:
+    operation = longest_wait(tape)
+    if operation is None or operation.waiting_since_ns is None:
         return RankRow(rank, Doing.RUNNING, step)
-    since_ns, operation = min(waits, key=lambda wait: wait[0])
-    return _waiting_row(tape, step, operation, now_ns - since_ns, threshold_s)
+    return _waiting_row(tape, step, operation, now_ns - operation.waiting_since_ns, threshold_s)
+
+
+def longest_wait(tape: TapeReader) -> Operation | None:
+    """The open operation in which a rank has waited longest, None when it waits in none."""
+    waits = [(since, operation) for operation in tape.open_operations() if (since := operation.waiting_since_ns)]
+    return min(waits, key=lambda wait: wait[0])[1] if waits else None
 
 
 def _waiting_row(tape: TapeReader, step: int, operation: Operation, age_ns: int, threshold_s: float) -> RankRow:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.rank_rows import Doing, RankRow
 
-_STYLES: Final = {
+STYLES: Final = {
     Doing.STARTING: "dim",
     Doing.RUNNING: "green",
     Doing.WAITING: "yellow",
@@ -21,6 +21,7 @@ _STYLES: Final = {
     Doing.FAILED: "bold red",
     Doing.DEAD: "bold red",
 }
+"""How each is shown."""
 
 
 def rank_table(rows: Iterable[RankRow]) -> Table:
@@ -33,7 +34,7 @@ def rank_table(rows: Iterable[RankRow]) -> Table:
     table.add_column("age", justify="right", no_wrap=True, min_width=7)
     table.add_column("where", no_wrap=True, ratio=1)
     for row in rows:
-        style = _STYLES[row.doing]
+        style = STYLES[row.doing]
         table.add_row(
             str(row.rank),
             Text(f" {row.doing.value} ", style=style),

@@ -56,6 +56,7 @@ def of_place(place: Place) -> Attributes:
     found = _of_frame(place.frame)
     if place.stacktrace:
         found[semconv.CODE_STACKTRACE] = place.stacktrace
+        found[semconv.STACK_SOURCE] = "signal" if place.source is Source.SIGNAL else "thread"
     return found
 
 

@@ -68,6 +68,13 @@ class StacksWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class StacksOverdue:
+    """The ranks that write these tapes were asked in vain: the GIL is held, and only a signal can get a stack."""
+
+    nonces: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class MarkerDue:
     """A stalled operation has reached the threshold, or twice the age of its last marker.
 
@@ -137,4 +144,4 @@ class IncidentResolved:
         return self.ended_ns - self.verdict.since_ns
 
 
-Event: TypeAlias = StacksWanted | MarkerDue | VerdictGiven | IncidentResolved
+Event: TypeAlias = StacksWanted | StacksOverdue | MarkerDue | VerdictGiven | IncidentResolved

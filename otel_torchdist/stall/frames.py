@@ -29,7 +29,9 @@ class FrameOwner(enum.Enum):
 _OWNERS: Final = (
     (
         FrameOwner.OTEL_TORCHDIST,
-        re.compile(r"/otel_torchdist/((agent|capture|stall|tape|telemetry)/|(_guard|autoload|instrumentor)\.py$)"),
+        re.compile(
+            r"/otel_torchdist/((agent|capture|stall|tape|telemetry)/|(_guard|autoload|first_group|instrumentor)\.py$)"
+        ),
     ),
     (FrameOwner.TORCH, re.compile(r"/(site|dist)-packages/(torch|torchgen|functorch)/|/pytorch/torch/")),
     (FrameOwner.PACKAGE, re.compile(r"/(site|dist)-packages/")),

@@ -19,6 +19,8 @@ class Source(enum.Enum):
 
     STACK = "stack"
     """The rank's own thread wrote its stack when it was asked."""
+    SIGNAL = "signal"
+    """A signal took the stack of one thread, while something held the GIL."""
     OPEN_OPERATION = "open operation"
     """Where it called the operation that it is in."""
     LAST_OPERATION = "last operation"
@@ -54,12 +56,13 @@ def place_of(view: RankView, operation: OperationView | None, now_ns: int) -> Pl
         now_ns: When the picture was taken.
     """
     inside = operation or next((candidate for candidate in view.open if candidate.record.is_blocking), None)
+    silence_ns = now_ns - view.heartbeat_ns
+    frozen_for_ns = silence_ns if view.alive and silence_ns > HEARTBEAT_LATE_NS else None
     if view.alive and view.stacks is not None and view.stacks.threads:
         thread = thread_to_show(view.stacks.threads, inside.record.thread if inside else None)
         if thread is not None and thread.frames:
-            return Place(Source.STACK, user_frame(thread.frames), stacktrace=stack_text(thread.frames))
-    silence_ns = now_ns - view.heartbeat_ns
-    frozen_for_ns = silence_ns if view.alive and silence_ns > HEARTBEAT_LATE_NS else None
+            source = Source.SIGNAL if view.stacks.by_signal else Source.STACK
+            return Place(source, user_frame(thread.frames), "", stack_text(thread.frames), frozen_for_ns)
     if inside is not None:
         return Place(Source.OPEN_OPERATION, inside.call_site, inside.name, frozen_for_ns=frozen_for_ns)
     if view.last is not None:

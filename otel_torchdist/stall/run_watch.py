@@ -7,7 +7,7 @@ that stall meanwhile are its consequences and show as markers only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.stall.events import (
@@ -17,11 +17,13 @@ from otel_torchdist.stall.events import (
     MarkerDue,
     Occasion,
     Outcome,
+    StacksOverdue,
     StacksWanted,
     VerdictGiven,
 )
 from otel_torchdist.stall.markers import MarkerClock, next_doubling
 from otel_torchdist.stall.numbering import Numbering
+from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.root_finder import RootFinder
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
@@ -30,6 +32,10 @@ from otel_torchdist.telemetry.ids import lone_run_id
 
 STACK_PATIENCE_NS: Final = 1_500_000_000
 """How long after the threshold a verdict waits for stacks."""
+ANSWER_DUE_NS: Final = 1_000_000_000
+"""A rank looks for requests once a second."""
+UNSEEN_NS: Final = 500_000_000
+"""Who has not looked for so long may have been stopped, and the ranks with it: what they owe counts from then on."""
 USUAL_LOOK_NS: Final = 250_000_000
 CHANGE_SETTLES_NS: Final = 1_000_000_000
 """A changed verdict must have held for this long: ranks that come in one after the other are one change."""
@@ -38,14 +44,27 @@ MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
 
 @dataclass(slots=True)
 class _Pending:
-    """A verdict that waits for the stacks of the ranks in it."""
+    """A verdict that waits for the stacks of the ranks in it.
+
+    Attributes:
+        occasion: Why it is given.
+        verdict: It, without places.
+        asked: Tapes of the ranks that were asked.
+        began_ns: When they were asked.
+        unanswered_since_ns: Since when answers are awaited; earlier where a verdict has taken another's place.
+        not_before_ns: It is not given before.
+        deadline_ns: Then it is given with or without stacks.
+        signalled: Tapes of the ranks that were asked by a signal too.
+    """
 
     occasion: Occasion
     verdict: Verdict
     asked: frozenset[int]
     began_ns: int
+    unanswered_since_ns: int
     not_before_ns: int
     deadline_ns: int
+    signalled: frozenset[int] = field(default_factory=frozenset[int])
 
 
 @dataclass(slots=True)
@@ -128,9 +147,24 @@ class RunWatch:
             pending = self._pending = self._begin(occasion, verdict, world, stalled)
             if pending.asked:
                 events.append(StacksWanted(pending.asked))
+        overdue = self._find_overdue(pending, world)
+        if overdue:
+            events.append(StacksOverdue(overdue))
         if _is_ready(pending, world):
             events.append(self._give(occasion, locate(world, verdict), world))
         return events
+
+    def _find_overdue(self, pending: _Pending, world: WorldSnapshot) -> frozenset[int]:
+        """Tapes of the ranks that do not answer because something holds the GIL; each once."""
+        if self._world is not None and world.taken_ns - self._world.taken_ns > UNSEEN_NS:
+            pending.unanswered_since_ns = world.taken_ns
+        if world.taken_ns - pending.unanswered_since_ns < ANSWER_DUE_NS:
+            return frozenset()
+        held = {view.nonce for view in world.ranks.values() if _runs_no_python(view, world.taken_ns)}
+        answered = {view.nonce for view in world.ranks.values() if _has_answered(view, pending.began_ns)}
+        overdue = frozenset(held & pending.asked - pending.signalled - answered)
+        pending.signalled |= overdue
+        return overdue
 
     def _occasion(self, verdict: Verdict, now_ns: int) -> Occasion | None:
         opened = self._open
@@ -155,17 +189,18 @@ class RunWatch:
     def _begin(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait]) -> _Pending:
         now = world.taken_ns
         if verdict.kind is VerdictKind.DEAD:
-            return _Pending(occasion, verdict, frozenset(), now, now, now)
+            return _Pending(occasion, verdict, frozenset(), now, now, now, now)
         deadline_ns = now + STACK_PATIENCE_NS
         if occasion is Occasion.OPENED:
             crossed_ns = now - max(self._age_ns(wait, world) for wait in stalled) + self._threshold_ns
             deadline_ns = max(crossed_ns, now - USUAL_LOOK_NS) + STACK_PATIENCE_NS
-        before = self._pending
+        before, since_ns = self._pending, now
         if before is not None and before.occasion is occasion:
-            deadline_ns = min(deadline_ns, before.deadline_ns)  # ranks that trickle in do not put it off
+            # Ranks that trickle in do not put it off.
+            deadline_ns, since_ns = min(deadline_ns, before.deadline_ns), before.unanswered_since_ns
         not_before_ns = now + CHANGE_SETTLES_NS if occasion is Occasion.CHANGED else now
         asked = frozenset(view.nonce for view in _to_ask(world, verdict))
-        return _Pending(occasion, verdict, asked, now, not_before_ns, max(deadline_ns, not_before_ns))
+        return _Pending(occasion, verdict, asked, now, since_ns, not_before_ns, max(deadline_ns, not_before_ns))
 
     def _give(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> VerdictGiven:
         assert self._incident is not None
@@ -217,6 +252,10 @@ def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:
     """Ranks whose stacks matter: those that the verdict names, and those that wait."""
     ranks = {*verdict.ranks, *verdict.waiting}
     return [view for rank in sorted(ranks) if (view := world.ranks.get(rank)) and view.alive]
+
+
+def _runs_no_python(view: RankView, now_ns: int) -> bool:
+    return view.alive and now_ns - view.heartbeat_ns > HEARTBEAT_LATE_NS
 
 
 def _is_ready(pending: _Pending, world: WorldSnapshot) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.stall.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.stall.world import (
     ANYBODY,
     GroupView,
@@ -55,6 +56,7 @@ class TapeFollower:
         self._clock = WallClock(reader.identity)
         self._request = 0
         self._stacks: Stacks | None = None
+        self._asked_by_signal: AskedBySignal | None = None
 
     def observe(self, batch: Batch) -> None:
         """Take in what one poll of the tape found."""
@@ -125,6 +127,12 @@ class TapeFollower:
         """Ask the rank where its threads are; the answer shows in later views. Does not wait."""
         self._request = self.reader.request_stacks()
         self._stacks = Stacks(now_ns, None)
+        self._asked_by_signal = None
+
+    def ask_by_signal(self) -> None:
+        """Ask once more, by a signal, where the thread is that is in an operation, else the main thread."""
+        blocking = (operation.thread for operation in self.reader.open_operations() if operation.is_blocking)
+        self._asked_by_signal = ask_by_signal(self.reader, next(blocking, 0))
 
     def view(self, now_ns: int) -> RankView | None:
         """The rank as it is now; None when its tape cannot be read any more."""
@@ -168,6 +176,8 @@ class TapeFollower:
         threads = read_stacks(self.reader.path, self._request)
         if threads is not None:
             self._stacks = Stacks(self._stacks.asked_ns, tuple(threads))
+        elif self._asked_by_signal is not None and (stack := self._asked_by_signal.answer()) is not None:
+            self._stacks = Stacks(self._stacks.asked_ns, (stack,), by_signal=True)
         return self._stacks
 
     def _open_views(self) -> tuple[OperationView, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.stall.detector import LOOK_S, Detector
-from otel_torchdist.stall.events import Event, StacksWanted
+from otel_torchdist.stall.events import Event, StacksOverdue, StacksWanted
 from otel_torchdist.stall.snapshot import TapeFollower, worlds
 from otel_torchdist.tape.reader import Batch, TapeReader
 
@@ -51,10 +51,16 @@ class StallWatch:
             self._detector = Detector(self._threshold_s, now_ns)
         found = self._detector.look(worlds(self._followers.values(), now_ns))
         for event in found:
+            if isinstance(event, StacksWanted | StacksOverdue):
+                self._ask(event, now_ns)
+        return [event for event in found if not isinstance(event, StacksWanted | StacksOverdue)]
+
+    def _ask(self, event: StacksWanted | StacksOverdue, now_ns: int) -> None:
+        for nonce in event.nonces & self._followers.keys():
             if isinstance(event, StacksWanted):
-                for nonce in event.nonces & self._followers.keys():
-                    self._followers[nonce].ask_for_stacks(now_ns)
-        return [event for event in found if not isinstance(event, StacksWanted)]
+                self._followers[nonce].ask_for_stacks(now_ns)
+            else:
+                self._followers[nonce].ask_by_signal()
 
     def stand_down(self) -> None:
         """Another process looks from now on; what was told so far is its to remember."""

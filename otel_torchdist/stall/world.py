@@ -118,10 +118,12 @@ class Stacks:
     Attributes:
         asked_ns: When the rank was asked.
         threads: Its answer; None while there is none.
+        by_signal: Whether a signal took it, while the GIL was held; then it is one thread's.
     """
 
     asked_ns: int
     threads: tuple[ThreadStack, ...] | None
+    by_signal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

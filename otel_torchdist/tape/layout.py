@@ -113,7 +113,8 @@ class Flag(enum.IntFlag):
     ASYNC = 1
     POINT_TO_POINT = 2
     COALESCED = 4
-    """Issued between `_start_coalescing` and `_end_coalescing`: its own Work means nothing."""
+    """Issued between `_start_coalescing` and `_end_coalescing`: its own Work means nothing, nor does its being open
+    until somebody waits for the Work of the end."""
     END_BY_WAIT = 8
     """Only a returned wait proves its end; until somebody waits, open does not mean stuck."""
     SIGNATURE_CAPPED = 16

@@ -27,6 +27,11 @@ def try_lock(file: int) -> bool:
     return True
 
 
+def unlock(file: int) -> None:
+    """Give up the lock on an open file."""
+    fcntl.lockf(file, fcntl.LOCK_UN)
+
+
 def is_locked_elsewhere(file: int) -> bool:
     """Whether another process holds a lock on an open file; asks without touching the lock."""
     query = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)

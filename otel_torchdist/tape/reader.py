@@ -40,6 +40,21 @@ class Batch:
     lost: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TapeCursor:
+    """How far a reader has come, for another one that goes on from there.
+
+    Attributes:
+        next_number: The first record that was not read.
+        open: Operations that had not ended.
+        lost: As `TapeReader.lost`.
+    """
+
+    next_number: int
+    open: tuple[Operation, ...]
+    lost: int
+
+
 class TapeReader(MappedTape):
     """Follows one tape. Not thread-safe; any number of readers may follow the same tape.
 
@@ -54,6 +69,35 @@ class TapeReader(MappedTape):
         self._gap_since: float | None = None
         self._missing: set[int] = set()
         self._open: dict[int, Operation] = {}
+
+    @property
+    def cursor(self) -> TapeCursor:
+        """How far this reader has come."""
+        return TapeCursor(self._next, tuple(self.open_operations()), self.lost)
+
+    def resume(self, cursor: TapeCursor) -> None:
+        """Go on where another reader of this tape stood, instead of at the oldest record."""
+        self._next = cursor.next_number
+        self._open = {operation.number: operation for operation in cursor.open}
+        self.lost = cursor.lost
+
+    def read_before(self, cursor: TapeCursor) -> Batch:
+        """Read what another reader of this tape had read, as far as the ring still holds it; nothing is lost here."""
+        past = Batch()
+        while self._next < cursor.next_number:
+            before = self._next
+            found = self.poll(cursor.next_number - before)
+            past.entered += found.entered
+            past.ended += found.ended
+            past.steps += found.steps
+            if self._next == before:
+                break  # a gap that has not been given up yet
+        still_open = {operation.number for operation in cursor.open}
+        end = cursor.next_number  # a lapped reader may have gone beyond
+        past.entered = [operation for operation in past.entered if operation.number < end]
+        past.ended = [one for one in past.ended if one.number < end and one.number not in still_open]
+        past.steps = [mark for mark in past.steps if mark.number < end]
+        return past
 
     def open_operations(self) -> list[Operation]:
         """Operations that had not ended at the last poll, oldest first."""

@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 
 # Operators of IntFlag run in Python and are several times slower than those of int.
-_END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
+_END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
@@ -108,8 +108,8 @@ class Operation:
         tag: Tag of a point-to-point operation.
         thread: Native id of the calling thread.
         flags: See `Flag`.
-        returned_ns: When an asynchronous or point-to-point call returned, or one that a device carries out; None
-            while the thread is inside.
+        returned_ns: When an asynchronous, point-to-point or coalesced call returned, or one that a device carries
+            out; None while the thread is inside.
         wait_entered_ns: When the first wait began.
         wait_returned_ns: When a wait returned.
         started_ns: When the device began, as far as `started_how` allows; None until it has begun.
@@ -162,15 +162,16 @@ class Operation:
         """Since when its being open is evidence; None when it is none.
 
         Some operations show their end only in a wait, so before somebody waits for them nothing is known; a receive
-        posted long ago is not late because somebody begins to wait for it now. What is queued on a device waits
-        for that device's earlier work: however old, it says nothing about other ranks.
+        posted long ago is not late because somebody begins to wait for it now. What is coalesced may be handed over
+        much later. What is queued on a device waits for that device's earlier work: however old, it says nothing
+        about other ranks.
         """
         if self.completed_ns is not None:
             return None
         flags = int(self.flags)
         if flags & _ON_DEVICE:
             return self.started_ns
-        if self.returned_ns is None or not flags & _END_BY_WAIT:
+        if self.returned_ns is None or not flags & _END_UNSEEN:
             return self.entered_ns
         return self.wait_entered_ns if self.is_blocking else None
 

@@ -27,8 +27,8 @@ class DurationHistogram:
     __slots__ = ("counts", "sum_s")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
-        self.sum_s = 0.0
+        self.counts: list[int] = [0] * (len(BOUNDS_S) + 1)
+        self.sum_s: float = 0.0
 
     @property
     def count(self) -> int:

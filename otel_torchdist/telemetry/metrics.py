@@ -21,6 +21,7 @@ from otel_torchdist.telemetry.metric_pictures import (
     OperationPicture,
     RankPicture,
 )
+from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
 from otel_torchdist.telemetry.run_label import RunLabel
 from otel_torchdist.telemetry.series_labels import SeriesLabels, label_value
 
@@ -100,6 +101,39 @@ class RankMetrics:
         self._last_step: StepMark | None = None
         # Bounded for a run id that never settles: then the oldest are missing in histograms kept elsewhere.
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
+
+    @property
+    def state(self) -> MetricsState:
+        """What has been counted."""
+        with self._lock:
+            series = self._counters.values()
+            groups = self._groups.values()
+            return MetricsState(
+                series=tuple(
+                    SeriesState(one.group, one.operation, one.entered, one.message_bytes, one.durations.copy())
+                    for one in series
+                ),
+                groups=tuple(
+                    GroupState(one.label, one.info, one.aligned, one.started, one.completed) for one in groups
+                ),
+                folded=frozenset(self._folded),
+                steps=self._steps.copy(),
+                last_step=self._last_step,
+                untracked=self._untracked,
+            )
+
+    def resume(self, state: MetricsState) -> None:
+        """Go on where another reader stood; called before the first `consume`."""
+        for one in state.series:
+            labels = self._labels.pair(one.group, one.operation)
+            self._counters[labels] = _Series(*labels, one.entered, one.message_bytes, one.durations.copy())
+        for group in state.groups:
+            label = self._labels.group(group.label)
+            self._groups[label] = _Group(label, group.info, group.aligned, group.started, group.completed)
+        self._folded = set(state.folded)
+        self._steps = state.steps.copy()
+        self._last_step = state.last_step
+        self._untracked = state.untracked
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
         """Count what a poll has found. To be called after every poll: open operations change without new records.

@@ -40,16 +40,18 @@ class MetricsServer:
         port: The port that is served; None while none is.
     """
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, last_port: int | None = None) -> None:
         """Nothing is opened yet.
 
         Args:
             host: Address or name to listen on; IPv4 where it has both.
             port: The first of the 16 ports that are tried; 0 for any free one.
             registry: What to serve.
+            last_port: Where a predecessor served it, to be tried before all others if it is among those 16.
         """
         self._host = host
         self._first_port = port
+        self._last_port = last_port
         self._registry = registry
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -87,7 +89,9 @@ class MetricsServer:
 
     def _open(self) -> _Server | None:
         first = self._first_port
-        ports = range(first, min(first + PORTS_TRIED, _LAST_PORT + 1)) if first else (0,)
+        ports = list(range(first, min(first + PORTS_TRIED, _LAST_PORT + 1))) if first else [0]
+        if self._last_port is not None and (self._last_port in ports or not first):
+            ports.insert(0, self._last_port)
         try:
             family, host = _resolve(self._host)
             for port in ports:

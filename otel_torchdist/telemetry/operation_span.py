@@ -170,6 +170,6 @@ def _error(operation: Operation, attributes: dict[str, AttributeValue], open_bec
     if operation.started_ns is None and operation.flags & Flag.ON_DEVICE:
         return None  # the device never came to it
     was_waited_for = operation.returned_ns is None or operation.wait_entered_ns is not None
-    if operation.flags & Flag.END_BY_WAIT and not was_waited_for:
+    if operation.flags & (Flag.END_BY_WAIT | Flag.COALESCED) and not was_waited_for:
         return None  # nobody ever waited for it: its being open tells nothing
     return f"{attributes[semconv.OPERATION]} was still in progress when {open_because}"

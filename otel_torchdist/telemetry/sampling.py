@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from opentelemetry.context import Context
@@ -13,6 +14,25 @@ from otel_torchdist.telemetry.span_budget import SpanBudget
 
 MAX_RANKS: Final = 64
 """Ranks that a healthy step shows; of a larger world every n-th, beginning with another one at each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerState:
+    """What a sampler has decided, for another one that goes on from there.
+
+    Attributes:
+        step: The last step that was decided.
+        is_candidate: Whether only the budget may leave it out.
+        is_kept: Whether it is exported.
+        always: Steps in which an incident began.
+        halvings: As `SpanBudget.halvings`.
+    """
+
+    step: int | None
+    is_candidate: bool
+    is_kept: bool
+    always: frozenset[int]
+    halvings: int
 
 
 class StepSampler:
@@ -37,6 +57,19 @@ class StepSampler:
         self._step: int | None = None
         self._is_candidate = False
         self._is_kept = False
+
+    @property
+    def state(self) -> SamplerState:
+        """What has been decided."""
+        return SamplerState(
+            self._step, self._is_candidate, self._is_kept, frozenset(self._always), self._budget.halvings
+        )
+
+    def resume(self, state: SamplerState) -> None:
+        """Go on where another sampler stood: what it has decided of a step holds for the rest of the step."""
+        self._step, self._is_candidate, self._is_kept = state.step, state.is_candidate, state.is_kept
+        self._always = set(state.always)
+        self._budget.halvings = state.halvings
 
     def keep(self, step: int) -> None:
         """An incident began in `step`: export whatever of it has not been decided yet."""

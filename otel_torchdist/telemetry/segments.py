@@ -54,6 +54,23 @@ class Segment:
     operations: tuple[Operation, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CutterState:
+    """Where a cutter stands, for another one that goes on from there.
+
+    Attributes:
+        start_ns: Start of the segment that is not cut yet.
+        step: Its step; None when no record has told.
+        number: Its position.
+        pending: Records of operations that have ended and belong to it, or to later ones.
+    """
+
+    start_ns: int
+    step: int | None
+    number: int
+    pending: frozenset[int]
+
+
 class SegmentCutter:
     """Takes what happens on a tape, in the order of the tape, and gives segments."""
 
@@ -64,6 +81,17 @@ class SegmentCutter:
         self._number = 0
         self._pending: list[Operation] = []
         self._cut: list[Segment] = []
+
+    @property
+    def state(self) -> CutterState:
+        """Where it stands, once what was cut has been taken."""
+        pending = frozenset(operation.number for operation in self._pending)
+        return CutterState(self._start_ns, self._step, self._number, pending)
+
+    def resume(self, state: CutterState, ended: Iterable[Operation]) -> None:
+        """Go on where another cutter stood; `ended` are operations among which its pending ones are found."""
+        self._start_ns, self._step, self._number = state.start_ns, state.step, state.number
+        self.ended(operation for operation in ended if operation.number in state.pending)
 
     @property
     def step(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +24,8 @@ from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget, SpanSink
 from otel_torchdist.telemetry.operation_span import MIN_DURATION_NS, OperationSpans
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
 from otel_torchdist.telemetry.run_label import run_label
-from otel_torchdist.telemetry.sampling import StepSampler
-from otel_torchdist.telemetry.segments import Segment, SegmentCutter, SegmentEnd
+from otel_torchdist.telemetry.sampling import SamplerState, StepSampler
+from otel_torchdist.telemetry.segments import CutterState, Segment, SegmentCutter, SegmentEnd
 
 SETTLE_NS: Final = 30_000_000_000
 """How long spans wait for the ranks to agree on their run's id, counted from the creation of the tape."""
@@ -43,6 +43,23 @@ class _Anchor:
     step: int
     end: SegmentEnd
     target: LinkTarget
+
+
+@dataclass(frozen=True, slots=True)
+class SpansState:
+    """What has been handed over of a tape, for another reader that goes on from there.
+
+    Attributes:
+        cutter: Where the next segment begins.
+        sampler: What has been decided.
+        dropped: As `RankSpans.dropped`.
+        is_closed: Whether everything has been handed over.
+    """
+
+    cutter: CutterState
+    sampler: SamplerState
+    dropped: int
+    is_closed: bool
 
 
 class RankSpans:
@@ -73,6 +90,26 @@ class RankSpans:
         self._stalled: dict[int, tuple[LinkTarget, ...]] = {}
         self._incident_links: tuple[LinkTarget, ...] = ()
         self._is_closed = False
+
+    @property
+    def state(self) -> SpansState | None:
+        """What has been handed over; None while nothing was, so that the next reader has to begin at the beginning."""
+        if not self._is_settled:
+            return None
+        return SpansState(self._cutter.state, self._sampler.state, self.dropped, self._is_closed)
+
+    def resume(self, state: SpansState, ended: Iterable[Operation]) -> None:
+        """Go on where another reader stood.
+
+        Args:
+            state: Of the other reader's spans.
+            ended: Operations that ended before; those that it had not handed over are looked for here.
+        """
+        self._is_settled = True
+        self._is_closed = state.is_closed
+        self.dropped = state.dropped
+        self._cutter.resume(state.cutter, ended)
+        self._sampler.resume(state.sampler)
 
     @property
     def run_id(self) -> int:
@@ -170,6 +207,11 @@ class RankSpans:
         end_ns = max([now_ns, *(operation.entered_ns for operation in still_open)])
         self._cutter.ended(dataclasses.replace(operation, completed_ns=end_ns) for operation in still_open)
         self._cutter.finish(end_ns)
+        self._hand_over()
+
+    def pause(self, now_ns: int) -> None:
+        """Nobody may read on for a while: hand over what has ended; what is open is left to the next reader."""
+        self._cutter.cut(now_ns, SegmentEnd.CLOSE)
         self._hand_over()
 
     def _hand_over(self) -> None:

@@ -2,68 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from tests.benchmarks.running import Results, run
 
-import pytest
-
-ROOT = Path(__file__).parents[2]
-VARIANTS = {"bare", "empty kernel", "ours", "record_function", "naive, no export", "naive"}
+GOALS = {"per_call": 2, "growth": 3, "step_time": 2, "own_threads": 1, "memory": 3, "reading": 0}
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the benchmarks as `make bench` does."""
-    command = [sys.executable, "-m", "benchmarks", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+def test_goals_are_judged(results: Results) -> None:
+    """Each goal is printed with its verdict, which fits the figure in the file; noise is no verdict."""
+    judged = {key: section["goals"] for key, section in results.written.items() if key != "machine"}
+    assert {key: len(goals) for key, goals in judged.items()} == GOALS
+    goals = [goal for of in judged.values() for goal in of]
+    for goal in goals:
+        assert goal["met"] == (goal["value"] <= goal["limit"] if goal["is_decided"] else None)
+    for verdict, met in {"met": True, "MISSED": False, "NOT DECIDED": None}.items():
+        assert results.printed.count(f": {verdict}\n") == sum(goal["met"] is met for goal in goals)
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """What a quick run prints and what it writes."""
-    file = tmp_path_factory.mktemp("benchmarks") / "results.json"
-    finished = run("--quick", "--json", str(file))
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout, json.loads(file.read_text())
-
-
-def test_every_variant_is_timed(results: tuple[str, dict[str, Any]]) -> None:
-    """Each call is timed in each variant, and an instrumented call never takes no time at all.
-
-    The run itself fails when a span did not reach the sink or a call is not on the tape.
-    """
-    _, written = results
-    collectives = written["per_call"]["collectives"]
-    assert len(collectives) == 5
-    for collective in collectives.values():
-        assert set(collective["variants"]) == VARIANTS
-        assert all(min(variant["rounds"]) > 0 for variant in collective["variants"].values())
-
-
-def test_every_stage_of_reading_is_timed(results: tuple[str, dict[str, Any]]) -> None:
-    """A stage of the reader has a figure for each round."""
-    _, written = results
-    stages = written["reading"]["stages"]
-    assert len(stages) == 5
-    assert all(len(stage["rounds"]) == written["reading"]["count"] for stage in stages.values())
-
-
-def test_goals_are_judged(results: tuple[str, dict[str, Any]]) -> None:
-    """Each goal is printed with its verdict, which fits the figure in the file."""
-    printed, written = results
-    goals = written["per_call"]["goals"]
-    assert len(goals) == 2
-    assert all(goal["met"] == (goal["value"] <= goal["limit"]) for goal in goals)
-    assert printed.count(": met\n") + printed.count(": MISSED\n") == len(goals)
-
-
-def test_the_machine_is_described(results: tuple[str, dict[str, Any]]) -> None:
+def test_the_machine_is_described(results: Results) -> None:
     """Figures say what they were measured on."""
-    printed, written = results
-    assert {"cpu", "cores", "python", "torch"} <= set(written["machine"])
-    assert str(written["machine"]["cpu"]) in printed
+    assert {"cpu", "cores", "python", "torch"} <= set(results.written["machine"])
+    assert str(results.written["machine"]["cpu"]) in results.printed
 
 
 def test_a_file_that_cannot_be_written_is_refused_at_once() -> None:

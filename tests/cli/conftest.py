@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.gloo_jobs import GlooJobs
 from tests.cli.running import Running, processes_of
+from tests.support.warm_python import WarmPython
 
 
 @contextmanager
@@ -51,3 +53,27 @@ def start(base: Path) -> Iterator[Callable[..., Running]]:
     yield start
     for running in started:
         running.close()
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """The interpreter from which ranks are forked."""
+    python = WarmPython()
+    yield python
+    python.close()
+
+
+@pytest.fixture(scope="module")
+def gloo(
+    warm_python: WarmPython, module_base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., GlooJobs]]:
+    """Starts jobs of real ranks, whose tapes lie below `module_base`; one kind at a time."""
+    started: list[GlooJobs] = []
+
+    def start(deed: str, **options: Any) -> GlooJobs:
+        started.append(GlooJobs(warm_python, module_base, tmp_path_factory.mktemp("job"), deed, **options))
+        return started[-1]
+
+    yield start
+    for jobs in started:
+        jobs.close()

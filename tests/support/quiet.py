@@ -2,6 +2,7 @@
 
 QUIET = {
     "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
+    "OTEL_PYTHON_TORCHDIST_READER": "thread",
     "OTEL_TRACES_EXPORTER": "none",
     "OTEL_METRICS_EXPORTER": "none",
     "OTEL_LOGS_EXPORTER": "none",

@@ -41,10 +41,11 @@ def documentation() -> dict[str, str]:
 
 
 def test_defaults() -> None:
-    """An empty environment gives the documented defaults: switched off, in memory, in a thread."""
+    """An empty environment gives the documented defaults: switched off, in memory, read by an agent."""
     assert dataclasses.asdict(Config.from_environment({})) == {
         "enabled": False,
-        "reader": ReaderHome.THREAD,
+        "reader": ReaderHome.AGENT,
+        "agent_linger": 60.0,
         "stall_timeout": 10.0,
         "span_budget": 1000,
         "tape_dir": Path(f"/dev/shm/otel-torchdist-{os.getuid()}"),
@@ -140,7 +141,7 @@ def test_warning_says_what_is_accepted(caplog: pytest.LogCaptureFixture) -> None
     """The warning is a whole sentence with the range, so that the next try is right."""
     Config.from_environment({variable("stall_timeout"): "10s", variable("reader"): "process"})
     assert [record.getMessage() for record in caplog.records] == [
-        "OTEL_PYTHON_TORCHDIST_READER='process' is not thread or agent: using thread",
+        "OTEL_PYTHON_TORCHDIST_READER='process' is not agent, thread or none: using agent",
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT='10s' is not a whole number of milliseconds "
         "from 100 to 2147483647: using 10000",
     ]

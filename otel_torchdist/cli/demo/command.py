@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from otel_torchdist.agent.process import AgentError
+from otel_torchdist.agent.job import AgentError
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.demo.closing import closing_words
 from otel_torchdist.cli.demo.job import missing_packages

@@ -78,7 +78,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": "lo",
         **kept,
         env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
-        env.OTEL_PYTHON_TORCHDIST_READER: ReaderHome.AGENT.value,
+        env.OTEL_PYTHON_TORCHDIST_READER: ReaderHome.NONE.value,
         # More threads than cores are slower, and torchrun would say that it chose 1.
         "OMP_NUM_THREADS": "1",
     }

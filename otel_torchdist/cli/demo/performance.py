@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from otel_torchdist.agent.job import Job as ReadJob
 from otel_torchdist.agent.process import Agent
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.demo.findings import Findings
@@ -98,7 +99,8 @@ class Performance:
     def _open(self, places: Scratch) -> Agent | None:
         """An agent for the job, as soon as the first rank has begun its tape."""
         for directory in job_directories(places.tapes):
-            agent = Agent(directory, self._config, functools.partial(demo_outputs, self._options))
+            agent = Agent(ReadJob(directory), self._config, functools.partial(demo_outputs, self._options))
+            agent.turn()
             if agent.metrics_port is not None:
                 self._view.say(f"/metrics: http://{self._config.prometheus_host}:{agent.metrics_port}/metrics")
             return agent

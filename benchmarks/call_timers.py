@@ -1,0 +1,56 @@
+"""Processes that time calls, one for each variant, as seen by the process that gives them orders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+from benchmarks.forks import forked
+from benchmarks.orders import Conditions, Order, Timing, Variant
+
+
+class CallTimer:
+    """A process that times one variant.
+
+    Attributes:
+        names: What can be timed.
+        calls: How many calls of each it has made.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.names: Sequence[str] = connection.recv()
+        self.calls: Counter[str] = Counter()
+        self._connection = connection
+
+    def time(self, order: Order) -> Timing:
+        """Have one round timed."""
+        self.calls[order.collective] += order.warm_up + order.calls
+        self._connection.send(order)
+        return self._connection.recv()
+
+
+@contextmanager
+def call_timers(variants: Sequence[Variant], conditions: Conditions) -> Iterator[dict[Variant, CallTimer]]:
+    """A timer for each variant."""
+    with forked(_serve, [(variant, conditions) for variant in variants]) as connections:
+        yield {variant: CallTimer(connection) for variant, connection in zip(variants, connections, strict=True)}
+
+
+def take_turns(timers: Mapping[Variant, CallTimer], order: Order, rounds: int) -> dict[Variant, list[Timing]]:
+    """Have every variant carry out an order so many times, each time with another one first."""
+    variants = list(timers)
+    timings: dict[Variant, list[Timing]] = {variant: [] for variant in variants}
+    for turn in range(rounds):
+        first = turn % len(variants)
+        for variant in variants[first:] + variants[:first]:
+            timings[variant].append(timers[variant].time(order))
+    return timings
+
+
+def _serve(connection: Connection, variant: Variant, conditions: Conditions) -> None:
+    # Only the forked processes need torch, and the one they are forked from has it already.
+    from benchmarks.call_timer import serve
+
+    serve(connection, variant, conditions)

@@ -1,0 +1,45 @@
+"""Processes that things are measured in, all forked from one that has imported torch: they start soon and alike."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+PRELOADED: Final = ("benchmarks.call_timer", "benchmarks.training_rank")
+
+
+@contextmanager
+def forked(serve: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Connection]]:
+    """One process for each element of `arguments`, which runs `serve(connection, *element)`; gives their connections.
+
+    Args:
+        serve: A function at the top of a module that does not import torch, so that only the processes do.
+        arguments: One process's arguments each.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    processes = []
+    connections: list[Connection] = []
+    try:
+        for element in arguments:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_run, args=(serve, theirs, *element), daemon=True)
+            process.start()
+            theirs.close()
+            processes.append(process)
+            connections.append(ours)
+        yield connections
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+
+
+def _run(serve: Callable[..., None], connection: Connection, *arguments: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever gives the orders ends this process
+    serve(connection, *arguments)

@@ -1,0 +1,187 @@
+"""What a call costs with more ranks in the group and more tensors in the call: nothing of ours may grow without bound.
+
+A kernel in Python is handed every tensor as an object, so a call with 512 of them costs more even where the kernel
+does nothing. What counts is therefore what ours costs above an empty one in the same round.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.call_timers import CallTimer, call_timers, take_turns
+from benchmarks.orders import WORLD_SIZE, Calls, Conditions, Order, Timing, Variant
+from benchmarks.recorded import collectives_on_tapes, insist
+from benchmarks.sections import Goal, Section
+from benchmarks.size_names import ALL_GATHER, ALL_REDUCE, FIRST_CALL, NEW_GROUP, TENSORS, coalesced
+from benchmarks.spread import Spread
+
+VARIANTS: Final = (Variant.BARE, Variant.EMPTY_KERNEL, Variant.OURS)
+WORLDS: Final = (8, 512, 8192)
+GOAL_RATIO: Final = 2.0
+"""For eight times as many tensors, a thousand times as many ranks. A small difference of large figures is blurred."""
+
+NOTES: Final = (
+    "`bare` is the call itself; what is added is the median of rounds ± half of the range between the quartiles. An "
+    "empty kernel is handed all tensors of a call as Python objects too, so the last column is what we are to blame "
+    "for: at most 64 tensors are looked at, and at most 8 described.",
+    "Each of a new shape: no call is like one before, so that each finds out and writes down all there is to know; "
+    "otherwise that happens once for each place in the code. new_group: over all ranks, ended at once.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is measured.
+
+    Attributes:
+        rounds: For each call and size.
+        calls: Timed calls of `all_reduce` in each round, and half as many before.
+        lists: The same for calls with many tensors.
+        new_shapes: The same for calls that each have a shape of their own; our tables hold some thousands.
+        new_groups: The same for groups; with 8,192 ranks our dictionary holds a hundred.
+    """
+
+    rounds: int
+    calls: int
+    lists: int
+    new_shapes: int
+    new_groups: int
+
+    def order(self, call: str) -> Order:
+        """One round of one call."""
+        special = {ALL_REDUCE: self.calls, FIRST_CALL: self.new_shapes, NEW_GROUP: self.new_groups}
+        calls = special.get(call, self.lists)
+        return Order(call, calls // 2, calls)
+
+
+USUAL: Final = Extent(rounds=21, calls=1_000, lists=250, new_shapes=60, new_groups=2)
+QUICK: Final = Extent(rounds=2, calls=20, lists=10, new_shapes=4, new_groups=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One row: a call in a world of some size.
+
+    Attributes:
+        call: Its name in `sizes`.
+        world_size: Ranks of the default group.
+    """
+
+    call: str
+    world_size: int
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+        return f"{self.call}, {self.world_size:,} ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One row's figures, in microseconds per call.
+
+    Attributes:
+        bare: The call itself.
+        empty_kernel: What an empty kernel adds.
+        ours: What we add.
+        above_empty: The part of ours that an empty kernel does not cost.
+    """
+
+    bare: Spread
+    empty_kernel: Spread
+    ours: Spread
+    above_empty: Spread
+
+    @classmethod
+    def of(cls, timings: Mapping[Variant, Sequence[Timing]]) -> Cost:
+        """Compare the rounds of the variants."""
+        bare, empty, ours = ([timing.caller for timing in timings[variant]] for variant in VARIANTS)
+        return cls(Spread.of(bare), _difference(empty, bare), _difference(ours, bare), _difference(ours, empty))
+
+
+def measure(extent: Extent) -> Section:
+    """Time calls of all sizes in worlds of all sizes.
+
+    Raises:
+        RuntimeError: A call was not recorded.
+    """
+    timings: dict[Size, dict[Variant, list[Timing]]] = {}
+    for world_size in sorted({*WORLDS, *TENSORS}):
+        timings |= _measure_world(world_size, extent)
+    return _section(timings, extent)
+
+
+def _measure_world(world_size: int, extent: Extent) -> dict[Size, dict[Variant, list[Timing]]]:
+    with tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm") as directory:
+        conditions = Conditions(Path(directory), world_size=world_size, calls=Calls.OF_ALL_SIZES)
+        with call_timers(VARIANTS, conditions) as timers:
+            timings = {size: take_turns(timers, extent.order(size.call), extent.rounds) for size in _sizes(world_size)}
+            insist([_collectives(timers[Variant.OURS])], collectives_on_tapes(Path(directory)), "calls were recorded")
+    return timings
+
+
+def _sizes(world_size: int) -> list[Size]:
+    calls = [ALL_REDUCE, FIRST_CALL, NEW_GROUP] if world_size in WORLDS else []
+    calls += [ALL_GATHER] if world_size in TENSORS else []
+    calls += [coalesced(tensors) for tensors in TENSORS] if world_size == WORLD_SIZE else []
+    return [Size(call, world_size) for call in calls]
+
+
+def _collectives(timer: CallTimer) -> int:
+    return timer.calls.total() - timer.calls[NEW_GROUP]
+
+
+def _difference(with_it: Sequence[float], without: Sequence[float]) -> Spread:
+    return Spread.of([one - other for one, other in zip(with_it, without, strict=True)])
+
+
+def _section(timings: Mapping[Size, Mapping[Variant, Sequence[Timing]]], extent: Extent) -> Section:
+    costs = {size: Cost.of(of) for size, of in sorted(timings.items(), key=lambda item: _place(item[0]))}
+    return Section(
+        key="growth",
+        title="Added to a call, in µs, against its size (backend `fake`)",
+        columns=["", Variant.BARE.value, Variant.EMPTY_KERNEL.value, Variant.OURS.value, "ours - empty"],
+        rows=[
+            [size.name, str(cost.bare), str(cost.empty_kernel), str(cost.ours), str(cost.above_empty)]
+            for size, cost in costs.items()
+        ],
+        notes=NOTES,
+        goals=[
+            _goal("all_reduce with 8,192 ranks against 8", costs, Size(ALL_REDUCE, 8192), Size(ALL_REDUCE, 8)),
+            _goal("all_gather of 512 tensors against 64", costs, Size(ALL_GATHER, 512), Size(ALL_GATHER, 64)),
+            _goal(
+                "all_reduce_coalesced of 512 tensors against 64",
+                costs,
+                Size(coalesced(512), WORLD_SIZE),
+                Size(coalesced(64), WORLD_SIZE),
+            ),
+        ],
+        data={"unit": "µs per call", **asdict(extent), "sizes": _data(timings, costs)},
+    )
+
+
+def _place(size: Size) -> tuple[int, int]:
+    """Rows of one call stand together, by size."""
+    calls = [ALL_REDUCE, FIRST_CALL, NEW_GROUP, ALL_GATHER, *(coalesced(tensors) for tensors in TENSORS)]
+    return calls.index(size.call), size.world_size
+
+
+def _goal(text: str, costs: Mapping[Size, Cost], large: Size, small: Size) -> Goal:
+    ratio = costs[large].above_empty.median / costs[small].above_empty.median
+    return Goal(f"ours above the empty kernel: {text}", ratio, GOAL_RATIO, "times")
+
+
+def _data(timings: Mapping[Size, Mapping[Variant, Sequence[Timing]]], costs: Mapping[Size, Cost]) -> dict[str, Any]:
+    return {
+        size.name: {
+            "call": size.call,
+            "world_size": size.world_size,
+            **asdict(costs[size]),
+            "rounds": {variant.value: [timing.caller for timing in of] for variant, of in timings[size].items()},
+        }
+        for size in costs
+    }

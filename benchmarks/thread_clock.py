@@ -1,0 +1,34 @@
+"""The processor time of single threads of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import Counter
+from collections.abc import Set
+from pathlib import Path
+from typing import Final
+
+NATIVE: Final = "native threads"
+
+_TASKS: Final = Path("/proc/self/task")
+
+
+def thread_ids() -> frozenset[int]:
+    """The native ids of all threads of this process, Python's and others."""
+    return frozenset(int(name) for name in os.listdir(_TASKS))
+
+
+def processor_ns(other_than: Set[int]) -> Counter[str]:
+    """Nanoseconds of processor time of each thread so far, by its name in Python, and of all others together.
+
+    Args:
+        other_than: Native ids of threads that do not count.
+    """
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    used: Counter[str] = Counter()
+    for identity in thread_ids() - other_than:
+        with contextlib.suppress(OSError):  # it has just ended
+            used[names.get(identity, NATIVE)] += int((_TASKS / str(identity) / "schedstat").read_text().split()[0])
+    return used

@@ -1,0 +1,106 @@
+"""A rank that trains a transformer, a block of steps at a time, recorded or not.
+
+It is the same process throughout: two processes with the same code differ by more than what is to be found (where
+their memory lies, which core they wake up on), and no number of rounds takes that away. Before each block capture is
+installed, and taken out again where the block is not recorded, so that what switching itself leaves behind in caches
+is the same. Two kinds of blocks without it, compared like those with and without, show what such a comparison can
+tell at all.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.gloo import issued, join_job
+from benchmarks.recorded import collectives_on_tapes
+from benchmarks.training import RANKS, Block, Parallelism, Place, Steps, Switch
+from otel_torchdist.capture.session import Capture
+from otel_torchdist.config import Config
+
+LAYERS = 4
+WIDTH = 192
+HEADS = 4
+SEQUENCES = 4
+TOKENS = 64
+BUCKET_MB = 0.8
+"""A gradient bucket holds less than half a layer."""
+
+
+def serve(connection: Connection, parallelism: Parallelism, place: Place) -> None:
+    """Train as ordered until there are no orders."""
+    join_job(place)
+    training = Training(parallelism)
+    training.steps(1)  # gloo connects, DDP settles its buckets, FSDP its order
+    gc.collect()
+    gc.freeze()
+    while block := connection.recv():
+        connection.send(_run(training, block, place.tapes))
+
+
+class Training:
+    """A small transformer on made-up data."""
+
+    def __init__(self, parallelism: Parallelism) -> None:
+        torch.manual_seed(0)
+        layers = [
+            nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True) for _ in range(LAYERS)
+        ]
+        self._model = _spread(layers, parallelism)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
+        self._batch = torch.randn(SEQUENCES, TOKENS, WIDTH)
+
+    def steps(self, count: int) -> tuple[list[float], list[float]]:
+        """Make so many steps; how long each took, and the processor time of this thread, in milliseconds."""
+        wall_ms, processor_ms = [], []
+        for _ in range(count):
+            wall_ns, processor_ns = time.perf_counter_ns(), time.thread_time_ns()
+            self._step()
+            processor_ms.append((time.thread_time_ns() - processor_ns) / 1e6)
+            wall_ms.append((time.perf_counter_ns() - wall_ns) / 1e6)
+        return wall_ms, processor_ms
+
+    def _step(self) -> None:
+        self._model(self._batch).square().mean().backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+def _spread(layers: Sequence[nn.Module], parallelism: Parallelism) -> nn.Module:
+    model = nn.Sequential(*layers, nn.LayerNorm(WIDTH))
+    if parallelism is Parallelism.DDP:
+        return DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB)
+    mesh = init_device_mesh("cpu", (RANKS,))
+    for layer in layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def _run(training: Training, block: Block, tapes: Path) -> Steps:
+    own = tapes / str(time.monotonic_ns())
+    own.mkdir(parents=True)
+    capture = Capture(lambda: own, Config().tape_records)
+    capture.install()
+    if block.switch is not Switch.ON:
+        capture.uninstall()
+    before = issued()
+    training.steps(block.warm_up)
+    gc.collect()
+    wall_ms, processor_ms = training.steps(block.steps)
+    made = issued() - before
+    capture.uninstall()
+    recorded = sum(collectives_on_tapes(own))
+    for file in own.iterdir():
+        file.unlink()
+    own.rmdir()
+    return Steps(wall_ms, processor_ms, made, recorded)

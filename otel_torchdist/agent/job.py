@@ -1,0 +1,111 @@
+"""One job directory in the hands of an agent: its lock, its tapes, and how far they were read."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.agent import checkpoint
+from otel_torchdist.agent.checkpoint import Checkpoint
+from otel_torchdist.agent.election import Election
+from otel_torchdist.agent.lives import run_of
+from otel_torchdist.agent.reader import Reader
+from otel_torchdist.tape.reader import TapeReader
+
+READ_BY_ANOTHER: Final = "another process reads these tapes: an agent, or a rank (OTEL_PYTHON_TORCHDIST_READER=thread)"
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class AgentError(Exception):
+    """The tapes of a job directory cannot be read here; the message says which and why."""
+
+
+class Job:
+    """The tapes of one job directory, read by this process alone until `close`.
+
+    Attributes:
+        directory: The job directory.
+    """
+
+    def __init__(self, directory: Path, again: bool = False) -> None:
+        """Become the one that reads `directory`.
+
+        Args:
+            directory: The job directory.
+            again: Read everything that is on the tapes, whatever an agent has exported before.
+
+        Raises:
+            AgentError: Somebody else reads there, or there is no such directory, or it is not ours to write to.
+        """
+        self.directory = directory
+        self._election = _elected(directory)
+        self._before = Checkpoint() if again else checkpoint.load(directory)
+        self._is_known = again or bool(self._before.ranks or self._before.done)
+        self._taken_up: set[int] = set()
+        self._can_write = True
+
+    def take_up(self, reader: Reader) -> None:
+        """Have `reader` follow the tapes that are new."""
+        found = [tape for tape in self._election.tapes.new(only_alive=False) if not self._is_done(tape)]
+        if not self._is_known:
+            self._is_known = True
+            found = _of_runs_that_live(found)
+        for tape in found:
+            nonce = tape.identity.nonce
+            reader.follow(tape, before=self._before.ranks.get(nonce))
+            self._taken_up.add(nonce)
+
+    def _is_done(self, tape: TapeReader) -> bool:
+        if tape.identity.nonce not in self._before.done:
+            return False
+        tape.close()
+        return True
+
+    def save(self, reader: Reader) -> None:
+        """Write down how far `reader` has come; a failure is one warning."""
+        states = {nonce: state for nonce, state in reader.states().items() if nonce in self._taken_up}
+        done = self._before.done | (self._taken_up - states.keys())
+        try:
+            checkpoint.save(self.directory, Checkpoint(states, done))
+            self._can_write = True
+        except OSError as error:
+            if self._can_write:
+                _logger.warning(
+                    "%s: the agent's checkpoint cannot be written (%s): an agent that follows this one would read "
+                    "again what was read since the last one",
+                    self.directory, error,
+                )  # fmt: skip
+            self._can_write = False
+
+    def close(self) -> None:
+        """Leave the directory to others."""
+        self._election.resign()
+
+
+def _elected(directory: Path) -> Election:
+    try:
+        election = Election(directory)
+    except OSError as error:
+        raise AgentError(f"{directory}: cannot be read: {os.strerror(error.errno or 0)}") from error
+    if election.is_won:
+        return election
+    election.resign()
+    raise AgentError(f"{directory}: {READ_BY_ANOTHER}")
+
+
+def _of_runs_that_live(tapes: list[TapeReader]) -> list[TapeReader]:
+    """The tapes of runs with a rank that lives, and of ranks that do not know their run yet; all when nobody lives.
+
+    A directory may hold what an earlier job or attempt left; that was somebody else's to export.
+    """
+    runs = {run_of(tape) for tape in tapes if tape.is_alive()}
+    if not runs:
+        return tapes
+    wanted = [tape for tape in tapes if tape.is_alive() or (run_of(tape) or -1) in runs]
+    for tape in tapes:
+        if tape not in wanted:
+            tape.close()
+    return wanted

@@ -1,0 +1,72 @@
+"""Brings what the agent warns of into the log of the training, where people look first.
+
+The agent writes to a file in the job directory. One rank of the node, whichever takes the lock, passes its warnings
+on; when that rank is gone the next one goes on where it was itself when it looked last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.tape.locks import try_lock
+
+LOG_NAME: Final = "agent.log"
+LOCK_NAME: Final = "relay.lock"
+LEVELS: Final = {" WARNING ": logging.WARNING, " ERROR ": logging.ERROR, " CRITICAL ": logging.CRITICAL}
+"""As they stand in a line of the agent's log, behind the time."""
+MAX_BYTES: Final = 65_536
+"""Read at once; what is beyond can be found in the file."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class LogRelay:
+    """Follows the agent's log. Belongs to one thread."""
+
+    def __init__(self, directory: Path) -> None:
+        """Follow the log in a job directory from its present end on."""
+        self.path = directory / LOG_NAME
+        self._lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._is_ours = False
+        self._inode, self._read = self._state()
+
+    def pass_on(self) -> None:
+        """Log what has been added since the last call, if that is this process's part."""
+        self._is_ours = self._is_ours or try_lock(self._lock)
+        inode, size = self._state()
+        if inode != self._inode:  # it was rotated
+            self._inode, self._read = inode, 0
+        begin, self._read = self._read, size
+        if not self._is_ours or size <= begin:
+            return
+        with contextlib.suppress(OSError), self.path.open("rb") as log:
+            log.seek(max(begin, size - MAX_BYTES))
+            text = log.read(min(size - begin, MAX_BYTES))
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read -= len(text) - len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                _pass_on(line)
+
+    def close(self) -> None:
+        """Leave it to another rank."""
+        self.pass_on()
+        os.close(self._lock)
+
+    def _state(self) -> tuple[int, int]:
+        try:
+            facts = os.stat(self.path)
+        except OSError:
+            return 0, 0
+        return facts.st_ino, facts.st_size
+
+
+def _pass_on(line: str) -> None:
+    for word, level in LEVELS.items():
+        _, found, message = line.partition(word)
+        if found:
+            _logger.log(level, "%s", message)
+            return

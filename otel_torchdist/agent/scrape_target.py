@@ -1,0 +1,72 @@
+"""Says where `/metrics` of a job is served, in the form of Prometheus's file-based service discovery.
+
+One file a job in `<base>/prometheus/`, because the pattern of `file_sd_configs` takes a `*` in its last part only:
+`files: [/dev/shm/otel-torchdist-1000/prometheus/*.json]`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+FOLDER: Final = "prometheus"
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class ScrapeTarget:
+    """The file of one job directory."""
+
+    def __init__(self, job_directory: Path) -> None:
+        """Nothing is written yet."""
+        self._job = job_directory.name
+        self._path = job_directory.parent / FOLDER / f"{self._job}.json"
+
+    def last_port(self) -> int | None:
+        """The port of an agent that died before it could remove the file, for the next one to keep it."""
+        try:
+            content: Any = json.loads(self._path.read_text())
+            return int(content[0]["targets"][0].rpartition(":")[2])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+
+    def publish(self, host: str, port: int) -> None:
+        """Write the file; a failure is one warning."""
+        target = {"targets": [f"{_reachable(host)}:{port}"], "labels": {"torchdist_job": self._job}}
+        hidden = self._path.with_name(f".{self._job}.new")
+        try:
+            self._path.parent.mkdir(0o755, exist_ok=True)
+            hidden.write_text(json.dumps([target]) + "\n")
+            hidden.rename(self._path)
+        except OSError as error:
+            _logger.warning("%s: scrapers cannot be told where /metrics is: %s", self._path, error)
+
+    def withdraw(self) -> None:
+        """Remove the file."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def _reachable(host: str) -> str:
+    """A host to connect to; one that means every address is not one."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return socket.gethostname()
+    return f"[{host}]" if address.version == 6 else host
+
+
+def withdraw_stale(base: Path) -> None:
+    """Remove the files of jobs whose directories are gone: their agents died."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(base / FOLDER):
+            if entry.name.endswith(".json") and not (base / entry.name.removesuffix(".json")).is_dir():
+                (base / FOLDER / entry.name).unlink(missing_ok=True)

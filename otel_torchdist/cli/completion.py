@@ -1,0 +1,26 @@
+"""Ids of runs, for the shell to complete."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from otel_torchdist.cli.runs import Run, whole_shelf
+from otel_torchdist.config import Config
+from otel_torchdist.tape.records import TapeError
+
+
+def complete_run(incomplete: str) -> list[tuple[str, str]]:
+    """The ids that begin so, the newest first, each with a word about its run."""
+    # A complaint would end up in the middle of the command line.
+    logging.getLogger("otel_torchdist").addHandler(logging.NullHandler())
+    try:
+        shelf = whole_shelf(Config.from_environment(), None)
+    except TapeError:
+        return []
+    return [(run.label, _word_about(run)) for run in shelf.runs if run.label.startswith(incomplete.lower())]
+
+
+def _word_about(run: Run) -> str:
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.begun_ns / 1e9))
+    return f"{run.world_size} ranks, begun {begun}"

@@ -1,0 +1,109 @@
+"""`otel-torchdist diagnose`: its options, and how it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from otel_torchdist.cli.completion import complete_run
+from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
+from otel_torchdist.cli.diagnose.document import document_of
+from otel_torchdist.cli.diagnose.listing import document_of_runs, print_runs
+from otel_torchdist.cli.diagnose.report import print_report
+from otel_torchdist.cli.failing import fail
+from otel_torchdist.cli.runs import Run, SeveralRunsError, Shelf, select, tape_directory, whole_shelf
+from otel_torchdist.config import Config
+from otel_torchdist.tape.records import TapeError
+
+PROBLEM: Final = 1
+NOTHING_TO_DIAGNOSE: Final = 2
+
+
+def diagnose(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="The first digits of the run's id. Without it: the run that began last.",
+            autocompletion=complete_run,
+            show_default=False,
+        ),
+    ] = "",
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, resolve_path=True, help="The job directory; it may be a copy, on a disk too."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="Seconds for which an operation is open before it counts as stalled. "
+            "Without it: as in OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
+    list_runs: Annotated[bool, typer.Option("--list", help="Show which runs there are.")] = False,
+) -> None:
+    """Say what each rank of a run was doing last, and who held the others up: from its tapes, also after its end.
+
+    While a rank lives, the verdict is that of now; afterwards that of the last moment at which one lived.
+
+    Exit code 0: no problem. 1: there is a verdict, or a rank has failed or died. 2: there is nothing to diagnose.
+    """
+    config = Config.from_environment()
+    try:
+        shelf = whole_shelf(config, run_dir)
+    except TapeError as error:
+        fail(str(error), NOTHING_TO_DIAGNOSE)
+    if list_runs:
+        _warn(shelf.unreadable)
+        _list(shelf.runs, as_json)
+        return
+    chosen = _choose(shelf, run, run_dir or tape_directory(config))
+    try:
+        diagnosis = diagnose_run(chosen, config.stall_timeout if threshold is None else threshold)
+    except TapeError as error:
+        fail(str(error), NOTHING_TO_DIAGNOSE)
+    unreadable = [text for text in shelf.unreadable if text.startswith(str(chosen.directory))]
+    diagnosis = dataclasses.replace(diagnosis, warnings=(*unreadable, *diagnosis.warnings))
+    _warn(diagnosis.warnings)
+    if as_json:
+        typer.echo(json.dumps(document_of(diagnosis), indent=2))
+    else:
+        print_report(diagnosis, Console())
+    if diagnosis.has_problem:
+        raise typer.Exit(PROBLEM)
+
+
+def _choose(shelf: Shelf, prefix: str, where: Path) -> Run:
+    if not prefix and shelf.runs:
+        return shelf.runs[0]
+    try:
+        chosen = select(shelf.runs, prefix) if prefix else None
+    except SeveralRunsError as error:
+        fail(str(error), NOTHING_TO_DIAGNOSE)
+    if chosen is not None:
+        return chosen
+    _warn(shelf.unreadable)
+    if not shelf.runs:
+        fail(f"{where}: no tape that can be read", NOTHING_TO_DIAGNOSE)
+    fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` shows which there are", NOTHING_TO_DIAGNOSE)
+
+
+def _list(runs: Iterable[Run], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(document_of_runs(runs), indent=2))
+    else:
+        print_runs(runs, Console(highlight=False))
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"otel-torchdist: warning: {warning}", err=True)

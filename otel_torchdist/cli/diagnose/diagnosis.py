@@ -1,0 +1,165 @@
+"""What is known of a run: its ranks as they were last, and the verdict on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.agent.lives import Life
+from otel_torchdist.cli.diagnose.judgement import age_ns, judge
+from otel_torchdist.cli.diagnose.last_moment import LastMoment, last_moment
+from otel_torchdist.cli.fates import life_in
+from otel_torchdist.cli.recorded_stacks import RecordedStacks
+from otel_torchdist.cli.runs import Run
+from otel_torchdist.stall.places import Place, Source, place_of
+from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.stall.snapshot import TapeFollower
+from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.world import OperationView, RankView
+from otel_torchdist.tape.layout import LiveWord
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError
+
+POLL_LIMIT: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class RankAccount:
+    """One rank as it was at the last moment.
+
+    Attributes:
+        view: What its tape shows.
+        life: What became of it.
+        sign_ns: Its last sign of life, by the monotonic clock.
+        stack: Where its stack was, if it has written one since its last record; None otherwise.
+        pid: Its process id, inside its own PID namespace.
+        tape: Its tape's path.
+    """
+
+    view: RankView
+    life: Life
+    sign_ns: int
+    stack: Place | None
+    pid: int
+    tape: str
+
+    @property
+    def open(self) -> Sequence[OperationView]:
+        """Its open operations, those first in which it waits, each kind with the oldest first."""
+        return sorted(self.view.open, key=lambda operation: operation.waiting_since_ns is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A run at its last moment.
+
+    Attributes:
+        run: The run.
+        moment_ns: That moment, by the monotonic clock of this node.
+        is_now: Whether that moment is now, because a rank lives.
+        wall_offset_ns: Wall clock minus monotonic clock.
+        threshold_s: Age in seconds at which an open operation counts as stalled.
+        ranks: Those that have a tape here, ascending.
+        verdict: With places; None when nothing had stalled and nobody was left behind.
+        warnings: What could not be read.
+    """
+
+    run: Run
+    moment_ns: int
+    is_now: bool
+    wall_offset_ns: int
+    threshold_s: float
+    ranks: tuple[RankAccount, ...]
+    verdict: Verdict | None
+    warnings: tuple[str, ...]
+
+    @property
+    def unknown(self) -> tuple[int, ...]:
+        """Ranks of the run that have no tape here, ascending."""
+        known = {account.view.rank for account in self.ranks}
+        return tuple(rank for rank in range(self.run.world_size) if rank not in known)
+
+    @property
+    def has_problem(self) -> bool:
+        """Whether there is a verdict, or a rank has failed or died."""
+        return self.verdict is not None or any(one.life in (Life.FAILED, Life.DEAD) for one in self.ranks)
+
+    @property
+    def verdict_age_s(self) -> float:
+        """For how long the first rank had waited; 0 without a verdict."""
+        return age_ns(self.verdict, self.moment_ns) / 1e9 if self.verdict is not None else 0.0
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict as a sentence; '' without one."""
+        return sentence(self.verdict, self.verdict_age_s) if self.verdict is not None else ""
+
+    def wall_ns(self, monotonic_ns: int) -> int:
+        """A monotonic time as nanoseconds since the epoch."""
+        return monotonic_ns + self.wall_offset_ns
+
+    def before_s(self, monotonic_ns: int) -> float:
+        """How long before the last moment something was, in seconds."""
+        return max(self.moment_ns - monotonic_ns, 0) / 1e9
+
+
+def diagnose_run(run: Run, threshold_s: float) -> Diagnosis:
+    """Read all tapes of a run to their ends and judge it.
+
+    Raises:
+        TapeError: None of them can be read any more.
+    """
+    followers = {tape.identity.rank: _read_all(tape) for tape in run.tapes}
+    now_ns = time.monotonic_ns()
+    views: list[RankView] = []
+    warnings: list[str] = []
+    for tape in run.tapes:
+        view = followers[tape.identity.rank].view(now_ns)
+        if view is None:
+            warnings.append(f"{tape.path}: damaged")
+            continue
+        views.append(RecordedStacks(tape.path).shown_in(view))
+        if _has_holes(tape):
+            warnings.append(f"{tape.path}: {tape.lost} of its records are damaged or were never finished")
+    if not views:
+        raise TapeError(f"{run.directory}: no tape of this run can be read: {'; '.join(warnings)}")
+    moment = last_moment(run.run_id, views, now_ns)
+    tapes = {tape.identity.rank: tape for tape in run.tapes}
+    return Diagnosis(
+        run=run,
+        moment_ns=moment.world.taken_ns,
+        is_now=moment.is_now,
+        wall_offset_ns=views[0].wall_offset_ns,
+        threshold_s=threshold_s,
+        ranks=tuple(_account(moment, view, tapes[view.rank]) for view in views),
+        verdict=judge(moment, round(threshold_s * 1e9)),
+        warnings=tuple(warnings),
+    )
+
+
+def _read_all(tape: TapeReader) -> TapeFollower:
+    """Poll until all is read that was there; what a living rank writes meanwhile would never end."""
+    follower = TapeFollower(tape)
+    for _ in range(2 + tape.capacity // POLL_LIMIT):
+        follower.observe(tape.poll(POLL_LIMIT))
+    return follower
+
+
+def _has_holes(tape: TapeReader) -> bool:
+    """Whether records are missing that the ring has not overwritten in the ordinary course of things."""
+    return tape.lost > 0 and tape.words[LiveWord.NEXT_NUMBER] <= tape.capacity
+
+
+def _account(moment: LastMoment, view: RankView, tape: TapeReader) -> RankAccount:
+    then = moment.world.ranks[view.rank]
+    place = place_of(then, None, moment.world.taken_ns)
+    return RankAccount(
+        view=view,
+        life=life_in(view),
+        sign_ns=moment.signs[view.rank],
+        stack=place if place.source is Source.STACK else None,
+        pid=tape.identity.pid,
+        tape=str(tape.path),
+    )

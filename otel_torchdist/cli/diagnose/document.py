@@ -1,0 +1,135 @@
+"""A diagnosis as one JSON document, for programs.
+
+Keys are only ever added within a schema. Times are ISO 8601 in UTC, ages are seconds before `moment.time`; what is not
+known is null.
+
+- `schema`: 1.
+- `run`: `id` (32 hex digits, or null), `directory`, `host`, `begun`, `world_size`.
+- `coverage`: `reporting` and `unknown`, lists of ranks with and without a tape here.
+- `moment`: `time`, and `is_now`, which is false when no rank lives: then it is that of the newest sign of life.
+- `problem`: whether there is a verdict, or a rank has failed or died; the same as exit code 1.
+- `threshold_s`: age at which an open operation counts as stalled.
+- `verdict`: null, or `kind` (`dead`, `absent`, `device`, `transport`, `unknown`), `ranks`, `waiting`, `operation`,
+  `sequence`, `group`, `since`, `age_s`, `doubt`, `reporting`, `members`, `sentence`.
+- `ranks`: for each rank that reports, ascending: `rank`, `life` (`running`, `finished`, `failed`, `dead`),
+  `exception`, `pid`, `tape`, `step`, `last_sign_of_life`, `silent_s`, `open` (operations, those first in which it
+  waits), `last_finished` (an operation), `stack` (`written`, and the call site in which it was).
+- an operation: `operation`, `sequence`, `group`, `peers` (ranks that meet in it), `tag`, `entered`, `age_s` (since it
+  waits or was entered), `waits`, `ended`, `exception`, `call_site` (`function`, `file`, `line`).
+- `warnings`: tapes that could not be read, and why.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from otel_torchdist.cli.clock_text import iso_time
+from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
+from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.world import GroupView, OperationView
+from otel_torchdist.tape.records import CallSiteName
+
+SCHEMA: Final = 1
+
+Json = dict[str, Any]
+
+
+def document_of(diagnosis: Diagnosis) -> Json:
+    """The document."""
+    run = diagnosis.run
+    return {
+        "schema": SCHEMA,
+        "run": {
+            "id": f"{run.run_id:032x}" if run.run_id else None,
+            "directory": str(run.directory),
+            "host": run.host,
+            "begun": iso_time(run.begun_ns),
+            "world_size": run.world_size,
+        },
+        "coverage": {
+            "reporting": [account.view.rank for account in diagnosis.ranks],
+            "unknown": list(diagnosis.unknown),
+        },
+        "moment": {"time": _time(diagnosis, diagnosis.moment_ns), "is_now": diagnosis.is_now},
+        "problem": diagnosis.has_problem,
+        "threshold_s": diagnosis.threshold_s,
+        "verdict": _verdict(diagnosis, diagnosis.verdict) if diagnosis.verdict is not None else None,
+        "ranks": [_rank(diagnosis, account) for account in diagnosis.ranks],
+        "warnings": list(diagnosis.warnings),
+    }
+
+
+def _verdict(diagnosis: Diagnosis, verdict: Verdict) -> Json:
+    return {
+        "kind": verdict.kind.value,
+        "ranks": list(verdict.ranks),
+        "waiting": list(verdict.waiting),
+        "operation": verdict.operation,
+        "sequence": verdict.site.sequence,
+        "group": _group(verdict.group),
+        "since": _time(diagnosis, verdict.since_ns),
+        "age_s": _rounded(diagnosis.verdict_age_s),
+        "doubt": verdict.doubt.value if verdict.doubt is not None else None,
+        "reporting": verdict.reporting,
+        "members": verdict.members,
+        "sentence": diagnosis.verdict_text,
+    }
+
+
+def _rank(diagnosis: Diagnosis, account: RankAccount) -> Json:
+    view = account.view
+    return {
+        "rank": view.rank,
+        "life": account.life.value,
+        "exception": view.failure or None,
+        "pid": account.pid,
+        "tape": account.tape,
+        "step": view.step,
+        "last_sign_of_life": _time(diagnosis, account.sign_ns),
+        "silent_s": _rounded(diagnosis.before_s(account.sign_ns)),
+        "open": [_operation(diagnosis, operation) for operation in account.open],
+        "last_finished": _operation(diagnosis, view.last) if view.last is not None else None,
+        "stack": _stack(diagnosis, account),
+    }
+
+
+def _stack(diagnosis: Diagnosis, account: RankAccount) -> Json | None:
+    place, stacks = account.stack, account.view.stacks
+    if place is None or stacks is None:
+        return None
+    return {"written": _time(diagnosis, stacks.asked_ns), "call_site": _call_site(place.frame)}
+
+
+def _operation(diagnosis: Diagnosis, operation: OperationView) -> Json:
+    record, lane = operation.record, operation.site.lane
+    since_ns = operation.waiting_since_ns or record.entered_ns
+    peers = {lane.source, lane.destination} if lane.is_point_to_point else operation.group and operation.group.members
+    return {
+        "operation": operation.name,
+        "sequence": operation.site.sequence,
+        "group": _group(operation.group),
+        "peers": sorted(rank for rank in peers if rank >= 0) if peers is not None else None,
+        "tag": lane.tag if lane.is_point_to_point else None,
+        "entered": _time(diagnosis, record.entered_ns),
+        "age_s": _rounded(diagnosis.before_s(since_ns)),
+        "waits": operation.waiting_since_ns is not None,
+        "ended": _time(diagnosis, record.completed_ns) if record.completed_ns is not None else None,
+        "exception": operation.failure or None,
+        "call_site": _call_site(operation.call_site),
+    }
+
+
+def _group(group: GroupView | None) -> Json | None:
+    return {"key": group.key, "name": group.label} if group is not None else None
+
+
+def _call_site(frame: CallSiteName | None) -> Json | None:
+    return {"function": frame.function, "file": frame.file, "line": frame.line} if frame is not None else None
+
+
+def _time(diagnosis: Diagnosis, monotonic_ns: int) -> str:
+    return iso_time(diagnosis.wall_ns(monotonic_ns))
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 3)

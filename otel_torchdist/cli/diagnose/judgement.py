@@ -1,0 +1,59 @@
+"""The verdict on a run at its last moment, in one look: what a watch would have said that had seen it come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.agent.lives import Life
+from otel_torchdist.cli.diagnose.last_moment import LastMoment, torn_out_of
+from otel_torchdist.cli.fates import life_in
+from otel_torchdist.stall.verdict import Judge, Verdict, VerdictKind, locate, urgency
+from otel_torchdist.stall.waits import left_behind, waits_of
+from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
+
+_OF_DEATHS: Final = (VerdictKind.DEAD,)
+_OF_FAILURES: Final = (VerdictKind.DEAD, VerdictKind.ABSENT)
+
+
+def judge(moment: LastMoment, threshold_ns: int) -> Verdict | None:
+    """The verdict with its places; None when nothing had stalled and nobody was left behind.
+
+    Args:
+        moment: The run.
+        threshold_ns: Age at which an open operation is stalled.
+    """
+    world = moment.world
+    verdict_on = Judge(world, threshold_ns).verdict_on
+    found = [verdict_on(site) for site in _stalled(world, threshold_ns)]
+    found += _of_kinds(_OF_DEATHS, (verdict_on(site) for site in left_behind(world, dict(moment.signs))))
+    found += _of_kinds(_OF_FAILURES, (verdict_on(site) for site in _torn(world)))
+    best = min((verdict for verdict in found if verdict is not None), key=urgency, default=None)
+    return locate(world, best) if best is not None else None
+
+
+def age_ns(verdict: Verdict, moment_ns: int) -> int:
+    """For how long the first rank has waited: until the moment, or until the last of those who waited was torn out."""
+    ends = [operation.record.completed_ns for operation in verdict.roll.waits.values()]
+    known = [end for end in ends if end is not None]
+    return (max(known) if len(known) == len(ends) else moment_ns) - verdict.since_ns
+
+
+def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]) -> list[Verdict | None]:
+    return [verdict for verdict in verdicts if verdict is not None and verdict.kind in kinds]
+
+
+def _stalled(world: WorldSnapshot, threshold_ns: int) -> Iterable[Site]:
+    """The first operation of each lane that has waited for too long; what comes after waits for that."""
+    first: dict[Lane, Site] = {}
+    for wait in waits_of(world):
+        site = wait.operation.site
+        if world.taken_ns - wait.since_ns >= threshold_ns:
+            first[site.lane] = min(first.get(site.lane, site), site)
+    return first.values()
+
+
+def _torn(world: WorldSnapshot) -> set[Site]:
+    """The operations out of which ranks that failed were torn."""
+    failed = [view for view in world.ranks.values() if life_in(view) is Life.FAILED]
+    return {torn.site for view in failed if (torn := torn_out_of(view)) is not None}

@@ -1,0 +1,104 @@
+"""The last moment of a run: the picture that a reader would have taken when its ranks still lived.
+
+While a rank lives, that moment is now. Afterwards it is the newest sign of life on any tape. A rank that ended without
+a word was alive then, unless its tape says otherwise: it fell silent long before, or the last that others did was
+to fail in an operation that they shared with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from otel_torchdist.agent.lives import Life
+from otel_torchdist.cli.fates import life_in
+from otel_torchdist.cli.recorded_stacks import last_record_ns
+from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
+from otel_torchdist.stall.world import OperationView, RankView, WorldSnapshot
+from otel_torchdist.tape.layout import How
+
+TOGETHER_NS: Final = 1_500_000_000
+"""Heartbeats are a second apart: ranks that fell silent within this time may have died in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastMoment:
+    """A run at the last moment that its tapes show.
+
+    Attributes:
+        world: The picture; who was alive then is shown alive.
+        is_now: Whether that moment is now, because a rank lives.
+        signs: By rank, the monotonic time of its last sign of life.
+    """
+
+    world: WorldSnapshot
+    is_now: bool
+    signs: Mapping[int, int]
+
+
+def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMoment:
+    """The last moment of a run.
+
+    Args:
+        run_id: Its id.
+        views: Its ranks as they are now.
+        now_ns: Monotonic time.
+    """
+    signs = {view.rank: last_sign_ns(view) for view in views}
+    is_now = any(view.alive for view in views)
+    # A little later than what happened last: what is over by then is over.
+    moment_ns = now_ns if is_now else max(signs.values()) + 1
+    alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, views, moment_ns))}
+    gone = _gone_since([view for view in views if view.rank not in alive])
+    then = {
+        view.rank: dataclasses.replace(view, alive=view.rank in alive, gone_since_ns=gone.get(view.rank))
+        for view in views
+    }
+    return LastMoment(WorldSnapshot(run_id, moment_ns, MappingProxyType(then)), is_now, signs)
+
+
+def last_sign_ns(view: RankView) -> int:
+    """When a rank last showed that it lived: by its heartbeat, or by a record."""
+    return max(view.heartbeat_ns, last_record_ns(view))
+
+
+def torn_out_of(view: RankView) -> OperationView | None:
+    """The operation whose failure was the last thing that a rank did in any, None when it did not fail."""
+    last = view.last
+    return last if last is not None and last.record.how is How.FAILED else None
+
+
+def _was_alive(view: RankView, views: Sequence[RankView], moment_ns: int) -> bool:
+    sign_ns = last_sign_ns(view)
+    if life_in(view) is not Life.DEAD or moment_ns - sign_ns > HEARTBEAT_LATE_NS:
+        return False
+    if any(life_in(other) is Life.FAILED and torn_out_of(other) is None for other in views):
+        return True  # that rank began it: launchers then end the others
+    return not any(_was_torn_from(view, other, sign_ns) for other in views if other is not view)
+
+
+def _was_torn_from(view: RankView, other: RankView, after_ns: int) -> bool:
+    """Whether `other` failed in an operation that it shared with a rank, of which there is no sign after that."""
+    torn, own = torn_out_of(other), torn_out_of(view)
+    if torn is None or (torn.record.completed_ns or 0) < after_ns:
+        return False
+    if own is not None and own.site == torn.site:
+        return False  # both were torn out by somebody else
+    lane = torn.site.lane
+    if lane.is_point_to_point:
+        return view.rank in (lane.source, lane.destination)
+    return torn.group is not None and view.rank in torn.group.members
+
+
+def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
+    """By rank, when it was gone. Of those without a word, whose order the heartbeats do not show count as one death."""
+    signs = {view.rank: last_sign_ns(view) for view in gone}
+    silent = [signs[view.rank] for view in gone if life_in(view) is Life.DEAD]
+    together = range(min(silent), min(silent) + TOGETHER_NS) if silent else range(0)
+    return {
+        view.rank: together[0] if life_in(view) is Life.DEAD and signs[view.rank] in together else signs[view.rank]
+        for view in gone
+    }

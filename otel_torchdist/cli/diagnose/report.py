@@ -1,0 +1,119 @@
+"""A diagnosis for people to read. The same lines for a terminal and a pipe; only a terminal has colours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from otel_torchdist.agent.lives import Life
+from otel_torchdist.cli.clock_text import day_and_time, length, time_of_day
+from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
+from otel_torchdist.cli.fates import fates
+from otel_torchdist.stall.sentence import describe_frame, describe_site, name_ranks
+from otel_torchdist.stall.world import OperationView
+from otel_torchdist.tape.layout import How
+from otel_torchdist.telemetry.rank_ranges import compress_ranks
+
+MAX_OPEN: Final = 8
+"""Open operations of a rank that are shown."""
+_STYLES: Final = {Life.RUNNING: "green", Life.FINISHED: "dim", Life.FAILED: "bold red", Life.DEAD: "bold red"}
+
+
+def print_report(diagnosis: Diagnosis, console: Console) -> None:
+    """Print it."""
+    for line in _lines(diagnosis):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _lines(diagnosis: Diagnosis) -> Iterator[Text]:
+    yield from _heading(diagnosis)
+    yield Text()
+    yield from _verdict(diagnosis)
+    for account in diagnosis.ranks:
+        yield Text()
+        yield from _rank(diagnosis, account)
+    if diagnosis.unknown:
+        yield Text()
+        verb = "has" if len(diagnosis.unknown) == 1 else "have"
+        yield Text(f"{name_ranks(diagnosis.unknown)}  unknown: {verb} no tape on this node", style="yellow")
+
+
+def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
+    run = diagnosis.run
+    yield Text.assemble(
+        (f"run {run.label}" if run.label else "a run without an id", "bold"),
+        f", begun {day_and_time(run.begun_ns)} on {run.host}, {len(diagnosis.ranks)} of {run.world_size} ranks report",
+    )
+    yield Text(str(run.directory), style="dim")
+    moment_ns = diagnosis.wall_ns(diagnosis.moment_ns)
+    when = f"as of now, {time_of_day(moment_ns)}"
+    if not diagnosis.is_now:
+        ago = length(max(time.time_ns() - moment_ns, 0) / 1e9)
+        when = f"as of the last sign of life, {day_and_time(moment_ns)}, {ago} ago"
+    first_gone_first = sorted(diagnosis.ranks, key=lambda one: one.sign_ns)
+    yield Text(f"{when}: {'; '.join(fates(one.view for one in first_gone_first))}")
+
+
+def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
+    if diagnosis.verdict is not None:
+        yield Text.assemble(("verdict", "bold white on red"), f"  {diagnosis.verdict_text}")
+        return
+    yield Text.assemble(
+        ("no verdict", "bold"),
+        f"  no operation was open for {diagnosis.threshold_s:g} s, and no rank was left behind in one",
+    )
+
+
+def _rank(diagnosis: Diagnosis, account: RankAccount) -> Iterator[Text]:
+    view = account.view
+    life = account.life.value + (f" with {view.failure}" if view.failure else "")
+    yield Text.assemble(
+        (f"rank {view.rank}", "bold"), "  ", (life, _STYLES[account.life]),
+        f"  step {view.step}  last sign of life {_when(diagnosis, account.sign_ns)}  pid {account.pid}",
+    )  # fmt: skip
+    for operation in account.open[:MAX_OPEN]:
+        yield Text(f"  {'in' if operation.record.is_blocking else 'open':5}  {_open(diagnosis, operation)}")
+    if len(account.open) > MAX_OPEN:
+        yield Text(f"         and {len(account.open) - MAX_OPEN} more open operations")
+    if view.last is not None:
+        yield Text(f"  last   {_ended(diagnosis, view.last)}")
+    if account.stack is not None and account.stack.frame is not None and view.stacks is not None:
+        written = _when(diagnosis, view.stacks.asked_ns)
+        yield Text(f"  stack  in {describe_frame(account.stack.frame)}, written {written}")
+
+
+def _open(diagnosis: Diagnosis, operation: OperationView) -> str:
+    since_ns = operation.waiting_since_ns or operation.record.entered_ns
+    return f"{_named(operation)} for {length(diagnosis.before_s(since_ns))}{_called(operation)}"
+
+
+def _ended(diagnosis: Diagnosis, operation: OperationView) -> str:
+    record = operation.record
+    ended_ns = record.completed_ns or record.entered_ns
+    how = f"failed with {operation.failure or 'an exception'}" if record.how is How.FAILED else "ended"
+    lasted = f"after {length((ended_ns - record.entered_ns) / 1e9)}"
+    return f"{_named(operation)} {how} {_ago(diagnosis, ended_ns)}, {lasted}{_called(operation)}"
+
+
+def _named(operation: OperationView) -> str:
+    site = describe_site(operation.name, operation.group, operation.site)
+    group = operation.group
+    if group is None or operation.site.lane.is_point_to_point:
+        return site
+    return f"{site} of {'rank' if len(group.members) == 1 else 'ranks'} {compress_ranks(group.members)}"
+
+
+def _called(operation: OperationView) -> str:
+    return f", called in {describe_frame(operation.call_site)}" if operation.call_site is not None else ""
+
+
+def _when(diagnosis: Diagnosis, monotonic_ns: int) -> str:
+    return f"{time_of_day(diagnosis.wall_ns(monotonic_ns))} ({_ago(diagnosis, monotonic_ns)})"
+
+
+def _ago(diagnosis: Diagnosis, monotonic_ns: int) -> str:
+    return f"{length(diagnosis.before_s(monotonic_ns))} {'ago' if diagnosis.is_now else 'earlier'}"

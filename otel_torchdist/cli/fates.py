@@ -1,0 +1,38 @@
+"""What became of ranks, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.agent.lives import Life
+from otel_torchdist.stall.sentence import name_ranks
+from otel_torchdist.stall.world import RankView
+from otel_torchdist.tape.layout import TapeState
+
+_FATES: Final = {
+    Life.RUNNING: ("runs", "run"),
+    Life.FINISHED: ("has finished", "have finished"),
+    Life.FAILED: ("has failed", "have failed"),
+    Life.DEAD: ("is dead: its process is gone without a word", "are dead: their processes are gone without a word"),
+}
+
+
+def life_in(view: RankView) -> Life:
+    """What became of a rank in a picture."""
+    if view.state is TapeState.FINISHED:
+        return Life.FINISHED
+    if view.state is TapeState.FAILED:
+        return Life.FAILED
+    return Life.RUNNING if view.alive else Life.DEAD
+
+
+def fates(views: Iterable[RankView]) -> list[str]:
+    """A clause for all ranks that share a fate: `ranks 0-2 have failed with RuntimeError`."""
+    crowds: dict[tuple[Life, str], list[int]] = {}
+    for view in views:
+        crowds.setdefault((life_in(view), view.failure), []).append(view.rank)
+    return [
+        f"{name_ranks(sorted(ranks))} {_FATES[life][len(ranks) > 1]}{f' with {failure}' if failure else ''}"
+        for (life, failure), ranks in crowds.items()
+    ]

@@ -1,0 +1,111 @@
+"""A look at all tapes of a job that changes nothing: no lock is taken, no rank is asked, nothing is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from otel_torchdist.agent.local_tapes import LocalTapes
+from otel_torchdist.cli.recorded_stacks import RecordedStacks
+from otel_torchdist.cli.watch.rates import RateMeter, Rates
+from otel_torchdist.stall.detector import Detector
+from otel_torchdist.stall.events import IncidentResolved, VerdictGiven
+from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.stall.world import RankView, WorldSnapshot
+from otel_torchdist.tape.reader import TapeReader
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look has found.
+
+    Attributes:
+        world: The ranks.
+        tapes: Their tapes.
+        rates: How fast each goes, by rank.
+        events: Verdicts given, and incidents that are over.
+    """
+
+    world: WorldSnapshot
+    tapes: tuple[TapeReader, ...]
+    rates: Mapping[int, Rates]
+    events: tuple[VerdictGiven | IncidentResolved, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A tape and what is derived from it."""
+
+    tape: TapeReader
+    follower: TapeFollower
+    meter: RateMeter
+    stacks: RecordedStacks
+
+
+class PassiveWatch:
+    """Looks at the newest run of a job directory, or at a given one. Any number may do so at the same time."""
+
+    def __init__(self, directory: Path, threshold_s: float, run_id: int | None) -> None:
+        """Begin to watch.
+
+        Args:
+            directory: The job directory.
+            threshold_s: Age in seconds at which an open operation is stalled.
+            run_id: The run; None for whichever began last.
+        """
+        self._local = LocalTapes(directory)
+        self._run_id = run_id
+        self._followed: dict[int, _Followed] = {}
+        self._detector = Detector(threshold_s, time.monotonic_ns())
+
+    def look(self) -> Look | None:
+        """Read what is new and look at all ranks; None when no rank has a tape that says to which run it belongs."""
+        for tape in self._local.new(only_alive=False):
+            identity = tape.identity
+            meter, stacks = RateMeter(identity.monotonic_ns), RecordedStacks(tape.path)
+            self._followed[identity.nonce] = _Followed(tape, TapeFollower(tape), meter, stacks)
+        for followed in self._followed.values():
+            batch = followed.tape.poll()
+            followed.follower.observe(batch)
+            followed.meter.observe(batch, time.monotonic_ns())
+        world = self._newest(time.monotonic_ns())
+        if world is None:
+            return None
+        # What the detector wants to ask of ranks stays unasked: the reader of this job asks for the same.
+        found = [e for e in self._detector.look([world]) if isinstance(e, VerdictGiven | IncidentResolved)]
+        ranks = {rank: self._followed[view.nonce] for rank, view in world.ranks.items()}
+        rates = {rank: followed.meter.rates(world.taken_ns) for rank, followed in ranks.items()}
+        return Look(world, tuple(followed.tape for followed in ranks.values()), rates, tuple(found))
+
+    def close(self) -> None:
+        """Close all tapes."""
+        for followed in self._followed.values():
+            followed.tape.close()
+
+    def _newest(self, now_ns: int) -> WorldSnapshot | None:
+        pictures = worlds((followed.follower for followed in self._followed.values()), now_ns)
+        wanted = [world for world in pictures if self._run_id in (None, world.run)]
+        newest = max(wanted, key=_age_of_run, default=None)
+        if newest is None:
+            return None
+        ranks = {rank: self._with_stacks(view, now_ns) for rank, view in newest.ranks.items()}
+        return dataclasses.replace(newest, ranks=MappingProxyType(ranks))
+
+    def _with_stacks(self, view: RankView, now_ns: int) -> RankView:
+        """A rank with the stacks that it has written since its last record, as if we had asked for them just now.
+
+        A verdict then waits for stacks that are still to come, and not for newer ones.
+        """
+        shown = self._followed[view.nonce].stacks.shown_in(view)
+        if shown.stacks is None:
+            return shown
+        return dataclasses.replace(shown, stacks=dataclasses.replace(shown.stacks, asked_ns=now_ns))
+
+
+def _age_of_run(world: WorldSnapshot) -> tuple[bool, int]:
+    views: list[RankView] = list(world.ranks.values())
+    return any(view.alive for view in views), max((view.created_ns for view in views), default=0)

@@ -1,0 +1,133 @@
+"""Watches a job until it has ended, and tells what happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from otel_torchdist.agent.lives import Life
+from otel_torchdist.agent.stop_signals import StopSignals
+from otel_torchdist.cli.demo.view import alarm
+from otel_torchdist.cli.fates import fates, life_in
+from otel_torchdist.cli.watch.passive import Look, PassiveWatch
+from otel_torchdist.cli.watch.picture import View, picture_of
+from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
+from otel_torchdist.stall.sentence import name_ranks, resolution
+from otel_torchdist.stall.verdict import locate
+from otel_torchdist.stall.world import RankView, WorldSnapshot
+from otel_torchdist.telemetry.run_label import run_label
+
+TURN_S: Final = 0.25
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class WatchSession:
+    """One watch over one job."""
+
+    def __init__(self, watch: PassiveWatch, view: View, threshold_s: float, keep_s: float) -> None:
+        """Prepare.
+
+        Args:
+            watch: Looks at the job.
+            view: Where everything is shown.
+            threshold_s: Age in seconds at which an open operation is stalled.
+            keep_s: How long to wait for ranks that are started again, when not all have finished in good order.
+        """
+        self._watch = watch
+        self._view = view
+        self._threshold_s = threshold_s
+        self._keep_s = keep_s
+        self._verdict: VerdictGiven | None = None
+        self._run = 0
+        self._lives: dict[int, Life] = {}
+        self._was_live = False
+        self._ended_at: float | None = None
+
+    def run(self, stop: StopSignals) -> None:
+        """Watch until the job has ended, or a signal comes."""
+        handler = _ViewHandler(self._view.say)
+        _logger.addHandler(handler)
+        try:
+            while stop.received is None:
+                look = self._watch.look()
+                if look is None:
+                    self._view.say("the job has ended: its ranks are gone, and never knew their run")
+                    return
+                self._take(look)
+                if self._is_over(look.world):
+                    self._tell_end(look.world)
+                    return
+                stop.wait(TURN_S)
+        finally:
+            _logger.removeHandler(handler)
+
+    def _take(self, look: Look) -> None:
+        self._tell_lives(look.world)
+        for event in look.events:
+            self._tell(event)
+        told = self._renewed(look.world)
+        verdict = told.verdict if told is not None else None
+        self._view.show(picture_of(look, verdict, alarm(told) if told is not None else None, self._threshold_s))
+
+    def _tell(self, event: VerdictGiven | IncidentResolved) -> None:
+        if isinstance(event, IncidentResolved):
+            self._verdict = None
+            self._view.say(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
+            return
+        self._verdict = event
+        self._view.sound(alarm(event), event.occasion is not Occasion.GROWN)
+
+    def _renewed(self, world: WorldSnapshot) -> VerdictGiven | None:
+        """The verdict that is on, with places and age of now."""
+        event = self._verdict
+        if event is None or not event.verdict.roll.standings.keys() <= world.ranks.keys():
+            return event
+        return dataclasses.replace(event, verdict=locate(world, event.verdict), world=world)
+
+    def _tell_lives(self, world: WorldSnapshot) -> None:
+        if world.run and world.run != self._run:
+            self._run = world.run
+            self._view.say(f"run {run_label(world.run)}")
+        new = [view.rank for view in world.in_order if view.nonce not in self._lives]
+        if new:
+            self._view.say(f"found {name_ranks(new)}")
+        changed = [view for view in world.in_order if self._has_ended_since(view)]
+        for clause in fates(changed):
+            self._view.say(clause)
+        self._lives |= {view.nonce: life_in(view) for view in world.in_order}
+
+    def _has_ended_since(self, view: RankView) -> bool:
+        life = life_in(view)
+        return life is not Life.RUNNING and self._lives.get(view.nonce) is not life
+
+    def _is_over(self, world: WorldSnapshot) -> bool:
+        lives = {life_in(view) for view in world.ranks.values()}
+        if Life.RUNNING in lives:
+            self._was_live = True
+            self._ended_at = None
+            return False
+        if self._ended_at is None:
+            self._ended_at = time.monotonic()
+        may_go_on = self._was_live and lives != {Life.FINISHED}
+        return not may_go_on or time.monotonic() - self._ended_at >= self._keep_s
+
+    def _tell_end(self, world: WorldSnapshot) -> None:
+        self._view.say(f"the job has ended: {'; '.join(fates(world.in_order))}")
+        if any(life_in(view) is not Life.FINISHED for view in world.ranks.values()):
+            label = run_label(world.run)
+            self._view.say(f"what each rank was doing last: otel-torchdist diagnose {label}".rstrip())
+
+
+class _ViewHandler(logging.Handler):
+    """Shows what we log, such as a tape that cannot be read."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(record.getMessage())

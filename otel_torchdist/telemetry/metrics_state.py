@@ -1,0 +1,52 @@
+"""What has been counted of one rank, for another reader that goes on from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otel_torchdist.tape.records import StepMark
+from otel_torchdist.telemetry.durations import DurationHistogram
+from otel_torchdist.telemetry.metric_pictures import GroupInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesState:
+    """Counters of one group and operation."""
+
+    group: str
+    operation: str
+    entered: int
+    message_bytes: int
+    durations: DurationHistogram
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group and how far its collectives have come."""
+
+    label: str
+    info: GroupInfo
+    aligned: bool
+    started: int | None
+    completed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsState:
+    """All that `RankMetrics` counts.
+
+    Attributes:
+        series: By group and operation.
+        groups: Those with a series of their own.
+        folded: Name ids of groups without one.
+        steps: Durations of steps.
+        last_step: The step that ended last.
+        untracked: Operations that nobody could follow on their device.
+    """
+
+    series: tuple[SeriesState, ...]
+    groups: tuple[GroupState, ...]
+    folded: frozenset[int]
+    steps: DurationHistogram
+    last_step: StepMark | None
+    untracked: int

@@ -1,0 +1,216 @@
+"""The files that an agent keeps beside the tapes: damaged, foreign, or gone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import zlib
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.agent import checkpoint
+from otel_torchdist.agent.checkpoint import FILE_NAME, Checkpoint
+from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, LogRelay
+from otel_torchdist.agent.reader import RankState
+from otel_torchdist.agent.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
+from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.reader import TapeCursor
+from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.telemetry.durations import DurationHistogram
+from otel_torchdist.telemetry.held_sink import HeldSink
+from otel_torchdist.telemetry.metric_pictures import GroupInfo
+from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
+from otel_torchdist.telemetry.model import FinishedSpan
+from otel_torchdist.telemetry.sampling import SamplerState
+from otel_torchdist.telemetry.segments import CutterState
+from otel_torchdist.telemetry.spans import SpansState
+from tests.support.memory_sink import MemorySink
+
+
+def full_checkpoint() -> Checkpoint:
+    """One with everything that can be in it."""
+    flags = Flag.ASYNC | Flag.COALESCED
+    operation = Operation(7, RecordKind.OPERATION, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, flags, how=How.WAIT)
+    durations = DurationHistogram()
+    durations.observe(0.5)
+    metrics = MetricsState(
+        series=(SeriesState("group", "all_reduce", 3, 12, durations),),
+        groups=(GroupState("group", GroupInfo("default_pg", 2), True, None, 3),),
+        folded=frozenset({4}),
+        steps=durations,
+        last_step=StepMark(8, 9, 10, 11),
+        untracked=1,
+    )
+    spans = SpansState(
+        cutter=CutterState(100, None, 2, frozenset({5, 6})),
+        sampler=SamplerState(3, True, False, frozenset({3}), 1),
+        dropped=2,
+        is_closed=False,
+    )
+    state = RankState(TapeCursor(9, (operation,), 1), spans, metrics)
+    return Checkpoint({17: state}, frozenset({18}))
+
+
+def test_checkpoint_is_read_back(tmp_path: Path) -> None:
+    """Everything that is written down comes back, whatever Python has written it."""
+    checkpoint.save(tmp_path, full_checkpoint())
+    found = checkpoint.load(tmp_path)
+    expected = full_checkpoint()
+    assert found.done == expected.done
+    assert found.ranks[17].cursor == expected.ranks[17].cursor
+    assert found.ranks[17].spans == expected.ranks[17].spans
+    [series] = found.ranks[17].metrics.series
+    assert (series.entered, series.durations.counts, series.durations.sum_s) == (
+        3,
+        expected.ranks[17].metrics.steps.counts,
+        0.5,
+    )
+    assert found.ranks[17].metrics.last_step == StepMark(8, 9, 10, 11)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign version", "code"])
+def test_damaged_checkpoint(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that is not what an agent of this version has written is one warning; nothing in it is run."""
+    checkpoint.save(tmp_path, full_checkpoint())
+    path = tmp_path / FILE_NAME
+    content = path.read_bytes()
+    path.write_bytes(
+        {
+            "cut": content[:-5],
+            "flipped": content[:50] + bytes([content[50] ^ 1]) + content[51:],
+            "empty": b"",
+            "foreign version": sealed(content[4:].replace(b"otel-torchdist ", b"otel-torchdist 9", 1)),
+            "code": sealed(content[4:].partition(b"\n")[0] + b"\n" + pickle.dumps(Harmful(tmp_path / "harm"))),
+        }[damage]
+    )
+    assert checkpoint.load(tmp_path) == Checkpoint()
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"{path} cannot be used (" in record.getMessage()
+    assert not (tmp_path / "harm").exists()
+
+
+def sealed(content: bytes) -> bytes:
+    """Content with a checksum that is right."""
+    return zlib.crc32(content).to_bytes(4, "little") + content
+
+
+class Harmful:
+    """Makes a file where it is read back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """What `pickle` would call."""
+        return Path.touch, (self.path,)
+
+
+def test_link_in_place_of_a_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A link is neither followed nor written through."""
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (tmp_path / FILE_NAME).symlink_to(other)
+    assert checkpoint.load(tmp_path) == Checkpoint()
+    assert len(caplog.records) == 1
+    checkpoint.save(tmp_path, Checkpoint())
+    assert other.read_text() == "precious"
+
+
+def test_no_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first agent of a directory finds none, which is no news."""
+    assert checkpoint.load(tmp_path) == Checkpoint()
+    assert not caplog.records
+
+
+def test_written_down_before_it_leaves() -> None:
+    """Spans leave only after it is written down that they have; stall evidence stays marked as urgent."""
+    sink = MemorySink()
+    left: list[int] = []
+    held = HeldSink(sink, lambda: left.append(len(sink.spans)))
+    span = FinishedSpan("a", 1, 2, None, 3, 4, {})
+    held.emit([span], urgent=True)
+    assert sink.spans == []
+    assert held.release()
+    assert (left, sink.spans) == ([0], [span])
+    assert not held.release()
+    held.emit([FinishedSpan("b", 1, 3, None, 3, 4, {})])
+    held.shutdown(1.0)
+    assert left == [0, 1]
+    assert len(sink.spans) == 2
+
+
+def test_scrape_target(tmp_path: Path) -> None:
+    """Prometheus finds host and port; the next agent finds the port; a job that is gone leaves no file."""
+    (tmp_path / "job-1").mkdir()
+    target = ScrapeTarget(tmp_path / "job-1")
+    assert target.last_port() is None
+    target.publish("127.0.0.1", 9464)
+    [path] = (tmp_path / FOLDER).iterdir()
+    assert json.loads(path.read_text()) == [{"targets": ["127.0.0.1:9464"], "labels": {"torchdist_job": "job-1"}}]
+    assert target.last_port() == 9464
+    withdraw_stale(tmp_path)
+    assert path.exists()
+    (tmp_path / "job-1").rmdir()
+    withdraw_stale(tmp_path)
+    assert not path.exists()
+    target.withdraw()
+
+
+@pytest.mark.parametrize(("host", "shown"), [("::1", "[::1]:1"), ("localhost", "localhost:1")])
+def test_host_that_is_shown(tmp_path: Path, host: str, shown: str) -> None:
+    """What stands there can be connected to."""
+    ScrapeTarget(tmp_path / "job").publish(host, 1)
+    assert json.loads((tmp_path / FOLDER / "job.json").read_text())[0]["targets"] == [shown]
+
+
+def test_every_address_is_shown_as_this_host(tmp_path: Path) -> None:
+    """0.0.0.0 is no address to connect to."""
+    ScrapeTarget(tmp_path / "job").publish("0.0.0.0", 1)
+    assert "0.0.0.0" not in (tmp_path / FOLDER / "job.json").read_text()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "[{}]", '[{"targets": [3]}]', '{"a": 1}', '[{"targets": ["a:b"]}]'])
+def test_damaged_target(tmp_path: Path, content: str) -> None:
+    """A file that makes no sense names no port."""
+    target = ScrapeTarget(tmp_path / "job")
+    target.publish("localhost", 1)
+    (tmp_path / FOLDER / "job.json").write_text(content)
+    assert target.last_port() is None
+
+
+def test_warnings_are_passed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Warnings of the agent come once, whole lines only, and from the first byte of a log that was rotated."""
+    caplog.set_level(logging.DEBUG)
+    log = tmp_path / LOG_NAME
+    log.write_text("12:00:00 WARNING of an agent before\n")
+    relay = LogRelay(tmp_path)
+    relay.pass_on()
+    with log.open("a") as file:
+        file.write("12:00:01 INFO reading\n12:00:02 WARNING stall: rank 2 is late\n12:00:03 ERROR un")
+    relay.pass_on()
+    relay.pass_on()
+    with log.open("a") as file:
+        file.write("finished\n")
+    relay.pass_on()
+    log.rename(tmp_path / "agent.log.1")
+    log.write_text("12:00:04 WARNING after the rotation\n")
+    relay.pass_on()
+    relay.close()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "stall: rank 2 is late"),
+        ("ERROR", "unfinished"),
+        ("WARNING", "after the rotation"),
+    ]
+
+
+def test_flood_of_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a log that grows faster than it is read only the end is passed on."""
+    relay = LogRelay(tmp_path)
+    (tmp_path / LOG_NAME).write_text("12:00:00 WARNING again\n" * (MAX_BYTES // 10))
+    relay.pass_on()
+    relay.close()
+    assert 0 < len(caplog.records) <= MAX_BYTES // 23 + 1

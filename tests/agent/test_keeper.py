@@ -1,0 +1,166 @@
+"""How ranks keep an agent: one of them starts it, again when it ends, but not for ever."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.agent import keeper
+from otel_torchdist.agent.election import LOCK_NAME
+from otel_torchdist.agent.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper
+
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass
+class Clock:
+    """Time that passes when a test says so."""
+
+    seconds: float = 1000.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self.seconds
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds."""
+        return int(self.seconds * 1e9)
+
+
+@dataclass
+class Starts:
+    """Stands in for starting a process; what is under test is when and by whom it is started.
+
+    Attributes:
+        at: When an agent was started.
+        problem: What a start answers.
+    """
+
+    clock: Clock
+    at: list[float] = field(default_factory=list[float])
+    problem: str = ""
+
+    def start(self, directory: Path) -> str:
+        """Note a start."""
+        self.at.append(self.clock.seconds)
+        return self.problem
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
+    """What is started."""
+    clock = Clock()
+    starts = Starts(clock)
+    monkeypatch.setattr(keeper, "time", clock)
+    monkeypatch.setattr(keeper, "spawn_agent", starts.start)
+    return starts
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[AgentKeeper]:
+    """A keeper of a job directory."""
+    keeper = AgentKeeper()
+    keeper.keep(tmp_path)
+    yield keeper
+    keeper.close()
+
+
+def look(kept: AgentKeeper, starts: Starts, seconds: float) -> None:
+    """Let time pass, with a look in every second."""
+    for _ in range(int(seconds)):
+        kept.look()
+        for thread in threading.enumerate():
+            if thread.name == "otel-torchdist-start":
+                thread.join()
+        starts.clock.seconds += 1.0
+
+
+def test_agents_that_fail_are_given_up(kept: AgentKeeper, starts: Starts, caplog: pytest.LogCaptureFixture) -> None:
+    """An agent that never begins to read is started five times, with longer and longer pauses, and then one warning."""
+    look(kept, starts, 200)
+    assert len(starts.at) == MAX_STARTS
+    pauses = [later - earlier for earlier, later in zip(starts.at, starts.at[1:], strict=False)]
+    assert pauses == sorted(pauses)
+    [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "has ended 5 times in 10 minutes and is not started again" in warning.getMessage()
+    look(kept, starts, STARTS_WITHIN_S)
+    assert len(starts.at) == MAX_STARTS
+
+
+def test_nothing_is_started_beside_an_agent(kept: AgentKeeper, starts: Starts, tmp_path: Path) -> None:
+    """As long as somebody holds the lock nobody is started; when it is gone somebody is, at once."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / LOCK_NAME)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as agent:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        look(kept, starts, 20)
+        assert starts.at == []
+        agent.kill()
+        agent.wait()
+        look(kept, starts, 2)
+        assert len(starts.at) == 1
+
+
+def test_what_cannot_be_started_is_not_tried_again(
+    kept: AgentKeeper, starts: Starts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no process can be made, one warning says why."""
+    starts.problem = "no such file"
+    look(kept, starts, 60)
+    assert len(starts.at) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "the agent cannot be started (no such file): nothing of this job is exported"
+    ]
+
+
+def test_without_a_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An embedded interpreter may not know its own program; a program that is gone is named."""
+    monkeypatch.setattr(sys, "executable", "")
+    assert keeper.spawn_agent(tmp_path) == "it is not known which Python this is"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    assert "No such file" in keeper.spawn_agent(tmp_path)
+
+
+def test_one_rank_of_many_starts_it(starts: Starts, tmp_path: Path, kept: AgentKeeper) -> None:
+    """While another rank is starting the agent, this one waits."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / keeper.START_LOCK_NAME)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        look(kept, starts, 5)
+        assert starts.at == []
+        other.kill()
+        other.wait()
+    look(kept, starts, 1)
+    assert len(starts.at) == 1
+
+
+@pytest.mark.usefixtures("starts")
+def test_files_are_closed(tmp_path: Path) -> None:
+    """A keeper that moves on to another directory, or ends, leaves no descriptor open."""
+    before = len(os.listdir("/proc/self/fd"))
+    kept = AgentKeeper()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        kept.keep(tmp_path / name)
+        kept.look()
+    kept.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,61 @@
+"""Jobs one after the other, as a service of a cluster sees them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.training import until
+from tests.cli.running import processes_of
+from tests.support.quiet import QUIET
+from tests.support.warm_python import WarmPython
+
+JOBS = 20
+KEPT = 3
+WORKER = Path(__file__).parent / "workers" / "short.py"
+
+
+@pytest.fixture
+def python() -> Iterator[WarmPython]:
+    """Starts ranks quickly."""
+    python = WarmPython()
+    yield python
+    python.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder in memory."""
+    folder = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_twenty_jobs_leave_nothing(python: WarmPython, folder: Path) -> None:
+    """Twenty jobs, each with an agent of its own: no process, no port and no more files than are to be kept stay."""
+    tapes = folder / "tapes"
+    for job in range(JOBS):
+        environ = {
+            **QUIET,
+            "OTEL_PYTHON_TORCHDIST_READER": "agent",
+            "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
+            "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
+            "OTEL_PYTHON_TORCHDIST_KEEP_RUNS": str(KEPT),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(job),  # what tells jobs apart; the store is a file
+        }
+        [done] = python.run(WORKER, [environ], folder, [str(folder / f"store-{job}")], 60.0)
+        assert (done.code, done.err) == (0, "")
+    until(lambda: not processes_of(tapes), 30.0)
+    assert [os.listdir(path) for path in tapes.glob("job-*") if not (path / "agent.checkpoint").exists()] == []
+    assert os.listdir(tapes / "prometheus") == []
+    jobs = [path for path in tapes.iterdir() if path.name != "prometheus"]
+    assert len(jobs) <= KEPT + 1  # the last agent was still in its own
+    logs = [(path / "agent.log").read_text() for path in jobs]
+    assert all("all ranks have ended; what they recorded is exported" in log for log in logs), logs
+    assert not [line for log in logs for line in log.splitlines() if " WARNING " in line or " ERROR " in line]

@@ -1,0 +1,160 @@
+"""A training job under torchrun, its agent, and what both leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tests.cli.running import processes_of
+from tests.support.otlp_receiver import OtlpReceiver
+
+WORKERS = Path(__file__).parent / "workers"
+RANKS = 2
+BOOT = b"otel_torchdist.agent.background"
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], timeout_s: float = 60.0, what: str = "") -> T:
+    """What `look` returns as soon as it is something; fails when that takes too long."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what or look}"
+        time.sleep(0.05)
+    return found
+
+
+class Training:
+    """Two ranks that take steps as long as the gate stands.
+
+    Attributes:
+        base: Base directory of its tapes.
+        process: torchrun.
+        receiver: Where the spans go.
+    """
+
+    def __init__(
+        self, base: Path, receiver: OtlpReceiver, *, pause_s: float = 0.02, environ: dict[str, str] | None = None
+    ) -> None:
+        self.base = base
+        self.receiver = receiver
+        self._gate = base.parent / f"{base.name}.gate"
+        self._gate.touch()
+        self._log = base.parent / f"{base.name}.log"
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+        with self._log.open("w") as output:
+            self.process = subprocess.Popen(
+                [*command, WORKERS / "steps.py", self._gate, str(pause_s)],
+                env=environment(base, receiver) | (environ or {}),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        """All that torchrun and its ranks have written."""
+        return self._log.read_text()
+
+    def lines(self, word: str) -> list[float]:
+        """The numbers behind a word that ranks print."""
+        return [float(number) for number in re.findall(rf"^{word} ([\d.]+)$", self.log, re.MULTILINE)]
+
+    def joined_at(self) -> float:
+        """Monotonic seconds at which the last rank had its process group."""
+        until(lambda: len(self.lines("joined")) == RANKS, 120.0, self.log)
+        return max(self.lines("joined"))
+
+    def stall(self) -> None:
+        """Have rank 0 come late to its next broadcast, from now on."""
+        self._gate.write_text("late")
+
+    def end(self) -> int:
+        """Let it end; returns how many steps each rank has taken."""
+        self._gate.unlink()
+        assert self.process.wait(60) == 0, self.log
+        issued = self.lines("issued")
+        assert issued == [issued[0]] * RANKS
+        return int(issued[0])
+
+    def ranks(self) -> list[int]:
+        """Processes of its ranks."""
+        return [pid for pid in processes_of(self.base) if b"steps.py" in _command_of(pid) and b"run" not in _argv(pid)]
+
+    def agents(self) -> list[int]:
+        """Processes of its agents."""
+        return [pid for pid in processes_of(self.base) if BOOT in _command_of(pid)]
+
+    def kill(self) -> None:
+        """Kill torchrun and all ranks, torchrun first so that it does not end the ranks in good order."""
+        for pid in [self.process.pid, *self.ranks()]:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    def target(self) -> str:
+        """See `target_in`."""
+        return target_in(self.base)
+
+    def scrape(self) -> str:
+        """See `page_of`."""
+        return page_of(self.base)
+
+    def close(self) -> None:
+        """Kill everything that is left of it."""
+        for pid in processes_of(self.base):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+        until(lambda: not processes_of(self.base), 10.0)
+
+
+def target_in(base: Path) -> str:
+    """Host and port of `/metrics` as scrapers are told; '' while they are not."""
+    for path in (base / "prometheus").glob("*.json"):
+        with contextlib.suppress(OSError):
+            return json.loads(path.read_text())[0]["targets"][0]
+    return ""
+
+
+def page_of(base: Path) -> str:
+    """A page of `/metrics`; '' when nobody answers."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{target_in(base)}/metrics", timeout=5) as page:
+        return page.read().decode()
+    return ""
+
+
+def environment(base: Path, receiver: OtlpReceiver) -> dict[str, str]:
+    """The environment of a job: switched on, and nothing else of us."""
+    return {
+        **os.environ,
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
+        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base),
+        "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "2000",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": receiver.protocol,
+        "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
+        "OTEL_EXPORTER_PROMETHEUS_PORT": "0",
+    }
+
+
+def _argv(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _command_of(pid: int) -> bytes:
+    return b" ".join(_argv(pid))

@@ -1,0 +1,86 @@
+"""Each section measures what it says it does; that what it made was recorded, it checks itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.busy_tape import BusyTape
+from benchmarks.recorded import collectives_on_tapes, insist
+from tests.benchmarks.running import Results
+
+VARIANTS = {"bare", "empty kernel", "ours", "record_function", "naive, no export", "naive"}
+SWITCHES = {"off", "on", "off again"}
+
+
+def test_every_variant_is_timed(results: Results) -> None:
+    """Each call is timed in each variant, and an instrumented call never takes no time at all."""
+    collectives = results.written["per_call"]["collectives"]
+    assert len(collectives) == 5
+    for collective in collectives.values():
+        assert set(collective["variants"]) == VARIANTS
+        assert all(min(variant["rounds"]) > 0 for variant in collective["variants"].values())
+
+
+def test_every_stage_of_reading_is_timed(results: Results) -> None:
+    """A stage of the reader has a figure for each round."""
+    reading = results.written["reading"]
+    assert len(reading["stages"]) == 5
+    assert all(len(stage["rounds"]) == reading["count"] for stage in reading["stages"].values())
+
+
+def test_calls_of_all_sizes_are_timed(results: Results) -> None:
+    """Worlds and lists of tensors of every size have figures for every variant."""
+    growth = results.written["growth"]
+    sizes = growth["sizes"].values()
+    assert {size["world_size"] for size in sizes if size["call"] == "all_reduce"} == {8, 512, 8192}
+    assert {size["world_size"] for size in sizes if size["call"].startswith("all_gather")} == {8, 64, 512}
+    assert sum(size["call"].startswith("all_reduce_coalesced") for size in sizes) == 3
+    for size in sizes:
+        assert set(size["rounds"]) == {"bare", "empty kernel", "ours"}
+        assert all(len(rounds) == growth["rounds"] for rounds in size["rounds"].values())
+        assert all(min(rounds) > 0 for rounds in size["rounds"].values())
+
+
+def test_models_are_trained_with_and_without(results: Results) -> None:
+    """Each model has blocks of all kinds in every round, and steps that communicate."""
+    section = results.written["step_time"]
+    assert set(section["models"]) == {"DDP", "FSDP2"}
+    for model in section["models"].values():
+        assert 2 <= len(model["rounds_ms"]) <= section["rounds"]
+        assert all(set(one) == SWITCHES and min(one.values()) > 0 for one in model["rounds_ms"])
+        assert model["collectives_per_step"] >= 5
+
+
+def test_own_threads_are_told_apart(results: Results) -> None:
+    """Outside of the process there is no reader: all that runs inside is capture's own thread. Inside there is one."""
+    section = results.written["own_threads"]
+    assert section["spans_received"] > 0
+    for rank in section["homes"]["outside"]:
+        assert set(rank["threads"]) == {"otel-torchdist-watch"}
+        assert rank["watch"]["median"] > 0
+    for rank in section["homes"]["inside"]:
+        assert {"otel-torchdist-watch", "otel-torchdist-reader", "native threads"} < set(rank["threads"])
+        assert rank["reader"]["median"] > 0
+        assert rank["export"]["median"] > 0
+
+
+def test_memory_is_compared_at_every_look(results: Results) -> None:
+    """There are figures for both processes after each number of operations, and the tape is among the shared ones."""
+    section = results.written["memory"]
+    looks = [*section["looks"], section["after_new_shapes"]]
+    assert [look["operations"] for look in looks] == sorted({look["operations"] for look in looks})
+    assert all(look["added"] == look["on"] - look["off"] for look in looks)
+    assert all(look["shared"] >= 16_384 * 128 for look in looks)
+
+
+def test_a_missing_record_is_noticed(tmp_path: Path) -> None:
+    """A benchmark that made a call more than stands on its tape stops instead of showing figures."""
+    tape = BusyTape(tmp_path)
+    tape.write(10)
+    found = collectives_on_tapes(tmp_path)
+    tape.writer.close()
+    with pytest.raises(RuntimeError, match="figures mean nothing"):
+        insist([found[0] + 1], found, "calls were recorded")
+    insist(found, found, "calls were recorded")

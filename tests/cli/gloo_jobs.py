@@ -1,0 +1,92 @@
+"""Jobs of real ranks on gloo, forked from an interpreter that has imported torch."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+from pathlib import Path
+
+from tests.cli.running import until
+from tests.support.quiet import QUIET
+from tests.support.warm_python import Done, WarmPython
+
+WORKER = Path(__file__).parent / "workers" / "training.py"
+LOADING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "time.sleep" in line)
+CALLING_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "all_reduce" in line)
+THRESHOLD_S = 1.0
+
+_ports = itertools.count(1)
+
+
+class GlooJobs:
+    """One or more jobs of the same kind at the same time.
+
+    Attributes:
+        done: Their processes, once all have ended; those of the first job come first.
+    """
+
+    def __init__(
+        self, python: WarmPython, base: Path, folder: Path, deed: str, *, ranks: int = 4, jobs: int = 1, reader: str
+    ) -> None:
+        """Start them.
+
+        Args:
+            python: Runs nothing else meanwhile.
+            base: Their base directory for tapes.
+            folder: For whatever they need.
+            deed: What one rank of each job does; see the worker.
+            ranks: Ranks of each.
+            jobs: How many.
+            reader: Where tapes are read: `thread` or `none`.
+        """
+        self.done: list[Done] = []
+        self._folder = folder
+        self._gate = folder / "gate"
+        self._gate.touch()
+        self._pids = folder / "pids"
+        self._pids.mkdir()
+        common = {
+            **QUIET,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OTEL_PYTHON_TORCHDIST_READER": reader,
+            "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
+            "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base),
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+        }
+        environs = []
+        for job in range(jobs):
+            # Job directories are named by the address; nobody listens there, for the store is a file.
+            place = {"MASTER_PORT": str(next(_ports)), "STORE": str(folder / f"store-{job}")}
+            environs += [{**common, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+        self._size = len(environs)
+        arguments = [deed, str(self._gate), str(self._pids)]
+        self._thread = threading.Thread(
+            target=lambda: self.done.extend(python.run(WORKER, environs, folder, arguments, timeout_s=90))
+        )
+        self._thread.start()
+
+    def open_gate(self) -> None:
+        """Let whoever is late go on."""
+        self._gate.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """Kill all ranks of the only job at once."""
+        until(lambda: sum(path.read_text().endswith("\n") for path in self._pids.iterdir()) == self._size)
+        for path in self._pids.iterdir():
+            with contextlib.suppress(ProcessLookupError):  # the one that has done so itself
+                os.kill(int(path.read_text()), signal.SIGKILL)
+        self.join()
+
+    def join(self) -> list[Done]:
+        """Wait until all have ended."""
+        self._thread.join(100)
+        return self.done
+
+    def close(self) -> None:
+        """End what is left."""
+        self.open_gate()
+        self.join()

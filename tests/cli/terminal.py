@@ -1,0 +1,70 @@
+"""A pseudo-terminal with a command in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+
+from tests.cli.running import SCRIPT, environment
+
+_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A terminal of 100 columns.
+
+    Attributes:
+        process: The command.
+        shown: All that was written to the terminal, with escape sequences.
+    """
+
+    def __init__(self, base: Path, *arguments: str | Path, environ: dict[str, str] | None = None) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 40, 100, 0, 0))
+
+        def take_terminal() -> None:
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            [str(SCRIPT), *map(str, arguments)],
+            env={**environment(base), "TERM": "xterm-256color", **(environ or {})},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            preexec_fn=take_terminal,
+        )
+        os.close(slave)
+        self.shown = ""
+
+    @property
+    def text(self) -> str:
+        """The same without escape sequences."""
+        return _SEQUENCE.sub("", self.shown).replace("\r", "")
+
+    def wait_for(self, pattern: str, timeout_s: float = 30.0) -> re.Match[str]:
+        """The first match in what was written since the start."""
+        deadline = time.monotonic() + timeout_s
+        while (found := re.search(pattern, self.text)) is None:
+            assert time.monotonic() < deadline, self.text
+            if select.select([self._master], [], [], 0.1)[0]:
+                self.shown += os.read(self._master, 65_536).decode(errors="replace")
+        return found
+
+    def type(self, text: bytes) -> None:
+        """Press keys."""
+        os.write(self._master, text)
+
+    def close(self) -> None:
+        """Kill the command, and close the terminal."""
+        self.process.kill()
+        self.process.wait(10)
+        os.close(self._master)

@@ -1,0 +1,141 @@
+"""`otel-torchdist watch` over a real job on gloo, one rank of which is held up, on a terminal and without one."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.tape.directory import job_directories, tapes_in
+from otel_torchdist.tape.reader import TapeReader
+from tests.cli.asking import ask
+from tests.cli.gloo_jobs import CALLING_LINE, LOADING_LINE, THRESHOLD_S, GlooJobs
+from tests.cli.running import Running
+from tests.cli.terminal import Terminal
+
+THRESHOLD = ("--threshold", str(THRESHOLD_S))
+VERDICT = (
+    r"rank 2 has not entered all_reduce \(sequence 6, default_pg\) for [\d.]+ s; 3 of 4 ranks wait; "
+    rf"it is in load_batch at training\.py:{LOADING_LINE}"
+)
+TIME = r"^\d\d:\d\d:\d\d  "
+
+
+@pytest.fixture(scope="module")
+def stalled(gloo: Callable[..., GlooJobs]) -> GlooJobs:
+    """A job whose rank 2 stays in `load_batch` until the gate is opened, with readers in its ranks."""
+    return gloo("is late", reader="thread")
+
+
+@pytest.fixture
+def watch(stalled: GlooJobs, module_base: Path) -> Iterator[Callable[..., Running]]:
+    """Starts `watch` with no terminal."""
+    started: list[Running] = []
+
+    def start(*arguments: str) -> Running:
+        started.append(Running(module_base, "watch", *THRESHOLD, *arguments))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.close()
+
+
+@pytest.fixture
+def terminal(stalled: GlooJobs, module_base: Path) -> Iterator[Callable[..., Terminal]]:
+    """Starts `watch` in a terminal."""
+    started: list[Terminal] = []
+
+    def start(**environ: str) -> Terminal:
+        started.append(Terminal(module_base, "watch", *THRESHOLD, environ=environ))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def test_lines(watch: Callable[..., Running]) -> None:
+    """Without a terminal: a line for each change and for the verdict, with the line that blocks, then a summary."""
+    running = watch()
+    running.wait_for(TIME + r"found ranks? [0-3]")
+    running.wait_for(TIME + r"run [0-9a-f]{8}$")
+    running.wait_for(TIME + f"STALL: {VERDICT}$")
+    running.wait_for(TIME + rf" *\S*training\.py:{LOADING_LINE}: time\.sleep\(0\.02\)$")
+    running.wait_for(
+        TIME + r"step 5; [\d.]+ steps/s; [\d.]+ collectives/s; ranks 0-1,3 stalled, all_reduce #6 \(default_pg\) "
+        r"for [\d.]+ s; rank 2 absent, not in all_reduce #6 \(default_pg\) for [\d.]+ s$"
+    )
+    running.wait_for(TIME + f"still: {VERDICT}$")
+    assert "\x1b" not in running.out
+    running.signal_group(signal.SIGINT)
+    assert (running.end(10), running.err) == (0, "")
+
+
+def test_terminal(terminal: Callable[..., Terminal]) -> None:
+    """On a terminal: a coloured table with a row for each rank, under the verdict; Ctrl-C ends it with 0."""
+    shown = terminal()
+    shown.wait_for(r"run [0-9a-f]{8}  4 of 4 ranks  \S+/job-[0-9a-f]{16}\n")
+    shown.wait_for(r"╭─ stall ─+╮\n│ rank 2 has not entered all_reduce \(sequence 6, default_pg\)")
+    shown.wait_for(r"rank +state +step +steps/s +coll/s +operation +group +age +where")
+    numbers = r"5 +[\d.]+ +[\d.]+"
+    shown.wait_for(rf"1 +stalled +{numbers} +all_reduce #6 +default_pg +[\d.]+ s +training\.py:{CALLING_LINE} ")
+    shown.wait_for(rf"2 +absent +{numbers} +all_reduce #6 +default_pg +[\d.]+ s +training\.py:{LOADING_LINE} ")
+    assert re.search(r"\x1b\[[\d;]*41m absent", shown.shown)
+    shown.type(b"\x03")
+    assert shown.process.wait(10) == 0
+
+
+def test_no_color(terminal: Callable[..., Terminal]) -> None:
+    """With NO_COLOR the table has no colours."""
+    shown = terminal(NO_COLOR="1")
+    shown.wait_for(r"2 +absent +5")
+    assert not re.search(r"\x1b\[(\d+;)*[349]\d(;\d+)*m", shown.shown)
+
+
+def test_two_watches_leave_the_job_alone(
+    watch: Callable[..., Running], stalled: GlooJobs, module_base: Path, gloo: Callable[..., GlooJobs]
+) -> None:
+    """Two at once both see how it ends; of a job that nobody reads no rank is asked for anything, nothing is locked."""
+    first, second = watch(), watch("--plain")
+    for one in (first, second):
+        one.wait_for(f"STALL: {VERDICT}")
+    stalled.open_gate()
+    for one in (first, second):
+        assert one.end(20) == 0, one.story()
+        assert re.search(
+            r"stall over: all_reduce \(sequence 6, default_pg\) was completed after [\d.]+ s$", one.out, re.M
+        )
+        assert one.out.endswith("the job has ended: ranks 0-3 have finished\n")
+    stalled.join()
+    before = set(job_directories(module_base))
+    unread = gloo("is late", ranks=2, reader="none")
+    third = watch("--keep", "0")
+    third.wait_for(r"STALL: rank 1 has not entered all_reduce \(sequence 6, default_pg\)")
+    [directory] = set(job_directories(module_base)) - before
+    tapes = [TapeReader(path) for path in tapes_in(directory)]
+    assert [tape.status().request for tape in tapes] == [0, 0]
+    for tape in tapes:
+        tape.close()
+    assert not {".lock", ".stacks"} & {path.suffix for path in directory.iterdir()}
+    unread.kill()
+    assert third.end(20) == 0
+    gone = r"ranks 0-1 are dead: their processes are gone without a word"
+    assert re.search(rf"the job has ended: {gone}\n.*: otel-torchdist diagnose [0-9a-f]{{8}}\n$", third.out), (
+        third.story()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "what"), [([], "job with a live rank"), (["--run-dir"], "tape"), (["feedbeef"], "run feedbeef")]
+)
+def test_nothing_to_watch(base: Path, options: list[str], what: str) -> None:
+    """Without such a job it says that it waits, and after the time given that there is none."""
+    where = [base] if options == ["--run-dir"] else []
+    answer = ask(base, "--wait", "0.3", *options, *where, command="watch")
+    assert answer.code == 1
+    assert answer.out == f"no {what} below {base} yet; waiting for at most 0.3 s\n"
+    assert answer.err == f"otel-torchdist: no {what} below {base} within 0.3 s\n"

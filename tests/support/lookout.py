@@ -1,0 +1,92 @@
+"""A stall watch over tapes of ranks that are there: polls, hands batches over and looks, as the reader does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from otel_torchdist.stall.events import Event, MarkerDue, VerdictGiven
+from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.tape.reader import TapeReader
+
+LOOK_S = 0.02
+PATIENCE_S = 30.0
+
+
+class Lookout:
+    """Looks at tapes until it is told to stop.
+
+    Attributes:
+        threshold_s: The age at which an operation counts as stalled.
+        events: What the watch has said so far.
+    """
+
+    def __init__(self, tapes: Sequence[TapeReader], threshold_s: float) -> None:
+        """Follow tapes from their beginning."""
+        self.threshold_s = threshold_s
+        self.events: list[Event] = []
+        self._tapes = list(tapes)
+        self._watch = StallWatch(threshold_s)
+        for tape in self._tapes:
+            self._watch.follow(tape)
+
+    def look(self) -> None:
+        """Read what is new and look once."""
+        for tape in self._tapes:
+            self._watch.observe(tape.identity.nonce, tape.poll())
+        self.events += self._watch.look(time.monotonic_ns())
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Look until a condition holds.
+
+        Raises:
+            TimeoutError: It did not come true in time.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError("what the lookout waits for did not happen")
+            self.look()
+            time.sleep(LOOK_S)
+
+    def well_past_the_threshold(self) -> None:
+        """Look until everything that is open now has been so for twice the threshold, and has been looked at then."""
+        then = time.monotonic() + 2 * self.threshold_s
+        self.until(lambda: time.monotonic() > then)
+        self.look()
+
+    @property
+    def suspected(self) -> list[str]:
+        """The operations that have been called stalled."""
+        return [event.wait.operation.name for event in self.events if isinstance(event, MarkerDue)]
+
+    @property
+    def verdicts(self) -> list[VerdictGiven]:
+        """The verdicts given."""
+        return [event for event in self.events if isinstance(event, VerdictGiven)]
+
+    def open_for(self) -> dict[str, float]:
+        """For how many seconds the youngest open operation of each name has been open, on any tape."""
+        now = time.monotonic_ns()
+        found: dict[str, float] = {}
+        for tape in self._tapes:
+            for operation in tape.open_operations():
+                signature = tape.names.signature(operation.signature)
+                name = signature.operation if signature is not None else ""
+                age_s = (now - operation.entered_ns) / 1e9
+                found[name] = min(age_s, found.get(name, age_s))
+        return found
+
+
+def tapes_of_all_ranks(own: TapeReader, ranks: int, directory: Path) -> list[TapeReader]:
+    """The tapes of a job's ranks, this process's own among them, which it must not open a second time.
+
+    Args:
+        own: This process's own.
+        ranks: How many there are.
+        directory: Where they lie.
+    """
+    others = [path for path in directory.rglob("*.tape") if path != own.path]
+    assert len(others) == ranks - 1
+    return [own, *map(TapeReader, others)]

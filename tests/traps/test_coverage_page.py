@@ -1,0 +1,25 @@
+"""The page on coverage keeps up with torch."""
+
+from __future__ import annotations
+
+from otel_torchdist.capture.operations import collective_schemas
+from otel_torchdist.capture.torch_api import dispatcher_overloads
+from tests.support.warm_python import REPOSITORY
+
+PAGE = REPOSITORY / "docs" / "coverage.md"
+
+
+def test_every_operation_is_named() -> None:
+    """Whatever this torch lets a group do is on the page, by the name that it has on the tape."""
+    page = PAGE.read_text()
+    names = {schema.name for schema in collective_schemas()}
+    assert len(names) > 15
+    assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+def test_symmetric_memory_is_apart() -> None:
+    """Symmetric memory has operations of its own, none of which is among those that we see."""
+    of_their_own = {overload.name() for overload in dispatcher_overloads("symm_mem")}
+    assert of_their_own
+    assert not of_their_own & {schema.overload.name() for schema in collective_schemas()}
+    assert "symm_mem::*" in PAGE.read_text()

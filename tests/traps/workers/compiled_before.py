@@ -1,0 +1,50 @@
+"""One rank that compiles functions and is then switched on and off, if so told: does Dynamo compile them again?"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch._dynamo.utils import counters
+
+from tests.support.rank import join, say, start_capture
+
+
+@torch.compile(backend="aot_eager", fullgraph=True)
+def in_one_graph(x: torch.Tensor) -> torch.Tensor:
+    """A functional collective, and one that Dynamo makes functional."""
+    y = functional.all_reduce(x @ x, "sum", dist.group.WORLD) + 1
+    dist.all_reduce(y)
+    return y
+
+
+@torch.compile(backend="aot_eager")
+def in_two_graphs(x: torch.Tensor) -> torch.Tensor:
+    """With a wait, at which the graph breaks."""
+    y = x.clone()
+    work = dist.all_reduce(y, async_op=True)
+    assert work is not None
+    z = x.sin()
+    work.wait()
+    return y + z
+
+
+def run() -> None:
+    """Run both; say what Dynamo has compiled until now, and how many frames it has looked at."""
+    for _ in range(2):
+        in_one_graph(torch.eye(4))
+        in_two_graphs(torch.eye(4))
+    say(stats=dict(counters["stats"]), frames=dict(counters["frames"]), breaks=len(counters["graph_break"]))
+
+
+warnings.simplefilter("ignore")
+join()
+run()
+capture = start_capture() if sys.argv[1] == "on" else None
+run()
+if capture is not None:
+    capture.uninstall()
+run()

@@ -1,0 +1,66 @@
+"""One rank with a thread that never gives the GIL up of itself, beside DDP's backward: recorded and not, in turn.
+
+Says how much longer a recorded backward takes, in waits for the GIL and operation: Python hands the GIL over once in a
+switch interval, so whatever waits for it takes that long.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import threading
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.support.rank import join, own_tape, say, start_capture
+
+LAYERS = 8
+EACH_PARAMETER_MB = 0.0001
+ROUNDS, STEPS = 4, 6
+
+
+def be_hungry() -> None:
+    """Compute in Python."""
+    while True:
+        sum(range(1000))
+
+
+def backward_s() -> float:
+    """One backward, in which DDP reduces one bucket after the other."""
+    loss = model(batch).sum()
+    began = time.perf_counter()
+    loss.backward()
+    return time.perf_counter() - began
+
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+join()
+batch = torch.ones(4, 64)
+model = DistributedDataParallel(
+    torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(LAYERS)]), bucket_cap_mb=EACH_PARAMETER_MB
+)
+for _ in range(3):  # DDP finds out its order of buckets
+    backward_s()
+threading.Thread(target=be_hungry, daemon=True).start()
+recorded: list[float] = []
+unrecorded: list[float] = []
+operations = 0
+for _ in range(ROUNDS):
+    unrecorded += [backward_s() for _ in range(STEPS)]
+    capture = start_capture()
+    backward_s()  # all that is found out once
+    tape = own_tape(capture)
+    tape.poll()
+    recorded += [backward_s() for _ in range(STEPS)]
+    operations = len(tape.poll().entered) // STEPS
+    capture.uninstall()
+added_s = statistics.median(recorded) - statistics.median(unrecorded)
+say(operations=operations, waits_added=added_s / sys.getswitchinterval() / operations)
+dist.destroy_process_group()
+os._exit(0)
