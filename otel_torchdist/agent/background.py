@@ -38,7 +38,7 @@ def main(directory: str) -> None:
         except AgentError as error:
             logging.getLogger("otel_torchdist").info("%s", error)
             return
-        agent = Agent(job, config, outputs_from_environment)
+        agent = Agent(config, outputs_from_environment).add(job)
         Foreground(agent, config.agent_linger, is_awaited=True).run(stop)
         clean_up(job_directory.parent, config.keep_runs, config.keep_bytes)
 

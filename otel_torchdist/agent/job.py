@@ -28,6 +28,7 @@ class Job:
 
     Attributes:
         directory: The job directory.
+        taken_up: Nonces of the tapes that a reader follows or has followed.
     """
 
     def __init__(self, directory: Path, again: bool = False) -> None:
@@ -44,7 +45,7 @@ class Job:
         self._election = _elected(directory)
         self._before = Checkpoint() if again else checkpoint.load(directory)
         self._is_known = again or bool(self._before.ranks or self._before.done)
-        self._taken_up: set[int] = set()
+        self.taken_up: set[int] = set()
         self._can_write = True
 
     def take_up(self, reader: Reader) -> None:
@@ -56,7 +57,7 @@ class Job:
         for tape in found:
             nonce = tape.identity.nonce
             reader.follow(tape, before=self._before.ranks.get(nonce))
-            self._taken_up.add(nonce)
+            self.taken_up.add(nonce)
 
     def _is_done(self, tape: TapeReader) -> bool:
         if tape.identity.nonce not in self._before.done:
@@ -66,8 +67,8 @@ class Job:
 
     def save(self, reader: Reader) -> None:
         """Write down how far `reader` has come; a failure is one warning."""
-        states = {nonce: state for nonce, state in reader.states().items() if nonce in self._taken_up}
-        done = self._before.done | (self._taken_up - states.keys())
+        states = {nonce: state for nonce, state in reader.states().items() if nonce in self.taken_up}
+        done = self._before.done | (self.taken_up - states.keys())
         try:
             checkpoint.save(self.directory, Checkpoint(states, done))
             self._can_write = True

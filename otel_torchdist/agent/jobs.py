@@ -9,6 +9,11 @@ from otel_torchdist.tape.directory import job_directories, tapes_in
 from otel_torchdist.tape.locks import is_locked_elsewhere
 
 
+def live_jobs(base: Path) -> list[Path]:
+    """The job directories in which a rank lives."""
+    return [directory for directory in job_directories(base) if _newest_live_tape_ns(directory)]
+
+
 def newest_live_job(base: Path) -> Path | None:
     """The job directory in which a rank that lives began its tape last; None when no rank lives."""
     begun = {directory: _newest_live_tape_ns(directory) for directory in job_directories(base)}

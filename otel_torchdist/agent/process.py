@@ -33,11 +33,10 @@ class Agent:
         scrapes: How often `/metrics` was asked for.
     """
 
-    def __init__(self, job: Job, config: Config, outputs: Callable[[], Outputs]) -> None:
-        """Begin to read.
+    def __init__(self, config: Config, outputs: Callable[[], Outputs]) -> None:
+        """Prepare.
 
         Args:
-            job: The first job.
             config: Threshold, span budget and where `/metrics` is served.
             outputs: Builds what the agent writes to.
         """
@@ -50,11 +49,22 @@ class Agent:
         self._saved_at = time.monotonic()
         self.reader = Reader(dataclasses.replace(built, sink=self._sink), config.stall_timeout, config.span_budget)
         self._server: MetricsServer | None = None
-        self.add(job)
 
-    def add(self, job: Job) -> None:
-        """Read one more job directory, from the next turn on."""
+    def add(self, job: Job) -> Agent:
+        """Read one more job directory, from the next turn on; returns this agent."""
         self._jobs[job.directory] = job
+        return self
+
+    def drop(self, directory: Path) -> None:
+        """Leave a job directory, all ranks of which have ended, to others."""
+        self._save()
+        job = self._jobs.pop(directory)
+        for nonce in job.taken_up:
+            self.reader.forget(nonce)
+        job.close()
+        target = self._targets.pop(directory, None)
+        if target is not None:
+            target.withdraw()
 
     @property
     def directories(self) -> list[Path]:

@@ -211,6 +211,11 @@ class Reader:
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
 
+    def forget(self, nonce: int) -> None:
+        """Stop reading a tape, if it is being read."""
+        if nonce in self._ranks:
+            self._forget(nonce)
+
     def _forget(self, nonce: int) -> None:
         rank = self._ranks.pop(nonce)
         self._watch.forget(nonce)

@@ -11,6 +11,7 @@ import typer
 
 from otel_torchdist.agent.foreground import Foreground, wait_for_job
 from otel_torchdist.agent.job import AgentError, Job
+from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.process import Agent
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.failing import fail
@@ -45,6 +46,10 @@ def agent(
     again: Annotated[
         bool, typer.Option("--again", help="Export everything that is on the tapes, also what an agent has exported.")
     ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Stay, and read every run of the node that no other agent reads, on one port."),
+    ] = False,
 ) -> None:
     """Read the tapes of a job on this node: export spans, serve /metrics, look for stalls.
 
@@ -54,7 +59,14 @@ def agent(
     logging.basicConfig(stream=sys.stdout, format=_LINE, datefmt="%H:%M:%S")
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
     config = Config.from_environment()
+    if watch and (run_dir is not None or again):
+        raise typer.BadParameter(
+            "it reads every run, so neither --run-dir nor --again goes with it.", param_hint="--watch"
+        )
     with StopSignals() as stop:
+        if watch:
+            NodeWatch(Agent(config, outputs_from_environment), _own_base(config), keep).run(stop)
+            return
         directory = _find(config, run_dir, wait, stop)
         if directory is None:
             return
@@ -62,7 +74,12 @@ def agent(
             job = Job(directory, again)
         except AgentError as error:
             fail(str(error))
-        Foreground(Agent(job, config, outputs_from_environment), keep).run(stop)
+        Foreground(Agent(config, outputs_from_environment).add(job), keep).run(stop)
+
+
+def _own_base(config: Config) -> Path | None:
+    """The base directory when it is set to another one than usual: else every user's is looked at."""
+    return config.tape_dir if config.tape_dir != Config().tape_dir else None
 
 
 def _find(config: Config, run_dir: Path | None, timeout_s: float, stop: StopSignals) -> Path | None:

@@ -134,3 +134,26 @@ def test_pid_namespace(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> No
     assert done.returncode == 0
     assert "rank 0 of 1" in done.stdout
     assert "dead" not in done.stdout
+
+
+def test_service_of_the_node(train: Callable[..., Training], base: Path, receiver: OtlpReceiver) -> None:
+    """An agent that watches the node reads each run that comes, and leaves those that are over."""
+    command = [str(SCRIPT), "agent", "--watch", "--keep", "1"]
+    environ = environment(base, receiver)
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as service:
+        try:
+            for _ in range(2):
+                training = train(environ=NOBODY)
+                training.joined_at()
+                until(lambda training=training: len(count_on(training.scrape(), "all_reduce")) == RANKS)
+                training.end()
+                until(lambda training=training: not training.target())
+                training.close(but=service.pid)
+        finally:
+            service.terminate()
+            out, _ = service.communicate(timeout=20)
+    assert service.returncode == 0, out
+    assert out.count("reading /") == out.count("leaving /") == 2
+    spans = receiver.spans()
+    check_once_without_orphans(spans)
+    assert len({span.attributes["torchdist.run"] for span in spans if span.name.startswith("step")}) == 2

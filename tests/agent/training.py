@@ -109,13 +109,13 @@ class Training:
         """See `page_of`."""
         return page_of(self.base)
 
-    def close(self) -> None:
-        """Kill everything that is left of it."""
-        for pid in processes_of(self.base):
+    def close(self, but: int = 0) -> None:
+        """Kill everything that is left of it, but for one process."""
+        for pid in {*processes_of(self.base)} - {but}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
-        until(lambda: not processes_of(self.base), 10.0)
+        until(lambda: not {*processes_of(self.base)} - {but}, 10.0)
 
 
 def target_in(base: Path) -> str:

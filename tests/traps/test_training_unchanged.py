@@ -36,7 +36,7 @@ def test_compiled_before_us(run: Run) -> None:
 
 
 def test_beside_a_busy_thread(run: Run) -> None:
-    """Beside a thread that computes in Python, DDP's backward waits for the GIL no more than any kernel in Python does."""
+    """Beside a thread that computes in Python, DDP's backward waits for the GIL no more than it must for any kernel."""
     measured: list[float] = []
     while not measured or (min(measured) >= WAITS_ALLOWED and len(measured) < ATTEMPTS):
         said = run("hungry").ranks[0].line()

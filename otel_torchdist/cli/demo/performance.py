@@ -99,7 +99,8 @@ class Performance:
     def _open(self, places: Scratch) -> Agent | None:
         """An agent for the job, as soon as the first rank has begun its tape."""
         for directory in job_directories(places.tapes):
-            agent = Agent(ReadJob(directory), self._config, functools.partial(demo_outputs, self._options))
+            job = ReadJob(directory)
+            agent = Agent(self._config, functools.partial(demo_outputs, self._options)).add(job)
             agent.turn()
             if agent.metrics_port is not None:
                 self._view.say(f"/metrics: http://{self._config.prometheus_host}:{agent.metrics_port}/metrics")
