@@ -175,7 +175,7 @@ class _Sorter:
 
     def runs(self) -> list[Run]:
         """The runs; tapes that no run needs are closed."""
-        for stray in self._runs.pop(0, []):
+        for stray in sorted(self._runs.pop(0, []), key=lambda opened: opened.begun_ns):
             self._runs.setdefault(self._home_of(stray), []).append(stray)
         return [self._run(run_id, tapes) for run_id, tapes in self._runs.items()]
 

@@ -46,9 +46,15 @@ def torchrun(worker: str, *arguments: str, options: tuple[str, ...] = (), enviro
 
 
 def switched_on(tapes: Path) -> dict[str, str]:
-    """The environment that records to a directory."""
+    """The environment that records to a directory, from which an agent reads, as it is when nothing else is set."""
     tapes.mkdir(0o700)
-    return {**QUIET, "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes), "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true"}
+    return {
+        **QUIET,
+        "OTEL_PYTHON_TORCHDIST_READER": "agent",
+        "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
+        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
+        "OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK": "true",
+    }
 
 
 class Pair:
