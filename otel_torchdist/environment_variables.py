@@ -77,6 +77,15 @@ The number of records in a rank's tape, 128 bytes each; from 64 to 1048576. The 
 Default: "16384"
 """
 
+OTEL_PYTHON_TORCHDIST_OTLP_FILE = "OTEL_PYTHON_TORCHDIST_OTLP_FILE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_OTLP_FILE
+
+The file to which ``OTEL_TRACES_EXPORTER=torchdist_otlp_json`` appends spans, an absolute path: OTLP JSON, one export
+request a line. It may stand beside others: ``otlp,torchdist_otlp_json``.
+Default: none
+"""
+
 OTEL_PYTHON_TORCHDIST_KEEP_RUNS = "OTEL_PYTHON_TORCHDIST_KEEP_RUNS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_KEEP_RUNS

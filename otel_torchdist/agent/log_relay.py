@@ -24,37 +24,39 @@ MAX_BYTES: Final = 65_536
 _logger = logging.getLogger("otel_torchdist")
 
 
-class LogRelay:
-    """Follows the agent's log. Belongs to one thread."""
+class LogTail:
+    """What is added to a log file, line by line. Belongs to one thread."""
 
-    def __init__(self, directory: Path) -> None:
-        """Follow the log in a job directory from its present end on."""
-        self.path = directory / LOG_NAME
-        self._lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._is_ours = False
-        self._inode, self._read = self._state()
+    def __init__(self, path: Path) -> None:
+        """Begin at the present end of the file, which need not exist yet."""
+        self.path = path
+        self._inode: int = 0
+        self._read: int = 0
+        self.pass_over()
 
-    def pass_on(self) -> None:
-        """Log what has been added since the last call, if that is this process's part."""
-        self._is_ours = self._is_ours or try_lock(self._lock)
-        inode, size = self._state()
-        if inode != self._inode:  # it was rotated
-            self._inode, self._read = inode, 0
-        begin, self._read = self._read, size
-        if not self._is_ours or size <= begin:
-            return
+    def new_lines(self) -> list[str]:
+        """Whole lines that have been added since the last call; of very much only the end."""
+        begin, size = self._advance()
+        if size <= begin:
+            return []
         with contextlib.suppress(OSError), self.path.open("rb") as log:
             log.seek(max(begin, size - MAX_BYTES))
             text = log.read(min(size - begin, MAX_BYTES))
             whole = text[: text.rfind(b"\n") + 1]
             self._read -= len(text) - len(whole)
-            for line in whole.decode(errors="replace").splitlines():
-                _pass_on(line)
+            return whole.decode(errors="replace").splitlines()
+        return []
 
-    def close(self) -> None:
-        """Leave it to another rank."""
-        self.pass_on()
-        os.close(self._lock)
+    def pass_over(self) -> None:
+        """Leave out what has been added since the last call."""
+        self._advance()
+
+    def _advance(self) -> tuple[int, int]:
+        inode, size = self._state()
+        if inode != self._inode:  # it was rotated
+            self._inode, self._read = inode, 0
+        begin, self._read = self._read, size
+        return begin, size
 
     def _state(self) -> tuple[int, int]:
         try:
@@ -64,7 +66,33 @@ class LogRelay:
         return facts.st_ino, facts.st_size
 
 
-def _pass_on(line: str) -> None:
+class LogRelay:
+    """Passes on what the agent of a job directory warns of. Belongs to one thread."""
+
+    def __init__(self, directory: Path) -> None:
+        """Follow the log in a job directory from its present end on."""
+        self.path = directory / LOG_NAME
+        self._tail = LogTail(self.path)
+        self._lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._is_ours = False
+
+    def pass_on(self) -> None:
+        """Log what has been added since the last call, if that is this process's part."""
+        self._is_ours = self._is_ours or try_lock(self._lock)
+        if not self._is_ours:
+            self._tail.pass_over()
+            return
+        for line in self._tail.new_lines():
+            pass_on(line)
+
+    def close(self) -> None:
+        """Leave it to another rank."""
+        self.pass_on()
+        os.close(self._lock)
+
+
+def pass_on(line: str) -> None:
+    """Log a line of the agent's log, if it is a warning or worse."""
     for word, level in LEVELS.items():
         _, found, message = line.partition(word)
         if found:

@@ -28,13 +28,18 @@ class ScrapeTarget:
         self._job = job_directory.name
         self._path = job_directory.parent / FOLDER / f"{self._job}.json"
 
-    def last_port(self) -> int | None:
-        """The port of an agent that died before it could remove the file, for the next one to keep it."""
+    def last_target(self) -> str:
+        """Host and port of the agent, or of one that died before it could remove the file; '' when there is none."""
         try:
             content: Any = json.loads(self._path.read_text())
-            return int(content[0]["targets"][0].rpartition(":")[2])
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            return None
+            return str(content[0]["targets"][0])
+        except (OSError, ValueError, LookupError, TypeError):
+            return ""
+
+    def last_port(self) -> int | None:
+        """The port of an agent that died, for the next one to keep it."""
+        port = self.last_target().rpartition(":")[2]
+        return int(port) if port.isdecimal() else None
 
     def publish(self, host: str, port: int) -> None:
         """Write the file; a failure is one warning."""

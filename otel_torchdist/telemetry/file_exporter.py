@@ -15,6 +15,8 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE
+
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 
 _logger = logging.getLogger(__name__)
@@ -69,6 +71,19 @@ def file_exporter(path: Path | str) -> SpanExporter:
         OSError: The file cannot be opened for writing.
     """
     return JsonFileExporter(Path(path))
+
+
+def exporter_from_environment() -> SpanExporter:
+    """What OTEL_TRACES_EXPORTER=torchdist_otlp_json means.
+
+    Raises:
+        ValueError: The environment names no file.
+        OSError: The file cannot be opened for writing.
+    """
+    path = os.environ.get(OTEL_PYTHON_TORCHDIST_OTLP_FILE, "").strip()
+    if not os.path.isabs(path):
+        raise ValueError(f"{OTEL_PYTHON_TORCHDIST_OTLP_FILE}={path!r} is not an absolute path")
+    return file_exporter(path)
 
 
 def otlp_json(spans: Sequence[ReadableSpan]) -> str:

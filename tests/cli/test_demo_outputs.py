@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.cli.demo.options import DemoOptions, Protocol
-from otel_torchdist.cli.demo.outputs import set_endpoint
+from otel_torchdist.cli.demo.outputs import set_outputs
 
+FILE = "OTEL_PYTHON_TORCHDIST_OTLP_FILE"
 TRACES = "OTEL_TRACES_EXPORTER"
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
@@ -36,7 +37,9 @@ def options(endpoint: str | None = None, protocol: Protocol | None = None) -> De
     ],
 )
 def test_endpoint(wanted: DemoOptions, before: dict[str, str], after: dict[str, str]) -> None:
-    """What is given on the command line goes before the environment; with neither, nobody is tried."""
+    """What is given on the command line goes before the environment; with neither, only the file is written."""
     environ = dict(before)
-    set_endpoint(environ, wanted)
-    assert environ == after
+    set_outputs(environ, wanted)
+    others = after.get(TRACES, "otlp").replace("none", "")
+    expected = {**after, TRACES: f"{others},torchdist_otlp_json".removeprefix(","), FILE: str(wanted.output.resolve())}
+    assert environ == expected

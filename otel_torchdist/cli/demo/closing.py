@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
-
-from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 from otel_torchdist import semconv
 from otel_torchdist.cli.demo.findings import Findings
@@ -17,12 +14,13 @@ _UI_PORT: Final = 16686
 """Of Jaeger, unless it was set up otherwise."""
 
 
-def closing_words(findings: Findings, accuracy: str, dropped: int) -> Iterator[str]:
+def closing_words(findings: Findings, accuracy: str, endpoint: str, dropped: int) -> Iterator[str]:
     """Lines to print when the training has finished.
 
     Args:
         findings: What was found.
         accuracy: The last line of the training script.
+        endpoint: Where spans went beside the file; '' for nowhere.
         dropped: Spans that could not be exported.
     """
     options = findings.options
@@ -38,7 +36,6 @@ def closing_words(findings: Findings, accuracy: str, dropped: int) -> Iterator[s
     yield f"Spans, as OTLP JSON lines: {shown(options.output)}"
     if findings.trace_id:
         yield f"  those of the stall: grep {trace} {shown(options.output)}"
-    endpoint = _endpoint()
     if endpoint and dropped:
         yield f"{dropped} spans did not get to {endpoint}: see the warning above."
     elif endpoint:
@@ -48,10 +45,6 @@ def closing_words(findings: Findings, accuracy: str, dropped: int) -> Iterator[s
         yield "/metrics, as scraped during the stall:"
         for line in findings.metrics:
             yield f"  {line}"
-
-
-def _endpoint() -> str:
-    return os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or ""
 
 
 def _host(endpoint: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import secrets
@@ -12,7 +11,6 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from otel_torchdist.agent.job import AgentError
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.demo.closing import closing_words
 from otel_torchdist.cli.demo.job import missing_packages
@@ -71,7 +69,7 @@ def demo(
     with StopSignals() as stop:
         try:
             _perform(options, console, stop)
-        except (TapeError, AgentError) as error:
+        except TapeError as error:
             fail(str(error))
         except OSError:
             if stop.received is None:
@@ -105,7 +103,7 @@ def _check(options: DemoOptions) -> None:
 
 def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
-    config = dataclasses.replace(Config.from_environment(), stall_timeout=options.threshold_s)
+    config = Config.from_environment()
     base = base_directory(config.tape_dir, config.tape_on_disk)
     with scratch(base) as places, _view(options, console) as view:
         view.say(
@@ -116,7 +114,7 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
             f"Somewhere in the middle, rank {options.slow_rank} will be held up for {options.block_s:g} s. "
             f"An operation that is open for {options.threshold_s:g} s counts as stalled."
         )
-        performance = Performance(options, config, view, stop)
+        performance = Performance(options, view, stop)
         performance.run(places)
     if stop.received is None:
         _conclude(performance, console)
@@ -133,7 +131,7 @@ def _conclude(performance: Performance, console: Console) -> None:
     if performance.exit_code != 0:
         _fail(performance, f"the training failed: torchrun ended with exit code {performance.exit_code}")
     console.print()
-    for line in closing_words(performance.findings, performance.training, performance.dropped):
+    for line in closing_words(performance.findings, performance.training, performance.endpoint, performance.dropped):
         console.print(line, markup=False, soft_wrap=True)
     if not performance.findings.is_in_time:
         _fail(performance, "the rank that was held up was not named in time")

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from otel_torchdist import semconv
+from otel_torchdist.cli.alarm import alarm
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions
-from otel_torchdist.cli.demo.view import View, alarm
+from otel_torchdist.cli.demo.view import View
 from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stall.sentence import resolution
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
@@ -49,6 +51,12 @@ class Findings:
             elif isinstance(event, IncidentResolved):
                 self.verdict = None
                 self.view.say(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
+        if self.verdict is not None and self.trace_id and not self._metrics_show_it():
+            self.metrics = self.scrape(self.verdict.operation)
+
+    def _metrics_show_it(self) -> bool:
+        """Whether the agent, which looks for itself, has given its verdict too when `/metrics` was scraped."""
+        return any(line.startswith(semconv.STALL_INFO) for line in self.metrics)
 
     def _take_verdict(self, event: VerdictGiven) -> None:
         self.verdict = event.verdict
@@ -59,7 +67,6 @@ class Findings:
         if self._names_the_slow_rank(event.verdict):
             self.named_after_s = (time.monotonic_ns() - event.verdict.since_ns) / 1e9
             self.trace_id = event.incident.trace_id
-            self.metrics = self.scrape(event.verdict.operation)
 
     def _names_the_slow_rank(self, verdict: Verdict) -> bool:
         return verdict.kind is VerdictKind.ABSENT and self.options.slow_rank in verdict.ranks

@@ -12,6 +12,7 @@ from typing import Final
 
 from otel_torchdist import environment_variables as env
 from otel_torchdist.cli.demo.options import DemoOptions
+from otel_torchdist.cli.demo.outputs import set_outputs
 from otel_torchdist.cli.demo.process_tree import ProcessTree
 from otel_torchdist.cli.demo.scratch import Scratch
 from otel_torchdist.config import ReaderHome
@@ -34,15 +35,16 @@ class Job:
     """torchrun and its ranks, from the beginning to the last of them.
 
     Attributes:
-        processes: All of its processes.
+        processes: All of its processes, the agent among them.
+        environment: Of all of them.
     """
 
     def __init__(self, options: DemoOptions, scratch: Scratch) -> None:
         """Start it."""
         self._errors = scratch.logs / "stderr.log"
         self._unfinished = b""
-        environment = {**_environment(os.environ), env.OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(scratch.tapes)}
-        self.processes = ProcessTree(_command(options, scratch.logs), environment, self._errors)
+        self.environment = _environment(os.environ, options, scratch)
+        self.processes = ProcessTree(_command(options, scratch.logs), self.environment, self._errors)
 
     def new_lines(self) -> list[str]:
         """What the script has printed since the last call."""
@@ -70,15 +72,20 @@ def _command(options: DemoOptions, logs: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment that switches the ranks on: they write tapes, and the demo reads them."""
+def _environment(environ: Mapping[str, str], options: DemoOptions, scratch: Scratch) -> dict[str, str]:
+    """The environment that switches the ranks on: they write tapes, and an agent that they start reads them."""
     kept = {name: value for name, value in environ.items() if name not in _SWITCHES_OFF}
-    return {
+    environment = {
         # All ranks are here, and gloo would ask what address this host's name has.
         "GLOO_SOCKET_IFNAME": "lo",
         **kept,
         env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
-        env.OTEL_PYTHON_TORCHDIST_READER: ReaderHome.NONE.value,
+        env.OTEL_PYTHON_TORCHDIST_READER: ReaderHome.AGENT.value,
+        env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER: "0",
+        env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT: str(round(options.threshold_s * 1000)),
+        env.OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(scratch.tapes),
         # More threads than cores are slower, and torchrun would say that it chose 1.
         "OMP_NUM_THREADS": "1",
     }
+    set_outputs(environment, options)
+    return environment

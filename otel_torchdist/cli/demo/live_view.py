@@ -11,7 +11,8 @@ from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from otel_torchdist.cli.demo.view import Alarm, Picture, View
+from otel_torchdist.cli.alarm import Alarm
+from otel_torchdist.cli.demo.view import Picture, View
 from otel_torchdist.cli.rank_table import rank_table
 
 _STARTING: Final = "torch and scikit-learn are being loaded"

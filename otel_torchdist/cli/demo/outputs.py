@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import MutableMapping
 from typing import Final
 from urllib.parse import urlsplit
@@ -17,33 +15,24 @@ from opentelemetry.sdk.environment_variables import (
 )
 
 from otel_torchdist.cli.demo.options import DemoOptions, Protocol
-from otel_torchdist.telemetry.exporter_sink import ExporterSink
-from otel_torchdist.telemetry.fan_out import FanOutSink
-from otel_torchdist.telemetry.file_exporter import file_exporter
-from otel_torchdist.telemetry.outputs import Outputs, outputs_from_environment
-from otel_torchdist.telemetry.resource import environment_resource
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE
 
 _PORT_OF_OTLP_HTTP: Final = 4318
+_FILE: Final = "torchdist_otlp_json"
 
 
-def demo_outputs(options: DemoOptions) -> Outputs:
-    """What the environment asks for, and the file.
+def set_outputs(environ: MutableMapping[str, str], options: DemoOptions) -> None:
+    """Let the agent, which has the environment of the job, export to the file and to the endpoint of the options.
 
-    Raises:
-        OSError: The file cannot be written.
+    Without one it exports to what the environment has; where it has nothing, there is nobody to export to.
     """
-    set_endpoint(os.environ, options)
-    resource = environment_resource()
-    outputs = outputs_from_environment(resource)
-    file = ExporterSink(file_exporter(options.output), resource, str(options.output))
-    return dataclasses.replace(outputs, sink=FanOutSink([file, outputs.sink]))
+    _set_endpoint(environ, options)
+    others = [name for name in environ.get(OTEL_TRACES_EXPORTER, "otlp").split(",") if name.strip() not in ("", "none")]
+    environ[OTEL_TRACES_EXPORTER] = ",".join([*others, _FILE])
+    environ[OTEL_PYTHON_TORCHDIST_OTLP_FILE] = str(options.output.resolve())
 
 
-def set_endpoint(environ: MutableMapping[str, str], options: DemoOptions) -> None:
-    """Let the exporters of this process, which read their settings themselves, find the endpoint of the options.
-
-    Without one they find what the environment has; where it has nothing, there is nobody to export to.
-    """
+def _set_endpoint(environ: MutableMapping[str, str], options: DemoOptions) -> None:
     if options.endpoint is None:
         if not any(environ.get(name) for name in (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT)):
             environ.setdefault(OTEL_TRACES_EXPORTER, "none")
@@ -56,6 +45,13 @@ def set_endpoint(environ: MutableMapping[str, str], options: DemoOptions) -> Non
         environ[OTEL_EXPORTER_OTLP_PROTOCOL] = options.protocol.value
     elif _port_of(options.endpoint) == _PORT_OF_OTLP_HTTP:
         environ[OTEL_EXPORTER_OTLP_PROTOCOL] = Protocol.HTTP.value
+
+
+def endpoint_in(environ: MutableMapping[str, str]) -> str:
+    """The OTLP endpoint that an environment names; '' when there is none."""
+    if "otlp" not in environ.get(OTEL_TRACES_EXPORTER, "otlp").split(","):
+        return ""
+    return environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or ""
 
 
 def _port_of(endpoint: str) -> int | None:

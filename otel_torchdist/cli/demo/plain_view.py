@@ -10,7 +10,8 @@ from typing import Final
 
 from rich.console import Console
 
-from otel_torchdist.cli.demo.view import Alarm, Picture, View
+from otel_torchdist.cli.alarm import Alarm
+from otel_torchdist.cli.demo.view import Picture, View
 from otel_torchdist.cli.rank_rows import RankRow
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
 

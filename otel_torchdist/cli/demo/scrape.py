@@ -18,9 +18,9 @@ _SHOWN: Final = (
 )
 
 
-def scrape(host: str, port: int, operation: str) -> list[str]:
+def scrape(target: str, operation: str) -> list[str]:
     """A short sample of `/metrics`: what a stall of `operation` changes; nothing when nobody answers."""
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    connection = http.client.HTTPConnection(target, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
         lines = connection.getresponse().read().decode().splitlines()

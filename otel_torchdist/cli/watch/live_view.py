@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from otel_torchdist.cli.demo.view import Alarm
+from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_rows import NOT_IN, Doing
 from otel_torchdist.cli.rank_table import STYLES
 from otel_torchdist.cli.watch.picture import Picture, View, WatchRow

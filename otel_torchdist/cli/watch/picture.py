@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from otel_torchdist.cli.demo.view import Alarm
+from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_rows import Doing, RankRow, longest_wait, rank_rows
 from otel_torchdist.cli.watch.passive import Look
 from otel_torchdist.cli.watch.rates import Rates

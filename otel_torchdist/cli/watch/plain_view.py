@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.console import Console
 
-from otel_torchdist.cli.demo.view import Alarm
+from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.watch.picture import Picture, View, crowds
 
 SUMMARY_EVERY_S: Final = 5.0

@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.agent.stop_signals import StopSignals
-from otel_torchdist.cli.demo.view import alarm
+from otel_torchdist.cli.alarm import alarm
 from otel_torchdist.cli.fates import fates, life_in
 from otel_torchdist.cli.watch.passive import Look, PassiveWatch
 from otel_torchdist.cli.watch.picture import View, picture_of

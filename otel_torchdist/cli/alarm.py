@@ -1,0 +1,35 @@
+"""A verdict for people at a terminal: a sentence, and the line of code with it."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+
+from otel_torchdist.cli.paths import shown
+from otel_torchdist.stall.events import VerdictGiven
+from otel_torchdist.stall.sentence import sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A verdict for people to read.
+
+    Attributes:
+        text: The verdict as a sentence.
+        place: File and line of the first rank that it names, with the code there; '' when it is not known.
+    """
+
+    text: str
+    place: str
+
+
+def alarm(event: VerdictGiven) -> Alarm:
+    """What to tell of a verdict."""
+    verdict = event.verdict
+    place = verdict.places.get(verdict.ranks[0]) if verdict.ranks else None
+    text = sentence(verdict, (event.world.taken_ns - verdict.since_ns) / 1e9)
+    if place is None or place.frame is None:
+        return Alarm(text, "")
+    file, line = place.frame.file, place.frame.line
+    code = linecache.getline(file, line).strip()
+    return Alarm(text, f"{shown(file)}:{line}" + (f": {code}" if code else ""))
