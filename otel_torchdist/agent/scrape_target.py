@@ -32,9 +32,10 @@ class ScrapeTarget:
         """Host and port of the agent, or of one that died before it could remove the file; '' when there is none."""
         try:
             content: Any = json.loads(self._path.read_text())
-            return str(content[0]["targets"][0])
+            target = content[0]["targets"][0]
         except (OSError, ValueError, LookupError, TypeError):
             return ""
+        return target if isinstance(target, str) else ""
 
     def last_port(self) -> int | None:
         """The port of an agent that died, for the next one to keep it."""

@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from otel_torchdist.telemetry.export import environment_sink
 from otel_torchdist.telemetry.exporter_sink import ExporterSink, readable_span
 from otel_torchdist.telemetry.file_exporter import file_exporter
 from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
@@ -114,3 +115,29 @@ def test_a_path_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         file_exporter(tmp_path / "file" / "spans.jsonl")
+
+
+def test_named_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OTEL_TRACES_EXPORTER=torchdist_otlp_json writes to the file that is named."""
+    path = tmp_path / "spans.jsonl"
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "torchdist_otlp_json")
+    monkeypatch.setenv("OTEL_PYTHON_TORCHDIST_OTLP_FILE", str(path))
+    sink = environment_sink(Resource({}))
+    sink.emit([FinishedSpan("step", 1, 2, None, 3, 4, {})])
+    sink.shutdown(5.0)
+    [line] = path.read_text().splitlines()
+    assert json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["name"] == "step"
+
+
+@pytest.mark.parametrize("path", ["", "relative.jsonl", "/dev/null/spans.jsonl"])
+def test_bad_file_in_the_environment(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that cannot be used is one warning with its name; nothing is written anywhere."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "torchdist_otlp_json")
+    monkeypatch.setenv("OTEL_PYTHON_TORCHDIST_OTLP_FILE", path)
+    sink = environment_sink(Resource({}))
+    sink.shutdown(5.0)
+    [record] = caplog.records
+    assert "OTEL_TRACES_EXPORTER=torchdist_otlp_json: the exporter cannot be built" in record.getMessage()
+    assert path in record.getMessage()
