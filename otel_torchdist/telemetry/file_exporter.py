@@ -77,13 +77,15 @@ def exporter_from_environment() -> SpanExporter:
     """What OTEL_TRACES_EXPORTER=torchdist_otlp_json means.
 
     Raises:
-        ValueError: The environment names no file.
-        OSError: The file cannot be opened for writing.
+        ValueError: The environment names no file, or one that cannot be written.
     """
     path = os.environ.get(OTEL_PYTHON_TORCHDIST_OTLP_FILE, "").strip()
     if not os.path.isabs(path):
         raise ValueError(f"{OTEL_PYTHON_TORCHDIST_OTLP_FILE}={path!r} is not an absolute path")
-    return file_exporter(path)
+    try:
+        return file_exporter(path)
+    except OSError as error:
+        raise ValueError(f"{OTEL_PYTHON_TORCHDIST_OTLP_FILE}={path!r}: {os.strerror(error.errno or 0)}") from error
 
 
 def otlp_json(spans: Sequence[ReadableSpan]) -> str:
