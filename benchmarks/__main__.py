@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import growth, memory, own_threads, per_call, reading, step_time
+from benchmarks import cold, growth, memory, own_threads, per_call, reading, step_time
 from benchmarks.machine import describe_machine
 from benchmarks.report import show, show_machine, write_json
 from benchmarks.sections import Section
-
-SECTIONS: tuple[Callable[[bool], Section], ...] = (
-    lambda quick: per_call.measure(per_call.QUICK if quick else per_call.USUAL),
-    lambda quick: growth.measure(growth.QUICK if quick else growth.USUAL),
-    lambda quick: step_time.measure(step_time.QUICK if quick else step_time.USUAL),
-    lambda quick: own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL),
-    lambda quick: memory.measure(memory.QUICK if quick else memory.USUAL),
-    lambda quick: reading.measure(reading.QUICK if quick else reading.USUAL),
-)
 
 
 def main() -> None:
@@ -28,11 +19,22 @@ def main() -> None:
     _forget_settings()
     machine = describe_machine()
     show_machine(machine)
-    sections = [measured(arguments.quick) for measured in SECTIONS]
+    sections = list(_sections(arguments.quick))
     for section in sections:
         show(section)
     if arguments.json:
         write_json(arguments.json, machine, sections)
+
+
+def _sections(quick: bool) -> Iterator[Section]:
+    yield per_call.measure(per_call.QUICK if quick else per_call.USUAL)
+    after_a_layer = cold.measure(cold.QUICK if quick else cold.USUAL)
+    yield after_a_layer
+    yield growth.measure(growth.QUICK if quick else growth.USUAL)
+    yield step_time.measure(step_time.QUICK if quick else step_time.USUAL, cold.added_us(after_a_layer))
+    yield own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL)
+    yield memory.measure(memory.QUICK if quick else memory.USUAL)
+    yield reading.measure(reading.QUICK if quick else reading.USUAL)
 
 
 def _arguments() -> argparse.Namespace:

@@ -26,6 +26,7 @@ class Calls(Enum):
 
     USUAL = "usual"
     OF_ALL_SIZES = "of all sizes"
+    AFTER_A_LAYER = "each after a layer of a model, forward and backward"
 
 
 @dataclass(frozen=True, slots=True)

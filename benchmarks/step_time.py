@@ -15,17 +15,18 @@ from benchmarks.forks import forked
 from benchmarks.recorded import insist
 from benchmarks.sections import Goal, Section
 from benchmarks.spread import Spread
-from benchmarks.training import RANKS, Block, Parallelism, Place, Steps, Switch
+from benchmarks.training import RANKS, Block, Model, Parallelism, Place, Steps, Switch
 
 GOAL_PERCENT: Final = 0.5
 
 NOTES: Final = (
-    "A transformer of 4 layers, one thread for arithmetic, on gloo; capture and tape, read by nobody. Off, on and off "
-    "again take turns in the same two processes. Each figure is the median over rounds of the difference between "
-    "medians of a block's steps ± half of the range between the quartiles.",
+    "One thread for arithmetic; capture and tape, read by nobody. Off, on and off again take turns in the same two "
+    "processes. Each figure is the median over rounds of the difference between medians of a block's steps ± half of "
+    "the range between the quartiles.",
     "off again - off: two blocks that are both switched off, compared in the same way: what is smaller than this "
     "cannot be told from nothing. on the processor: what is added to the processor time of the training thread, "
-    "which waits for the other rank do not blur.",
+    "which waits for the other rank do not blur. expected: a step's collectives times what an all_reduce after a "
+    "layer of a model costs above, which noise of whole steps does not blur.",
 )
 
 
@@ -38,16 +39,23 @@ class Extent:
         patience_s: Seconds for each model after which no further round begins: others may need the machine too.
         warm_up: Steps at the start of a block: reduce ops, for one, are read anew on the first 16 calls of a place.
         steps: Timed steps of a block.
+        model: What is trained.
     """
 
     rounds: int
     patience_s: float
     warm_up: int
     steps: int
+    model: Model
 
 
-USUAL: Final = Extent(rounds=15, patience_s=50.0, warm_up=17, steps=20)
-QUICK: Final = Extent(rounds=2, patience_s=5.0, warm_up=1, steps=2)
+# 19 million parameters, and torch's own size for a bucket.
+LARGE: Final = Model(layers=6, width=512, heads=8, sequences=4, tokens=128, bucket_mb=25)
+# Buckets of less than half a layer: many collectives for little arithmetic.
+SMALL: Final = Model(layers=4, width=192, heads=4, sequences=4, tokens=64, bucket_mb=0.8)
+
+USUAL: Final = Extent(rounds=15, patience_s=75.0, warm_up=2, steps=5, model=LARGE)
+QUICK: Final = Extent(rounds=2, patience_s=5.0, warm_up=1, steps=2, model=SMALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +99,33 @@ class Result:
         deviation = (self.noise_percent.high - self.noise_percent.low) / 1.35
         return 2 * 1.25 * deviation / len(self.rounds) ** 0.5
 
+    def expected_percent(self, call_us: float) -> float:
+        """What recording should add to a step if it adds so much to each of its collectives."""
+        return 100 * self.collectives * call_us / (1000 * self.off_ms.median)
+
     @property
     def is_decided(self) -> bool:
         """Whether blocks that should be alike differ by so little that the goal is not lost in it."""
         return max(self.blur_percent, abs(self.noise_percent.median)) <= GOAL_PERCENT
 
 
-def measure(extent: Extent) -> Section:
+def measure(extent: Extent, call_us: float) -> Section:
     """Train each model, recorded and not.
+
+    Args:
+        extent: How much is measured.
+        call_us: What recording adds to one collective of a training step, as measured elsewhere.
 
     Raises:
         RuntimeError: A collective was not recorded, or one was that should not have been.
     """
-    return _section({parallelism: _measure(parallelism, extent) for parallelism in Parallelism}, extent)
+    return _section({parallelism: _measure(parallelism, extent) for parallelism in Parallelism}, extent, call_us)
 
 
 def _measure(parallelism: Parallelism, extent: Extent) -> Result:
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm") as directory:
         places = [Place(rank, Path(directory)) for rank in range(RANKS)]
-        with forked(_serve, [(parallelism, place) for place in places]) as ranks:
+        with forked(_serve, [(parallelism, extent.model, place) for place in places]) as ranks:
             rounds, issued = [], 0
             deadline = time.monotonic() + extent.patience_s
             while len(rounds) < 2 or (len(rounds) < extent.rounds and time.monotonic() < deadline):
@@ -119,11 +135,11 @@ def _measure(parallelism: Parallelism, extent: Extent) -> Result:
     return _result(rounds, issued / (extent.warm_up + extent.steps))
 
 
-def _serve(connection: Connection, parallelism: Parallelism, place: Place) -> None:
+def _serve(connection: Connection, parallelism: Parallelism, model: Model, place: Place) -> None:
     # Only the forked processes need torch, and the one they are forked from has it already.
     from benchmarks.training_rank import serve
 
-    serve(connection, parallelism, place)
+    serve(connection, parallelism, model, place)
 
 
 def _take_turns(ranks: Sequence[Connection], turn: int, extent: Extent) -> dict[Switch, list[Steps]]:
@@ -166,7 +182,7 @@ def _result(rounds: Sequence[Round], collectives: float) -> Result:
     )
 
 
-def _section(results: Mapping[Parallelism, Result], extent: Extent) -> Section:
+def _section(results: Mapping[Parallelism, Result], extent: Extent, call_us: float) -> Section:
     return Section(
         key="step_time",
         title=f"Added to a training step (gloo, {RANKS} ranks)",
@@ -178,9 +194,9 @@ def _section(results: Mapping[Parallelism, Result], extent: Extent) -> Section:
             "off again - off, %",
             "on the processor, µs",
             "collectives a step",
-            "µs for each",
+            "expected, %",
         ],
-        rows=[_row(parallelism, result) for parallelism, result in results.items()],
+        rows=[_row(parallelism, result, call_us) for parallelism, result in results.items()],
         notes=[*NOTES, *(_doubt(parallelism) for parallelism, result in results.items() if not result.is_decided)],
         goals=[
             Goal(
@@ -194,7 +210,8 @@ def _section(results: Mapping[Parallelism, Result], extent: Extent) -> Section:
         ],
         data={
             **asdict(extent),
-            "models": {parallelism.value: _data(result) for parallelism, result in results.items()},
+            "call_us": call_us,
+            "models": {parallelism.value: _data(result, call_us) for parallelism, result in results.items()},
         },
     )
 
@@ -203,7 +220,7 @@ def _doubt(parallelism: Parallelism) -> str:
     return f"The machine was too busy to tell {GOAL_PERCENT} % of a step of {parallelism.value}: try when it is idle."
 
 
-def _row(parallelism: Parallelism, result: Result) -> list[str]:
+def _row(parallelism: Parallelism, result: Result, call_us: float) -> list[str]:
     return [
         parallelism.value,
         str(result.off_ms),
@@ -212,15 +229,15 @@ def _row(parallelism: Parallelism, result: Result) -> list[str]:
         f"{result.noise_percent:.2f}",
         f"{result.processor_us:.0f}",
         f"{result.collectives:g}",
-        f"{result.added_us.median / result.collectives:.0f}",
+        f"{result.expected_percent(call_us):.2f}",
     ]
 
 
-def _data(result: Result) -> dict[str, Any]:
+def _data(result: Result, call_us: float) -> dict[str, Any]:
     spreads = ("off_ms", "added_us", "added_percent", "noise_percent", "processor_us")
     return {
         "collectives_per_step": result.collectives,
-        "added_us_per_collective": result.added_us.median / result.collectives,
+        "expected_percent": result.expected_percent(call_us),
         **{name: asdict(getattr(result, name)) for name in spreads},
         "blur_percent": result.blur_percent,
         "rounds_ms": [{switch.value: of for switch, of in one.wall_ms.items()} for one in result.rounds],

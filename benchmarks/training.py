@@ -25,6 +25,27 @@ class Switch(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Model:
+    """A transformer and its input.
+
+    Attributes:
+        layers: How many.
+        width: Of a layer.
+        heads: Of its attention.
+        sequences: In a batch.
+        tokens: In a sequence.
+        bucket_mb: What DDP puts into one `all_reduce`.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    sequences: int
+    tokens: int
+    bucket_mb: float
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """So many steps one after the other.
 

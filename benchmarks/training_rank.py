@@ -9,9 +9,10 @@ tell at all.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import time
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -23,23 +24,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.gloo import issued, join_job
 from benchmarks.recorded import collectives_on_tapes
-from benchmarks.training import RANKS, Block, Parallelism, Place, Steps, Switch
+from benchmarks.training import RANKS, Block, Model, Parallelism, Place, Steps, Switch
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.config import Config
 
-LAYERS = 4
-WIDTH = 192
-HEADS = 4
-SEQUENCES = 4
-TOKENS = 64
-BUCKET_MB = 0.8
-"""A gradient bucket holds less than half a layer."""
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+PLENTY = 1 << 28
 
 
-def serve(connection: Connection, parallelism: Parallelism, place: Place) -> None:
+def serve(connection: Connection, parallelism: Parallelism, model: Model, place: Place) -> None:
     """Train as ordered until there are no orders."""
+    _keep_memory()
     join_job(place)
-    training = Training(parallelism)
+    training = Training(parallelism, model)
     training.steps(1)  # gloo connects, DDP settles its buckets, FSDP its order
     gc.collect()
     gc.freeze()
@@ -47,17 +44,25 @@ def serve(connection: Connection, parallelism: Parallelism, place: Place) -> Non
         connection.send(_run(training, block, place.tapes))
 
 
+def _keep_memory() -> None:
+    """Have glibc keep what the model has freed.
+
+    To give memory back and to fault it in anew costs each step another time, more than what is to be found.
+    """
+    with contextlib.suppress(AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in ((M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, PLENTY), (M_MMAP_MAX, 0)):
+            mallopt(parameter, value)
+
+
 class Training:
     """A small transformer on made-up data."""
 
-    def __init__(self, parallelism: Parallelism) -> None:
+    def __init__(self, parallelism: Parallelism, model: Model) -> None:
         torch.manual_seed(0)
-        layers = [
-            nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True) for _ in range(LAYERS)
-        ]
-        self._model = _spread(layers, parallelism)
+        self._model = _spread(model, parallelism)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
-        self._batch = torch.randn(SEQUENCES, TOKENS, WIDTH)
+        self._batch = torch.randn(model.sequences, model.tokens, model.width)
 
     def steps(self, count: int) -> tuple[list[float], list[float]]:
         """Make so many steps; how long each took, and the processor time of this thread, in milliseconds."""
@@ -75,15 +80,20 @@ class Training:
         self._optimizer.zero_grad()
 
 
-def _spread(layers: Sequence[nn.Module], parallelism: Parallelism) -> nn.Module:
-    model = nn.Sequential(*layers, nn.LayerNorm(WIDTH))
+def _spread(model: Model, parallelism: Parallelism) -> nn.Module:
+    width = model.width
+    layers = [
+        nn.TransformerEncoderLayer(width, model.heads, 4 * width, dropout=0.0, batch_first=True)
+        for _ in range(model.layers)
+    ]
+    whole = nn.Sequential(*layers, nn.LayerNorm(width))
     if parallelism is Parallelism.DDP:
-        return DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB)
+        return DistributedDataParallel(whole, bucket_cap_mb=model.bucket_mb)
     mesh = init_device_mesh("cpu", (RANKS,))
     for layer in layers:
         fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
+    fully_shard(whole, mesh=mesh)
+    return whole
 
 
 def _run(training: Training, block: Block, tapes: Path) -> Steps:

@@ -24,6 +24,17 @@ def test_every_variant_is_timed(results: Results) -> None:
         assert all(median(variant["rounds"]) > 0 for variant in collective["variants"].values())
 
 
+def test_calls_after_a_layer_are_timed(results: Results) -> None:
+    """Two calls have figures for every variant; a step's share is counted by what ours adds to the first."""
+    section = results.written["cold"]
+    assert set(section["collectives"]) == {"all_reduce", "all_reduce, async + wait"}
+    for collective in section["collectives"].values():
+        assert set(collective) == VARIANTS
+        assert all(min(variant["rounds"]) > 0 for variant in collective.values())
+    added = section["collectives"]["all_reduce"]["ours"]["added"]["median"]
+    assert results.written["step_time"]["call_us"] == added
+
+
 def test_every_stage_of_reading_is_timed(results: Results) -> None:
     """A stage of the reader has a figure for each round."""
     reading = results.written["reading"]
