@@ -198,22 +198,19 @@ def _section(results: Mapping[Parallelism, Result], extent: Extent, call_us: flo
         ],
         rows=[_row(parallelism, result, call_us) for parallelism, result in results.items()],
         notes=[*NOTES, *(_doubt(parallelism) for parallelism, result in results.items() if not result.is_decided)],
-        goals=[
-            Goal(
-                f"added to a step of {parallelism.value}",
-                result.added_percent.median,
-                GOAL_PERCENT,
-                "%",
-                is_decided=result.is_decided,
-            )
-            for parallelism, result in results.items()
-        ],
+        goals=[goal for parallelism, result in results.items() for goal in _goals(parallelism, result, call_us)],
         data={
             **asdict(extent),
             "call_us": call_us,
             "models": {parallelism.value: _data(result, call_us) for parallelism, result in results.items()},
         },
     )
+
+
+def _goals(parallelism: Parallelism, result: Result, call_us: float) -> list[Goal]:
+    text = f"added to a step of {parallelism.value}"
+    seen = Goal(text, result.added_percent.median, GOAL_PERCENT, "%", is_decided=result.is_decided)
+    return [seen, Goal(f"{text}, expected of its calls", result.expected_percent(call_us), GOAL_PERCENT, "%")]
 
 
 def _doubt(parallelism: Parallelism) -> str:

@@ -55,7 +55,7 @@ class Capture:
         self._patches = Patches()
         self._groups = Groups()
         self._steps = Steps()
-        self._watch = Watch(self._beat, self._poll)
+        self._watch = Watch(self._beat, self._poll, self._calls)
         self._works = Works(self._patches, self._watch.poll_soon)
         self._devices = Devices()
         self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
@@ -122,10 +122,10 @@ class Capture:
         self._recorder = self._steps.recorder = recorder
         with _guard.guard("stack signal"):
             offer_stacks(recorder.tape.path)
-        self._watch.start()
         for listener in self._listeners:
             with _guard.guard("new tape"):
                 listener(recorder)
+        self._watch.start()  # after the listeners: its first beat, which comes at once, starts the agent
         self._end.arm()  # after the listeners: the tape is finished before they read it for the last time
         return recorder
 
@@ -244,12 +244,16 @@ class Capture:
     def _poll(self) -> bool:
         return self._works.sweep(SWEEP_LIMIT) > 0
 
+    def _calls(self) -> int:
+        recorder = self._recorder
+        return recorder.tape.next_number() if recorder is not None else 0
+
     def after_fork_in_child(self) -> None:
         """A child is no rank until it creates a group of its own; it never writes to its parent's tape."""
         self._recorder = self._steps.recorder = self._agreement = None
         self._groups.clear()
         self._works.forget_all()
-        self._watch = Watch(self._beat, self._poll)
+        self._watch = Watch(self._beat, self._poll, self._calls)
         self._works.on_async = self._watch.poll_soon
         self._devices.after_fork_in_child()
         self._hot_path.after_fork_in_child()

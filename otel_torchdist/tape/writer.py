@@ -315,6 +315,10 @@ class TapeWriter:
         """The mapped bytes, for a reader in this process, which must not open the file (see `locks`)."""
         return self._bytes
 
+    def next_number(self) -> int:
+        """The number of the record to come."""
+        return self._words[_NEXT_NUMBER]
+
     def open_numbers(self) -> list[int]:
         """Numbers of the operations that have not ended."""
         return list(self._open)

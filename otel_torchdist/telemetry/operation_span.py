@@ -25,12 +25,12 @@ _RESOLUTION_S: Final = {
     How.CALL: 0.0,
     How.WAIT: 0.0,
     How.FAILED: 0.0,
-    How.POLL: 0.02,
+    How.POLL: 0.06,
     How.EVENT: 0.001,
     How.WATCHDOG: 0.12,
 }
 """An event's time is right to a microsecond on the device's clock; the rest is that clock against the host's. The
-watchdog makes its rounds every 100 ms, and is asked every 20 ms."""
+watchdog makes its rounds every 100 ms, and is asked every 20 ms. `capture.watch` polls every 20 to 60 ms."""
 
 
 class OperationSpans:
