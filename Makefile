@@ -12,7 +12,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench clean constraints
+.PHONY: demo test lint bench stack clean constraints
 
 demo: $(STAMP)
 	$(BIN)/otel-torchdist demo $(ARGS)
@@ -30,6 +30,10 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# The real components that benchmarks run against where they are there; in the user's cache, not here.
+stack:
+	$(MAKE) --directory deploy/native
 
 clean:
 	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache

@@ -7,7 +7,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import cold, growth, memory, own_threads, per_call, reading, step_time
+from benchmarks import (
+    agent_memory,
+    cold,
+    exporting,
+    growth,
+    memory,
+    own_threads,
+    per_call,
+    reading,
+    step_time,
+)
 from benchmarks.machine import describe_machine
 from benchmarks.report import show, show_machine, write_json
 from benchmarks.sections import Section
@@ -35,6 +45,8 @@ def _sections(quick: bool) -> Iterator[Section]:
     yield own_threads.measure(own_threads.QUICK if quick else own_threads.USUAL)
     yield memory.measure(memory.QUICK if quick else memory.USUAL)
     yield reading.measure(reading.QUICK if quick else reading.USUAL)
+    yield exporting.measure(exporting.QUICK if quick else exporting.USUAL)
+    yield agent_memory.measure(agent_memory.QUICK if quick else agent_memory.USUAL)
 
 
 def _arguments() -> argparse.Namespace:

@@ -22,15 +22,20 @@ IN_FLIGHT: Final = 2
 
 
 class BusyTape:
-    """Half of its calls are synchronous, half are left alone and waited for two calls later."""
+    """Half of its calls are synchronous, half are left alone and waited for two calls later.
 
-    def __init__(self, directory: Path) -> None:
-        self.writer = TapeWriter(directory, identify(0, 0, WORLD_SIZE, CAPACITY))
-        self.writer.set_run_id(self.writer.identity.nonce, RunIdState.AGREED)
+    Attributes:
+        calls: Written so far.
+    """
+
+    def __init__(self, directory: Path, rank: int = 0, run_id: int = 1) -> None:
+        self.writer = TapeWriter(directory, identify(rank, rank, WORLD_SIZE, CAPACITY))
+        self.writer.set_run_id(run_id, RunIdState.AGREED)
         names = self.writer.names
+        pair = (rank // 2 * 2, rank // 2 * 2 + 1)
         groups = [
             names.intern(GroupName("0", "default_pg", tuple(range(WORLD_SIZE)), 0, "gloo", True)),
-            names.intern(GroupName("1", "mesh_tp", (0, 1), 0, "gloo", True)),
+            names.intern(GroupName("1", "mesh_tp", pair, 0, "gloo", True)),
         ]
         signatures = [
             names.intern(SignatureName(operation, "sum", (shape,), ("bfloat16",), "cpu", 1))
@@ -42,23 +47,23 @@ class BusyTape:
             (groups[number % 2], signature, sites[number % len(sites)], label)
             for number, signature in enumerate(signatures)
         ]
-        self._calls = 0
+        self.calls = 0
         self._in_flight: list[tuple[int, int]] = []
 
     def write(self, calls: int) -> None:
         """Write so many calls, and the ends of steps between them."""
         for _ in range(calls):
-            self._calls += 1
+            self.calls += 1
             self._write_call()
-            if self._calls % CALLS_PER_STEP == 0:
-                self.writer.step_ended(self._calls // CALLS_PER_STEP - 1, time.monotonic_ns(), self._calls)
+            if self.calls % CALLS_PER_STEP == 0:
+                self.writer.step_ended(self.calls // CALLS_PER_STEP - 1, time.monotonic_ns(), self.calls)
 
     def _write_call(self) -> None:
-        is_async = self._calls % 2 == 0
+        is_async = self.calls % 2 == 0
         now = time.monotonic_ns()
-        group, signature, site, label = self._kinds[self._calls % len(self._kinds)]
+        group, signature, site, label = self._kinds[self.calls % len(self._kinds)]
         number = self.writer.begin(
-            now, (self._calls - 1) // CALLS_PER_STEP, self._calls, 8_388_608, group, signature, site, label, -1, 0, 1,
+            now, (self.calls - 1) // CALLS_PER_STEP, self.calls, 8_388_608, group, signature, site, label, -1, 0, 1,
             RecordKind.OPERATION, Flag.ASYNC if is_async else 0,
         )  # fmt: skip
         if not is_async:

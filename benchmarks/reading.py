@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from opentelemetry._logs import NoOpLogger
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
@@ -21,9 +20,9 @@ from benchmarks.spread import Spread
 from benchmarks.stopwatch import time_of
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.tape.reader import Batch, TapeReader
-from otel_torchdist.telemetry.exporter_sink import readable_span
 from otel_torchdist.telemetry.model import FinishedSpan
 from otel_torchdist.telemetry.node_metrics import NodeMetrics
+from otel_torchdist.telemetry.otlp_encoder import OtlpEncoder
 from otel_torchdist.telemetry.outputs import Outputs
 from otel_torchdist.telemetry.sampling import StepSampler
 from otel_torchdist.telemetry.spans import RankSpans
@@ -77,13 +76,12 @@ class _EncodingSink(_NullSink):
 
     def __init__(self) -> None:
         super().__init__()
-        self._resource = Resource.create()
+        self._encoder = OtlpEncoder(Resource.create())
         self.bytes = 0
 
     def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
         super().emit(spans)
-        encoded = encode_spans([readable_span(span, self._resource) for span in spans])
-        self.bytes += len(encoded.SerializeToString())
+        self.bytes += len(self._encoder.encode(spans).SerializeToString())
 
 
 def measure(portions: Portions) -> Section:

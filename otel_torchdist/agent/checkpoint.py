@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from otel_torchdist.agent.owned_files import create_anew
 from otel_torchdist.agent.reader import RankState
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.reader import TapeCursor
@@ -73,9 +74,8 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
     """
     content = _version() + pickle.dumps(checkpoint, protocol=5)
     hidden = directory / f".{FILE_NAME}.new"
-    file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        with open(file, "wb") as stream:
+        with open(create_anew(hidden), "wb") as stream:
             stream.write(zlib.crc32(content).to_bytes(4, "little") + content)
         hidden.rename(directory / FILE_NAME)
     except OSError:

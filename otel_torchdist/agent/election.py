@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.agent.local_tapes import LocalTapes
+from otel_torchdist.agent.owned_files import open_or_create
 from otel_torchdist.tape.locks import try_lock, unlock
 
 LOCK_NAME: Final = "watch.lock"
@@ -24,7 +25,7 @@ class Election:
         """Stand for election in a job directory."""
         self.directory = directory
         self.tapes = LocalTapes(directory)
-        self._file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = open_or_create(directory / LOCK_NAME)
         self._won = False
 
     @property

@@ -13,6 +13,7 @@ from otel_torchdist.agent.election import Election
 from otel_torchdist.agent.lives import run_of
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError
 
 READ_BY_ANOTHER: Final = "another process reads these tapes: an agent, or a rank (OTEL_PYTHON_TORCHDIST_READER=thread)"
 
@@ -56,8 +57,12 @@ class Job:
             found = _of_runs_that_live(found)
         for tape in found:
             nonce = tape.identity.nonce
-            reader.follow(tape, before=self._before.ranks.get(nonce))
-            self.taken_up.add(nonce)
+            try:
+                reader.follow(tape, before=self._before.ranks.get(nonce))
+                self.taken_up.add(nonce)
+            except TapeError as error:  # it has been removed or damaged since it was opened
+                _logger.warning("a tape cannot be read any longer: %s", error)
+                reader.forget(nonce)
 
     def _is_done(self, tape: TapeReader) -> bool:
         if tape.identity.nonce not in self._before.done:

@@ -28,7 +28,7 @@ class LocalTapes:
         self._seen.add(path)
 
     def new(self, only_alive: bool) -> list[TapeReader]:
-        """Open tapes that have appeared since the last call; one that cannot be read is one warning.
+        """Open tapes that have appeared since the last call; one that cannot be read, or is a copy, is one warning.
 
         Args:
             only_alive: Leave out tapes whose writer is gone: they are of runs before.
@@ -42,6 +42,11 @@ class LocalTapes:
                 tape = TapeReader(path)
             except TapeError as error:
                 _logger.warning("a tape cannot be read: %s", error)
+                continue
+            own_name = f"{tape.identity.nonce:016x}.tape"
+            if path.name != own_name:  # its spans would be there twice, and its rank would seem to be dead
+                _logger.warning("%s is left out: it is a copy of %s", path, own_name)
+                tape.close()
                 continue
             if only_alive and not tape.is_alive():
                 tape.close()

@@ -1,7 +1,8 @@
 """Brings what the agent warns of into the log of the training, where people look first.
 
 The agent writes to a file in the job directory. One rank of the node, whichever takes the lock, passes its warnings
-on; when that rank is gone the next one goes on where it was itself when it looked last.
+on; when that rank is gone the next one goes on where it was itself when it looked last. While that rank is there and
+does not look, for something holds its GIL, another one stands in for it: it may be the very rank that is warned of.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ import os
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.tape.locks import try_lock
+from otel_torchdist.tape.locks import is_locked_elsewhere, try_lock, unlock
 
 LOG_NAME: Final = "agent.log"
 LOCK_NAME: Final = "relay.lock"
+STAND_IN_LOCK_NAME: Final = "relay.stand-in.lock"
+SILENT_LOOKS: Final = 4
+"""Looks, one a second, without a sign of the rank whose part it is."""
 LEVELS: Final = {" WARNING ": logging.WARNING, " ERROR ": logging.ERROR, " CRITICAL ": logging.CRITICAL}
 """As they stand in a line of the agent's log, behind the time."""
 MAX_BYTES: Final = 65_536
 """Read at once; what is beyond can be found in the file."""
+
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -73,22 +79,53 @@ class LogRelay:
         """Follow the log in a job directory from its present end on."""
         self.path = directory / LOG_NAME
         self._tail = LogTail(self.path)
-        self._lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._lock = os.open(directory / LOCK_NAME, _FLAGS, 0o600)
+        self._stand_in_lock = os.open(directory / STAND_IN_LOCK_NAME, _FLAGS, 0o600)
         self._is_ours = False
+        self._stands_in = False
+        self._sign = 0
+        self._looks_without_sign = 0
 
     def pass_on(self) -> None:
         """Log what has been added since the last call, if that is this process's part."""
         self._is_ours = self._is_ours or try_lock(self._lock)
-        if not self._is_ours:
-            self._tail.pass_over()
-            return
-        for line in self._tail.new_lines():
-            pass_on(line)
+        if self._is_ours:
+            self._do_our_part()
+        elif self._has_new_sign():
+            self._tell() if self._stands_in else self._tail.pass_over()
+            self._stop_standing_in()
+        elif self._looks_without_sign >= SILENT_LOOKS:
+            self._stands_in = self._stands_in or try_lock(self._stand_in_lock)
+            if self._stands_in:
+                self._tell()
 
     def close(self) -> None:
         """Leave it to another rank."""
         self.pass_on()
         os.close(self._lock)
+        os.close(self._stand_in_lock)
+
+    def _do_our_part(self) -> None:
+        os.utime(self._lock)  # a sign that we look
+        self._stop_standing_in()
+        if is_locked_elsewhere(self._stand_in_lock):
+            self._tail.pass_over()  # by who stood in for us, and does so until it sees the sign
+        else:
+            self._tell()
+
+    def _has_new_sign(self) -> bool:
+        before, self._sign = self._sign, os.fstat(self._lock).st_mtime_ns
+        self._looks_without_sign = 0 if self._sign != before else self._looks_without_sign + 1
+        return self._looks_without_sign == 0
+
+    def _stop_standing_in(self) -> None:
+        if self._stands_in:
+            unlock(self._stand_in_lock)
+        self._stands_in = False
+
+    def _tell(self) -> None:
+        for line in self._tail.new_lines():
+            pass_on(line)
 
 
 def pass_on(line: str) -> None:

@@ -15,6 +15,8 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
+from otel_torchdist.agent.owned_files import create_anew, make_directory
+
 FOLDER: Final = "prometheus"
 
 _logger = logging.getLogger("otel_torchdist")
@@ -47,8 +49,9 @@ class ScrapeTarget:
         target = {"targets": [f"{_reachable(host)}:{port}"], "labels": {"torchdist_job": self._job}}
         hidden = self._path.with_name(f".{self._job}.new")
         try:
-            self._path.parent.mkdir(0o755, exist_ok=True)
-            hidden.write_text(json.dumps([target]) + "\n")
+            make_directory(self._path.parent, 0o755)
+            with open(create_anew(hidden, 0o644), "w") as stream:
+                stream.write(json.dumps([target]) + "\n")
             hidden.rename(self._path)
         except OSError as error:
             _logger.warning("%s: scrapers cannot be told where /metrics is: %s", self._path, error)

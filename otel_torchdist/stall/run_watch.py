@@ -109,6 +109,7 @@ class RunWatch:
         stalled = [wait for wait in waits if self._age_ns(wait, world) >= self._threshold_ns]
         verdict = self._roots.find(world, stalled, self._open.verdict if self._open is not None else None)
         if verdict is None:
+            events += self._last_words(world)
             self._drop_pending()
         else:
             events += self._advance(world, verdict, stalled)
@@ -213,6 +214,16 @@ class RunWatch:
         if verdict.kind is VerdictKind.DEAD:
             self._roots.death_told()
         return VerdictGiven(occasion, incident, epoch, before, verdict, world)
+
+    def _last_words(self, world: WorldSnapshot) -> list[Event]:
+        """Of a stall that was about to be told when everybody in it died: what was seen while they lived."""
+        pending, before = self._pending, self._world
+        if pending is None or before is None or self._open is not None:
+            return []
+        waiting = [world.ranks[rank] for rank in pending.verdict.waiting if rank in world.ranks]
+        if _outcome(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
+            return []
+        return [self._give(pending.occasion, locate(before, pending.verdict), before)]
 
     def _next_epoch(self, incident: Incident) -> int:
         """Fixed when the incident is named: markers link to the root of the first epoch before it is told."""

@@ -90,8 +90,12 @@ class TapeFollower:
         lane = self._lane(operation)
         before = self._progress.get(lane, _NEVER)
         group = self._group(operation.group)
-        self._progress[lane] = before._replace(
+        # Made anew here and below: `_replace` is slow, and this happens twice for each operation.
+        self._progress[lane] = Progress(
             entered=max(before.entered, operation.sequence),
+            completed=before.completed,
+            failed=before.failed,
+            failure=before.failure,
             aligned=group is not None and group.name.aligned,
             losses=losses,
         )
@@ -110,7 +114,8 @@ class TapeFollower:
         entered = max(before.entered, sequence)
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
-            return before._replace(entered=entered, completed=max(before.completed, sequence), failed=failed)
+            completed = max(before.completed, sequence)
+            return Progress(entered, completed, failed, before.failure, before.aligned, before.losses)
         if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
             # It raised before it was issued, and capture gives its number to the next one.
             entered = min(before.entered, sequence - 1)

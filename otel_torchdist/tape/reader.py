@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, Word
+from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind
 from otel_torchdist.tape.mapped import RECORD_WORDS, RING_WORD, MappedTape
 from otel_torchdist.tape.records import Operation, StepMark
 
@@ -19,8 +19,6 @@ UNCOMMITTED_BOUND_S: Final = 1.0
 """A number that was reserved and not committed for this long belongs to a thread that died in between."""
 
 _WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
-_TIMES: Final = ("returned_ns", "wait_entered_ns", "wait_returned_ns", "started_ns", "completed_ns")
-"""Fields of `Operation` in the order of `Word`."""
 
 
 @dataclass(slots=True)
@@ -268,20 +266,36 @@ class TapeReader(MappedTape):
 
 def _renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
     """The operation with what its words say; None when one of them is damaged, so that nobody knows if it ended."""
-    known = [layout.unseal(operation.number, word) for word in words]
+    known = [layout.unseal(operation.number, word) if word else None for word in words]
     if known.count(None) != words.count(0):
         return None
-    changes: dict[str, Any] = {
-        name: operation.entered_ns + value[0] for name, value in zip(_TIMES, known, strict=False) if value
-    }
-    start, end, failure = known[Word.STARTED], known[Word.COMPLETED], known[Word.FAILURE]
-    if start is not None:
-        changes["started_how"] = start[1]
-    if end is not None:
-        changes["how"] = end[1]
-    if failure is not None:
-        changes["failure"] = failure[0]
-    return dataclasses.replace(operation, **changes)
+    returned, wait_entered, wait_returned, started, completed, failure = known  # as in `layout.Word`
+    entered_ns = operation.entered_ns
+    # Field by field: `dataclasses.replace` took a quarter of the time of a poll.
+    return Operation(
+        number=operation.number,
+        kind=operation.kind,
+        entered_ns=entered_ns,
+        step=operation.step,
+        sequence=operation.sequence,
+        message_bytes=operation.message_bytes,
+        group=operation.group,
+        signature=operation.signature,
+        call_site=operation.call_site,
+        label=operation.label,
+        peer=operation.peer,
+        tag=operation.tag,
+        thread=operation.thread,
+        flags=operation.flags,
+        returned_ns=entered_ns + returned[0] if returned else operation.returned_ns,
+        wait_entered_ns=entered_ns + wait_entered[0] if wait_entered else operation.wait_entered_ns,
+        wait_returned_ns=entered_ns + wait_returned[0] if wait_returned else operation.wait_returned_ns,
+        started_ns=entered_ns + started[0] if started else operation.started_ns,
+        completed_ns=entered_ns + completed[0] if completed else operation.completed_ns,
+        how=completed[1] if completed else operation.how,
+        failure=failure[0] if failure else operation.failure,
+        started_how=started[1] if started else operation.started_how,
+    )
 
 
 def _decoded(number: int, record: bytes | None) -> Operation | None:

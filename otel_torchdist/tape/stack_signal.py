@@ -6,6 +6,7 @@ of the signal. Its first line says which signal, and to which of the process's d
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ from otel_torchdist.tape.records import CallSiteName
 
 _HEAD: Final = re.compile(rb"signal (\d{1,3}) writes a stack to descriptor (\d{1,9})\n")
 _TITLE: Final = re.compile(r"^(?:Stack|(?:Current )?[Tt]hread 0x[0-9a-f]+.*) \(most recent call first\):$")
+_TITLE_IN_TEXT: Final = re.compile(_TITLE.pattern, re.MULTILINE)
 _FRAME: Final = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_TAIL_BYTES: Final = 65_536
 _ESCAPED: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
@@ -63,6 +66,21 @@ def parse_stack(text: str) -> tuple[CallSiteName, ...]:
             number = int(match[2]) if match[2].isdecimal() else 0
             frames.append(CallSiteName(_unescape(match[3]), _unescape(match[1]), number))
     return tuple(frames)
+
+
+def last_stack(path: Path) -> tuple[CallSiteName, ...]:
+    """The frames of the last stack in a file of an offer, innermost first; none when there is none.
+
+    While it is being written it may lack its outermost frames.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_BYTES, 0))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ()
+    titles = [match.start() for match in _TITLE_IN_TEXT.finditer(text)]
+    return parse_stack(text[titles[-1] :]) if titles else ()
 
 
 def _unescape(text: str) -> str:

@@ -40,7 +40,7 @@ _RATIO_SAMPLERS: Final = ("traceidratio", "parentbased_traceidratio")
 _logger = logging.getLogger("otel_torchdist")
 
 
-def environment_sink(resource: Resource) -> SpanSink:
+def environment_sink(resource: Resource) -> FanOutSink:
     """A sink for every exporter in OTEL_TRACES_EXPORTER (`otlp` when unset; nowhere when `none`).
 
     An exporter that cannot be built is one warning; the others work.

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
-from otel_torchdist import semconv
 from otel_torchdist.telemetry.log_capture import LogCapture
 from otel_torchdist.telemetry.model import FinishedSpan
 from otel_torchdist.telemetry.private_random import give_exporters_private_random
 from otel_torchdist.telemetry.queued_sink import MAX_QUEUED_SPANS, ExportError, QueuedSink
+from otel_torchdist.telemetry.readable import readable_span
 
 PORTION: Final = 512
 """As many spans in a request as the SDK's own processor sends by default."""
 
-_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-_UNSET: Final = Status(StatusCode.UNSET)
+_STOCK_OTLP: Final = (
+    "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+)
 
 
 class ExporterSink(QueuedSink):
@@ -48,12 +48,12 @@ class _Exporter:
     def __init__(self, exporter: SpanExporter, resource: Resource, name: str) -> None:
         self.name = name
         self._exporter = exporter
-        self._resource = resource
+        self._batch = _batches(exporter, resource)
         self._log = LogCapture(exporter)
 
     def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> None:
         with self._log as log:
-            result = self._exporter.export([readable_span(span, self._resource) for span in spans])
+            result = self._exporter.export(self._batch(spans))
         if result is SpanExportResult.FAILURE:
             raise ExportError(log.messages[0] if log.messages else "the exporter gives no reason")
 
@@ -65,24 +65,14 @@ class _Exporter:
         self._exporter.shutdown()
 
 
-_SCOPE: Final = InstrumentationScope(semconv.SCOPE_NAME)
+def _batches(exporter: SpanExporter, resource: Resource) -> Callable[[Sequence[FinishedSpan]], Sequence[ReadableSpan]]:
+    """What turns spans into what an exporter takes."""
+    if type(exporter).__module__ in _STOCK_OTLP:
+        # Imported late: it needs protobuf, which those exporters have loaded and others do without.
+        from otel_torchdist.telemetry.otlp_batch import OtlpBatch, takes_batches
+        from otel_torchdist.telemetry.otlp_encoder import OtlpEncoder
 
-
-def readable_span(span: FinishedSpan, resource: Resource) -> ReadableSpan:
-    """A span as the SDK's exporters take it."""
-    return ReadableSpan(
-        name=span.name,
-        context=_context(span.trace_id, span.span_id),
-        parent=_context(span.trace_id, span.parent_id) if span.parent_id is not None else None,
-        resource=resource,
-        attributes=span.attributes,
-        links=[Link(_context(link.trace_id, link.span_id)) for link in span.links],
-        status=_UNSET if span.error is None else Status(StatusCode.ERROR, span.error),
-        start_time=span.start_ns,
-        end_time=span.end_ns,
-        instrumentation_scope=_SCOPE,
-    )
-
-
-def _context(trace_id: int, span_id: int) -> SpanContext:
-    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)
+        if takes_batches(exporter):
+            encoder = OtlpEncoder(resource)
+            return lambda spans: OtlpBatch(spans, resource, encoder)
+    return lambda spans: [readable_span(span, resource) for span in spans]

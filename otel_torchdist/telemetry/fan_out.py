@@ -16,6 +16,11 @@ class FanOutSink:
         self._sinks = tuple(sinks)
 
     @property
+    def leads_nowhere(self) -> bool:
+        """Whether there is no sink behind it, so that nobody needs to make spans."""
+        return not self._sinks
+
+    @property
     def dropped(self) -> int:
         """Spans that some sink could not hand on, counted for each of them."""
         return sum(sink.dropped for sink in self._sinks)

@@ -22,12 +22,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import make_wsgi_app  # pyright: ignore[reportUnknownVariableType]
 
 from otel_torchdist.environment_variables import OTEL_EXPORTER_PROMETHEUS_HOST, OTEL_EXPORTER_PROMETHEUS_PORT
+from otel_torchdist.telemetry.scrape_clients import ScrapeClients
+from otel_torchdist.telemetry.shared_page import App, SharedPage
 
 PORTS_TRIED: Final = 16
-MAX_CLIENTS: Final = 32
 CLIENT_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 2.0
 _POLL_S: Final = 0.25
+_BACKLOG: Final = 1024
+"""Connections that the kernel keeps while they wait for room; a client whose connection it drops waits for seconds."""
 _LAST_PORT: Final = 65535
 
 _logger = logging.getLogger("otel_torchdist")
@@ -64,7 +67,7 @@ class MetricsServer:
         self._server = self._open()
         if self._server is None:
             return False
-        self._server.set_app(cast("Callable[..., Iterable[bytes]]", make_wsgi_app(self._registry)))
+        self._server.set_app(self._server.at_work(SharedPage(cast("App", make_wsgi_app(self._registry)))))
         self.port = self._server.server_port
         if self._first_port not in (0, self.port):
             _logger.info("port %d is taken: /metrics is served on port %d", self._first_port, self.port)
@@ -81,9 +84,10 @@ class MetricsServer:
         server, self._server = self._server, None
         if server is None or self._thread is None:
             return
+        server.clients.close()
         server.shutdown()
         server.server_close()
-        server.drop_clients()
+        server.clients.dismiss_all(STOP_TIMEOUT_S)
         self._thread.join(STOP_TIMEOUT_S)
         self.port = None
 
@@ -148,14 +152,17 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(WSGIServer):
-    """A thread for each client, at most `MAX_CLIENTS`; one too many is turned away at once."""
+    """A thread for each client.
 
-    request_queue_size = MAX_CLIENTS
+    Attributes:
+        clients: Who is connected.
+    """
+
+    request_queue_size = _BACKLOG
 
     def __init__(self, family: socket.AddressFamily, address: tuple[str, int]) -> None:
         self.address_family = family
-        self._lock = threading.Lock()
-        self._clients: dict[threading.Thread, socket.socket] = {}
+        self.clients = ScrapeClients()
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -166,17 +173,23 @@ class _Server(WSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
+    def at_work(self, app: App) -> App:
+        """An application whose clients are not slow while it makes their answers."""
+
+        def at_work(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+            with self.clients.at_work():
+                return app(environ, start_response)
+
+        return at_work
+
     def process_request(self, request: Any, client_address: Any) -> None:
+        if not self.clients.wait_for_room():
+            self.shutdown_request(request)
+            return
         thread = threading.Thread(
             target=self._serve, args=(request, client_address), name="torchdist-metrics-client", daemon=True
         )
-        with self._lock:
-            welcome = len(self._clients) < MAX_CLIENTS
-            if welcome:
-                thread.start()
-                self._clients[thread] = request
-        if not welcome:
-            self.shutdown_request(request)
+        self.clients.start(thread, request)
 
     def _serve(self, request: socket.socket, client_address: Any) -> None:
         try:
@@ -184,27 +197,13 @@ class _Server(WSGIServer):
         except Exception:
             self.handle_error(request, client_address)
         finally:
+            self.clients.left()
             self.shutdown_request(request)
-            with self._lock:
-                self._clients.pop(threading.current_thread(), None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _logger.debug("/metrics: the connection of %s failed", client_address, exc_info=True)
 
-    def drop_clients(self) -> None:
-        """End the connections that are still open, and their threads with them."""
-        with self._lock:
-            clients = dict(self._clients)
-        for client in clients.values():
-            try:
-                client.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # it has just ended by itself
-        for thread in clients:
-            thread.join(STOP_TIMEOUT_S)
-
     def close_sockets(self) -> None:
-        """Give the descriptors back without a word to anybody: they are copies of the parent's."""
+        """As `ScrapeClients.close_in_child`, for the port as well."""
         self.socket.close()
-        for client in self._clients.values():
-            client.close()
+        self.clients.close_in_child()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from opentelemetry._logs import Logger, LoggerProvider, NoOpLoggerProvider, get_logger_provider
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace.sampling import Sampler
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import TracerProvider, get_tracer_provider
 
 from otel_torchdist import semconv
@@ -66,10 +66,11 @@ def outputs_from_environment(resource: Resource | None = None) -> Outputs:
     resource = resource or environment_resource()
     meters = build_meter_provider_from_environment(resource)
     loggers = build_logger_provider_from_environment(resource)
+    spans = environment_sink(resource)
     closers = [provider.shutdown for provider in (meters, loggers) if provider is not None]
     return Outputs(
-        sink=environment_sink(resource),
-        sampler=environment_sampler(),
+        sink=spans,
+        sampler=ALWAYS_OFF if spans.leads_nowhere else environment_sampler(),
         links=environment_links(),
         events=(loggers or NoOpLoggerProvider()).get_logger(semconv.SCOPE_NAME),
         meter_provider=meters,

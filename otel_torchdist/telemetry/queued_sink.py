@@ -19,7 +19,8 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 DEAD_SHUTDOWN_S: Final = 1.0
 MAX_ATTEMPTS: Final = 10
-"""After so many failures stall evidence is given up too: it may be what the other side refuses."""
+"""After so many failures stall evidence may be what the other side refuses: something else is tried, and if that is
+accepted while this fails once more, it is given up. While nothing is accepted, the other side is away."""
 WARNING_INTERVAL_S: Final = 3600.0
 
 _logger = logging.getLogger("otel_torchdist")
@@ -73,6 +74,7 @@ class QueuedSink:
         self._queue = SpanQueue(max_spans)
         self._refused = 0
         self._failures = 0
+        self._failures_in_a_row = 0
         self._flushes_wanted = 0
         self._flushes_done = 0
         self._flush_deadline = 0.0
@@ -147,7 +149,7 @@ class QueuedSink:
                 pause_s = self._retry_at - time.monotonic()
                 if self._queue.spans and pause_s <= 0:
                     is_probe = self._pause_s > 0
-                    return self._queue.take(0 if is_probe else self._destination.portion)
+                    return self._queue.probe(MAX_ATTEMPTS) if is_probe else self._queue.take(self._destination.portion)
                 if not self._queue.spans and self._flushes_done < self._flushes_wanted:
                     return []
                 self._changed.wait(pause_s if self._queue.spans else None)
@@ -183,6 +185,7 @@ class QueuedSink:
         with self._changed:
             was_down = self._pause_s > 0
             self._pause_s = self._retry_at = 0.0
+            self._failures_in_a_row = 0
             self._changed.notify_all()
         if was_down:
             _logger.info("spans are exported again (%s)", self._destination.name)
@@ -190,11 +193,13 @@ class QueuedSink:
     def _has_failed(self, error: Exception, rest: SpanGroup) -> None:
         with self._changed:
             self._failures += 1
+            self._failures_in_a_row += 1
             is_first = self._pause_s == 0
             self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
             self._retry_at = time.monotonic() + self._pause_s
-            if rest.urgent and rest.attempts < MAX_ATTEMPTS and not self._is_closing:
-                self._queue.put_back(rest)
+            is_refused = rest.attempts > max(self._failures_in_a_row, MAX_ATTEMPTS)
+            if rest.urgent and not is_refused and not self._is_closing:
+                self._queue.put_back(rest, is_last=rest.attempts >= MAX_ATTEMPTS)
             else:
                 self._refused += len(rest.spans)
             self._changed.notify_all()

@@ -45,17 +45,27 @@ class SpanQueue:
         (self._urgent if group.urgent else self._healthy).append(group)
         self._make_room(len(group.spans))
 
-    def put_back(self, group: SpanGroup) -> None:
-        """Add an urgent group before all others."""
-        self._urgent.appendleft(group)
+    def put_back(self, group: SpanGroup, is_last: bool) -> None:
+        """Add an urgent group before all others of its kind, or behind them."""
+        (self._urgent.append if is_last else self._urgent.appendleft)(group)
         self._make_room(len(group.spans))
 
+    def probe(self, max_attempts: int) -> list[SpanGroup]:
+        """Remove the next group; a healthy one while the next urgent one has failed so often that it may be why."""
+        if self._healthy and self._urgent and self._urgent[0].attempts >= max_attempts:
+            group = self._healthy.popleft()
+            self.spans -= len(group.spans)
+            return [group]
+        return self.take(0)
+
     def take(self, max_spans: int) -> list[SpanGroup]:
-        """Remove the next groups of one kind: at least one, and more while they fit into `max_spans`."""
+        """Remove the next groups of one kind: one, and more that fit into `max_spans` unless one has failed before."""
         source = self._urgent or self._healthy
         taken: list[SpanGroup] = []
         size = 0
         while source and (not taken or size + len(source[0].spans) <= max_spans):
+            if taken and (taken[0].attempts or source[0].attempts):
+                break
             taken.append(source.popleft())
             size += len(taken[-1].spans)
         self.spans -= size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,8 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.agent.training import Training
+from tests.agent.training import Training, environment
+from tests.cli.running import Running
+from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import GRPC, OtlpReceiver
+
+JOB = "job-0123456789abcdef"
 
 
 @pytest.fixture
@@ -47,3 +52,35 @@ def train(base: Path, receiver: OtlpReceiver) -> Iterator[Callable[..., Training
 def training(train: Callable[..., Training]) -> Training:
     """A job that has been started."""
     return train()
+
+
+@pytest.fixture
+def begin(base: Path) -> Iterator[Callable[..., Ranks]]:
+    """Begins a job without torch; see `Ranks` for its arguments."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(size: int, **options: int) -> Ranks:
+            ranks = Ranks(base / JOB, size, **options)
+            stack.callback(ranks.close)
+            return ranks
+
+        yield begin
+
+
+@pytest.fixture
+def start(base: Path, receiver: OtlpReceiver) -> Iterator[Callable[..., Running]]:
+    """Starts `otel-torchdist` with arguments, and additions to its environment."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: str | Path, **environ: str) -> Running:
+            running = Running(base, *arguments, environ=environment(base, receiver) | environ)
+            stack.callback(running.close)
+            return running
+
+        yield start
+
+
+@pytest.fixture
+def agent(base: Path, start: Callable[..., Running]) -> Callable[..., Running]:
+    """Starts an agent by hand for that job; see `start`."""
+    return functools.partial(start, "agent", "--run-dir", base / JOB, "--keep", "0")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from otel_torchdist.agent import checkpoint
 from otel_torchdist.agent.checkpoint import FILE_NAME, Checkpoint
-from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, LogRelay
+from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_LOOKS, LogRelay
 from otel_torchdist.agent.reader import RankState
 from otel_torchdist.agent.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
 from otel_torchdist.tape.layout import Flag, How, RecordKind
@@ -214,3 +216,72 @@ def test_flood_of_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     relay.pass_on()
     relay.close()
     assert 0 < len(caplog.records) <= MAX_BYTES // 23 + 1
+
+
+OTHER_RANK = """
+import logging, pathlib, sys
+from otel_torchdist.agent.log_relay import LogRelay
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+relay = LogRelay(pathlib.Path(sys.argv[1]))
+for line in sys.stdin:
+    relay.pass_on()
+    print("looked", flush=True)
+"""
+
+
+class OtherRank:
+    """A rank of the same node that looks when it is told to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OTHER_RANK, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def look(self) -> list[str]:
+        """Have it look; returns what it has passed on."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        lines: list[str] = []
+        while (line := self.process.stdout.readline().strip()) != "looked":
+            lines.append(line)
+        return lines
+
+
+def test_another_stands_in_for_a_rank_that_does_not_look(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What comes while the GIL of the rank whose part it is is held is passed on once, and then it goes on itself."""
+    log = tmp_path / LOG_NAME
+    log.touch()
+    other = OtherRank(tmp_path)
+    relay = LogRelay(tmp_path)
+
+    def warn(text: str) -> None:
+        with log.open("a") as file:
+            file.write(f"12:00:00 WARNING {text}\n")
+
+    try:
+        assert other.look() == []
+        relay.pass_on()
+        warn("before")
+        assert other.look() == ["before"]
+        relay.pass_on()
+        warn("stall")
+        for _ in range(SILENT_LOOKS - 1):
+            relay.pass_on()
+            assert caplog.messages == []
+        relay.pass_on()
+        assert caplog.messages == ["stall"]
+        assert other.look() == []
+        warn("just then")
+        relay.pass_on()
+        assert caplog.messages == ["stall", "just then"]
+        warn("after")
+        assert "after" in other.look()
+        relay.pass_on()
+        assert "after" not in caplog.messages
+    finally:
+        other.process.communicate()
+    warn("of the next one")
+    relay.pass_on()
+    relay.close()
+    assert caplog.messages[2:] == ["of the next one"]

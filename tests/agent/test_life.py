@@ -6,14 +6,14 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.agent.training import RANKS, Training, until
+from tests.support.core_waits import waited_for_a_core_s
 from tests.support.otlp_receiver import ReceivedSpan
 
-MARGIN_S = 3.0
-"""What a busy machine may add to the two seconds that are promised."""
+PROMISE_S = 2.0
+"""From the process group to the first page of `/metrics`; what the agent has to wait for a core comes on top."""
 
 
 def check_once_without_orphans(spans: list[ReceivedSpan]) -> None:
@@ -41,8 +41,9 @@ def test_from_first_group_to_last_scrape(training: Training) -> None:
     """It answers soon after the group exists, on one port for both ranks, exports all spans, and goes when scraped."""
     joined = training.joined_at()
     until(training.scrape)
-    assert time.monotonic() - joined < 2.0 + MARGIN_S
+    took_s = time.monotonic() - joined
     [agent] = training.agents()
+    assert took_s < PROMISE_S + waited_for_a_core_s(agent)
     parent, session = Path(f"/proc/{agent}/stat").read_text().rpartition(") ")[2].split()[1:4:2]
     assert int(parent) not in [*training.ranks(), training.process.pid]
     assert int(session) == os.getsid(agent) != os.getsid(training.process.pid)
@@ -58,26 +59,6 @@ def test_from_first_group_to_last_scrape(training: Training) -> None:
     assert recorded(spans, "all_reduce") == recorded(spans, "broadcast") == dict.fromkeys(range(RANKS), steps)
     assert recorded(spans, "barrier") == dict.fromkeys(range(RANKS), 1)
     assert "Traceback" not in training.log
-
-
-def test_all_ranks_killed(train: Callable[..., Training]) -> None:
-    """SIGKILL to all ranks in mid-collective: what they had done is exported, and what was seen of the stall."""
-    training = train(environ={"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "3000"})
-    training.joined_at()
-    training.receiver.wait_for(lambda spans: recorded(spans, "all_reduce")[0] > 5)
-    training.stall()
-    training.receiver.wait_for(lambda spans: any(span.name == "broadcast (in progress)" for span in spans))
-    training.kill()
-    until(lambda: training.scrape().count("torchdist_up{") == RANKS and "} 1.0" not in up_on(training.scrape()))
-    counts = count_on(training.scrape(), "all_reduce")
-    until(lambda: not training.agents())
-    spans = training.receiver.spans()
-    check_once_without_orphans(spans)
-    assert sorted(recorded(spans, "all_reduce").values()) == counts
-    [cut] = [span for span in spans if span.name == "broadcast" and span.attributes.get("torchdist.stalled")]
-    assert cut.error is not None
-    assert "the process was gone" in cut.error
-    assert cut.attributes["torchdist.rank"] == 1
 
 
 def up_on(page: str) -> str:

@@ -38,7 +38,8 @@ def folder() -> Iterator[Path]:
 
 def test_twenty_jobs_leave_nothing(python: WarmPython, folder: Path) -> None:
     """Twenty jobs, each with an agent of its own: no process, no port and no more files than are to be kept stay."""
-    tapes = folder / "tapes"
+    tapes, temporary = folder / "tapes", folder / "tmp"
+    temporary.mkdir()
     for job in range(JOBS):
         environ = {
             **QUIET,
@@ -46,6 +47,7 @@ def test_twenty_jobs_leave_nothing(python: WarmPython, folder: Path) -> None:
             "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
             "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
             "OTEL_PYTHON_TORCHDIST_KEEP_RUNS": str(KEPT),
+            "TMPDIR": str(temporary),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(job),  # what tells jobs apart; the store is a file
         }
@@ -53,7 +55,7 @@ def test_twenty_jobs_leave_nothing(python: WarmPython, folder: Path) -> None:
         assert (done.code, done.err) == (0, "")
     until(lambda: not processes_of(tapes), 30.0)
     assert [os.listdir(path) for path in tapes.glob("job-*") if not (path / "agent.checkpoint").exists()] == []
-    assert os.listdir(tapes / "prometheus") == []
+    assert os.listdir(tapes / "prometheus") == os.listdir(temporary) == []
     jobs = [path for path in tapes.iterdir() if path.name != "prometheus"]
     assert len(jobs) <= KEPT + 1  # the last agent was still in its own
     logs = [(path / "agent.log").read_text() for path in jobs]

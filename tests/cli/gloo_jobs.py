@@ -29,7 +29,16 @@ class GlooJobs:
     """
 
     def __init__(
-        self, python: WarmPython, base: Path, folder: Path, deed: str, *, ranks: int = 4, jobs: int = 1, reader: str
+        self,
+        python: WarmPython,
+        base: Path,
+        folder: Path,
+        deed: str,
+        *,
+        ranks: int = 4,
+        jobs: int = 1,
+        reader: str,
+        environ: dict[str, str] | None = None,
     ) -> None:
         """Start them.
 
@@ -40,12 +49,15 @@ class GlooJobs:
             deed: What one rank of each job does; see the worker.
             ranks: Ranks of each.
             jobs: How many.
-            reader: Where tapes are read: `thread` or `none`.
+            reader: Where tapes are read: `agent`, `thread` or `none`.
+            environ: Additions to their environment.
         """
         self.done: list[Done] = []
         self._folder = folder
         self._gate = folder / "gate"
         self._gate.touch()
+        self._pipe = folder / "gate.pipe"
+        os.mkfifo(self._pipe)
         self._pids = folder / "pids"
         self._pids.mkdir()
         common = {
@@ -56,6 +68,7 @@ class GlooJobs:
             "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base),
             "WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
+            **(environ or {}),
         }
         environs = []
         for job in range(jobs):
@@ -72,6 +85,10 @@ class GlooJobs:
     def open_gate(self) -> None:
         """Let whoever is late go on."""
         self._gate.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # nobody is there
+            pipe = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(pipe, b"x")
+            os.close(pipe)
 
     def kill(self) -> None:
         """Kill all ranks of the only job at once."""

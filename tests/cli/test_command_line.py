@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import ask_as_people_do
 from tests.cli.running import Running, environment, processes_of
 
 
@@ -18,6 +19,26 @@ def test_version(start: Callable[..., Running]) -> None:
     running = start("--version")
     assert running.end() == 0
     assert running.out == f"otel-torchdist {version('otel-torchdist')}\n"
+
+
+def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
+    """Neither help nor an error has colours where nobody sees them, whatever the terminal's name."""
+    for arguments in (["--help"], ["agent", "--keep", "soon"]):
+        running = start(*arguments, environ={"TERM": "xterm-256color", "COLORTERM": "truecolor"})
+        running.end()
+        assert len(running.out + running.err) > 100
+        assert "\x1b" not in running.out + running.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("otel-torchdist ", {"agent", "demo", "diagnose", "watch"}), ("otel-torchdist agent --ru", {"--run-dir"})],
+)
+def test_completion(base: Path, typed: str, offered: set[str]) -> None:
+    """The shell is told the commands, and the options of each."""
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    answer = ask_as_people_do(base, _OTEL_TORCHDIST_COMPLETE="complete_bash", **words)
+    assert set(answer.out.split()) == offered
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from otel_torchdist.cli.diagnose.judgement import age_ns, judge
 from otel_torchdist.cli.diagnose.last_moment import last_moment
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
-from otel_torchdist.stall.world import GroupView
+from otel_torchdist.stall.world import GroupView, Stacks
 from otel_torchdist.tape.layout import How, TapeState
 from tests.stall.simulated_world import RUN, SECOND, START_NS, THRESHOLD_NS, SimulatedWorld, group_of
+from tests.stall.watching import STACK
 
 LATER_NS = START_NS + 1_000_000 * SECOND
 """When somebody asks."""
@@ -71,6 +74,21 @@ def test_one_fell_silent_before(world: SimulatedWorld, group: GroupView) -> None
     verdict = verdict_of(world, 20.0, {2: 12.0})
     assert verdict is not None
     assert (verdict.kind, verdict.ranks, verdict.waiting) == (VerdictKind.DEAD, (2,), (0, 1, 3))
+
+
+@pytest.mark.parametrize(("by_signal", "kind"), [(True, VerdictKind.ABSENT), (False, VerdictKind.DEAD)])
+def test_one_held_its_gil(world: SimulatedWorld, group: GroupView, by_signal: bool, kind: VerdictKind) -> None:
+    """A heart that could not beat is no sign of a death: a signal took a stack after its last beat."""
+    for rank in (0, 1, 3):
+        world.ranks[rank].enter(group, 5.0)
+    for rank in world.ranks:
+        rank.alive = False
+        rank.heartbeat_age_s = 14.0 if rank.rank == 2 else 0.5
+    views = [rank.view(20.0) for rank in world.ranks]
+    views[2] = dataclasses.replace(views[2], stacks=Stacks(START_NS + 16 * SECOND, (STACK,), by_signal))
+    verdict = judge(last_moment(RUN, views, LATER_NS), THRESHOLD_NS)
+    assert verdict is not None
+    assert (verdict.kind, verdict.ranks) == (kind, (2,))
 
 
 def test_one_raised_and_the_launcher_killed_the_others(world: SimulatedWorld, group: GroupView) -> None:

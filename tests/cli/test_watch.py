@@ -129,6 +129,22 @@ def test_two_watches_leave_the_job_alone(
     )
 
 
+def test_gil_is_held(watch: Callable[..., Running], stalled: GlooJobs, gloo: Callable[..., GlooJobs]) -> None:
+    """Of a rank that holds the GIL, which nobody else asks, it says that no Python runs there, and what it did last."""
+    stalled.open_gate()
+    stalled.join()
+    holding = gloo("holds the GIL", ranks=2, reader="none")
+    running = watch()
+    running.wait_for(
+        r"still: rank 1 has not entered all_reduce \(sequence 6, default_pg\) for [\d.]+ s; 1 of 2 ranks waits; "
+        rf"it was last in all_reduce, called in <module> at training\.py:{CALLING_LINE}, "
+        r"and its Python threads have not run for [\d.]+ s$"
+    )
+    holding.open_gate()
+    running.wait_for(r"stall over: all_reduce \(sequence 6, default_pg\) was completed after")
+    assert running.end(20) == 0, running.story()
+
+
 @pytest.mark.parametrize(
     ("options", "what"), [([], "job with a live rank"), (["--run-dir"], "tape"), (["feedbeef"], "run feedbeef")]
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.tape.stack_signal import SignalOffer, decode_offer, offer_path, parse_stack
+from otel_torchdist.tape.stack_signal import SignalOffer, decode_offer, last_stack, offer_path, parse_stack
 
 STACK = """\
 Stack (most recent call first):
@@ -64,3 +64,16 @@ def test_stack_of_this_python(tmp_path: Path) -> None:
     frames = parse_stack((tmp_path / "dump").read_text())
     assert frames[0].function == "<lambda>"
     assert frames[1:3] == (CallSiteName("café", str(source), 2), CallSiteName("<module>", str(source), 3))
+
+
+def test_last_stack(tmp_path: Path) -> None:
+    """Of several the last one counts, however much lies before it; without one, or without a file, there is none."""
+    path = tmp_path / "aa.fault"
+    assert last_stack(path) == ()
+    offer = SignalOffer(39, 4032).encode().decode()
+    path.write_text(offer)
+    assert last_stack(path) == ()
+    path.write_text(offer + STACK.replace("load_batch", "earlier") * 2000 + STACK)
+    assert last_stack(path) == FRAMES
+    path.write_text(path.read_text() + STACK.partition("\n")[0])
+    assert last_stack(path) == (), "its frames are still to come"

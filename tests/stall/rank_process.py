@@ -1,7 +1,9 @@
 """A rank as a process: writes a real tape as it is told on its standard input, and answers requests for its stacks.
 
 Commands, one a line, each acknowledged with `ok`: `enter <sequence>`, `end`, `load` (stays in `load_batch` until the
-next line), `exit`.
+next line), `step <sequence>` (the step of that operation is over),
+`many <count>` (so many operations, each a step of its own), `half` (is torn out of writing a record),
+`clock <seconds>` (the wall clock is set, for this process), `exit`.
 """
 
 import sys
@@ -9,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
@@ -18,12 +21,14 @@ from otel_torchdist.tape.writer import TapeWriter
 RUN = 0xBEEF
 BEAT_S = 0.1
 
+machine_time_ns = time.time_ns
+
 
 class Rank:
     """One rank and its tape."""
 
-    def __init__(self, directory: Path, rank: int, size: int) -> None:
-        self.tape = TapeWriter(directory, identify(rank, rank, size, 64))
+    def __init__(self, directory: Path, rank: int, size: int, capacity: int = 64) -> None:
+        self.tape = TapeWriter(directory, identify(rank, rank, size, capacity))
         self.tape.set_run_id(RUN, RunIdState.AGREED)
         names = self.tape.names
         self.group = names.intern(GroupName("0", "default_pg", tuple(range(size)), 0, "gloo", True))
@@ -54,6 +59,23 @@ class Rank:
         """End it."""
         self.tape.complete(self.number, self.entered_ns, time.monotonic_ns(), How.CALL)
 
+    def end_step(self, sequence: int) -> None:
+        """End the step of an operation."""
+        self.tape.step_ended(sequence - 1, time.monotonic_ns(), sequence)
+
+    def many(self, count: int) -> None:
+        """Enter and end operations, a step each."""
+        for sequence in range(1, count + 1):
+            self.enter(sequence)
+            self.end()
+            self.end_step(sequence)
+
+    def write_half(self) -> None:
+        """Draw a number and write a part of its record."""
+        number = next(self.tape._numbers)
+        first = layout.RING_OFFSET + number % self.tape.identity.capacity * layout.RECORD_SIZE + 8
+        self.tape.view()[first : first + 50] = b"\xff" * 50
+
     def load_batch(self) -> None:
         """Be elsewhere until the next line comes."""
         print("ok", flush=True)
@@ -71,9 +93,14 @@ def main_stack() -> ThreadStack:
     return ThreadStack(main.native_id or 0, main.name, tuple(frames))
 
 
+def set_wall_clock(ahead_s: float) -> None:
+    """Have the wall clock of this process be so far ahead of the machine's, from now on."""
+    time.time_ns = lambda: machine_time_ns() + round(ahead_s * 1e9)
+
+
 def main() -> None:
     """Do as told."""
-    rank = Rank(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    rank = Rank(Path(sys.argv[1]), *map(int, sys.argv[2:]))
     print("ok", flush=True)
     for line in sys.stdin:
         command, *arguments = line.split()
@@ -83,6 +110,14 @@ def main() -> None:
             rank.end()
         elif command == "load":
             rank.load_batch()
+        elif command == "step":
+            rank.end_step(int(arguments[0]))
+        elif command == "many":
+            rank.many(int(arguments[0]))
+        elif command == "half":
+            rank.write_half()
+        elif command == "clock":
+            set_wall_clock(float(arguments[0]))
         elif command == "exit":
             rank.tape.finish(TapeState.FINISHED)
             return

@@ -1,5 +1,7 @@
 """Ranks that die or finish: what is told at once, and what is no stall."""
 
+import pytest
+
 from otel_torchdist.stall.detector import LOOK_S
 from otel_torchdist.stall.events import IncidentResolved, Outcome, StacksWanted
 from otel_torchdist.stall.verdict import VerdictKind
@@ -114,3 +116,34 @@ def test_finished_rank_does_not_stall() -> None:
     world.ranks[0].die(30.0, TapeState.FINISHED)
     watching.until(60.0)
     assert watching.events == []
+
+
+def test_all_die_before_the_stall_is_told() -> None:
+    """All are killed while stacks are awaited: what was seen until then is told, and then that they have ended."""
+    world, _ = stalled(late=2)
+    watching = Watching(world, answers_after_s=None)
+    watching.until(15.5)
+    assert watching.verdicts == []
+    for rank in world.ranks:
+        rank.die(15.6)
+    watching.until(16.0)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (2,))
+    assert all(view.alive for view in given.world.ranks.values())
+    watching.until(40.0)
+    assert [end.outcome for _, end in watching.ends] == [Outcome.RANKS_ENDED]
+    assert len(watching.verdicts) == 1
+
+
+@pytest.mark.parametrize("how", [How.CALL, How.FAILED])
+def test_what_was_over_before_they_died_is_no_stall(how: How) -> None:
+    """Ranks that came out of it while stacks were awaited, and are gone by the next look, were not killed in it."""
+    world, numbers = stalled(late=2)
+    watching = Watching(world, answers_after_s=None)
+    watching.until(15.5)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 15.55, how, "RuntimeError" if how is How.FAILED else "")
+    for rank in world.ranks:
+        rank.die(15.6)
+    watching.until(40.0)
+    assert [given.verdict.kind for _, given in watching.verdicts if given.verdict.kind is VerdictKind.ABSENT] == []

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.sampling import DEFAULT_ON, ParentBasedTraceIdRatio
 
 from otel_torchdist.telemetry.export import environment_links, environment_sampler, environment_sink
 from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.outputs import outputs_from_environment
 from otel_torchdist.telemetry.resource import environment_resource
 from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
@@ -67,6 +68,15 @@ def test_none_exports_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     assert sink.flush(1)
     sink.shutdown(1)
     assert (sink.dropped, caplog.records) == (0, [])
+
+
+def test_no_step_is_sampled_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where spans go nowhere none are made, so that reading for metrics alone costs less."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
+    outputs = outputs_from_environment(Resource({}))
+    assert not outputs.sampler.should_sample(None, 1, "step").decision.is_sampled()
+    outputs.sink.shutdown(1)
 
 
 def test_an_exporter_that_its_own_settings_break_is_one_warning(

@@ -60,6 +60,7 @@ class Gate(SpanExporter):
         ids: Span ids of what has been accepted, in order.
         open: Cleared while it is held up.
         works: Whether it accepts what it gets.
+        refused: Id of a span that it never accepts.
     """
 
     def __init__(self) -> None:
@@ -67,6 +68,7 @@ class Gate(SpanExporter):
         self.open = threading.Event()
         self.open.set()
         self.works = True
+        self.refused = 0
         self.calls = 0
         self.was_instrumented = False
         self.shut_down = 0
@@ -76,10 +78,11 @@ class Gate(SpanExporter):
         self.calls += 1
         self.was_instrumented |= is_instrumentation_enabled()
         self.open.wait(20)
-        if not self.works:
+        ids = [span.context.span_id for span in spans if span.context]
+        if not self.works or self.refused in ids:
             logging.getLogger(__name__).error("Failed to export: nobody is there")
             return SpanExportResult.FAILURE
-        self.ids += [span.context.span_id for span in spans if span.context]
+        self.ids += ids
         return SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
@@ -232,15 +235,36 @@ def test_evidence_that_is_refused_again_and_again_is_given_up(
     monkeypatch.setattr(queued_sink, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(queued_sink, "LONGEST_PAUSE_S", 0.001)
     gate = Gate()
-    gate.works = False
+    gate.refused = 1
     sink = sinks(gate)
     sink.emit(group(1, 3), urgent=True)
-    wait_until(lambda: sink.dropped == 3)
-    assert gate.calls == queued_sink.MAX_ATTEMPTS
-    gate.works = True
+    wait_until(lambda: gate.calls > queued_sink.MAX_ATTEMPTS)
+    assert sink.dropped == 0
     sink.emit(group(10, 2))
-    assert sink.flush(10)
-    assert gate.ids == [10, 11]
+    sink.emit(group(20, 2), urgent=True)
+    assert sink.flush(10) or sink.flush(10)
+    assert sorted(gate.ids) == [10, 11, 20, 21]
+    assert sink.dropped == 3
+
+
+def test_evidence_outlives_an_outage_of_any_length(
+    sinks: Callable[..., ExporterSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it could not be sent: while nothing is accepted, that says nothing about its content."""
+    monkeypatch.setattr(queued_sink, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(queued_sink, "LONGEST_PAUSE_S", 0.001)
+    gate = Gate()
+    gate.works = False
+    sink = sinks(gate, max_spans=20)
+    for first in (1, 10):
+        sink.emit(group(first, 3), urgent=True)
+    for first in range(100, 200, 2):
+        sink.emit(group(first, 2))
+    wait_until(lambda: gate.calls > 10 * queued_sink.MAX_ATTEMPTS)
+    gate.works = True
+    assert sink.flush(10) or sink.flush(10)
+    assert sorted(gate.ids) == [1, 2, 3, 10, 11, 12]
+    assert sink.dropped == 100
 
 
 def test_the_rest_of_a_group_goes_with_the_portion_that_failed(sinks: Callable[..., ExporterSink]) -> None:

@@ -159,7 +159,7 @@ def _account(moment: LastMoment, view: RankView, tape: TapeReader) -> RankAccoun
         view=view,
         life=life_in(view),
         sign_ns=moment.signs[view.rank],
-        stack=place if place.source is Source.STACK else None,
+        stack=place if place.source in (Source.STACK, Source.SIGNAL) else None,
         pid=tape.identity.pid,
         tape=str(tape.path),
     )

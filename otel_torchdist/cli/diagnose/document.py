@@ -13,7 +13,8 @@ known is null.
   `sequence`, `group`, `since`, `age_s`, `doubt`, `reporting`, `members`, `sentence`.
 - `ranks`: for each rank that reports, ascending: `rank`, `life` (`running`, `finished`, `failed`, `dead`),
   `exception`, `pid`, `tape`, `step`, `last_sign_of_life`, `silent_s`, `open` (operations, those first in which it
-  waits), `last_finished` (an operation), `stack` (`written`, and the call site in which it was).
+  waits), `last_finished` (an operation), `stack` (`written`, `source`, and the call site in which it was). A stack's
+  source is the rank's own `thread`, or a `signal` while the GIL was held.
 - an operation: `operation`, `sequence`, `group`, `peers` (ranks that meet in it), `tag`, `entered`, `age_s` (since it
   waits or was entered), `waits`, `ended`, `exception`, `call_site` (`function`, `file`, `line`).
 - `warnings`: tapes that could not be read, and why.
@@ -97,7 +98,8 @@ def _stack(diagnosis: Diagnosis, account: RankAccount) -> Json | None:
     place, stacks = account.stack, account.view.stacks
     if place is None or stacks is None:
         return None
-    return {"written": _time(diagnosis, stacks.asked_ns), "call_site": _call_site(place.frame)}
+    source = "signal" if stacks.by_signal else "thread"
+    return {"written": _time(diagnosis, stacks.asked_ns), "source": source, "call_site": _call_site(place.frame)}
 
 
 def _operation(diagnosis: Diagnosis, operation: OperationView) -> Json:

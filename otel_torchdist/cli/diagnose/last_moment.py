@@ -1,8 +1,8 @@
 """The last moment of a run: the picture that a reader would have taken when its ranks still lived.
 
 While a rank lives, that moment is now. Afterwards it is the newest sign of life on any tape. A rank that ended without
-a word was alive then, unless its tape says otherwise: it fell silent long before, or the last that others did was
-to fail in an operation that they shared with it.
+a word was alive then, unless its tape says otherwise: it fell silent long before, while nothing held its GIL, or the
+last that others did was to fail in an operation that they shared with it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMome
 
 
 def last_sign_ns(view: RankView) -> int:
-    """When a rank last showed that it lived: by its heartbeat, or by a record."""
-    return max(view.heartbeat_ns, last_record_ns(view))
+    """When a rank last showed that it lived: by its heartbeat, a record, or a stack that it wrote since."""
+    return max(view.heartbeat_ns, last_record_ns(view), view.stacks.asked_ns if view.stacks is not None else 0)
 
 
 def torn_out_of(view: RankView) -> OperationView | None:
@@ -73,11 +73,17 @@ def torn_out_of(view: RankView) -> OperationView | None:
 
 def _was_alive(view: RankView, views: Sequence[RankView], moment_ns: int) -> bool:
     sign_ns = last_sign_ns(view)
-    if life_in(view) is not Life.DEAD or moment_ns - sign_ns > HEARTBEAT_LATE_NS:
+    is_silent = moment_ns - sign_ns > HEARTBEAT_LATE_NS and not _was_silent_for_the_gil(view)
+    if life_in(view) is not Life.DEAD or is_silent:
         return False
     if any(life_in(other) is Life.FAILED and torn_out_of(other) is None for other in views):
         return True  # that rank began it: launchers then end the others
     return not any(_was_torn_from(view, other, sign_ns) for other in views if other is not view)
+
+
+def _was_silent_for_the_gil(view: RankView) -> bool:
+    """Whether the last thing seen of a rank is the stack that a signal took: it lived, and its heart could not beat."""
+    return view.stacks is not None and view.stacks.by_signal and view.stacks.asked_ns > view.heartbeat_ns
 
 
 def _was_torn_from(view: RankView, other: RankView, after_ns: int) -> bool:

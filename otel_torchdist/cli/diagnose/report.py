@@ -83,7 +83,8 @@ def _rank(diagnosis: Diagnosis, account: RankAccount) -> Iterator[Text]:
         yield Text(f"  last   {_ended(diagnosis, view.last)}")
     if account.stack is not None and account.stack.frame is not None and view.stacks is not None:
         written = _when(diagnosis, view.stacks.asked_ns)
-        yield Text(f"  stack  in {describe_frame(account.stack.frame)}, written {written}")
+        how = ", by a signal while the GIL was held" if view.stacks.by_signal else ""
+        yield Text(f"  stack  in {describe_frame(account.stack.frame)}, written {written}{how}")
 
 
 def _open(diagnosis: Diagnosis, operation: OperationView) -> str:

@@ -3,6 +3,7 @@
 Arguments: what that rank does, a gate (a file), and a folder in which each rank leaves its process id.
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -28,12 +29,21 @@ def load_batch() -> torch.Tensor:
     return torch.ones(4)
 
 
+def decode_batch() -> None:
+    """Hold the GIL in native code until a letter comes."""
+    pipe = os.open(f"{gate}.pipe", os.O_RDWR)
+    ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
+    os.close(pipe)
+
+
 dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=world_size)
 (pids / str(rank)).write_text(f"{os.getpid()}\n")
 for step in range(STEPS):
     if step == SPECIAL_STEP and rank == world_size // 2:
         if deed == "is late":
             load_batch()
+        elif deed == "holds the GIL":
+            decode_batch()
         elif deed == "fails":
             raise ValueError("a batch without labels")
         elif deed == "dies":

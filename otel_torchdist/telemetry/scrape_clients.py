@@ -1,0 +1,100 @@
+"""Who is connected to `/metrics`: at most so many at once, and in want of room the slow make way for the next."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import threading
+import time
+from collections.abc import Generator
+from typing import Final
+
+MAX_CLIENTS: Final = 128
+PATIENCE_S: Final = 0.25
+"""How long a client may take to ask, or to read its answer, while others wait for its place."""
+
+_AT_WORK: Final = math.inf
+
+
+class ScrapeClients:
+    """Bounds the threads and descriptors that clients take, without letting those who say nothing shut others out."""
+
+    def __init__(self) -> None:
+        """Nobody is connected."""
+        self._changed = threading.Condition()
+        self._connections: dict[threading.Thread, socket.socket] = {}
+        self._slow_since: dict[threading.Thread, float] = {}
+        """Since when it is up to the client to go on; infinite while its answer is being made."""
+        self._is_closed = False
+
+    def wait_for_room(self) -> bool:
+        """Wait until one more can be served, for which a slow one may have to go; False once closed."""
+        with self._changed:
+            while len(self._connections) >= MAX_CLIENTS and not self._is_closed:
+                slowest = min(self._slow_since, key=lambda thread: self._slow_since[thread])
+                left_s = self._slow_since[slowest] + PATIENCE_S - time.monotonic()
+                if left_s <= 0:
+                    self._dismiss(slowest)
+                else:
+                    self._changed.wait(None if left_s == math.inf else left_s)
+            return not self._is_closed
+
+    def start(self, thread: threading.Thread, connection: socket.socket) -> None:
+        """Start the thread of a new client, which must call `left` at its end."""
+        with self._changed:
+            thread.start()
+            self._connections[thread] = connection
+            self._slow_since[thread] = time.monotonic()
+
+    def left(self) -> None:
+        """The client of the calling thread is served, or has gone."""
+        with self._changed:
+            self._forget(threading.current_thread())
+
+    @contextlib.contextmanager
+    def at_work(self) -> Generator[None, None, None]:
+        """While the calling thread makes an answer, its client is not slow."""
+        self._be_slow_since(_AT_WORK)
+        try:
+            yield
+        finally:
+            self._be_slow_since(time.monotonic())
+
+    def close(self) -> None:
+        """Let nobody wait for room any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def dismiss_all(self, timeout_s: float) -> None:
+        """End the connections that are still open, and their threads with them."""
+        with self._changed:
+            threads = list(self._connections)
+            for thread in threads:
+                self._dismiss(thread)
+        deadline = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def close_in_child(self) -> None:
+        """Give the descriptors back without a word to anybody: they are copies of the parent's."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def _be_slow_since(self, since: float) -> None:
+        with self._changed:
+            if threading.current_thread() in self._slow_since:  # else it was dismissed
+                self._slow_since[threading.current_thread()] = since
+                self._changed.notify_all()
+
+    def _dismiss(self, thread: threading.Thread) -> None:
+        connection = self._connections[thread]
+        self._forget(thread)
+        with contextlib.suppress(OSError):  # it has just ended by itself
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, thread: threading.Thread) -> None:
+        self._connections.pop(thread, None)
+        self._slow_since.pop(thread, None)
+        self._changed.notify_all()

@@ -1,0 +1,109 @@
+"""Job directories of other users: whoever is not root is told why not, and root leaves nothing that is root's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.agent.election import LOCK_NAME
+from otel_torchdist.tape.directory import tapes_in
+from tests.agent.conftest import JOB
+from tests.agent.training import page_of, until
+from tests.cli.running import SCRIPT, Running, environment
+from tests.support.job_ranks import Ranks
+
+NOBODY = 65534
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+def can_be_nobody() -> bool:
+    """Whether a process of another user's finds this package."""
+    command = [*AS_NOBODY, sys.executable, "-c", "import otel_torchdist.cli"]
+    return bool(shutil.which("setpriv")) and not subprocess.run(command, capture_output=True).returncode
+
+
+def owners(path: Path) -> set[int]:
+    """Users to whom belongs what lies there."""
+    return {entry.lstat().st_uid for entry in [path, *path.rglob("*")]}
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755], ids=["closed", "open to all"])
+def test_directory_of_another_user(begin: Callable[..., Ranks], base: Path, mode: int) -> None:
+    """One line says which directory, and that it cannot be read; the job lacks nothing and has nothing more."""
+    if not can_be_nobody():
+        pytest.skip("another user cannot run this Python")
+    ranks = begin(1)
+    own = base.parent / "own"
+    own.mkdir()
+    os.chown(own, NOBODY, NOBODY)
+    for path in (base.parent, base, base / JOB, *tapes_in(base / JOB)):
+        path.chmod(mode)
+    before = sorted(os.listdir(base / JOB))
+    done = subprocess.run(
+        [*AS_NOBODY, str(SCRIPT), "agent", "--run-dir", str(base / JOB), "--wait", "0.5"],
+        env={**environment(own), "TERM": "dumb", "COLUMNS": "300"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode in (1, 2)
+    assert str(base / JOB) in done.stderr
+    if mode == 0o755:
+        assert done.stderr == f"otel-torchdist: {base / JOB}: cannot be read: Permission denied\n"
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert sorted(os.listdir(base / JOB)) == before
+    ranks.meet(1)
+
+
+def test_root_leaves_nothing_of_its_own(begin: Callable[..., Ranks], start: Callable[..., Running], base: Path) -> None:
+    """What the service of a node writes into a user's directory is the user's: their own agent can go on from it."""
+    ranks = begin(1)
+    for path in (base, *base.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    service = start("agent", "--watch", "--keep", "0")
+    until(lambda: "torchdist_up{" in page_of(base))
+    until((base / JOB / "agent.checkpoint").exists)
+    assert {path.name for path in (base / "prometheus").iterdir()} == {f"{JOB}.json"}
+    assert owners(base) == {NOBODY}
+    ranks.exit()
+    service.wait_for("leaving ")
+    assert owners(base) == {NOBODY}
+
+
+def test_links_of_a_user_are_not_followed(
+    begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path, tmp_path: Path
+) -> None:
+    """Whoever plants links in their directory does not have root write where they lead."""
+    ranks = begin(1)
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    lock = base / JOB / LOCK_NAME
+    lock.symlink_to(tmp_path / "made")
+    running = agent()
+    assert running.end(20) == 1
+    assert running.err == f"otel-torchdist: {base / JOB}: cannot be read: Too many levels of symbolic links\n"
+    lock.unlink()
+    (base / "prometheus").mkdir()
+    for link in (base / "prometheus" / f".{JOB}.new", base / JOB / ".agent.checkpoint.new"):
+        link.symlink_to(precious)
+    running = agent()
+    until(lambda: "torchdist_up{" in page_of(base))
+    ranks.exit()
+    assert running.end(20) == 0, running.story()
+    (base / "prometheus").rmdir()
+    (base / "prometheus").symlink_to(tmp_path)
+    running = agent("--again")
+    assert running.end(20) == 0, running.story()
+    assert "scrapers cannot be told where /metrics is" in running.out
+    assert precious.read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["precious"]

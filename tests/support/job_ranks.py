@@ -1,0 +1,89 @@
+"""A job whose ranks are processes with real tapes, and without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+RANK_PROCESS = Path(__file__).parents[1] / "stall" / "rank_process.py"
+
+
+class Ranks:
+    """The ranks of one job, each a process that does what it is told; see `tests.stall.rank_process`."""
+
+    def __init__(self, directory: Path, size: int, capacity: int = 64) -> None:
+        """Start them.
+
+        Args:
+            directory: Their job directory, which is created.
+            size: How many there are.
+            capacity: Records in a tape's ring.
+        """
+        directory.mkdir(mode=0o700, parents=True)
+        self._directory = directory
+        self._size = size
+        self._capacity = capacity
+        self._processes = {rank: self._launch(rank) for rank in range(size)}
+        self._killed: list[subprocess.Popen[str]] = []
+        for rank in range(size):
+            self._acknowledged(rank)
+
+    def _launch(self, rank: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, RANK_PROCESS, self._directory, str(rank), str(self._size), str(self._capacity)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, rank: int, command: str) -> None:
+        """Have a rank do something, and wait until it says so."""
+        self._write(rank, command)
+        self._acknowledged(rank)
+
+    def meet(self, sequence: int) -> None:
+        """Let all ranks go through an operation."""
+        for rank in self._processes:
+            self.tell(rank, f"enter {sequence}")
+        for rank in self._processes:
+            self.tell(rank, "end")
+
+    def exit(self) -> None:
+        """Let all ranks end in good order."""
+        for rank, process in self._processes.items():
+            if process.poll() is None:
+                self._write(rank, "exit")
+        for process in self._processes.values():
+            process.wait(10)
+
+    def kill(self, rank: int) -> None:
+        """Kill a rank."""
+        self._processes[rank].kill()
+        self._processes[rank].wait(10)
+
+    def start_again(self, rank: int) -> None:
+        """Start a rank that was killed, as a launcher does."""
+        self._killed.append(self._processes[rank])
+        self._processes[rank] = self._launch(rank)
+        self._acknowledged(rank)
+
+    def close(self) -> None:
+        """End what is left."""
+        for process in [*self._processes.values(), *self._killed]:
+            process.kill()
+            process.wait(10)
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def _write(self, rank: int, command: str) -> None:
+        pipe = self._processes[rank].stdin
+        assert pipe is not None
+        pipe.write(f"{command}\n")
+        pipe.flush()
+
+    def _acknowledged(self, rank: int) -> None:
+        pipe = self._processes[rank].stdout
+        assert pipe is not None
+        assert pipe.readline() == "ok\n"

@@ -1,0 +1,166 @@
+"""Our own OTLP encoder makes what the SDK's makes, and the SDK's exporters send it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otel_torchdist.telemetry.exporter_sink import ExporterSink
+from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.otlp_batch import OtlpBatch, takes_batches
+from otel_torchdist.telemetry.otlp_encoder import MAX_KEPT, OtlpEncoder
+from otel_torchdist.telemetry.readable import readable_span
+from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver
+
+RESOURCE = Resource(
+    {"service.name": "test", "ranks": [0, 1], "host.name": "node-1"}, schema_url="https://example.org/1"
+)
+SPAN = FinishedSpan("all_reduce", 1, 2, None, 100, 200, {"torchdist.rank": 3, "torchdist.async": True})
+FEW = ("torchdist.rank", "torchdist.operation", "ä")
+"""So few names that values of different types meet under the same one."""
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+integers = st.integers(-(2**63), 2**63 - 1) | st.integers(-1, 2)
+numbers = st.floats() | st.sampled_from([0.0, -0.0, 1.0])
+values = st.one_of(
+    *(texts, st.booleans(), integers, numbers),
+    *(st.lists(items, max_size=3) for items in (texts, st.booleans(), integers, numbers)),
+    st.lists(texts, max_size=3).map(tuple),
+)
+span_ids = st.integers(1, 2**64 - 1)
+trace_ids = st.integers(1, 2**128 - 1)
+times = st.integers(0, 2**64 - 1)
+spans = st.builds(
+    FinishedSpan,
+    name=texts,
+    trace_id=trace_ids,
+    span_id=span_ids,
+    parent_id=st.none() | span_ids,
+    start_ns=times,
+    end_ns=times,
+    attributes=st.dictionaries(st.sampled_from(FEW) | texts, values),
+    error=st.none() | texts,
+    links=st.lists(st.builds(LinkTarget, trace_ids, span_ids), max_size=2).map(tuple),
+)
+
+
+def sdk_request(sent: Sequence[FinishedSpan]) -> Any:
+    """The request that the SDK's own encoder makes."""
+    return encode_spans([readable_span(span, RESOURCE) for span in sent])
+
+
+def exporter_for(receiver: OtlpReceiver) -> SpanExporter:
+    """The SDK's exporter."""
+    if receiver.protocol == GRPC:
+        return GrpcExporter(endpoint=receiver.endpoint)
+    return HttpExporter(endpoint=f"{receiver.endpoint}/v1/traces")
+
+
+@given(st.lists(st.lists(spans, min_size=1, max_size=4), min_size=1, max_size=4))
+def test_equals_the_sdks_encoding(requests: list[list[FinishedSpan]]) -> None:
+    """Byte for byte, for every field and type, also when an encoder has seen the same attributes before."""
+    encoder = OtlpEncoder(RESOURCE)
+    for sent in requests:
+        encoded = encoder.encode(sent).SerializeToString(deterministic=True)
+        assert encoded == sdk_request(sent).SerializeToString(deterministic=True)
+
+
+def test_equal_values_of_different_types_stay_apart() -> None:
+    """Python takes True, 1 and 1.0 for equal, and 0.0 and -0.0; what was encoded for one is not used for another."""
+    encoder = OtlpEncoder(RESOURCE)
+    for value in (True, 1, 1.0, "1", [True], [1], [1.0], ["1"], 0.0, -0.0, False, [0.0], [-0.0]):
+        span = FinishedSpan("all_reduce", 1, 2, None, 100, 200, {"torchdist.tag": value})
+        assert encoder.encode([span]).SerializeToString() == sdk_request([span]).SerializeToString()
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """Neither many different attributes nor long ones stay in memory."""
+    encoder = OtlpEncoder(RESOURCE)
+    numbers = count()
+    stack = "x" * 20_000
+
+    def encode(spans: int) -> None:
+        for _ in range(spans):
+            attributes = {"torchdist.sequence": next(numbers), "code.stacktrace": f"{next(numbers)}{stack}"}
+            encoder.encode([FinishedSpan("all_reduce", 1, 2, None, 100, 200, attributes)])
+
+    encode(MAX_KEPT - 1)
+    tracemalloc.start()
+    try:
+        encode(2 * MAX_KEPT)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 2_000_000
+
+
+class Unread(OtlpBatch):
+    """Spans that fail a test when anybody wants them as the SDK's."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("the exporter does not ask our encoder")
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
+def test_the_sdks_exporters_send_what_we_encode(protocol: str) -> None:
+    """Fails with a version of theirs that does not ask our encoder any more: exporting would still work, but slowly."""
+    with OtlpReceiver(protocol) as receiver:
+        exporter = exporter_for(receiver)
+        assert takes_batches(exporter)
+        batch = Unread([SPAN], RESOURCE, OtlpEncoder(RESOURCE))
+        assert exporter.export(batch) is SpanExportResult.SUCCESS
+        exporter.shutdown()
+        [received] = receiver.spans()
+    assert (received.name, received.span_id) == ("all_reduce", 2)
+    assert received.attributes == {"torchdist.rank": 3, "torchdist.async": True}
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
+def test_other_spans_go_through_the_same_exporters_as_before(protocol: str) -> None:
+    """The user's own spans, in a process in which we export too."""
+    with OtlpReceiver(protocol) as receiver:
+        exporter = exporter_for(receiver)
+        assert takes_batches(exporter)
+        assert exporter.export([readable_span(SPAN, Resource({"service.name": "user"}))]) is SpanExportResult.SUCCESS
+        exporter.shutdown()
+        [received] = receiver.spans()
+    assert received.resource["service.name"] == "user"
+
+
+def test_whoever_looks_at_a_batch_finds_the_sdks_spans() -> None:
+    """So an exporter that does not know our encoder exports all the same."""
+    assert not takes_batches(InMemorySpanExporter())
+    batch = OtlpBatch([SPAN, SPAN], RESOURCE, OtlpEncoder(RESOURCE))
+    assert len(batch) == len(batch[:]) == len(list(batch)) == 2
+    for found in (batch[0], batch[1:][0], *batch):
+        assert isinstance(found, ReadableSpan)
+        assert encode_spans([found]) == sdk_request([SPAN])
+
+
+def test_an_attribute_that_cannot_be_encoded_does_not_take_the_others_along(caplog: pytest.LogCaptureFixture) -> None:
+    """The SDK leaves it out and logs it, and so do we."""
+    bad = {"code.file.path": "/home/\udcff/train.py", "torchdist.sequence": 1 << 70, "torchdist.rank": 3}
+    with OtlpReceiver(GRPC) as receiver:
+        sink = ExporterSink(exporter_for(receiver), RESOURCE, "test exporter")
+        sink.emit([SPAN, FinishedSpan("broadcast", 1, 3, 2, 100, 200, bad)])
+        assert sink.flush(10)
+        sink.shutdown(5)
+        received = receiver.spans()
+    assert [span.attributes for span in received] == [dict(SPAN.attributes), {"torchdist.rank": 3}]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "Failed to encode key code.file.path",
+        "Failed to encode key torchdist.sequence",
+    ]
