@@ -7,7 +7,7 @@ import logging
 from typing import Final
 
 from otel_torchdist.agent.reader import Reader
-from otel_torchdist.stall.sentence import name_ranks
+from otel_torchdist.stall.phrases import name_ranks
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError, TapeIdentity

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.agent.lives import Life
-from otel_torchdist.stall.sentence import name_ranks
+from otel_torchdist.stall.phrases import name_ranks
 from otel_torchdist.stall.world import RankView
 from otel_torchdist.tape.layout import TapeState
 

@@ -29,6 +29,8 @@ class Doing(enum.Enum):
     """It waits longer than the threshold."""
     ABSENT = "absent"
     """The others wait for it."""
+    FROZEN = "frozen"
+    """The others wait for it, and it cannot run."""
     ENDED = "finished"
     FAILED = "failed"
     DEAD = "dead"
@@ -55,7 +57,13 @@ class RankRow:
     place: str = ""
 
 
-_MISSING: Final = (VerdictKind.ABSENT, VerdictKind.DEVICE)
+_MISSING: Final = (
+    VerdictKind.ABSENT,
+    VerdictKind.DEVICE,
+    VerdictKind.FROZEN,
+    VerdictKind.RENDEZVOUS,
+    VerdictKind.UNMATCHED,
+)
 _ENDS: Final = {Life.FINISHED: Doing.ENDED, Life.FAILED: Doing.FAILED, Life.DEAD: Doing.DEAD}
 
 
@@ -84,7 +92,8 @@ def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: 
         place = verdict.places.get(rank)
         operation = f"{NOT_IN}{_site_name(verdict.operation, verdict.site.sequence)}"
         age_s = (now_ns - verdict.since_ns) / 1e9
-        return RankRow(rank, Doing.ABSENT, step, operation, age_s, _line(place.frame if place is not None else None))
+        doing = Doing.FROZEN if verdict.kind is VerdictKind.FROZEN else Doing.ABSENT
+        return RankRow(rank, doing, step, operation, age_s, _line(place.frame if place is not None else None))
     operation = longest_wait(tape)
     if operation is None or operation.waiting_since_ns is None:
         return RankRow(rank, Doing.RUNNING, step)

@@ -17,6 +17,7 @@ STYLES: Final = {
     Doing.WAITING: "yellow",
     Doing.STALLED: "bold yellow",
     Doing.ABSENT: "bold white on red",
+    Doing.FROZEN: "bold white on red",
     Doing.ENDED: "dim",
     Doing.FAILED: "bold red",
     Doing.DEAD: "bold red",

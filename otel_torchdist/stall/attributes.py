@@ -5,6 +5,8 @@ from __future__ import annotations
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.stall.mismatch import Mismatch
+from otel_torchdist.stall.phrases import describe_site
 from otel_torchdist.stall.places import Place, Source
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import GroupView, OperationView, RankView, Site
@@ -26,7 +28,21 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
     }
     if verdict.ranks:
         found[semconv.VERDICT_RANKS] = compress_ranks(verdict.ranks)
+    if verdict.mismatch is not None:
+        found |= _of_mismatch(verdict.mismatch)
+    if verdict.circle:
+        found[semconv.CIRCLE] = [
+            f"rank {link.rank}: {describe_site(link.operation, link.group, link.site)}" for link in verdict.circle
+        ]
     return found | _of_site(verdict.operation, verdict.group, verdict.site)
+
+
+def _of_mismatch(mismatch: Mismatch) -> Attributes:
+    return {
+        semconv.MISMATCH_FIELD: mismatch.field.value,
+        semconv.MISMATCH_SEQUENCE: mismatch.site.sequence,
+        semconv.MISMATCH_VALUES: [f"{compress_ranks(ranks)}: {text}" for text, ranks in mismatch.parties],
+    }
 
 
 def of_operation(view: RankView, operation: OperationView) -> Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.stall.frames import stack_text, thread_to_show, user_frame
@@ -38,6 +38,7 @@ class Place:
         operation: The operation that `frame` called; '' when the frame comes from a stack.
         stacktrace: Its whole stack as text, or ''.
         frozen_for_ns: How long its Python threads have not run; None when they run or are gone.
+        stopped: How the kernel prevents its process from running, see `Stopped.state`; '' when it does not.
     """
 
     source: Source
@@ -45,16 +46,22 @@ class Place:
     operation: str = ""
     stacktrace: str = ""
     frozen_for_ns: int | None = None
+    stopped: str = ""
 
 
 def place_of(view: RankView, operation: OperationView | None, now_ns: int) -> Place:
-    """Where a rank is.
+    """Where a rank is, and whether it can run.
 
     Args:
         view: The rank.
         operation: The open operation of interest that it is in, if any.
         now_ns: When the picture was taken.
     """
+    place = _place_of(view, operation, now_ns)
+    return replace(place, stopped=view.stopped.state) if view.stopped is not None else place
+
+
+def _place_of(view: RankView, operation: OperationView | None, now_ns: int) -> Place:
     inside = operation or next((candidate for candidate in view.open if candidate.record.is_blocking), None)
     silence_ns = now_ns - view.heartbeat_ns
     frozen_for_ns = silence_ns if view.alive and silence_ns > HEARTBEAT_LATE_NS else None

@@ -68,6 +68,11 @@ class RollCall:
         return len(self.members) - len(self.standings)
 
     @property
+    def unseen(self) -> tuple[int, ...]:
+        """The members that do not report, ascending."""
+        return tuple(sorted(self.members - self.standings.keys()))
+
+    @property
     def since_ns(self) -> int:
         """Since when the first of them waits."""
         return min(since_of(operation) for operation in self.waits.values())

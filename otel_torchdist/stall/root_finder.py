@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.stall.verdict import Judge, Verdict, VerdictKind, urgency
+from otel_torchdist.stall.judge import Judge
+from otel_torchdist.stall.verdict import Verdict, VerdictKind, urgency
 from otel_torchdist.stall.waits import Wait, left_behind
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
 
 MAX_CANDIDATES: Final = 64
+_DUE_AT_ONCE: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
+"""What explains a death."""
 
 
 class RootFinder:
@@ -45,7 +48,7 @@ class RootFinder:
         if current is not None and kept is None:
             return None
         verdicts = [kept, *(judge.verdict_on(site) for site in _first_of_each_lane(stalled))]
-        verdicts += [dead for site in deaths if (dead := judge.verdict_on(site)) and dead.kind is VerdictKind.DEAD]
+        verdicts += [found for site in deaths if (found := judge.verdict_on(site)) and found.kind in _DUE_AT_ONCE]
         best = min((verdict for verdict in verdicts if verdict is not None), key=urgency, default=None)
         if current is None or kept is None or best is None:
             return best

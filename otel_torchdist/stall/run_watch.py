@@ -24,6 +24,7 @@ from otel_torchdist.stall.events import (
 from otel_torchdist.stall.markers import MarkerClock, next_doubling
 from otel_torchdist.stall.numbering import Numbering
 from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
+from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
@@ -189,7 +190,7 @@ class RunWatch:
 
     def _begin(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait]) -> _Pending:
         now = world.taken_ns
-        if verdict.kind is VerdictKind.DEAD:
+        if verdict.kind is VerdictKind.DEAD or (occasion is Occasion.OPENED and not stalled):
             return _Pending(occasion, verdict, frozenset(), now, now, now, now)
         deadline_ns = now + STACK_PATIENCE_NS
         if occasion is Occasion.OPENED:
@@ -211,7 +212,7 @@ class RunWatch:
         changes = self._open.changes + (occasion is Occasion.CHANGED) if self._open is not None else 0
         self._open = _Open(verdict, now, changes)
         self._pending = None
-        if verdict.kind is VerdictKind.DEAD:
+        if verdict.kind is VerdictKind.DEAD or verdict.roll.ranks(Standing.DEAD):
             self._roots.death_told()
         return VerdictGiven(occasion, incident, epoch, before, verdict, world)
 

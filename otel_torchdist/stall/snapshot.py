@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.stall.process_state import ProcessState
 from otel_torchdist.stall.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.stall.world import (
     ANYBODY,
+    MAX_RECENT,
+    Arrival,
     GroupView,
     Lane,
     OperationView,
@@ -54,6 +57,7 @@ class TapeFollower:
         self._forgotten = False
         self._gone_since_ns: int | None = None
         self._clock = WallClock(reader.identity)
+        self._process = ProcessState(reader.identity)
         self._request = 0
         self._stacks: Stacks | None = None
         self._asked_by_signal: AskedBySignal | None = None
@@ -90,6 +94,7 @@ class TapeFollower:
         lane = self._lane(operation)
         before = self._progress.get(lane, _NEVER)
         group = self._group(operation.group)
+        arrival = Arrival(operation.sequence, self.reader.names.signature(operation.signature), operation.peer)
         # Made anew here and below: `_replace` is slow, and this happens twice for each operation.
         self._progress[lane] = Progress(
             entered=max(before.entered, operation.sequence),
@@ -98,6 +103,7 @@ class TapeFollower:
             failure=before.failure,
             aligned=group is not None and group.name.aligned,
             losses=losses,
+            recent=(*before.recent[1 - MAX_RECENT :], arrival),
         )
 
     def _ended(self, operation: Operation) -> None:
@@ -115,7 +121,9 @@ class TapeFollower:
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
             completed = max(before.completed, sequence)
-            return Progress(entered, completed, failed, before.failure, before.aligned, before.losses)
+            return Progress(
+                entered, completed, failed, before.failure, before.aligned, before.losses, before.recent
+            )
         if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
             # It raised before it was issued, and capture gives its number to the next one.
             entered = min(before.entered, sequence - 1)
@@ -173,6 +181,7 @@ class TapeFollower:
             forgotten=self._forgotten,
             wall_offset_ns=self._clock.wall_ns(0),
             stacks=self._current_stacks(),
+            stopped=self._process.look(now_ns),
         )
 
     def _current_stacks(self) -> Stacks | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from otel_torchdist.tape.layout import RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
@@ -12,6 +12,7 @@ from otel_torchdist.tape.stacks import ThreadStack
 
 ANYBODY = -1
 """Source of a receive that takes from whoever sends first."""
+MAX_RECENT: Final = 8
 
 
 class Lane(NamedTuple):
@@ -44,6 +45,20 @@ class Site(NamedTuple):
     sequence: int
 
 
+class Arrival(NamedTuple):
+    """What one rank entered at one place of a lane.
+
+    Attributes:
+        sequence: Which place.
+        signature: What it called and with what; None when the dictionary does not have it.
+        root: Global rank of the root, or of the peer; -1 where there is none.
+    """
+
+    sequence: int
+    signature: SignatureName | None
+    root: int
+
+
 class Progress(NamedTuple):
     """How far one rank has come in one lane.
 
@@ -54,6 +69,7 @@ class Progress(NamedTuple):
         failure: Type of that exception.
         aligned: Whether the sequence can be compared with that of other ranks.
         losses: `RankView.losses` when this was last renewed: if it has grown since, more may have been entered.
+        recent: What it entered last, oldest first; at most `MAX_RECENT`.
     """
 
     entered: int = 0
@@ -62,6 +78,7 @@ class Progress(NamedTuple):
     failure: str = ""
     aligned: bool = True
     losses: int = 0
+    recent: tuple[Arrival, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +144,19 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True)
+class Stopped:
+    """A process that the kernel does not let run.
+
+    Attributes:
+        state: Its letter in `/proc/<pid>/stat`: T (stopped), t (held by a debugger) or D (uninterruptible sleep).
+        since_ns: When it was first seen like that, without a break since.
+    """
+
+    state: str
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankView:
     """One rank.
 
@@ -150,6 +180,7 @@ class RankView:
         forgotten: Whether lanes were dropped for want of room.
         wall_offset_ns: Wall clock minus monotonic clock.
         stacks: What came of the newest request for its stacks; None when it was never asked.
+        stopped: Whether the kernel lets its process run; None when it does, or when that is not known.
     """
 
     rank: int
@@ -171,6 +202,7 @@ class RankView:
     forgotten: bool
     wall_offset_ns: int
     stacks: Stacks | None
+    stopped: Stopped | None = None
 
     @property
     def is_dead(self) -> bool:

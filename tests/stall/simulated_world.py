@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from otel_torchdist.stall.world import (
+    MAX_RECENT,
+    Arrival,
     GroupView,
     Lane,
     OperationView,
     Progress,
     RankView,
     Site,
+    Stopped,
     WorldSnapshot,
 )
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
@@ -46,6 +49,8 @@ class SimulatedRank:
     gone_since_s: float | None = None
     heartbeat_age_s: float = 0.0
     losses: int = 0
+    stopped: str = ""
+    stopped_since_s: float = 0.0
     count: int = 0
 
     def enter(
@@ -60,6 +65,9 @@ class SimulatedRank:
         blocking: bool = True,
         kind: RecordKind = RecordKind.OPERATION,
         sequence: int | None = None,
+        reduce_op: str = "sum",
+        shape: tuple[int, ...] = (16,),
+        dtype: str = "float32",
     ) -> int:
         """Enter the next operation of a lane; returns its number."""
         lane = Lane(kind, group.key)
@@ -68,7 +76,9 @@ class SimulatedRank:
             lane = Lane(kind, group.key, *ends, tag)
         before = self.progress.get(lane, Progress(aligned=group.name.aligned))
         place = before.entered + 1 if sequence is None else sequence
-        self.progress[lane] = before._replace(entered=place, losses=self.losses)
+        signature = SignatureName(name, reduce_op, (shape,), (dtype,), "cpu", 1)
+        recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer))
+        self.progress[lane] = before._replace(entered=place, losses=self.losses, recent=recent)
         self.count += 1
         entered_ns = START_NS + round(at_s * SECOND)
         record = Operation(
@@ -88,7 +98,6 @@ class SimulatedRank:
             flags=flags,
             returned_ns=None if blocking else entered_ns + 1000,
         )
-        signature = SignatureName(name, "sum", ((16,),), ("float32",), "cpu", 1)
         site = CallSiteName("train", "/home/user/train.py", 42)
         since_ns = record.waiting_since_ns
         self.open[self.count] = OperationView(record, name, Site(lane, place), group, signature, site, "", "", since_ns)
@@ -147,6 +156,7 @@ class SimulatedRank:
             forgotten=False,
             wall_offset_ns=WALL_OFFSET_NS,
             stacks=None,
+            stopped=Stopped(self.stopped, START_NS + round(self.stopped_since_s * SECOND)) if self.stopped else None,
         )
 
 

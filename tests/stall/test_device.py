@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from otel_torchdist.stall.judge import Judge
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Judge, Verdict, VerdictKind
+from otel_torchdist.stall.verdict import Verdict, VerdictKind
 from otel_torchdist.stall.waits import waits_of
 from otel_torchdist.stall.world import GroupView, Lane, Site
 from otel_torchdist.tape.layout import Flag, How, RecordKind

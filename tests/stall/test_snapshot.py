@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.stall import snapshot
+from otel_torchdist.stall.judge import Judge
 from otel_torchdist.stall.snapshot import TapeFollower, worlds
-from otel_torchdist.stall.verdict import Doubt, Judge, Verdict, VerdictKind
+from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind
 from otel_torchdist.stall.waits import waits_of
 from otel_torchdist.stall.world import Lane, RankView
 from otel_torchdist.tape.identity import identify

@@ -2,9 +2,10 @@
 
 import pytest
 
+from otel_torchdist.stall.judge import Judge
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Doubt, Judge, Verdict, VerdictKind, locate
+from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import waits_of
 from otel_torchdist.stall.world import Site, WorldSnapshot
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
@@ -92,12 +93,36 @@ def _absent(world: SimulatedWorld, now_s: float, rank: int) -> Verdict:
     return verdict
 
 
-def test_circle_ends_and_says_unknown() -> None:
-    """Ranks 0, 1 and 2 wait for each other in pairs: all are listed, none is blamed, from wherever one looks."""
+def test_circle_names_all_ranks_and_where_each_waits() -> None:
+    """Ranks 0, 1 and 2 wait for each other in pairs: all are listed with their groups, from wherever one looks."""
     world = SimulatedWorld(3)
-    pairs = [group_of(0, 1), group_of(1, 2), group_of(0, 2, description="first")]
+    pairs = [group_of(0, 1, description="a"), group_of(1, 2, description="b"), group_of(0, 2, description="c")]
     for rank, pair in enumerate(pairs):
         world.ranks[rank].enter(pair, 1.0 + (rank + 1) % 3)
+    verdict = the_verdict(world.snapshot(20.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1, 2))
+    assert [(link.rank, link.group.label) for link in verdict.circle if link.group] == [(0, "a"), (1, "b"), (2, "c")]
+    assert sentence(verdict, 19).startswith(
+        "ranks 0-2 wait for each other for 19.0 s: rank 0 in all_reduce (sequence 1, a), "
+        "rank 1 in all_reduce (sequence 1, b), rank 2 in all_reduce (sequence 1, c); "
+    )
+
+
+def test_two_groups_in_opposite_order() -> None:
+    """Two ranks begin with different groups of the same members: a circle of two."""
+    world = SimulatedWorld(2)
+    world.ranks[0].enter(group_of(0, 1, description="a"), 1.0)
+    world.ranks[1].enter(group_of(0, 1, nth=1, description="b"), 2.0)
+    verdict = the_verdict(world.snapshot(20.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
+    assert len(verdict.circle) == 2
+
+
+def test_circle_that_may_be_none() -> None:
+    """Two of its ranks are not seen to block, so they may be busy: all are listed, none is blamed."""
+    world = SimulatedWorld(3)
+    for rank, pair in enumerate([group_of(0, 1), group_of(1, 2), group_of(0, 2)]):
+        world.ranks[rank].enter(pair, 1.0, blocking=rank == 0, flags=Flag.ASYNC)
     verdict = the_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.CYCLE, (0, 1, 2))
     assert sentence(verdict, 19).startswith("ranks 0-2 wait for each other, among others in all_reduce (sequence 1")
@@ -250,8 +275,8 @@ def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: 
     world.ranks[3].enter(EVERYBODY, 2.0, missing, flags=P2P, peer=0, tag=6)
     verdict = Judge(world.snapshot(15.0), THRESHOLD_NS).verdict_on(_site_of(world, 0))
     assert verdict is not None
-    # Rank 3 waits with another tag for rank 0, which waits for rank 3: they wait for each other.
-    assert verdict.doubt is Doubt.CYCLE
+    # Rank 3 waits with another tag for rank 0, which waits for rank 3.
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (3,))
     world.ranks[3].end(1, 3.0)
     verdict = the_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks, verdict.members) == (VerdictKind.ABSENT, (3,), 2)
@@ -286,8 +311,93 @@ def test_creation_of_a_group() -> None:
     pair = group_of(0, 1, description="mesh_tp")
     world.ranks[0].enter(pair, 1.0, "new_group", kind=RecordKind.RENDEZVOUS)
     verdict = the_verdict(world.snapshot(15.0))
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
-    assert sentence(verdict, 14).startswith("rank 1 has not entered new_group (mesh_tp) for 14.0 s")
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (1,))
+    assert sentence(verdict, 14).startswith("rank 1 has not come to new_group (mesh_tp) for 14.0 s")
+
+
+def test_rank_that_never_came_at_all() -> None:
+    """All ranks that are known wait in `init_process_group`: those of which nothing was seen are named as that."""
+    world = SimulatedWorld(4)
+    for rank in (0, 1, 3):
+        world.ranks[rank].enter(EVERYBODY, 1.0, "init_process_group", kind=RecordKind.RENDEZVOUS)
+    verdict = the_verdict(world.snapshot(15.0, only=(0, 1, 3)))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (2,))
+    said = sentence(verdict, 14)
+    assert said.startswith("rank 2 has not come to init_process_group (default_pg) for 14.0 s; 3 of 4 ranks wait")
+    assert said.endswith("rank 2 has not been seen at all; 3 of 4 ranks report")
+
+
+@pytest.mark.parametrize(("state", "how"), [("T", "stopped by a signal"), ("t", "held by a debugger")])
+def test_stopped_process_is_frozen(state: str, how: str) -> None:
+    """A missing rank that the kernel does not let run is frozen, and the sentence says how."""
+    world = late_world(2)
+    world.ranks[2].stopped, world.ranks[2].stopped_since_s = state, 19.0
+    picture = world.snapshot(20.0)
+    verdict = the_verdict(picture)
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (2,))
+    where = "has not entered all_reduce (sequence 2, default_pg) for 10.0 s; 3 of 4 ranks wait"
+    assert spoken(picture, verdict).startswith(f"rank 2 is frozen ({how}) and {where}")
+
+
+def test_short_uninterruptible_sleep_is_not_frozen() -> None:
+    """A process that reads from a disk sleeps like that for moments; after three seconds it is frozen."""
+    world = late_world(2)
+    world.ranks[2].stopped, world.ranks[2].stopped_since_s = "D", 20.0
+    assert the_verdict(world.snapshot(22.9)).kind is VerdictKind.ABSENT
+    assert the_verdict(world.snapshot(23.0)).kind is VerdictKind.FROZEN
+
+
+def test_frozen_inside_an_operation() -> None:
+    """All have entered, and one of them cannot run: it is frozen, not the network."""
+    world = late_world()
+    world.ranks[1].stopped = "T"
+    verdict = the_verdict(world.snapshot(25.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (1,))
+    assert sentence(verdict, 15).startswith(
+        "rank 1 is frozen (stopped by a signal) inside all_reduce (sequence 2, default_pg) for 15.0 s"
+    )
+
+
+def test_frozen_rank_elsewhere_is_found() -> None:
+    """Rank 1 is missing because it waits for rank 2, which is frozen: rank 2 is blamed."""
+    world = SimulatedWorld(3)
+    world.ranks[0].enter(group_of(0, 1), 1.0)
+    world.ranks[1].enter(group_of(1, 2), 2.0)
+    world.ranks[2].stopped = "T"
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (2,))
+
+
+def test_receive_whose_sender_waits_in_a_collective() -> None:
+    """Rank 0 receives what rank 1 does not send: that one waits for rank 0 in a barrier. There is no send."""
+    world = SimulatedWorld(2)
+    pair = group_of(0, 1, description="pair")
+    world.ranks[0].enter(pair, 1.0, "recv", flags=P2P, peer=1, tag=5)
+    world.ranks[1].enter(pair, 2.0, "barrier")
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
+    assert sentence(verdict, 14).startswith(
+        "rank 1 has no send for recv (from rank 1 to rank 0, tag 5, sequence 1, pair), which has waited for 14.0 s; "
+        "1 of 2 ranks waits; it is in barrier"
+    )
+
+
+def test_receive_whose_sender_has_ended() -> None:
+    """A peer that has ended in good order will not send."""
+    world = SimulatedWorld(2)
+    world.ranks[0].enter(group_of(0, 1), 1.0, "recv", flags=P2P, peer=1)
+    world.ranks[1].die(2.0, TapeState.FINISHED)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
+
+
+def test_two_receives_from_each_other() -> None:
+    """Both sides receive first and would send later: they wait for each other, and neither lacks anything else."""
+    world = SimulatedWorld(2)
+    for rank in (0, 1):
+        world.ranks[rank].enter(group_of(0, 1), 1.0 + rank, "recv", flags=P2P, peer=1 - rank)
+    verdict = the_verdict(world.snapshot(15.0))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1))
 
 
 def test_frozen_process_is_said_to_be_frozen() -> None:

@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.stall.verdict import Doubt, Judge, Verdict, VerdictKind
+from otel_torchdist.stall.judge import Judge
+from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind
 from otel_torchdist.stall.waits import waits_of
 from otel_torchdist.stall.world import Site, WorldSnapshot
 from tests.stall.simulated_world import THRESHOLD_NS, Meeting, SimulatedWorld, group_of, play

@@ -157,7 +157,7 @@ def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
     job.until(lambda: job.verdicts)
     verdict = job.verdicts[0].verdict
     assert (job.verdicts[0].world.taken_ns - verdict.since_ns) / 1e9 <= 5.0
-    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (2,))
     text = sentence(verdict, 3.5)
     assert "it was last in all_reduce, called in train_step at rank_process.py:1" in text
     assert re.search(r"and its Python threads have not run for [345]\.\d s$", text)

@@ -8,12 +8,13 @@ from typing import Final
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.diagnose.last_moment import LastMoment, torn_out_of
 from otel_torchdist.cli.fates import life_in
-from otel_torchdist.stall.verdict import Judge, Verdict, VerdictKind, locate, urgency
+from otel_torchdist.stall.judge import Judge
+from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate, urgency
 from otel_torchdist.stall.waits import left_behind, waits_of
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
 
-_OF_DEATHS: Final = (VerdictKind.DEAD,)
-_OF_FAILURES: Final = (VerdictKind.DEAD, VerdictKind.ABSENT)
+_OF_DEATHS: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
+_OF_FAILURES: Final = (*_OF_DEATHS, VerdictKind.ABSENT)
 
 
 def judge(moment: LastMoment, threshold_ns: int) -> Verdict | None:

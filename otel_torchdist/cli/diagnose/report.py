@@ -13,7 +13,7 @@ from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.clock_text import day_and_time, length, time_of_day
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.fates import fates
-from otel_torchdist.stall.sentence import describe_frame, describe_site, name_ranks
+from otel_torchdist.stall.phrases import describe_frame, describe_site, name_ranks
 from otel_torchdist.stall.world import OperationView
 from otel_torchdist.tape.layout import How
 from otel_torchdist.telemetry.rank_ranges import compress_ranks

@@ -11,7 +11,7 @@ from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_rows import Doing, RankRow, longest_wait, rank_rows
 from otel_torchdist.cli.watch.passive import Look
 from otel_torchdist.cli.watch.rates import Rates
-from otel_torchdist.stall.sentence import name_ranks
+from otel_torchdist.stall.phrases import name_ranks
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.run_label import run_label
@@ -98,7 +98,7 @@ def crowds(picture: Picture) -> Iterator[str]:
 
 
 def _group(row: RankRow, tape: TapeReader, verdict: Verdict | None) -> str:
-    if row.doing is Doing.ABSENT and verdict is not None:
+    if row.doing in (Doing.ABSENT, Doing.FROZEN) and verdict is not None:
         return verdict.group.label if verdict.group is not None else ""
     operation = longest_wait(tape) if row.operation else None
     group = tape.names.group(operation.group) if operation is not None else None

@@ -15,7 +15,8 @@ from otel_torchdist.cli.fates import fates, life_in
 from otel_torchdist.cli.watch.passive import Look, PassiveWatch
 from otel_torchdist.cli.watch.picture import View, picture_of
 from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
-from otel_torchdist.stall.sentence import name_ranks, resolution
+from otel_torchdist.stall.phrases import name_ranks
+from otel_torchdist.stall.sentence import resolution
 from otel_torchdist.stall.verdict import locate
 from otel_torchdist.stall.world import RankView, WorldSnapshot
 from otel_torchdist.telemetry.run_label import run_label

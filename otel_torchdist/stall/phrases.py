@@ -1,0 +1,58 @@
+"""How ranks, operations and places in the code are named in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from otel_torchdist.stall.places import Place, Source
+from otel_torchdist.stall.world import ANYBODY, GroupView, Site
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.telemetry.rank_ranges import compress_ranks
+
+
+def describe_site(operation: str, group: GroupView | None, site: Site) -> str:
+    """An operation as people name it: `all_reduce (sequence 118, default_pg)`."""
+    lane = site.lane
+    details: list[str] = []
+    if lane.is_point_to_point:
+        source = "any rank" if lane.source == ANYBODY else f"rank {lane.source}"
+        details.append(f"from {source} to rank {lane.destination}")
+        details.append(f"tag {lane.tag}")
+    if lane.kind is not RecordKind.RENDEZVOUS:
+        details.append(f"sequence {site.sequence}")
+    details.append(group.label if group is not None else "unknown group")
+    return f"{operation} ({', '.join(details)})"
+
+
+def describe_place(place: Place, subject: str) -> str:
+    """Where `subject` ("rank 2", "it") is, as a clause; '' when nothing is known."""
+    line = "" if place.frame is None else describe_frame(place.frame)
+    clauses = {
+        Source.STACK: f"{subject} is in {line}" if line else "",
+        Source.SIGNAL: f"{subject} is in {line} (seen by a signal while the GIL was held)" if line else "",
+        Source.OPEN_OPERATION: f"{subject} is in {place.operation}" + (f", called in {line}" if line else ""),
+        Source.LAST_OPERATION: f"{subject} was last in {place.operation}" + (f", called in {line}" if line else ""),
+        Source.NOTHING: "",
+    }
+    clause = clauses[place.source]
+    if place.frozen_for_ns is None:
+        return clause
+    frozen = f"its Python threads have not run for {place.frozen_for_ns / 1e9:.1f} s"
+    return f"{clause}, and {frozen}" if clause else f"{subject} does not answer: {frozen}"
+
+
+def describe_frame(frame: CallSiteName) -> str:
+    """`load_batch at train.py:57`."""
+    return f"{frame.function} at {PurePath(frame.file).name}:{frame.line}"
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 2`, or `ranks 2-3,7`."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {compress_ranks(ranks)}"
+
+
+def have(ranks: Sequence[int]) -> str:
+    """The verb that goes with ranks: `has` or `have`."""
+    return "has" if len(ranks) == 1 else "have"
