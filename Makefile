@@ -12,7 +12,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench stack clean constraints
+.PHONY: demo test lint bench faults stack clean constraints
 
 demo: $(STAMP)
 	$(BIN)/otel-torchdist demo $(ARGS)
@@ -27,6 +27,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+faults: $(STAMP)
+	$(BIN)/python -m tests.faults
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -7,12 +7,10 @@ from typing import Final
 
 from otel_torchdist.stall.judge import Judge
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, urgency
-from otel_torchdist.stall.waits import Wait, left_behind
+from otel_torchdist.stall.waits import Wait, died_in, left_behind
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
 
 MAX_CANDIDATES: Final = 64
-_DUE_AT_ONCE: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
-"""What explains a death."""
 
 
 class RootFinder:
@@ -40,20 +38,27 @@ class RootFinder:
             None when nothing stalls, or when the root has all its ranks and is about to end.
         """
         deaths = set[Site]() if self._death_told else left_behind(world, self._alive_at)
+        last_words = set[Site]() if self._death_told else died_in(world)
         self._alive_at.update({rank: world.taken_ns for rank, view in world.ranks.items() if view.alive})
-        if not stalled and not deaths and current is None:
+        if not stalled and not deaths and not last_words and current is None:
             return None
         judge = Judge(world, self._threshold_ns)
         kept = judge.verdict_on(current.site) if current is not None else None
         if current is not None and kept is None:
             return None
         verdicts = [kept, *(judge.verdict_on(site) for site in _first_of_each_lane(stalled))]
-        verdicts += [found for site in deaths if (found := judge.verdict_on(site)) and found.kind in _DUE_AT_ONCE]
+        verdicts += _of_kind(VerdictKind.DEAD, map(judge.verdict_on, deaths))
+        # Who died first is not known where all were gone at once; that their calls did not fit is.
+        verdicts += _of_kind(VerdictKind.MISMATCHED, map(judge.verdict_on, deaths | last_words))
         best = min((verdict for verdict in verdicts if verdict is not None), key=urgency, default=None)
         if current is None or kept is None or best is None:
             return best
         # Among equals the one that was told stays.
         return kept if kept.site == current.site and kept.kind is best.kind else best
+
+
+def _of_kind(kind: VerdictKind, verdicts: Iterable[Verdict | None]) -> list[Verdict]:
+    return [verdict for verdict in verdicts if verdict is not None and verdict.kind is kind]
 
 
 def _first_of_each_lane(stalled: Iterable[Wait]) -> list[Site]:

@@ -250,10 +250,31 @@ def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot
     views = [view for follower in followers if (view := follower.view(now_ns)) is not None]
     runs: dict[int, list[RankView]] = {}
     for view in views:
-        # Ranks that do not know their run yet can only be of the job that runs now.
-        if view.run or view.alive:
+        if view.run:
             runs.setdefault(view.run, []).append(view)
+    for view in views:
+        if not view.run:
+            _add_unnamed(view, runs)
     return [WorldSnapshot(run, now_ns, MappingProxyType(_ranks(members))) for run, members in runs.items()]
+
+
+def _add_unnamed(view: RankView, runs: dict[int, list[RankView]]) -> None:
+    """A rank that does not know its run yet, or came to its end before it did, is of the job that runs with it."""
+    named = [run for run, members in runs.items() if run and _runs_with(view, members)]
+    if len(named) == 1:
+        runs[named[0]].append(view)
+    elif view.alive:
+        runs.setdefault(0, []).append(view)
+
+
+def _runs_with(view: RankView, members: list[RankView]) -> bool:
+    """Whether a rank has lived at the same time as a run of which it could be a member.
+
+    A launcher begins a new attempt only when the one before is gone.
+    """
+    is_missing = all(member.rank != view.rank for member in members)
+    began_ns = min(member.created_ns for member in members)
+    return is_missing and (view.alive or view.heartbeat_ns >= began_ns) and any(member.alive for member in members)
 
 
 def _ranks(views: list[RankView]) -> dict[int, RankView]:

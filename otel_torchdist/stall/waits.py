@@ -60,6 +60,13 @@ def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[Site]:
     return found
 
 
+def died_in(world: WorldSnapshot) -> set[Site]:
+    """Operations in which ranks were when their processes came to an end, or out of which they were torn before."""
+    dead = [view for view in world.ranks.values() if view.is_dead]
+    torn = [view.last for view in dead if view.last is not None and view.last.record.how is How.FAILED]
+    return {operation.site for view in dead for operation in view.open} | {operation.site for operation in torn}
+
+
 def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationView]:
     """Where it waits, from the second look at the death on: only then all that the dead rank wrote has been read."""
     if seen_ns >= now_ns:

@@ -1,0 +1,65 @@
+"""What was said about a fault, and what is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otel_torchdist import semconv
+from tests.faults.faulty_job import THRESHOLD_S, FaultyJob
+from tests.faults.rows import Row
+from tests.support.otlp_receiver import ReceivedSpan
+
+DUE_S = THRESHOLD_S + 2.0
+ON_ITS_WAY_S = 0.5
+"""What it may take from the agent's verdict to the Collector."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The first that the Collector heard of a fault.
+
+    Attributes:
+        verdict: Kind of the verdict.
+        ranks: Those that it names.
+        sentence: All that it says.
+        age_s: How long the first rank had waited when it was given.
+        arrived_s: How long when it had arrived.
+        problems: What is not as it should be.
+    """
+
+    verdict: str
+    ranks: str
+    sentence: str
+    age_s: float
+    arrived_s: float
+    problems: tuple[str, ...]
+
+
+def observe(row: Row, job: FaultyJob) -> Outcome:
+    """Wait for the first verdict on a job and compare it with what the row asks for.
+
+    Raises:
+        AssertionError: None came.
+    """
+    root, arrived_s = job.first_verdict()
+    found = root.attributes
+    verdict, ranks = str(found[semconv.VERDICT]), str(found.get(semconv.VERDICT_RANKS, ""))
+    sentence, age_s = root.error or "", float(found[semconv.STALL_AGE])
+    line = _line_of(row, job, root) if row.line and ranks else 0
+    checks = {
+        f"the verdict is {verdict}, not {row.verdict}": verdict == row.verdict,
+        f"ranks {ranks or 'none'} are named, not {row.ranks or 'none'}": ranks == row.ranks,
+        f"it does not say: {row.said}": row.said in sentence,
+        f"it does not name line {row.line_number}": not row.line or f"faulty.py:{row.line_number}" in sentence,
+        f"the bar shows line {line}, not {row.line_number}": not row.line or line == row.line_number,
+        f"it came {age_s:.1f} s after the beginning": age_s <= DUE_S,
+        f"it arrived {arrived_s:.1f} s after the beginning": arrived_s <= DUE_S + ON_ITS_WAY_S,
+        "there is more than one incident": len({one.trace_id for one in job.roots()}) == 1,
+    }
+    problems = tuple(problem for problem, is_well in checks.items() if not is_well)
+    return Outcome(verdict, ranks, sentence, age_s, arrived_s, problems)
+
+
+def _line_of(row: Row, job: FaultyJob, root: ReceivedSpan) -> int:
+    first = int(row.ranks.partition("-")[0])
+    return int(job.bar(root, first).attributes.get(semconv.CODE_LINE, 0))

@@ -1,0 +1,85 @@
+"""The matrix: each fault with the verdict that it must get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.faults.faulty_job import THRESHOLD_S, WORKER
+
+_LINES: Final = WORKER.read_text().splitlines()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A fault.
+
+    Attributes:
+        name: Of the fault, as the worker knows it.
+        title: What people call it.
+        verdict: The one it must get.
+        ranks: Those that must be named, as the attribute has them; '' for nobody.
+        said: What the sentence must hold.
+        line: A piece of the line of the worker that the first named rank must be found in; '' where there is none.
+        size: Ranks of the job.
+        environ: Additions to the environment of all ranks.
+        of_rank: Additions to that of some.
+    """
+
+    name: str
+    title: str
+    verdict: str
+    ranks: str
+    said: str
+    line: str = ""
+    size: int = 3
+    environ: dict[str, str] = field(default_factory=dict[str, str])
+    of_rank: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
+
+    @property
+    def line_number(self) -> int:
+        """Number of `line` in the worker."""
+        return next(number for number, line in enumerate(_LINES, 1) if self.line in line)
+
+
+ROWS: Final = (
+    Row("late", "late rank", "absent", "2", "rank 2 has not entered all_reduce", "# late"),
+    Row("kill", "SIGKILL", "dead", "2", "the process of rank 2 is gone"),
+    Row("stop", "SIGSTOP", "frozen", "2", "rank 2 is frozen (stopped by a signal) and has not entered all_reduce"),
+    Row("exception", "Python exception on one rank", "dead", "2", "rank 2 ended with ValueError"),
+    Row("gil", "GIL held in native code", "absent", "2", "seen by a signal", "# in C from"),
+    Row("operation", "different operation", "mismatched", "2", "rank 2 has entered barrier where ranks 0-1 have"),
+    Row("shape", "different shape", "mismatched", "2", "rank 2 has shape 1,000 elements where ranks 0-1 have 4 elem"),
+    Row("dtype", "different dtype", "mismatched", "2", "rank 2 has dtype float64 where ranks 0-1 have float32"),
+    Row("skipped", "one operation left out", "mismatched", "2", "rank 2 has entered all_reduce where ranks 0-1 have"),
+    Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 wait for each other"),
+    Row("recv", "recv without send", "unmatched", "1", "rank 1 has no send for recv", "# instead of a send"),
+    Row("rendezvous", "rank never at rendezvous", "rendezvous", "2", "rank 2 has not been seen at all"),
+    Row("new_group", "rank never at `new_group`", "rendezvous", "2", "rank 2 has not come to new_group (everybody)"),
+    Row("loader", "stuck DataLoader worker", "absent", "2", "rank 2 has not entered all_reduce", "in DataLoader("),
+    Row(
+        "late",
+        "one rank not instrumented",
+        "unknown",
+        "",
+        "all ranks that report have entered",
+        of_rank={2: {"OTEL_PYTHON_TORCHDIST_ENABLED": "false"}},
+    ),
+    Row(
+        "two",
+        "two independent stalls at once",
+        "absent",
+        "1",
+        "rank 1 has not entered all_reduce (sequence 1, first)",
+        size=4,
+        environ={"LATE_S": str(2 * THRESHOLD_S + 1)},
+    ),
+    Row(
+        "resolves",
+        "a stall that resolves by itself",
+        "absent",
+        "2",
+        "rank 2 has not entered all_reduce",
+        environ={"LATE_S": str(2 * THRESHOLD_S)},
+    ),
+)

@@ -1,0 +1,198 @@
+"""A training script that knows nothing of us, with one fault in it: `faulty.py FAULT GATE PIDS [healthy]`.
+
+Each function below is the step in which the fault shows, on every rank. `healthy` is how it should have been written.
+Whoever is to come late waits as long as the gate, a file, stands.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+fault, gate, pids = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+healthy = "healthy" in sys.argv
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+last = size - 1
+is_faulty = rank == last and not healthy
+gradient = torch.ones(4)
+GOOD_STEPS = 30
+
+
+def late() -> None:
+    """The last rank is busy with something else."""
+    while is_faulty and gate.exists():
+        time.sleep(0.01)  # late
+    dist.all_reduce(gradient)
+
+
+def wait_for_gate() -> None:
+    """As long as the gate stands."""
+    while gate.exists():
+        time.sleep(0.01)
+
+
+def kill() -> None:
+    """The last rank is killed, as by the kernel when memory runs out."""
+    if is_faulty:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(gradient)
+
+
+def stop() -> None:
+    """The last rank is stopped."""
+    if is_faulty:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(gradient)
+
+
+def exception() -> None:
+    """The last rank raises."""
+    if is_faulty:
+        raise ValueError("a broken batch")
+    dist.all_reduce(gradient)
+
+
+def gil() -> None:
+    """Native code of the last rank does not come back, and holds the GIL."""
+    if is_faulty:
+        sum(itertools.repeat(1, 10**13))  # in C from beginning to end
+    dist.all_reduce(gradient)
+
+
+def operation() -> None:
+    """The last rank calls something else."""
+    if is_faulty:
+        dist.barrier()
+    else:
+        dist.all_reduce(gradient)
+
+
+def shape() -> None:
+    """The last rank has a tensor of another size."""
+    dist.all_reduce(torch.ones(1_000) if is_faulty else gradient)
+
+
+def dtype() -> None:
+    """The last rank has a tensor of another type, of other bytes."""
+    dist.all_reduce(gradient.double() if is_faulty else gradient)
+
+
+def skipped() -> None:
+    """The last rank leaves a broadcast out, and meets the others in what comes after it."""
+    if not is_faulty:
+        dist.broadcast(torch.ones(2), 0)
+    dist.all_reduce(gradient)
+    dist.barrier()
+
+
+def circular() -> None:
+    """Groups of neighbours: every rank begins with the group that it shares with the next one."""
+    pairs = [dist.new_group([one, (one + 1) % size], group_desc=f"pair_{one}") for one in range(size)]
+    own = [pairs[rank], pairs[rank - 1]] if not healthy or rank else [pairs[rank - 1], pairs[rank]]
+    for pair in own:
+        dist.all_reduce(gradient, group=pair)
+
+
+def recv() -> None:
+    """The last rank waits for something that its neighbour does not send."""
+    if rank == last:
+        dist.recv(gradient, last - 1)
+    elif rank == last - 1 and healthy:
+        dist.send(gradient, last)
+    dist.barrier()  # instead of a send
+
+
+def rendezvous() -> None:
+    """The last rank does not come to `init_process_group`."""
+
+
+def new_group() -> None:
+    """The last rank does not come to the creation of a group."""
+    if is_faulty:
+        wait_for_gate()
+    dist.new_group(list(range(size)), group_desc="everybody")
+
+
+class Batches(Dataset[torch.Tensor]):
+    """Data that takes for ever on the last rank."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if is_faulty:
+            wait_for_gate()
+        return torch.ones(4)
+
+
+def loader() -> None:
+    """A worker process of the last rank's DataLoader does not answer."""
+    for batch in DataLoader(Batches(), num_workers=1):
+        dist.all_reduce(batch)
+
+
+def resolves() -> None:
+    """The last rank comes in the end."""
+    if is_faulty:
+        time.sleep(float(os.environ["LATE_S"]))
+    dist.all_reduce(gradient)
+
+
+def two() -> None:
+    """Two pairs of ranks, and in each of them the second comes late, in the first pair only for a while."""
+    pairs = [dist.new_group([0, 1], group_desc="first"), dist.new_group([2, 3], group_desc="second")]
+    if rank == 1 and not healthy:
+        time.sleep(float(os.environ["LATE_S"]))
+    if rank == 2:
+        time.sleep(0.5)
+    if is_faulty:
+        wait_for_gate()
+    dist.all_reduce(gradient, group=pairs[rank // 2])
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    step.__name__: step
+    for step in (
+        late, kill, stop, exception, gil, operation, shape, dtype, skipped, circular, recv, rendezvous, new_group,
+        loader, resolves, two,
+    )
+}  # fmt: skip
+
+
+def main() -> None:
+    """A few good steps, the one in question, and a last one."""
+    (pids / str(rank)).write_text(f"{os.getpid()}\n")
+    if fault == "rendezvous" and is_faulty:
+        wait_for_gate()
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{os.environ['STORE']}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=120),
+    )
+    for _ in range(GOOD_STEPS):
+        dist.all_reduce(gradient)
+        time.sleep(0.05)
+    for name in FAULTS if fault == "all" else [fault]:
+        if name != "two" or size == 4:
+            FAULTS[name]()
+        dist.barrier()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except RuntimeError:
+        time.sleep(1)  # a rank that the backend throws out of an operation has much to tidy up
+        raise
