@@ -37,10 +37,11 @@ from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.writer import TapeWriter
 tape = TapeWriter(Path(sys.argv[1]), identify(1, 1, 2, 64))
-tape.set_run_id(int(sys.argv[2]), RunIdState.AGREED)
+if int(sys.argv[2]):
+    tape.set_run_id(int(sys.argv[2]), RunIdState.AGREED)
 os._exit(0)
 """
-"""Rank 1 of an attempt that died."""
+"""A rank 1 that died, of the run whose id is the second argument; 0 if it did not know it yet."""
 
 
 class WrittenRank:
@@ -267,6 +268,45 @@ def test_runs_are_kept_apart(tmp_path: Path) -> None:
     assert {world.run: sorted(world.ranks) for world in found} == {1: [0], 2: [0], 0: [1]}
     for rank in (old, new, unknown):
         rank.close()
+
+
+def test_rank_that_does_not_know_its_run_is_of_the_one_that_lives(tmp_path: Path) -> None:
+    """Ranks learn the id of their run one after the other; one that is stopped or killed before is not left out."""
+    known, unknown = WrittenRank(tmp_path, 0), WrittenRank(tmp_path, 1, run=0)
+    (world,) = worlds([unknown.follower, known.follower], SECOND)
+    assert (world.run, sorted(world.ranks)) == (RUN, [0, 1])
+    unknown.close()
+    subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), "0"], check=True, timeout=60, cwd=ROOT)
+    [path] = {*tmp_path.glob("*.tape")} - {known.writer.path, unknown.writer.path}
+    killed = TapeFollower(TapeReader(path))
+    (world,) = worlds([killed, known.follower], time.monotonic_ns())
+    assert world.ranks[1].is_dead
+    killed.reader.close()
+    known.close()
+
+
+def test_rank_that_died_before_a_run_began_is_not_of_it(tmp_path: Path) -> None:
+    """What an attempt has left that came to its end before it knew its run is not a death in the next one."""
+    subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), "0"], check=True, timeout=60, cwd=ROOT)
+    (path,) = tmp_path.glob("*.tape")
+    dead, after = TapeFollower(TapeReader(path)), WrittenRank(tmp_path, 0)
+    (world,) = worlds([dead, after.follower], time.monotonic_ns())
+    assert sorted(world.ranks) == [0]
+    dead.reader.close()
+    after.close()
+
+
+def test_view_remembers_what_was_entered_last(ranks: list[WrittenRank]) -> None:
+    """For each lane the last calls, with their signature and root, and no more than that."""
+    for sequence in range(1, 12):
+        ranks[0].run(sequence)
+    ranks[0].enter(12, name="broadcast", peer=1)
+    recent = ranks[0].view().progress[lane()].recent
+    assert [arrival.sequence for arrival in recent] == list(range(5, 13))
+    assert (recent[-1].signature, recent[-1].root) == (
+        SignatureName("broadcast", "sum", ((4,),), ("float32",), "cpu", 1),
+        1,
+    )
 
 
 def test_dead_ranks_of_the_attempt_before_are_left_out(tmp_path: Path) -> None:
