@@ -10,13 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.expectations import expect_wait
     from otel_torchdist.capture.steps import mark_step
     from otel_torchdist.instrumentor import TorchDistInstrumentor
 
-__all__ = ["TorchDistInstrumentor", "mark_step"]
+__all__ = ["TorchDistInstrumentor", "expect_wait", "mark_step"]
 
 _HOMES = {
     "TorchDistInstrumentor": "otel_torchdist.instrumentor",
+    "expect_wait": "otel_torchdist.capture.expectations",
     "mark_step": "otel_torchdist.capture.steps",
 }
 

@@ -44,6 +44,16 @@ The age at which an open operation is reported as stalled, in milliseconds; at l
 Default: "10000"
 """
 
+OTEL_PYTHON_TORCHDIST_STALL_IGNORE = "OTEL_PYTHON_TORCHDIST_STALL_IGNORE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_STALL_IGNORE
+
+Operations that are never called stalled, however long they take: a comma-separated list of patterns (``*``, ``?``)
+that are compared with the operation's name (``barrier``), its group's description (``mesh_eval``), the label of
+``record_comm``, and its call site (``evaluate.py:run``). Deaths are told nevertheless.
+Default: ""
+"""
+
 OTEL_PYTHON_TORCHDIST_SPAN_BUDGET = "OTEL_PYTHON_TORCHDIST_SPAN_BUDGET"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_SPAN_BUDGET

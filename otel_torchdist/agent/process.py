@@ -47,7 +47,9 @@ class Agent:
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
-        self.reader = Reader(dataclasses.replace(built, sink=self._sink), config.stall_timeout, config.span_budget)
+        self.reader = Reader(
+            dataclasses.replace(built, sink=self._sink), config.stall_timeout, config.span_budget, config.stall_ignore
+        )
         self._server: MetricsServer | None = None
 
     def add(self, job: Job) -> Agent:

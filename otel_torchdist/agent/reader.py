@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,18 +75,21 @@ class Reader:
         incidents: Verdicts given and incidents resolved by the last turn.
     """
 
-    def __init__(self, outputs: Outputs, stall_timeout_s: float, span_budget: int) -> None:
+    def __init__(
+        self, outputs: Outputs, stall_timeout_s: float, span_budget: int, stall_ignored: Sequence[str] = ()
+    ) -> None:
         """Write to `outputs`.
 
         Args:
             outputs: Where everything goes; closed with the reader.
             stall_timeout_s: Age at which an open operation is stalled.
             span_budget: Spans per second and rank.
+            stall_ignored: Operations that are never called stalled, see `StallRules`.
         """
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._watch = StallWatch(stall_timeout_s)
+        self._watch = StallWatch(stall_timeout_s, stall_ignored)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
         self.metrics = NodeMetrics(self.spans_dropped)

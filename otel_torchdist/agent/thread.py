@@ -68,7 +68,9 @@ class ReaderThread:
 
     def _run(self) -> None:
         with _guard.guard("reader"):
-            reader = Reader(self._outputs(), self._config.stall_timeout, self._config.span_budget)
+            reader = Reader(
+                self._outputs(), self._config.stall_timeout, self._config.span_budget, self._config.stall_ignore
+            )
             server = self._serve(reader)
             try:
                 while not self._stopping:

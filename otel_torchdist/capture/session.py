@@ -19,6 +19,7 @@ from otel_torchdist.capture.completion import Works
 from otel_torchdist.capture.creation import follow_creation
 from otel_torchdist.capture.device import Devices
 from otel_torchdist.capture.dispatcher import Dispatcher
+from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.process_group import Groups, GroupState
@@ -55,6 +56,7 @@ class Capture:
         self._patches = Patches()
         self._groups = Groups()
         self._steps = Steps()
+        self._expectations = Expectations()
         self._watch = Watch(self._beat, self._poll, self._calls)
         self._works = Works(self._patches, self._watch.poll_soon)
         self._devices = Devices()
@@ -81,6 +83,7 @@ class Capture:
         for name in ("_start_coalescing", "_end_coalescing"):
             self._patches.replace(ProcessGroup, name, getattr(self, "_make" + name))
         self._steps.hook()
+        self._expectations.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works)
         this = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forget_in_child(this()))
@@ -100,6 +103,7 @@ class Capture:
             self._dispatcher.remove()
         self._dispatcher = None
         self._steps.unhook()
+        self._expectations.unhook()
         self._patches.restore()
         self._watch.stop(timeout_s=2.0)
         self._end_recorder(TapeState.FINISHED)
@@ -120,6 +124,7 @@ class Capture:
             _logger.warning("otel_torchdist is off in this process, nothing is recorded: %s", error)
             return None
         self._recorder = self._steps.recorder = recorder
+        self._expectations.write_to(recorder)
         with _guard.guard("stack signal"):
             offer_stacks(recorder.tape.path)
         for listener in self._listeners:
@@ -176,6 +181,7 @@ class Capture:
         recorder, self._recorder = self._recorder, None
         agreement, self._agreement = self._agreement, None
         self._steps.recorder = None
+        self._expectations.write_to(None)
         if agreement is not None:
             agreement.stop()
         if recorder is None:
@@ -251,6 +257,7 @@ class Capture:
     def after_fork_in_child(self) -> None:
         """A child is no rank until it creates a group of its own; it never writes to its parent's tape."""
         self._recorder = self._steps.recorder = self._agreement = None
+        self._expectations.write_to(None)
         self._groups.clear()
         self._works.forget_all()
         self._watch = Watch(self._beat, self._poll, self._calls)

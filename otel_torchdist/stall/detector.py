@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from otel_torchdist.stall.events import Event
+from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.stall.world import WorldSnapshot
 
@@ -17,14 +18,15 @@ HURRIED_LOOK_S: Final = 0.05
 class Detector:
     """Watches every run of which it is shown pictures."""
 
-    def __init__(self, threshold_s: float, watching_since_ns: int) -> None:
+    def __init__(self, threshold_s: float, watching_since_ns: int, ignored: Sequence[str] = ()) -> None:
         """Begin to watch.
 
         Args:
             threshold_s: Age in seconds at which an open operation is stalled.
             watching_since_ns: Monotonic time from which on nobody else has watched these runs.
+            ignored: Operations that are left alone, see `StallRules`.
         """
-        self._threshold_ns = round(threshold_s * 1e9)
+        self._rules = StallRules(round(threshold_s * 1e9), ignored)
         self._watching_since_ns = watching_since_ns
         self._looked_ns = watching_since_ns
         self._runs: dict[int, RunWatch] = {}
@@ -42,7 +44,7 @@ class Detector:
             seen.add(world.run)
             watch = self._runs.get(world.run)
             if watch is None:
-                watch = self._runs[world.run] = RunWatch(self._threshold_ns, self._watching_since_ns)
+                watch = self._runs[world.run] = RunWatch(self._rules, self._watching_since_ns)
             events += watch.look(world)
             self._looked_ns = world.taken_ns
         for run in self._runs.keys() - seen:

@@ -88,7 +88,8 @@ class Judge:
         raised = roll.ranks(Standing.RAISED)
         if raised:
             return _verdict(VerdictKind.ABSENT, roll, raised)
-        if self._world.taken_ns - roll.last_entered_ns < self._threshold_ns:
+        patience_ns = max(operation.patience_ns for operation in roll.waits.values())
+        if self._world.taken_ns - roll.last_entered_ns < max(self._threshold_ns, patience_ns):
             return None
         frozen = self._frozen(roll.ranks(Standing.WAITING))
         if frozen:

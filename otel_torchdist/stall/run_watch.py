@@ -26,6 +26,7 @@ from otel_torchdist.stall.numbering import Numbering
 from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
+from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
 from otel_torchdist.stall.world import RankView, Site, WorldSnapshot
@@ -80,10 +81,11 @@ class _Open:
 class RunWatch:
     """Watches one run. Pure: looks at pictures, keeps its own state, says what happened."""
 
-    def __init__(self, threshold_ns: int, watching_since_ns: int) -> None:
-        """Watch with a threshold; see `Numbering` for `watching_since_ns`."""
-        self._threshold_ns = threshold_ns
-        self._markers = MarkerClock(threshold_ns, watching_since_ns)
+    def __init__(self, rules: StallRules, watching_since_ns: int) -> None:
+        """Watch by these rules; see `Numbering` for `watching_since_ns`."""
+        self._rules = rules
+        self._threshold_ns = rules.threshold_ns
+        self._markers = MarkerClock(rules.threshold_ns, watching_since_ns)
         self._epochs: Numbering[Incident] = Numbering(watching_since_ns)
         self._incident: Incident | None = None
         self._began_ns = 0
@@ -91,7 +93,7 @@ class RunWatch:
         self._open: _Open | None = None
         self._pending: _Pending | None = None
         self._spared: dict[tuple[int, int], int] = {}
-        self._roots = RootFinder(threshold_ns)
+        self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
 
     @property
@@ -107,8 +109,11 @@ class RunWatch:
             events.append(self._resolve(world, _outcome(world, self._open.verdict)))
             # What waited behind it gets the time to go on before it counts as a stall of its own.
             self._spared = {wait.key: world.taken_ns for wait in waits}
-        stalled = [wait for wait in waits if self._age_ns(wait, world) >= self._threshold_ns]
+        stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
         verdict = self._roots.find(world, stalled, self._open.verdict if self._open is not None else None)
+        if verdict is not None and is_expected(world, verdict):
+            self._spare(stalled, world)
+            verdict = None
         if verdict is None:
             events += self._last_words(world)
             self._drop_pending()
@@ -128,6 +133,10 @@ class RunWatch:
     def _remember(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
         self._world = world
         self._spared = {wait.key: self._spared[wait.key] for wait in waits if wait.key in self._spared}
+
+    def _spare(self, stalled: Iterable[Wait], world: WorldSnapshot) -> None:
+        """Count the ages of these waits from now on."""
+        self._spared |= {wait.key: world.taken_ns for wait in stalled}
 
     def _age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
         """For how long a wait has counted."""
@@ -152,7 +161,12 @@ class RunWatch:
         overdue = self._find_overdue(pending, world)
         if overdue:
             events.append(StacksOverdue(overdue))
-        if _is_ready(pending, world):
+        if not _is_ready(pending, world):
+            return events
+        if self._open is None and is_compiling(world, verdict):
+            self._spare(stalled, world)
+            self._drop_pending()
+        else:
             events.append(self._give(occasion, locate(world, verdict), world))
         return events
 

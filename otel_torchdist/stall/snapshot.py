@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.stall.habits import Habits
 from otel_torchdist.stall.process_state import ProcessState
 from otel_torchdist.stall.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.stall.world import (
@@ -57,6 +58,7 @@ class TapeFollower:
         self._forgotten = False
         self._gone_since_ns: int | None = None
         self._clock = WallClock(reader.identity)
+        self._habits = Habits()
         self._process = ProcessState(reader.identity)
         self._request = 0
         self._stacks: Stacks | None = None
@@ -107,6 +109,7 @@ class TapeFollower:
         )
 
     def _ended(self, operation: Operation) -> None:
+        self._habits.ended(operation)
         if self._last is None or (operation.completed_ns or 0) >= (self._last.completed_ns or 0):
             self._last = operation
         lane = self._lane(operation)
@@ -182,6 +185,7 @@ class TapeFollower:
             wall_offset_ns=self._clock.wall_ns(0),
             stacks=self._current_stacks(),
             stopped=self._process.look(now_ns),
+            expects_until_ns=status.expects_until_ns,
         )
 
     def _current_stacks(self) -> Stacks | None:
@@ -216,6 +220,7 @@ class TapeFollower:
             label=names.text(operation.label) or "",
             failure=names.text(operation.failure) or "",
             waiting_since_ns=operation.waiting_since_ns,
+            patience_ns=self._habits.patience_ns(operation),
         )
 
     def _name(self, operation: Operation) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from otel_torchdist.stall.detector import LOOK_S, Detector
 from otel_torchdist.stall.events import Event, StacksOverdue, StacksWanted
 from otel_torchdist.stall.snapshot import TapeFollower, worlds
@@ -15,9 +17,15 @@ class StallWatch:
     one that was elected looks.
     """
 
-    def __init__(self, threshold_s: float) -> None:
-        """Watch without tapes; `threshold_s` is the age at which an open operation is stalled."""
+    def __init__(self, threshold_s: float, ignored: Sequence[str] = ()) -> None:
+        """Watch without tapes.
+
+        Args:
+            threshold_s: Age at which an open operation is stalled.
+            ignored: Operations that never are, see `StallRules`.
+        """
         self._threshold_s = threshold_s
+        self._ignored = ignored
         self._followers: dict[int, TapeFollower] = {}
         self._detector: Detector | None = None
 
@@ -48,7 +56,7 @@ class StallWatch:
             What there is to report, in this order.
         """
         if self._detector is None:
-            self._detector = Detector(self._threshold_s, now_ns)
+            self._detector = Detector(self._threshold_s, now_ns, self._ignored)
         found = self._detector.look(worlds(self._followers.values(), now_ns))
         for event in found:
             if isinstance(event, StacksWanted | StacksOverdue):

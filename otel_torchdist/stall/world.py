@@ -115,6 +115,7 @@ class OperationView:
         label: The `record_comm` label, or ''.
         failure: Type of the exception that it raised, or ''.
         waiting_since_ns: Since when its being open is evidence of something; None when it is none.
+        patience_ns: How long it may take because its call site usually takes long; see `Habits`.
     """
 
     record: Operation
@@ -126,6 +127,7 @@ class OperationView:
     label: str
     failure: str
     waiting_since_ns: int | None
+    patience_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ class RankView:
         wall_offset_ns: Wall clock minus monotonic clock.
         stacks: What came of the newest request for its stacks; None when it was never asked.
         stopped: Whether the kernel lets its process run; None when it does, or when that is not known.
+        expects_until_ns: Until when it expects that it waits, or that others wait for it; 0 for not at all.
     """
 
     rank: int
@@ -203,6 +206,7 @@ class RankView:
     wall_offset_ns: int
     stacks: Stacks | None
     stopped: Stopped | None = None
+    expects_until_ns: int = 0
 
     @property
     def is_dead(self) -> bool:

@@ -30,7 +30,7 @@ import zlib
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
-VERSION: Final = 1
+VERSION: Final = 2
 
 IDENTITY_SIZE: Final = 1024
 REFUGE_OFFSET: Final = 4096
@@ -82,9 +82,16 @@ class LiveWord(enum.IntEnum):
     REQUEST = 140
     ANSWER = 141
     NAMES_DROPPED = 142
+    EXPECTED_UNTIL_US = 143
 
 
-SEALED_LIVE_WORDS: Final = (LiveWord.STEP, LiveWord.HEARTBEAT_US, LiveWord.CLOCK_OFFSET_US, LiveWord.FAILURE)
+SEALED_LIVE_WORDS: Final = (
+    LiveWord.STEP,
+    LiveWord.HEARTBEAT_US,
+    LiveWord.CLOCK_OFFSET_US,
+    LiveWord.FAILURE,
+    LiveWord.EXPECTED_UNTIL_US,
+)
 
 
 class Word(enum.IntEnum):

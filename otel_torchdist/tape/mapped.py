@@ -113,6 +113,7 @@ class MappedTape:
             failure=self._sealed(LiveWord.FAILURE),
             request=words[LiveWord.REQUEST],
             answer=words[LiveWord.ANSWER],
+            expects_until_ns=self._sealed(LiveWord.EXPECTED_UNTIL_US) * 1000,
         )
 
     def _sealed(self, word: LiveWord) -> int:

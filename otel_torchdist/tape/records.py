@@ -70,6 +70,7 @@ class TapeStatus:
         failure: Name id of the exception that ended the process (0 when there is none).
         request: Number of the last request for stacks.
         answer: Number of the last request that was answered.
+        expects_until_ns: Until when it expects that it waits, or that others wait for it; 0 for not at all.
     """
 
     run_id: int
@@ -86,6 +87,7 @@ class TapeStatus:
     failure: int
     request: int
     answer: int
+    expects_until_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

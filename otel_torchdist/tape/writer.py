@@ -297,6 +297,11 @@ class TapeWriter:
         words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, monotonic_ns // 1000)
         words[LiveWord.NAMES_DROPPED] = self.names.dropped
 
+    def expect_until(self, monotonic_ns: int) -> None:
+        """Say until when this rank expects that it waits, or that others wait for it; 0 for not at all."""
+        value = layout.seal_live(LiveWord.EXPECTED_UNTIL_US, monotonic_ns // 1000)
+        self._words[LiveWord.EXPECTED_UNTIL_US] = value
+
     def pending_request(self) -> int:
         """Number of the newest request for stacks, or 0 when none waits for an answer."""
         request = self._words[LiveWord.REQUEST]

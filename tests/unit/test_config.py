@@ -50,6 +50,7 @@ def test_defaults() -> None:
         "reader": ReaderHome.AGENT,
         "agent_linger": 60.0,
         "stall_timeout": 10.0,
+        "stall_ignore": (),
         "span_budget": 1000,
         "tape_dir": Path(f"/dev/shm/otel-torchdist-{os.getuid()}"),
         "tape_on_disk": False,

@@ -63,7 +63,7 @@ def watch(
             found = _find(Wanted(run, run_dir, config.tape_dir), config, wait, stop, console)
             if found is None:
                 return
-            passive = PassiveWatch(found.directory, threshold_s, found.run_id)
+            passive = PassiveWatch(found.directory, threshold_s, found.run_id, config.stall_ignore)
             with contextlib.closing(passive), _view(console, found.directory, plain) as view:
                 WatchSession(passive, view, threshold_s, keep).run(stop)
         except OSError:  # the terminal is gone, and says so by a signal

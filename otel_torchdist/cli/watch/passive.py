@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -49,18 +49,19 @@ class _Followed:
 class PassiveWatch:
     """Looks at the newest run of a job directory, or at a given one. Any number may do so at the same time."""
 
-    def __init__(self, directory: Path, threshold_s: float, run_id: int | None) -> None:
+    def __init__(self, directory: Path, threshold_s: float, run_id: int | None, ignored: Sequence[str] = ()) -> None:
         """Begin to watch.
 
         Args:
             directory: The job directory.
             threshold_s: Age in seconds at which an open operation is stalled.
             run_id: The run; None for whichever began last.
+            ignored: Operations that are left alone, see `StallRules`.
         """
         self._local = LocalTapes(directory)
         self._run_id = run_id
         self._followed: dict[int, _Followed] = {}
-        self._detector = Detector(threshold_s, time.monotonic_ns())
+        self._detector = Detector(threshold_s, time.monotonic_ns(), ignored)
 
     def look(self) -> Look | None:
         """Read what is new and look at all ranks; None when no rank has a tape that says to which run it belongs."""

@@ -1,0 +1,84 @@
+"""How long the operations of a call site usually take, so that what is routine is no stall.
+
+A barrier around a checkpoint that takes a minute each time is as usual as an `all_reduce` that takes a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Final, TypeAlias
+
+from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.records import Operation
+
+LONG_NS: Final = 20_000_000
+"""What is shorter is not remembered: five times as much is below any threshold."""
+WINDOW: Final = 1_000
+"""Operations of a call site that count for its percentile."""
+RECENT: Final = 100
+"""Those that count for its maximum."""
+MAX_LONG: Final = 64
+MAX_SITES: Final = 4_096
+MOST_ADDED_NS: Final = 60_000_000_000
+FIRST_ON_DEVICE_NS: Final = 60_000_000_000
+"""The first operation of a group on a device sets up its communicators."""
+
+_END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_KNOWN_ENDS: Final = frozenset({How.CALL, How.WAIT, How.EVENT})
+
+Site: TypeAlias = tuple[int, int, int]
+
+
+class Habits:
+    """One rank's call sites, and how long each of them usually takes."""
+
+    def __init__(self) -> None:
+        """Nothing is usual yet."""
+        self._counts: Counter[Site] = Counter()
+        self._long: dict[Site, deque[tuple[int, int]]] = {}
+
+    def ended(self, operation: Operation) -> None:
+        """Take note of an operation that has ended."""
+        site = _site(operation)
+        self._counts[site] += 1
+        took_ns = _duration_ns(operation)
+        if took_ns < LONG_NS:
+            return
+        if site not in self._long and len(self._long) >= MAX_SITES:
+            self._long.clear()
+            self._counts.clear()
+        self._long.setdefault(site, deque(maxlen=MAX_LONG)).append((self._counts[site], took_ns))
+
+    def patience_ns(self, operation: Operation) -> int:
+        """For how long an operation may be open before it is longer than usual for its call site; 0 if not known.
+
+        Five times the 99th percentile, but at most a minute more than that; and half as much again as the longest of
+        late.
+        """
+        first_ns = FIRST_ON_DEVICE_NS if int(operation.flags) & _ON_DEVICE and operation.sequence == 1 else 0
+        site = _site(operation)
+        remembered = self._long.get(site)
+        if not remembered:
+            return first_ns
+        count = self._counts[site]
+        window = sorted((took_ns for nth, took_ns in remembered if nth > count - WINDOW), reverse=True)
+        above = min(count, WINDOW) // 100
+        percentile_ns = window[above] if len(window) > above else 0
+        longest_ns = max((took_ns for nth, took_ns in remembered if nth > count - RECENT), default=0)
+        return max(first_ns, min(5 * percentile_ns, percentile_ns + MOST_ADDED_NS), longest_ns * 3 // 2)
+
+
+def _site(operation: Operation) -> Site:
+    # Calls from C++ have no call site of their own; their signature tells some of them apart.
+    return operation.group, operation.call_site, 0 if operation.call_site else operation.signature
+
+
+def _duration_ns(operation: Operation) -> int:
+    """From where its age would have counted; 0 when its end is not known well."""
+    if operation.how not in _KNOWN_ENDS or operation.completed_ns is None:
+        return 0
+    since_ns = operation.arrived_ns
+    if int(operation.flags) & _END_UNSEEN and operation.returned_ns is not None:
+        since_ns = operation.wait_entered_ns or operation.completed_ns
+    return operation.completed_ns - since_ns

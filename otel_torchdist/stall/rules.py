@@ -1,0 +1,82 @@
+"""Which waits are stalls: the threshold, what a call site is used to, and what the user wants left alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Final
+
+from otel_torchdist.stall.verdict import Verdict, VerdictKind
+from otel_torchdist.stall.waits import Wait
+from otel_torchdist.stall.world import OperationView, RankView, WorldSnapshot
+
+COMPILE_NS: Final = 600_000_000_000
+"""How long others may wait for a rank that compiles."""
+_NOT_EXCUSED: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
+"""No rank expects these."""
+_COMPILER: Final = re.compile(r"/torch/(_dynamo|_inductor|_functorch|fx)/|/triton/")
+
+
+class StallRules:
+    """What counts as a stall.
+
+    Attributes:
+        threshold_ns: The age at which an open operation is stalled at the earliest.
+    """
+
+    def __init__(self, threshold_ns: int, ignored: Sequence[str] = ()) -> None:
+        """Set the rules.
+
+        Args:
+            threshold_ns: See above.
+            ignored: Patterns as in `fnmatch`; an operation is left alone whose name, group, label or call site (as
+                `evaluate.py:run`) matches one.
+        """
+        self.threshold_ns = threshold_ns
+        self._ignored = tuple(ignored)
+
+    def is_stalled(self, wait: Wait, age_ns: int) -> bool:
+        """Whether a wait of this age is longer than it may be."""
+        if age_ns < max(self.threshold_ns, wait.operation.patience_ns):
+            return False
+        return not self._ignored or not self._is_ignored(wait.operation)
+
+    def _is_ignored(self, operation: OperationView) -> bool:
+        names = [operation.name, operation.label]
+        if operation.group is not None:
+            names.append(operation.group.label)
+        if operation.call_site is not None:
+            names.append(f"{PurePath(operation.call_site.file).name}:{operation.call_site.function}")
+        return any(fnmatchcase(name, pattern) for name in names if name for pattern in self._ignored)
+
+
+def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
+    """Whether a rank that holds the others up, or all that wait, have said that it may take this long."""
+    if verdict.kind in _NOT_EXCUSED:
+        return False
+    named = [world.ranks[rank] for rank in verdict.ranks if rank in world.ranks]
+    waiting = [world.ranks[rank] for rank in verdict.waiting if rank in world.ranks]
+    if any(_expects(view, world) for view in named):
+        return True
+    return bool(waiting) and all(_expects(view, world) for view in waiting)
+
+
+def _expects(view: RankView, world: WorldSnapshot) -> bool:
+    return view.alive and view.expects_until_ns > world.taken_ns
+
+
+def is_compiling(world: WorldSnapshot, verdict: Verdict) -> bool:
+    """Whether the ranks that hold the others up are seen to compile, which takes minutes and not equally long."""
+    if not verdict.ranks or verdict.kind is not VerdictKind.ABSENT:
+        return False
+    if world.taken_ns - verdict.since_ns > COMPILE_NS:
+        return False
+    return all(rank in world.ranks and _compiles(world.ranks[rank]) for rank in verdict.ranks)
+
+
+def _compiles(view: RankView) -> bool:
+    threads = view.stacks.threads if view.stacks is not None else None
+    frames = [frame for thread in threads or () for frame in thread.frames if thread.name in ("MainThread", "")]
+    return any(_COMPILER.search(frame.file) for frame in frames)
