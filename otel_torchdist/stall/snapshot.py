@@ -124,9 +124,7 @@ class TapeFollower:
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
             completed = max(before.completed, sequence)
-            return Progress(
-                entered, completed, failed, before.failure, before.aligned, before.losses, before.recent
-            )
+            return Progress(entered, completed, failed, before.failure, before.aligned, before.losses, before.recent)
         if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
             # It raised before it was issued, and capture gives its number to the next one.
             entered = min(before.entered, sequence - 1)
