@@ -41,6 +41,7 @@ class FaultyJob:
         receiver: OtlpReceiver,
         arguments: Sequence[str],
         *,
+        worker: Path = WORKER,
         ranks: int = 3,
         environ: Mapping[str, str] | None = None,
         of_rank: Mapping[int, Mapping[str, str]] | None = None,
@@ -53,6 +54,7 @@ class FaultyJob:
             base: Base directory of their tapes.
             receiver: Where spans go.
             arguments: The fault, and perhaps `healthy`.
+            worker: The script.
             ranks: How many.
             environ: Additions to the environment of all ranks.
             of_rank: Additions to that of some.
@@ -86,7 +88,7 @@ class FaultyJob:
         self._size = ranks
         argv = [arguments[0], str(self._gate), str(self._pids), *arguments[1:]]
         self._thread = threading.Thread(
-            target=lambda: self.done.extend(python.run(WORKER, environs, folder, argv, timeout_s=90))
+            target=lambda: self.done.extend(python.run(worker, environs, folder, argv, timeout_s=90))
         )
         self._thread.start()
 

@@ -51,6 +51,9 @@ class SimulatedRank:
     losses: int = 0
     stopped: str = ""
     stopped_since_s: float = 0.0
+    expects_until_s: float = -START_NS / SECOND
+    patience_s: float = 0.0
+    label: str = ""
     count: int = 0
 
     def enter(
@@ -100,7 +103,10 @@ class SimulatedRank:
         )
         site = CallSiteName("train", "/home/user/train.py", 42)
         since_ns = record.waiting_since_ns
-        self.open[self.count] = OperationView(record, name, Site(lane, place), group, signature, site, "", "", since_ns)
+        patience_ns = round(self.patience_s * SECOND)
+        self.open[self.count] = OperationView(
+            record, name, Site(lane, place), group, signature, site, self.label, "", since_ns, patience_ns
+        )
         return self.count
 
     def wait_for(self, number: int, at_s: float) -> None:
@@ -156,6 +162,7 @@ class SimulatedRank:
             forgotten=False,
             wall_offset_ns=WALL_OFFSET_NS,
             stacks=None,
+            expects_until_ns=START_NS + round(self.expects_until_s * SECOND),
             stopped=Stopped(self.stopped, START_NS + round(self.stopped_since_s * SECOND)) if self.stopped else None,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from otel_torchdist.stall.detector import Detector
 from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, StacksWanted, VerdictGiven
@@ -25,10 +26,18 @@ class Watching:
         answers_after_s: How long ranks take to write their stacks; None when they never do.
     """
 
-    def __init__(self, world: SimulatedWorld, answers_after_s: float | None = 0.6, began_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        world: SimulatedWorld,
+        answers_after_s: float | None = 0.6,
+        began_s: float = 0.0,
+        ignored: Sequence[str] = (),
+        stack: ThreadStack = STACK,
+    ) -> None:
         self.world = world
         self.answers_after_s = answers_after_s
-        self.detector = Detector(THRESHOLD_S, START_NS + round(began_s * SECOND))
+        self.detector = Detector(THRESHOLD_S, START_NS + round(began_s * SECOND), ignored)
+        self.stack = stack
         self.now_s = began_s
         self.asked_s: dict[int, float] = {}
         self.events: list[tuple[float, Event]] = []
@@ -60,7 +69,7 @@ class Watching:
         if asked_s is None:
             return None
         answered = self.answers_after_s is not None and self.now_s >= asked_s + self.answers_after_s
-        return Stacks(START_NS + round(asked_s * SECOND), (STACK,) if answered else None)
+        return Stacks(START_NS + round(asked_s * SECOND), (self.stack,) if answered else None)
 
     @property
     def verdicts(self) -> list[tuple[float, VerdictGiven]]:

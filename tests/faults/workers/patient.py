@@ -1,0 +1,91 @@
+"""Jobs that wait for long and are well: `patient.py CASE GATE PIDS`. Rank 0 keeps the others waiting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from otel_torchdist import expect_wait
+
+case, pids = sys.argv[1], Path(sys.argv[3])
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+long_s = float(os.environ["LONG_S"])
+gradient = torch.ones(4)
+
+
+def evaluation() -> None:
+    """Rank 0 evaluates, and has said so."""
+    if rank == 0:
+        with expect_wait(10 * long_s):
+            time.sleep(long_s)
+    dist.all_reduce(gradient)
+
+
+def download() -> None:
+    """Rank 0 downloads first; that barrier is on the list of what is left alone."""
+    if rank == 0:
+        time.sleep(long_s)
+    dist.barrier()
+
+
+def checkpoint() -> None:
+    """Rank 0 writes a checkpoint again and again."""
+    for _ in range(3):
+        dist.all_reduce(gradient)
+        if rank == 0:
+            time.sleep(long_s)
+        dist.barrier()
+
+
+def requests() -> None:
+    """The others wait for requests, and have said so."""
+    if rank == 0:
+        time.sleep(long_s)
+        dist.broadcast(gradient, 0)
+    else:
+        with expect_wait(float("inf")):
+            dist.broadcast(gradient, 0)
+
+
+def debugger() -> None:
+    """Rank 0 is held, as by a debugger, after it has said so; its child lets it go on."""
+    if rank == 0:
+        with expect_wait(10 * long_s):
+            me = os.getpid()
+            if os.fork() == 0:
+                time.sleep(long_s)
+                os.kill(me, signal.SIGCONT)
+                os._exit(0)
+            os.kill(me, signal.SIGSTOP)
+    dist.all_reduce(gradient)
+
+
+CASES: dict[str, Callable[[], None]] = {
+    one.__name__: one for one in (evaluation, download, checkpoint, requests, debugger)
+}
+
+
+def main() -> None:
+    """Some steps, the case, and some steps more."""
+    (pids / str(rank)).write_text(f"{os.getpid()}\n")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
+    )
+    for _ in range(20):
+        dist.all_reduce(gradient)
+        time.sleep(0.05)
+    CASES[case]()
+    for _ in range(5):
+        dist.all_reduce(gradient)
+
+
+if __name__ == "__main__":
+    main()

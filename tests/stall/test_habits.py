@@ -1,0 +1,93 @@
+"""How long call sites usually take: what is routine earns patience, and nothing else does."""
+
+import dataclasses
+from typing import Any
+
+from otel_torchdist.stall.habits import FIRST_ON_DEVICE_NS, MOST_ADDED_NS, Habits
+from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.records import Operation
+
+SECOND = 1_000_000_000
+NO_FLAGS = Flag(0)
+OPERATION = Operation(
+    number=1,
+    kind=RecordKind.OPERATION,
+    entered_ns=SECOND,
+    step=0,
+    sequence=7,
+    message_bytes=4,
+    group=1,
+    signature=2,
+    call_site=3,
+    label=0,
+    peer=-1,
+    tag=0,
+    thread=1,
+    flags=NO_FLAGS,
+)
+
+
+def ended(took_s: float, how: How = How.WAIT, **changes: Any) -> Operation:
+    """An operation that took so long."""
+    completed_ns = SECOND + round(took_s * SECOND)
+    return dataclasses.replace(OPERATION, completed_ns=completed_ns, how=how, **changes)
+
+
+def test_routine_of_a_minute_earns_its_patience() -> None:
+    """A barrier around a checkpoint takes a minute each time: a minute more than that is not unusual yet."""
+    habits = Habits()
+    assert habits.patience_ns(OPERATION) == 0
+    habits.ended(ended(60))
+    assert habits.patience_ns(OPERATION) == 60 * SECOND + MOST_ADDED_NS
+
+
+def test_short_routine_is_multiplied() -> None:
+    """Five times three seconds."""
+    habits = Habits()
+    for _ in range(20):
+        habits.ended(ended(3))
+    assert habits.patience_ns(OPERATION) == 15 * SECOND
+
+
+def test_one_long_one_among_many_counts_half_as_much_again_for_a_while() -> None:
+    """It is no habit: only the maximum of the last hundred remembers it, and then nothing does."""
+    habits = Habits()
+    for _ in range(200):
+        habits.ended(ended(0.001))
+    habits.ended(ended(8))
+    assert habits.patience_ns(OPERATION) == 12 * SECOND
+    for _ in range(100):
+        habits.ended(ended(0.001))
+    assert habits.patience_ns(OPERATION) == 0
+
+
+def test_another_call_site_group_or_kind_of_end_earns_nothing() -> None:
+    """What one place is used to says nothing about another; nor does an operation whose end nobody knows well."""
+    habits = Habits()
+    for other in (ended(60, call_site=9), ended(60, group=9), ended(60, How.POLL), ended(60, How.FAILED)):
+        habits.ended(other)
+    assert habits.patience_ns(OPERATION) == 0
+
+
+def test_calls_from_native_code_are_told_apart_by_their_signature() -> None:
+    """DDP's reducer has no call site: its buckets differ in shape."""
+    habits = Habits()
+    habits.ended(ended(10, call_site=0, signature=4))
+    native = dataclasses.replace(OPERATION, call_site=0)
+    assert habits.patience_ns(dataclasses.replace(native, signature=4)) > 0
+    assert habits.patience_ns(native) == 0
+
+
+def test_overlapped_time_is_not_waiting() -> None:
+    """A receive posted long before somebody waited for it has taken only as long as the wait."""
+    habits = Habits()
+    posted = ended(60, flags=int(Flag.END_BY_WAIT), returned_ns=SECOND + 1, wait_entered_ns=60 * SECOND)
+    habits.ended(posted)
+    assert habits.patience_ns(dataclasses.replace(OPERATION, flags=Flag.END_BY_WAIT)) == 5 * SECOND
+
+
+def test_first_operation_of_a_group_on_a_device() -> None:
+    """It sets up communicators; the second does not."""
+    first = dataclasses.replace(OPERATION, sequence=1, flags=Flag.ON_DEVICE)
+    assert Habits().patience_ns(first) == FIRST_ON_DEVICE_NS
+    assert Habits().patience_ns(dataclasses.replace(first, sequence=2)) == 0

@@ -1,0 +1,112 @@
+"""What is no stall: what a call site is used to, what users expect or want left alone, and compilation."""
+
+import pytest
+
+from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.stacks import ThreadStack
+from tests.stall.simulated_world import SimulatedWorld
+from tests.stall.watching import EVERYBODY, THRESHOLD_S, Watching
+
+COMPILER = CallSiteName("codegen", "/venv/lib/python3.11/site-packages/torch/_inductor/graph.py", 9)
+COMPILING = ThreadStack(100, "MainThread", (COMPILER, CallSiteName("train", "/home/user/train.py", 57)))
+
+
+def late_world(late: int = 2) -> SimulatedWorld:
+    """All ranks but one have been in an all_reduce since second 1."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    for rank in world.ranks:
+        if rank.rank != late:
+            rank.label = "evaluation"
+            rank.enter(EVERYBODY, 1.0)
+    return world
+
+
+def test_late_rank_is_told_without_rules() -> None:
+    """The world of the tests below is a stall."""
+    watching = Watching(late_world())
+    watching.until(1 + THRESHOLD_S + 2)
+    assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
+
+
+def test_call_site_that_usually_takes_long() -> None:
+    """Those who wait are used to half a minute: nothing is said before."""
+    world = SimulatedWorld(4)
+    for rank in world.ranks[:3]:
+        rank.patience_s = 30.0
+        rank.enter(EVERYBODY, 1.0)
+    watching = Watching(world)
+    watching.until(30.9)
+    assert watching.events == []
+    watching.until(33.0)
+    assert [event.verdict.ranks for _, event in watching.verdicts] == [(3,)]
+
+
+def test_expected_by_the_rank_that_is_late() -> None:
+    """It has said that it may take until second 60; from then on the threshold counts."""
+    world = late_world()
+    world.ranks[2].expects_until_s = 60.0
+    watching = Watching(world)
+    watching.until(60.0)
+    assert watching.events == []
+    watching.until(60.0 + THRESHOLD_S + 2)
+    assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
+
+
+def test_expected_by_all_who_wait() -> None:
+    """Workers that wait for requests expect to; if one of them does not, it is a stall."""
+    world = late_world()
+    for rank in (0, 1, 3):
+        world.ranks[rank].expects_until_s = 1e6
+    watching = Watching(world)
+    watching.until(100.0)
+    assert watching.events == []
+    world.ranks[3].expects_until_s = 0.0
+    watching.until(100.0 + THRESHOLD_S + 2)
+    assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
+
+
+def test_stopped_under_a_debugger_is_expected() -> None:
+    """A frozen rank that has said that it may take long is not told."""
+    world = late_world()
+    world.ranks[2].expects_until_s = 1e6
+    world.ranks[2].stopped = "t"
+    watching = Watching(world)
+    watching.until(60.0)
+    assert watching.events == []
+
+
+def test_death_is_never_expected() -> None:
+    """A rank that dies while it is expected to take long is told at once."""
+    world = late_world()
+    world.ranks[2].expects_until_s = 1e6
+    watching = Watching(world)
+    watching.until(5.0)
+    world.ranks[2].die(5.0)
+    watching.until(7.0)
+    assert [event.verdict.kind for _, event in watching.verdicts] == [VerdictKind.DEAD]
+
+
+@pytest.mark.parametrize("pattern", ["all_reduce", "all_*", "default_pg", "evaluation", "train.py:*"])
+def test_what_is_to_be_left_alone(pattern: str) -> None:
+    """By the operation's name, its group, its label or its call site."""
+    watching = Watching(late_world(), ignored=["something_else", pattern])
+    watching.until(100.0)
+    assert watching.events == []
+
+
+def test_patterns_that_fit_nothing_change_nothing() -> None:
+    """A pattern must fit the whole of a name."""
+    watching = Watching(late_world(), ignored=["reduce", "train.py"])
+    watching.until(1 + THRESHOLD_S + 2)
+    assert len(watching.verdicts) == 1
+
+
+def test_rank_that_compiles_gets_time_but_not_for_ever() -> None:
+    """As long as its stack leads through the compiler no verdict is given, until ten minutes have passed."""
+    watching = Watching(late_world(), stack=COMPILING)
+    watching.until(600.0)
+    assert watching.verdicts == []
+    watching.until(601.0 + THRESHOLD_S + 2)
+    assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
