@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from otel_torchdist.tape.directory import tapes_in
+from otel_torchdist.tape.layout import VERSION
 from otel_torchdist.tape.reader import TapeReader
 from tests.agent.conftest import JOB
 from tests.agent.test_life import check_once_without_orphans, count_on, recorded, up_on
@@ -56,7 +57,7 @@ def test_healthy_ones_are_served(
     spoiled = {
         copy_of(good, truncated): "truncated or damaged",
         copy_of(good, corrupt): "damaged: the identity block",
-        copy_of(good, of_another_version): "version 99 of the format; this reader knows 1",
+        copy_of(good, of_another_version): f"version 99 of the format; this reader knows {VERSION}",
         copy_of(good, not_begun): "not a tape",
         copy_of(good, lambda content: content.clear()): "truncated: 0 bytes",
         copy_of(good, lambda content: None): f"is left out: it is a copy of {good.name}",
