@@ -93,6 +93,7 @@ class RunWatch:
         self._open: _Open | None = None
         self._pending: _Pending | None = None
         self._spared: dict[tuple[int, int], int] = {}
+        self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
 
@@ -109,9 +110,11 @@ class RunWatch:
             events.append(self._resolve(world, _outcome(world, self._open.verdict)))
             # What waited behind it gets the time to go on before it counts as a stall of its own.
             self._spared = {wait.key: world.taken_ns for wait in waits}
+        self._spare_while_expected(waits, world)
         stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
         verdict = self._roots.find(world, stalled, self._open.verdict if self._open is not None else None)
         if verdict is not None and is_expected(world, verdict):
+            self._expected |= {wait.key for wait in stalled}
             self._spare(stalled, world)
             verdict = None
         if verdict is None:
@@ -133,6 +136,14 @@ class RunWatch:
     def _remember(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
         self._world = world
         self._spared = {wait.key: self._spared[wait.key] for wait in waits if wait.key in self._spared}
+
+    def _spare_while_expected(self, waits: list[Wait], world: WorldSnapshot) -> None:
+        """Waits that were expected to take long count from the last look at which they still were."""
+        self._expected &= {wait.key for wait in waits}
+        expected = [wait for wait in waits if wait.key in self._expected]
+        cause = self._roots.find(world, expected, None) if expected else None
+        if cause is not None and is_expected(world, cause):
+            self._spare(expected, world)
 
     def _spare(self, stalled: Iterable[Wait], world: WorldSnapshot) -> None:
         """Count the ages of these waits from now on."""

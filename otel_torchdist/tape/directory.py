@@ -21,6 +21,7 @@ _KEY_PREFIX: Final = "job-"
 _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
 _SHARE_OF_FILESYSTEM: Final = 4
 """Leftovers may take a quarter at most: in a container `/dev/shm` has 64 MB, and a full one stops new tapes."""
+_TURNS: Final = 16
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -173,13 +174,7 @@ def _open_private(path: Path) -> int:
         TapeError: There is something else, or it cannot be created.
     """
     try:
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(0o700)
-        kind = os.lstat(path).st_mode
-        if not stat.S_ISDIR(kind):
-            what = "a link" if stat.S_ISLNK(kind) else "not a directory"
-            raise TapeError(f"{path}: refused for tapes: it is {what}")
-        file = os.open(path, _OPEN_FLAGS)
+        file = _make_and_open(path)
     except OSError as error:
         raise TapeError(f"{path}: cannot be used for tapes: {error}") from error
     facts = os.fstat(file)
@@ -192,6 +187,23 @@ def _open_private(path: Path) -> int:
         return file
     os.close(file)
     raise TapeError(f"{path}: refused for tapes: {objection}")
+
+
+def _make_and_open(path: Path) -> int:
+    """Open a directory, after creating it if it is missing; again if somebody who cleans up removes it in between."""
+    for turn in range(_TURNS):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(0o700)
+        try:
+            kind = os.lstat(path).st_mode
+            if not stat.S_ISDIR(kind):
+                what = "a link" if stat.S_ISLNK(kind) else "not a directory"
+                raise TapeError(f"{path}: refused for tapes: it is {what}")
+            return os.open(path, _OPEN_FLAGS)
+        except FileNotFoundError:
+            if turn == _TURNS - 1:
+                raise
+    raise AssertionError("every turn returns or raises")
 
 
 def _filesystem(device: int) -> str:

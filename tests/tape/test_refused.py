@@ -40,7 +40,10 @@ def assert_refused(path: Path, reason: str) -> None:
 
 def test_unknown_version(memory: Path) -> None:
     """A later version of the format is named, and the one that is known."""
-    assert_refused(forged(memory, 8, struct.pack("=I", 2)), "version 2 of the format; this reader knows 1")
+    later, known = layout.VERSION + 1, layout.VERSION
+    assert_refused(
+        forged(memory, 8, struct.pack("=I", later)), f"version {later} of the format; this reader knows {known}"
+    )
 
 
 def test_other_byte_order(memory: Path) -> None:
