@@ -54,6 +54,17 @@ def test_expected_by_the_rank_that_is_late() -> None:
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
 
+def test_ages_count_from_the_end_of_what_was_expected() -> None:
+    """Whenever that is: the whole threshold must pass afterwards."""
+    world = late_world()
+    world.ranks[2].expects_until_s = 24.0
+    watching = Watching(world)
+    watching.until(24.0 + THRESHOLD_S - 0.5)
+    assert watching.events == []
+    watching.until(24.0 + THRESHOLD_S + 2)
+    assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
+
+
 def test_expected_by_all_who_wait() -> None:
     """Workers that wait for requests expect to; if one of them does not, it is a stall."""
     world = late_world()
