@@ -20,11 +20,8 @@ RECENT: Final = 100
 MAX_LONG: Final = 64
 MAX_SITES: Final = 4_096
 MOST_ADDED_NS: Final = 60_000_000_000
-FIRST_ON_DEVICE_NS: Final = 60_000_000_000
-"""The first operation of a group on a device sets up its communicators."""
 
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
-_ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _KNOWN_ENDS: Final = frozenset({How.CALL, How.WAIT, How.EVENT})
 
 Site: TypeAlias = tuple[int, int, int]
@@ -56,17 +53,16 @@ class Habits:
         Five times the 99th percentile, but at most a minute more than that; and half as much again as the longest of
         late.
         """
-        first_ns = FIRST_ON_DEVICE_NS if int(operation.flags) & _ON_DEVICE and operation.sequence == 1 else 0
         site = _site(operation)
         remembered = self._long.get(site)
         if not remembered:
-            return first_ns
+            return 0
         count = self._counts[site]
         window = sorted((took_ns for nth, took_ns in remembered if nth > count - WINDOW), reverse=True)
         above = min(count, WINDOW) // 100
         percentile_ns = window[above] if len(window) > above else 0
         longest_ns = max((took_ns for nth, took_ns in remembered if nth > count - RECENT), default=0)
-        return max(first_ns, min(5 * percentile_ns, percentile_ns + MOST_ADDED_NS), longest_ns * 3 // 2)
+        return max(min(5 * percentile_ns, percentile_ns + MOST_ADDED_NS), longest_ns * 3 // 2)
 
 
 def _site(operation: Operation) -> Site:

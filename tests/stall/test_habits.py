@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from otel_torchdist.stall.habits import FIRST_ON_DEVICE_NS, MOST_ADDED_NS, Habits
+from otel_torchdist.stall.habits import MOST_ADDED_NS, Habits
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import Operation
 
@@ -84,10 +84,3 @@ def test_overlapped_time_is_not_waiting() -> None:
     posted = ended(60, flags=int(Flag.END_BY_WAIT), returned_ns=SECOND + 1, wait_entered_ns=60 * SECOND)
     habits.ended(posted)
     assert habits.patience_ns(dataclasses.replace(OPERATION, flags=Flag.END_BY_WAIT)) == 5 * SECOND
-
-
-def test_first_operation_of_a_group_on_a_device() -> None:
-    """It sets up communicators; the second does not."""
-    first = dataclasses.replace(OPERATION, sequence=1, flags=Flag.ON_DEVICE)
-    assert Habits().patience_ns(first) == FIRST_ON_DEVICE_NS
-    assert Habits().patience_ns(dataclasses.replace(first, sequence=2)) == 0
