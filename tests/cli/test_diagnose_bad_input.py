@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.layout import VERSION, TapeState
 from tests.cli.asking import ask
 from tests.support.simulated_rank import SimulatedRank
 
@@ -122,7 +122,7 @@ def damaged(path: Path) -> None:
     [
         (truncated, "truncated or damaged"),
         (corrupt, "damaged: the identity block"),
-        (of_another_version, "version 99 of the format; this reader knows 1"),
+        (of_another_version, f"version 99 of the format; this reader knows {VERSION}"),
         (damaged, "damaged: the run id does not match its checksum"),
     ],
 )
