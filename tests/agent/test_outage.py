@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from otel_torchdist import semconv
 from otel_torchdist.telemetry.queued_sink import MAX_QUEUED_SPANS
 from tests.agent.test_life import check_once_without_orphans
@@ -43,6 +45,7 @@ def healthy(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
     return anchors + operations
 
 
+@pytest.mark.timeout(300)
 def test_long_outage(
     begin: Callable[..., Ranks], agent: Callable[..., Running], receiver: OtlpReceiver, base: Path
 ) -> None:
@@ -58,14 +61,14 @@ def test_long_outage(
     empty_kb = private_kb(running.process.pid)
     for rank in (0, 1):
         ranks.tell(rank, f"many {STEPS}")
-    until(lambda: dropped_on(page_of(base)) >= MADE - MAX_QUEUED_SPANS)
+    until(lambda: dropped_on(page_of(base)) >= MADE - MAX_QUEUED_SPANS, 120.0)
     ranks.tell(0, f"enter {STEPS + 1}")
     running.wait_for(r"stall: rank 1 has not entered all_reduce")
     assert private_kb(running.process.pid) - empty_kb < MAX_GROWTH_KB
     assert "spans cannot be exported (OTEL_TRACES_EXPORTER=otlp)" in running.out
 
     receiver.start()
-    until(lambda: len(healthy(receiver.spans())) + dropped_on(page_of(base)) == MADE)
+    until(lambda: len(healthy(receiver.spans())) + dropped_on(page_of(base)) == MADE, 120.0)
     ranks.tell(1, f"enter {STEPS + 1}")
     for rank in (0, 1):
         ranks.tell(rank, "end")
