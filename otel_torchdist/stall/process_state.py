@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from otel_torchdist.stall.world import Stopped
-from otel_torchdist.tape.identity import boot_id, pid_namespace
+from otel_torchdist.tape.identity import process_state, shares_pids
 from otel_torchdist.tape.records import TapeIdentity
 
 _DOES_NOT_RUN: Final = frozenset("TtD")
-_START_TICKS: Final = 19
-"""Index of the process's start time among the fields after its name; its state is the first of them."""
 
 
 class ProcessState:
@@ -19,9 +16,8 @@ class ProcessState:
 
     def __init__(self, identity: TapeIdentity) -> None:
         """Look at the writer of a tape. A pid of another PID namespace or boot means nothing here."""
-        self._start_ticks = str(identity.pid_start_ticks).encode()
-        is_in_reach = (identity.pid_namespace, identity.boot_id) == (pid_namespace(), boot_id())
-        self._file = Path(f"/proc/{identity.pid}/stat") if is_in_reach and identity.pid_namespace else None
+        self._identity = identity
+        self._is_in_reach = shares_pids(identity)
         self._stopped: Stopped | None = None
 
     def look(self, now_ns: int) -> Stopped | None:
@@ -34,12 +30,5 @@ class ProcessState:
         return self._stopped
 
     def _letter(self) -> str:
-        if self._file is None:
-            return ""
-        try:
-            stat = self._file.read_bytes()
-        except OSError:
-            return ""
-        # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
-        fields = stat[stat.rindex(b")") + 2 :].split()
-        return fields[0].decode() if fields[_START_TICKS] == self._start_ticks else ""
+        found = process_state(self._identity.pid) if self._is_in_reach else None
+        return found[0] if found is not None and found[1] == self._identity.pid_start_ticks else ""

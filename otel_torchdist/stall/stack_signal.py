@@ -16,7 +16,7 @@ from typing import Final
 
 from otel_torchdist.stall import pidfd
 from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
-from otel_torchdist.tape.identity import boot_id, pid_namespace, process_start_ticks
+from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.records import TapeError, TapeIdentity
 from otel_torchdist.tape.stack_signal import SignalOffer, decode_offer, offer_path, parse_stack
@@ -95,8 +95,7 @@ def ask_by_signal(tape: MappedTape, thread: int) -> AskedBySignal | None:
 
 def _is_in_reach(identity: TapeIdentity) -> bool:
     """Whether its pid means to us what it means to itself, and is not our own."""
-    here = pid_namespace(), boot_id()
-    return all(here) and here == (identity.pid_namespace, identity.boot_id) and identity.pid != os.getpid()
+    return shares_pids(identity) and identity.pid != os.getpid()
 
 
 def _rests(tape: MappedTape) -> bool:

@@ -126,12 +126,25 @@ def _look_at_clocks() -> tuple[int, int, int]:
 
 def process_start_ticks(pid: int) -> int | None:
     """When a process of this PID namespace began, in clock ticks since boot; None when there is no such process."""
+    found = process_state(pid)
+    return None if found is None else found[1]
+
+
+def process_state(pid: int) -> tuple[str, int] | None:
+    """The letter of a process's state, and its `process_start_ticks`; None when there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
     # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[19])
+
+
+def shares_pids(identity: TapeIdentity) -> bool:
+    """Whether the pid of a tape's writer means to us what it means to itself."""
+    here = pid_namespace(), boot_id()
+    return all(here) and here == (identity.pid_namespace, identity.boot_id)
 
 
 def pid_namespace() -> int:
