@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from benchmarks.call_timers import call_timers, take_turns
-from benchmarks.orders import Conditions, Order, Timing, Variant
+from benchmarks.orders import Calls, Conditions, Order, Timing, Variant
 from benchmarks.recorded import collectives_on_tapes, insist
 from benchmarks.sections import Goal, Section
 from benchmarks.span_sink import SpanSink
@@ -67,23 +67,37 @@ def measure(extent: Extent) -> Section:
     Raises:
         RuntimeError: What a variant should have recorded or exported is not there.
     """
+    return _section(time_variants(extent, Calls.USUAL), extent)
+
+
+def time_variants(extent: Extent, calls: Calls, names: Sequence[str] = ()) -> Timings:
+    """Time calls in every variant, in turns.
+
+    Args:
+        extent: How much is measured.
+        calls: What is called.
+        names: Those of them that are timed; all if not given.
+
+    Raises:
+        RuntimeError: What a variant should have recorded or exported is not there.
+    """
     with ExitStack() as stack:
         tapes = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm")))
         sink = stack.enter_context(SpanSink())
-        timers = stack.enter_context(call_timers(list(Variant), Conditions(tapes, sink.endpoint)))
+        timers = stack.enter_context(call_timers(list(Variant), Conditions(tapes, sink.endpoint, calls=calls)))
         timings = {
             name: take_turns(timers, Order(name, extent.warm_up, extent.calls), extent.rounds)
-            for name in timers[Variant.BARE].names
+            for name in names or timers[Variant.BARE].names
         }
         insist(timers[Variant.NAIVE].calls.total(), sink.received(), "spans were exported")
         insist([timers[Variant.OURS].calls.total()], collectives_on_tapes(tapes), "calls were recorded")
-    return _section(timings, extent)
+    return timings
 
 
 def _section(timings: Timings, extent: Extent) -> Section:
-    added = {name: _added(variants, "caller") for name, variants in timings.items()}
-    process = {name: _added(variants, "process") for name, variants in timings.items()}
-    ratios = {name: _ratio(of) for name, of in added.items()}
+    added = {name: added_by(variants, "caller") for name, variants in timings.items()}
+    process = {name: added_by(variants, "process") for name, variants in timings.items()}
+    ratios = {name: ours_to_naive(of) for name, of in added.items()}
     waited = _share_waited([timing for variants in timings.values() for timing in variants[Variant.BARE]])
     return Section(
         key="per_call",
@@ -104,7 +118,7 @@ def _section(timings: Timings, extent: Extent) -> Section:
             "collectives": {
                 name: {
                     "ours_to_naive": ratios[name],
-                    "ours_to_naive_process": _ratio(process[name]),
+                    "ours_to_naive_process": ours_to_naive(process[name]),
                     "variants": {
                         variant.value: {
                             "rounds": [timing.caller for timing in rounds],
@@ -121,7 +135,7 @@ def _section(timings: Timings, extent: Extent) -> Section:
     )
 
 
-def _added(timings: Mapping[Variant, Sequence[Timing]], clock: str) -> dict[Variant, Spread]:
+def added_by(timings: Mapping[Variant, Sequence[Timing]], clock: str) -> dict[Variant, Spread]:
     """What each variant adds to the bare call of the same round; for `BARE` the call itself."""
     rounds = {variant: [getattr(timing, clock) for timing in of] for variant, of in timings.items()}
     bare = rounds.pop(Variant.BARE)
@@ -129,14 +143,15 @@ def _added(timings: Mapping[Variant, Sequence[Timing]], clock: str) -> dict[Vari
     return {variant: Spread.of(of) for variant, of in {Variant.BARE: bare, **added}.items()}
 
 
-def _ratio(added: Mapping[Variant, Spread]) -> float:
+def ours_to_naive(added: Mapping[Variant, Spread]) -> float:
+    """What ours adds as a share of what the naive wrapper adds."""
     return added[Variant.OURS].median / added[Variant.NAIVE].median
 
 
 def _note_on_process(added: Mapping[Variant, Spread]) -> str:
     return (
         f"Processor time that the whole process spends on one {MAIN}, export included, above the bare call's: "
-        f"ours {added[Variant.OURS]} µs, naive {added[Variant.NAIVE]} µs, 1/{1 / _ratio(added):.1f}."
+        f"ours {added[Variant.OURS]} µs, naive {added[Variant.NAIVE]} µs, 1/{1 / ours_to_naive(added):.1f}."
     )
 
 
