@@ -47,18 +47,19 @@ class RootFinder:
         if current is not None and kept is None:
             return None
         verdicts = [kept, *(judge.verdict_on(site) for site in _first_of_each_lane(stalled))]
-        verdicts += _of_kind(VerdictKind.DEAD, map(judge.verdict_on, deaths))
         # Who died first is not known where all were gone at once; that their calls did not fit is.
-        verdicts += _of_kind(VerdictKind.MISMATCHED, map(judge.verdict_on, deaths | last_words))
+        explaining = {site: judge.verdict_on(site) for site in deaths | last_words}
+        verdicts += [
+            found
+            for site, found in explaining.items()
+            if found is not None
+            and (found.kind is VerdictKind.MISMATCHED or (found.kind is VerdictKind.DEAD and site in deaths))
+        ]
         best = min((verdict for verdict in verdicts if verdict is not None), key=urgency, default=None)
         if current is None or kept is None or best is None:
             return best
         # Among equals the one that was told stays.
         return kept if kept.site == current.site and kept.kind is best.kind else best
-
-
-def _of_kind(kind: VerdictKind, verdicts: Iterable[Verdict | None]) -> list[Verdict]:
-    return [verdict for verdict in verdicts if verdict is not None and verdict.kind is kind]
 
 
 def _first_of_each_lane(stalled: Iterable[Wait]) -> list[Site]:

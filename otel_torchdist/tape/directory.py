@@ -191,19 +191,20 @@ def _open_private(path: Path) -> int:
 
 def _make_and_open(path: Path) -> int:
     """Open a directory, after creating it if it is missing; again if somebody who cleans up removes it in between."""
-    for turn in range(_TURNS):
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(0o700)
-        try:
-            kind = os.lstat(path).st_mode
-            if not stat.S_ISDIR(kind):
-                what = "a link" if stat.S_ISLNK(kind) else "not a directory"
-                raise TapeError(f"{path}: refused for tapes: it is {what}")
-            return os.open(path, _OPEN_FLAGS)
-        except FileNotFoundError:
-            if turn == _TURNS - 1:
-                raise
-    raise AssertionError("every turn returns or raises")
+    for _ in range(_TURNS - 1):
+        with contextlib.suppress(FileNotFoundError):
+            return _make_and_open_once(path)
+    return _make_and_open_once(path)
+
+
+def _make_and_open_once(path: Path) -> int:
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(0o700)
+    kind = os.lstat(path).st_mode
+    if not stat.S_ISDIR(kind):
+        what = "a link" if stat.S_ISLNK(kind) else "not a directory"
+        raise TapeError(f"{path}: refused for tapes: it is {what}")
+    return os.open(path, _OPEN_FLAGS)
 
 
 def _filesystem(device: int) -> str:
