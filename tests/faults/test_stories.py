@@ -11,8 +11,8 @@ from collections.abc import Callable
 from otel_torchdist import semconv
 from tests.cli.running import until
 from tests.faults.faulty_job import THRESHOLD_S, FaultyJob
+from tests.faults.outcome import DUE_S
 
-DUE_S = THRESHOLD_S + 2.0
 LATE_S = 2 * THRESHOLD_S
 
 

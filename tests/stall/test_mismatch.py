@@ -4,26 +4,15 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.stall.judge import Judge
 from otel_torchdist.stall.mismatch import Field, Mismatch
 from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
-from otel_torchdist.stall.waits import waits_of
+from otel_torchdist.stall.verdict import VerdictKind
 from otel_torchdist.stall.world import WorldSnapshot
 from otel_torchdist.tape.layout import Flag, How, TapeState
-from tests.stall.simulated_world import THRESHOLD_NS, SimulatedRank, SimulatedWorld, group_of
+from tests.stall.judging import the_verdict
+from tests.stall.simulated_world import SimulatedRank, SimulatedWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
-
-
-def the_verdict(world: WorldSnapshot) -> Verdict:
-    """The one verdict to which every waiting operation leads."""
-    judge = Judge(world, THRESHOLD_NS)
-    verdicts = [judge.verdict_on(wait.operation.site) for wait in waits_of(world)]
-    first = verdicts[0]
-    assert first is not None
-    assert all(other is not None and other.says_the_same_as(first) for other in verdicts)
-    return first
 
 
 def the_mismatch(world: WorldSnapshot) -> Mismatch:

@@ -6,29 +6,19 @@ from otel_torchdist.stall.judge import Judge
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.sentence import sentence
 from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind, locate
-from otel_torchdist.stall.waits import waits_of
 from otel_torchdist.stall.world import Site, WorldSnapshot
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from tests.stall import judging
+from tests.stall.judging import verdicts
 from tests.stall.simulated_world import THRESHOLD_NS, SimulatedWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 P2P = Flag.POINT_TO_POINT
 
 
-def verdicts(world: WorldSnapshot) -> dict[Site, Verdict | None]:
-    """The verdict on every operation in which a rank waits."""
-    judge = Judge(world, THRESHOLD_NS)
-    return {wait.operation.site: judge.verdict_on(wait.operation.site) for wait in waits_of(world)}
-
-
 def the_verdict(world: WorldSnapshot) -> Verdict:
-    """The one verdict to which every waiting operation leads."""
-    found = list(verdicts(world).values())
-    assert found
-    first = found[0]
-    assert first is not None
-    assert all(other is not None and first.says_the_same_as(other) for other in found)
-    return locate(world, first)
+    """The one verdict to which every waiting operation leads, with places."""
+    return locate(world, judging.the_verdict(world))
 
 
 def spoken(world: WorldSnapshot, verdict: Verdict) -> str:

@@ -3,17 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind
-from otel_torchdist.stall.waits import waits_of
-from otel_torchdist.stall.world import Site, WorldSnapshot
-from tests.stall.simulated_world import THRESHOLD_NS, Meeting, SimulatedWorld, group_of, play
-
-
-def verdicts(world: WorldSnapshot) -> dict[Site, Verdict | None]:
-    """The verdict on every operation in which a rank waits."""
-    judge = Judge(world, THRESHOLD_NS)
-    return {wait.operation.site: judge.verdict_on(wait.operation.site) for wait in waits_of(world)}
+from otel_torchdist.stall.verdict import Doubt, VerdictKind
+from tests.stall.judging import verdicts
+from tests.stall.simulated_world import Meeting, SimulatedWorld, group_of, play
 
 
 @st.composite

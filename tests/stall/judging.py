@@ -1,0 +1,25 @@
+"""Judges simulated worlds."""
+
+from __future__ import annotations
+
+from otel_torchdist.stall.judge import Judge
+from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.waits import waits_of
+from otel_torchdist.stall.world import Site, WorldSnapshot
+from tests.stall.simulated_world import THRESHOLD_NS
+
+
+def verdicts(world: WorldSnapshot) -> dict[Site, Verdict | None]:
+    """The verdict on every operation in which a rank waits."""
+    judge = Judge(world, THRESHOLD_NS)
+    return {wait.operation.site: judge.verdict_on(wait.operation.site) for wait in waits_of(world)}
+
+
+def the_verdict(world: WorldSnapshot) -> Verdict:
+    """The one verdict to which every waiting operation leads; without places."""
+    found = list(verdicts(world).values())
+    assert found
+    first = found[0]
+    assert first is not None
+    assert all(other is not None and first.says_the_same_as(other) for other in found)
+    return first
