@@ -54,6 +54,15 @@ that are compared with the operation's name (``barrier``), its group's descripti
 Default: ""
 """
 
+OTEL_PYTHON_TORCHDIST_COMPARE_CALLS = "OTEL_PYTHON_TORCHDIST_COMPARE_CALLS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_COMPARE_CALLS
+
+Whether ranks' calls are compared where nothing stalls: a dtype or reduce op that differs can give wrong results without
+any error. It costs the training nothing. Where calls that do not fit cause a stall they are told in any case.
+Default: "true"
+"""
+
 OTEL_PYTHON_TORCHDIST_SPAN_BUDGET = "OTEL_PYTHON_TORCHDIST_SPAN_BUDGET"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_SPAN_BUDGET

@@ -15,6 +15,7 @@ SCOPE_NAME: Final = "otel_torchdist"
 STEP_SPAN: Final = "step (rank {rank})"
 IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
 STALL_SPAN: Final = "stall: {operation} ({verdict})"
+FINDING_SPAN: Final = "finding: {operation} ({verdict})"
 STALL_RANK_SPAN: Final = "rank {rank}: {state}"
 STALL_REST_SPAN: Final = "{count} more ranks"
 
@@ -87,6 +88,7 @@ STACK_SOURCE: Final = "torchdist.stack.source"
 
 # --- events (OpenTelemetry log records) ----------------------------------------------------------------------------
 STALL_EVENT: Final = "torchdist.stall"
+FINDING_EVENT: Final = "torchdist.finding"
 STALL_RESOLVED_EVENT: Final = "torchdist.stall.resolved"
 
 # --- metrics: their Prometheus names -------------------------------------------------------------------------------

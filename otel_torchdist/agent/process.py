@@ -48,7 +48,11 @@ class Agent:
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
         self.reader = Reader(
-            dataclasses.replace(built, sink=self._sink), config.stall_timeout, config.span_budget, config.stall_ignore
+            dataclasses.replace(built, sink=self._sink),
+            config.stall_timeout,
+            config.span_budget,
+            config.stall_ignore,
+            config.compare_calls,
         )
         self._server: MetricsServer | None = None
 

@@ -76,7 +76,12 @@ class Reader:
     """
 
     def __init__(
-        self, outputs: Outputs, stall_timeout_s: float, span_budget: int, stall_ignored: Sequence[str] = ()
+        self,
+        outputs: Outputs,
+        stall_timeout_s: float,
+        span_budget: int,
+        stall_ignored: Sequence[str] = (),
+        compares_calls: bool = True,
     ) -> None:
         """Write to `outputs`.
 
@@ -85,11 +90,12 @@ class Reader:
             stall_timeout_s: Age at which an open operation is stalled.
             span_budget: Spans per second and rank.
             stall_ignored: Operations that are never called stalled, see `StallRules`.
+            compares_calls: Likewise.
         """
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._watch = StallWatch(stall_timeout_s, stall_ignored)
+        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
         self.metrics = NodeMetrics(self.spans_dropped)

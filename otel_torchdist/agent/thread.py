@@ -69,7 +69,11 @@ class ReaderThread:
     def _run(self) -> None:
         with _guard.guard("reader"):
             reader = Reader(
-                self._outputs(), self._config.stall_timeout, self._config.span_budget, self._config.stall_ignore
+                self._outputs(),
+                self._config.stall_timeout,
+                self._config.span_budget,
+                self._config.stall_ignore,
+                self._config.compare_calls,
             )
             server = self._serve(reader)
             try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.stall.events import MismatchFound
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.phrases import describe_site
 from otel_torchdist.stall.places import Place, Source
-from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.verdict import Verdict, VerdictKind
 from otel_torchdist.stall.world import GroupView, OperationView, RankView, Site
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
@@ -35,6 +36,17 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
             f"rank {link.rank}: {describe_site(link.operation, link.group, link.site)}" for link in verdict.circle
         ]
     return found | _of_site(verdict.operation, verdict.group, verdict.site)
+
+
+def of_finding(event: MismatchFound) -> Attributes:
+    """A mismatch that holds nobody up."""
+    mismatch = event.mismatch
+    found: Attributes = {
+        semconv.RUN: run_label(event.incident.run),
+        semconv.VERDICT: VerdictKind.MISMATCHED.value,
+        semconv.VERDICT_RANKS: compress_ranks(mismatch.ranks),
+    }
+    return found | _of_mismatch(mismatch) | _of_site(mismatch.operation, event.group, mismatch.site)
 
 
 def _of_mismatch(mismatch: Mismatch) -> Attributes:

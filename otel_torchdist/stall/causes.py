@@ -9,6 +9,7 @@ from otel_torchdist.stall.mismatch import Field, Mismatch
 from otel_torchdist.stall.phrases import describe_site, have, name_ranks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.verdict import Doubt, Link, Verdict, VerdictKind
+from otel_torchdist.stall.world import GroupView
 
 MAX_PARTIES: Final = 3
 """Parties of a mismatch, or ranks of a circle, that a sentence tells of."""
@@ -51,12 +52,12 @@ def _frozen(verdict: Verdict, age: str) -> str:
 def _mismatched(verdict: Verdict, age: str) -> str:
     mismatch = verdict.mismatch
     assert mismatch is not None
-    return f"{describe_mismatch(mismatch, verdict)}, and it has waited for {age}"
+    return f"{describe_mismatch(mismatch, verdict.group)}, and it has waited for {age}"
 
 
-def describe_mismatch(mismatch: Mismatch, verdict: Verdict) -> str:
+def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
     """Who has called what, the minority first."""
-    site = describe_site(mismatch.operation, verdict.group, mismatch.site)
+    site = describe_site(mismatch.operation, group, mismatch.site)
     if not mismatch.has_majority:
         said = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
         return f"ranks disagree on the {mismatch.field.value} of {site}: {said}"

@@ -18,15 +18,18 @@ HURRIED_LOOK_S: Final = 0.05
 class Detector:
     """Watches every run of which it is shown pictures."""
 
-    def __init__(self, threshold_s: float, watching_since_ns: int, ignored: Sequence[str] = ()) -> None:
+    def __init__(
+        self, threshold_s: float, watching_since_ns: int, ignored: Sequence[str] = (), compares_calls: bool = True
+    ) -> None:
         """Begin to watch.
 
         Args:
             threshold_s: Age in seconds at which an open operation is stalled.
             watching_since_ns: Monotonic time from which on nobody else has watched these runs.
             ignored: Operations that are left alone, see `StallRules`.
+            compares_calls: Likewise.
         """
-        self._rules = StallRules(round(threshold_s * 1e9), ignored)
+        self._rules = StallRules(round(threshold_s * 1e9), ignored, compares_calls)
         self._watching_since_ns = watching_since_ns
         self._looked_ns = watching_since_ns
         self._runs: dict[int, RunWatch] = {}

@@ -6,9 +6,10 @@ import enum
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.waits import Wait
-from otel_torchdist.stall.world import WorldSnapshot
+from otel_torchdist.stall.world import GroupView, WorldSnapshot
 from otel_torchdist.telemetry.ids import stall_span_id, stall_trace_id
 from otel_torchdist.telemetry.model import LinkTarget
 
@@ -144,4 +145,21 @@ class IncidentResolved:
         return self.ended_ns - self.verdict.since_ns
 
 
-Event: TypeAlias = StacksWanted | StacksOverdue | MarkerDue | VerdictGiven | IncidentResolved
+@dataclass(frozen=True, slots=True)
+class MismatchFound:
+    """Ranks have called different things at the same place of a group, and nothing stalls.
+
+    Attributes:
+        incident: Names its trace.
+        mismatch: What they disagree about.
+        group: The group; None when it is not known.
+        world: The picture.
+    """
+
+    incident: Incident
+    mismatch: Mismatch
+    group: GroupView | None
+    world: WorldSnapshot
+
+
+Event: TypeAlias = StacksWanted | StacksOverdue | MarkerDue | VerdictGiven | IncidentResolved | MismatchFound

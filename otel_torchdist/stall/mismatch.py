@@ -74,7 +74,7 @@ def find_mismatch(views: Iterable[RankView], site: Site) -> Mismatch | None:
     places = sorted({sequence for of in arrivals.values() for sequence in of if sequence <= site.sequence})
     for sequence in places:
         here = {rank: of[sequence] for rank, of in arrivals.items() if sequence in of}
-        found = _compare(here, Site(site.lane, sequence))
+        found = compare(here, Site(site.lane, sequence))
         if found is not None:
             return found
     return None
@@ -87,7 +87,20 @@ def _arrivals(view: RankView, lane: Lane) -> dict[int, Arrival]:
     return {arrival.sequence: arrival for arrival in progress.recent}
 
 
-def _compare(arrivals: Mapping[int, Arrival], site: Site) -> Mismatch | None:
+def comparable(arrival: Arrival) -> tuple[str, ...]:
+    """All that must be alike on every rank."""
+    if arrival.signature is None:
+        return ()
+    return tuple(value_of(arrival) for value_of in _VALUES.values())
+
+
+def compare(arrivals: Mapping[int, Arrival], site: Site) -> Mismatch | None:
+    """What ranks disagree about at one place, None when they agree.
+
+    Args:
+        arrivals: What each rank has entered there.
+        site: The place.
+    """
     known = {rank: arrival for rank, arrival in arrivals.items() if arrival.signature is not None}
     for field, value_of in _VALUES.items():
         parties: dict[str, list[int]] = {}

@@ -10,8 +10,23 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from otel_torchdist import semconv
 from otel_torchdist.stall import attributes
-from otel_torchdist.stall.events import Event, Incident, IncidentResolved, MarkerDue, Outcome, VerdictGiven
-from otel_torchdist.stall.incident import NoStepTraces, StepTraces, incident_spans, marker_span, resolution_spans
+from otel_torchdist.stall.events import (
+    Event,
+    Incident,
+    IncidentResolved,
+    MarkerDue,
+    MismatchFound,
+    Outcome,
+    VerdictGiven,
+)
+from otel_torchdist.stall.incident import (
+    NoStepTraces,
+    StepTraces,
+    finding_span,
+    incident_spans,
+    marker_span,
+    resolution_spans,
+)
 from otel_torchdist.stall.sentence import resolution, sentence
 from otel_torchdist.telemetry.model import FinishedSpan, SpanSink
 
@@ -44,6 +59,8 @@ class StallReporter:
                 self._report_verdict(event)
             elif isinstance(event, IncidentResolved):
                 self._report_end(event)
+            elif isinstance(event, MismatchFound):
+                self._report_finding(event)
 
     def _report_verdict(self, event: VerdictGiven) -> None:
         spans = incident_spans(event)
@@ -62,6 +79,13 @@ class StallReporter:
         is_well = event.outcome is Outcome.COMPLETED
         severity = SeverityNumber.INFO if is_well else SeverityNumber.ERROR
         self._emit(semconv.STALL_RESOLVED_EVENT, severity, text, event.incident, spans[0])
+
+    def _report_finding(self, event: MismatchFound) -> None:
+        span = finding_span(event)
+        self._sink.emit([span], urgent=True)
+        text = span.error or ""
+        _logger.warning("finding: %s (trace %032x)", text, event.incident.trace_id)
+        self._emit(semconv.FINDING_EVENT, SeverityNumber.ERROR, text, event.incident, span)
 
     def _emit(self, name: str, severity: SeverityNumber, body: str, incident: Incident, root: FinishedSpan) -> None:
         context = SpanContext(root.trace_id, root.span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))

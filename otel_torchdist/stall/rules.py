@@ -24,17 +24,20 @@ class StallRules:
 
     Attributes:
         threshold_ns: The age at which an open operation is stalled at the earliest.
+        compares_calls: Whether calls are compared between ranks where nothing stalls.
     """
 
-    def __init__(self, threshold_ns: int, ignored: Sequence[str] = ()) -> None:
+    def __init__(self, threshold_ns: int, ignored: Sequence[str] = (), compares_calls: bool = True) -> None:
         """Set the rules.
 
         Args:
             threshold_ns: See above.
             ignored: Patterns as in `fnmatch`; an operation is left alone whose name, group, label or call site (as
                 `evaluate.py:run`) matches one.
+            compares_calls: See above.
         """
         self.threshold_ns = threshold_ns
+        self.compares_calls = compares_calls
         self._ignored = tuple(ignored)
 
     def is_stalled(self, wait: Wait, age_ns: int) -> bool:

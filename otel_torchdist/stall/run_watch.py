@@ -15,6 +15,7 @@ from otel_torchdist.stall.events import (
     Incident,
     IncidentResolved,
     MarkerDue,
+    MismatchFound,
     Occasion,
     Outcome,
     StacksOverdue,
@@ -27,9 +28,10 @@ from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
 from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
+from otel_torchdist.stall.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
-from otel_torchdist.stall.world import RankView, Site, WorldSnapshot
+from otel_torchdist.stall.world import GroupView, RankView, Site, WorldSnapshot
 from otel_torchdist.telemetry.ids import lone_run_id
 
 STACK_PATIENCE_NS: Final = 1_500_000_000
@@ -96,6 +98,7 @@ class RunWatch:
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
+        self._silent = SilentMismatches()
 
     @property
     def is_hurried(self) -> bool:
@@ -123,9 +126,21 @@ class RunWatch:
         else:
             events += self._advance(world, verdict, stalled)
             events += self._marker_events(world, verdict, stalled)
+        if self._rules.compares_calls:
+            events += self._compare_calls(world)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)
         return events
+
+    def _compare_calls(self, world: WorldSnapshot) -> list[Event]:
+        """Tell of calls that do not fit though nothing stalls; what is a stall's cause has been told as that."""
+        if self._open is not None and self._open.verdict.mismatch is not None:
+            self._silent.told_as_stall(self._open.verdict.mismatch)
+        run = world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))
+        return [
+            MismatchFound(Incident(run, f"calls {_site_name(found.site)}"), found, _group_of(world, found.site), world)
+            for found in self._silent.look(world)
+        ]
 
     def lose_sight(self) -> list[Event]:
         """The run's tapes are gone, or belong to another run now."""
@@ -320,6 +335,11 @@ def _outcome(world: WorldSnapshot, verdict: Verdict) -> Outcome:
     if not any(view.alive for view in waiters):
         return Outcome.RANKS_ENDED
     return Outcome.OUT_OF_SIGHT
+
+
+def _group_of(world: WorldSnapshot, site: Site) -> GroupView | None:
+    groups = (view.groups.get(site.lane.group) for view in world.in_order)
+    return next((group for group in groups if group is not None), None)
 
 
 def _site_name(site: Site) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.stall.call_log import CallLog, Digests
 from otel_torchdist.stall.habits import Habits
 from otel_torchdist.stall.process_state import ProcessState
 from otel_torchdist.stall.stack_signal import AskedBySignal, ask_by_signal
@@ -21,6 +22,7 @@ from otel_torchdist.stall.world import (
     RankView,
     Site,
     Stacks,
+    Window,
     WorldSnapshot,
 )
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState
@@ -59,6 +61,10 @@ class TapeFollower:
         self._gone_since_ns: int | None = None
         self._clock = WallClock(reader.identity)
         self._habits = Habits()
+        self._logs: dict[Lane, CallLog] = {}
+        self._digests = Digests()
+        self._groups_by_key: Mapping[str, GroupView] = MappingProxyType({})
+        self._windows: Mapping[Lane, tuple[Window, ...]] = MappingProxyType({})
         self._process = ProcessState(reader.identity)
         self._request = 0
         self._stacks: Stacks | None = None
@@ -107,6 +113,15 @@ class TapeFollower:
             losses=losses,
             recent=(*before.recent[1 - MAX_RECENT :], arrival),
         )
+        if not lane.is_point_to_point and lane.kind is RecordKind.OPERATION:
+            self._log(lane, arrival)
+
+    def _log(self, lane: Lane, arrival: Arrival) -> None:
+        log = self._logs.get(lane)
+        if log is None:
+            log = self._logs[lane] = CallLog()
+        if log.entered(arrival, self._digests):
+            self._windows = MappingProxyType({**self._windows, lane: log.windows})
 
     def _ended(self, operation: Operation) -> None:
         self._habits.ended(operation)
@@ -184,6 +199,8 @@ class TapeFollower:
             stacks=self._current_stacks(),
             stopped=self._process.look(now_ns),
             expects_until_ns=status.expects_until_ns,
+            windows=self._windows,
+            groups=self._groups_by_key,
         )
 
     def _current_stacks(self) -> Stacks | None:
@@ -245,6 +262,7 @@ class TapeFollower:
         if name is None:
             return None
         self._groups[identity] = view = GroupView(name.key, name, frozenset(name.ranks))
+        self._groups_by_key = MappingProxyType({**self._groups_by_key, view.key: view})
         return view
 
 

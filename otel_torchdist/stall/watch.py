@@ -17,13 +17,15 @@ class StallWatch:
     one that was elected looks.
     """
 
-    def __init__(self, threshold_s: float, ignored: Sequence[str] = ()) -> None:
+    def __init__(self, threshold_s: float, ignored: Sequence[str] = (), compares_calls: bool = True) -> None:
         """Watch without tapes.
 
         Args:
             threshold_s: Age at which an open operation is stalled.
             ignored: Operations that never are, see `StallRules`.
+            compares_calls: Likewise.
         """
+        self._compares_calls = compares_calls
         self._threshold_s = threshold_s
         self._ignored = ignored
         self._followers: dict[int, TapeFollower] = {}
@@ -56,7 +58,7 @@ class StallWatch:
             What there is to report, in this order.
         """
         if self._detector is None:
-            self._detector = Detector(self._threshold_s, now_ns, self._ignored)
+            self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls)
         found = self._detector.look(worlds(self._followers.values(), now_ns))
         for event in found:
             if isinstance(event, StacksWanted | StacksOverdue):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist.tape.layout import RecordKind, TapeState
@@ -57,6 +57,20 @@ class Arrival(NamedTuple):
     sequence: int
     signature: SignatureName | None
     root: int
+
+
+class Window(NamedTuple):
+    """Calls of one rank in consecutive places of a lane.
+
+    Attributes:
+        number: Which 64 places, from 0.
+        digest: The same for all ranks that have called the same there.
+        arrivals: The calls.
+    """
+
+    number: int
+    digest: int
+    arrivals: tuple[Arrival, ...]
 
 
 class Progress(NamedTuple):
@@ -184,6 +198,8 @@ class RankView:
         stacks: What came of the newest request for its stacks; None when it was never asked.
         stopped: Whether the kernel lets its process run; None when it does, or when that is not known.
         expects_until_ns: Until when it expects that it waits, or that others wait for it; 0 for not at all.
+        windows: What it has called in each group lately; see `CallLog`.
+        groups: The groups that it has used, by their key.
     """
 
     rank: int
@@ -207,6 +223,8 @@ class RankView:
     stacks: Stacks | None
     stopped: Stopped | None = None
     expects_until_ns: int = 0
+    windows: Mapping[Lane, tuple[Window, ...]] = field(default_factory=dict[Lane, tuple[Window, ...]])
+    groups: Mapping[str, GroupView] = field(default_factory=dict[str, GroupView])
 
     @property
     def is_dead(self) -> bool:

@@ -51,6 +51,7 @@ def test_defaults() -> None:
         "agent_linger": 60.0,
         "stall_timeout": 10.0,
         "stall_ignore": (),
+        "compare_calls": True,
         "span_budget": 1000,
         "tape_dir": Path(f"/dev/shm/otel-torchdist-{os.getuid()}"),
         "tape_on_disk": False,
