@@ -13,8 +13,8 @@ from otel_torchdist.stall.world import Arrival, Lane, Progress, RankView, Site, 
 from otel_torchdist.tape.layout import RecordKind
 
 LOOKS_APART_NS: Final = 1_000_000_000
-TOLD_AFTER_NS: Final = 10_000_000_000
-"""A stall with this cause has been told by then."""
+TOLD_AFTER_NS: Final = 13_000_000_000
+"""With the usual threshold a stall with this cause has been told by then."""
 MAX_TOLD: Final = 64
 """Mismatches of one run; more of them say nothing more."""
 _ANYWHERE: Final = 1 << 62

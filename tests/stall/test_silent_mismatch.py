@@ -115,9 +115,7 @@ class _WithWindows(Watching):
 
     def _picture(self) -> WorldSnapshot:
         picture = super()._picture()
-        views = {
-            rank: dataclasses.replace(view, windows=self._windows[rank]) for rank, view in picture.ranks.items()
-        }
+        views = {rank: dataclasses.replace(view, windows=self._windows[rank]) for rank, view in picture.ranks.items()}
         return dataclasses.replace(picture, ranks=views)
 
 

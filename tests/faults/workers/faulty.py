@@ -160,11 +160,36 @@ def two() -> None:
     dist.all_reduce(gradient, group=pairs[rank // 2])
 
 
+def silent_dtype() -> None:
+    """The last rank adds up bytes of another type, of the same length: gloo says nothing."""
+    dist.all_reduce(torch.ones(4, dtype=torch.int32) if is_faulty else gradient)
+    go_on()
+
+
+def silent_reduce_op() -> None:
+    """The last rank takes the maximum where the others add up: gloo says nothing."""
+    for _ in range(100):  # the odd one is not among the latest calls when somebody looks
+        dist.all_reduce(gradient)
+    dist.all_reduce(gradient, op=dist.ReduceOp.MAX if is_faulty else dist.ReduceOp.SUM)
+    for _ in range(100):
+        dist.all_reduce(gradient)
+    go_on()
+
+
+def go_on() -> None:
+    """Train on until the gate falls."""
+    stop = torch.zeros(1)
+    while not healthy and not stop.item():
+        stop.fill_(float(not gate.exists()))
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        time.sleep(0.05)
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
         late, kill, stop, exception, gil, operation, shape, dtype, skipped, circular, recv, rendezvous, new_group,
-        loader, resolves, two,
+        loader, resolves, two, silent_dtype, silent_reduce_op,
     )
 }  # fmt: skip
 
