@@ -151,6 +151,8 @@ class Config:
         stall_timeout: The age in seconds at which an open operation is stalled.
         stall_ignore: Patterns of operations that are never called stalled.
         compare_calls: Whether calls are compared between ranks where nothing stalls.
+        exchange: Whether agents of different nodes speak with each other.
+        exchange_host: Address on which an agent listens for the others; '' for one that is found out.
         span_budget: Spans per second and rank.
         tape_dir: The base directory of the tapes.
         tape_on_disk: Whether that directory may lie outside of tmpfs.
@@ -171,6 +173,8 @@ class Config:
     stall_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, _milliseconds(100), "10000")
     stall_ignore: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_IGNORE, _list_of_patterns(), "")
     compare_calls: bool = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_CALLS, _BOOLEAN, "true")
+    exchange: bool = _setting(env.OTEL_PYTHON_TORCHDIST_EXCHANGE, _BOOLEAN, "true")
+    exchange_host: str = _setting(env.OTEL_PYTHON_TORCHDIST_EXCHANGE_HOST, _TEXT, "")
     span_budget: int = _setting(env.OTEL_PYTHON_TORCHDIST_SPAN_BUDGET, _integer(1), "1000")
     tape_dir: Path = _setting(
         env.OTEL_PYTHON_TORCHDIST_TAPE_DIR, _absolute_path(), f"/dev/shm/otel-torchdist-{os.getuid()}"

@@ -63,6 +63,24 @@ any error. It costs the training nothing. Where calls that do not fit cause a st
 Default: "true"
 """
 
+OTEL_PYTHON_TORCHDIST_EXCHANGE = "OTEL_PYTHON_TORCHDIST_EXCHANGE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_EXCHANGE
+
+Whether the agents of a job's nodes speak with each other, so that a verdict rests on all ranks: over HTTP, on a port of
+their own, signed with a secret of the run. Without it each agent judges by the ranks of its node.
+Default: "true"
+"""
+
+OTEL_PYTHON_TORCHDIST_EXCHANGE_HOST = "OTEL_PYTHON_TORCHDIST_EXCHANGE_HOST"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_EXCHANGE_HOST
+
+The address on which this node's agent listens for those of other nodes. Without it: that of the interface which
+``GLOO_SOCKET_IFNAME`` or ``NCCL_SOCKET_IFNAME`` names, else of the one on the way to ``MASTER_ADDR``.
+Default: ""
+"""
+
 OTEL_PYTHON_TORCHDIST_SPAN_BUDGET = "OTEL_PYTHON_TORCHDIST_SPAN_BUDGET"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_SPAN_BUDGET

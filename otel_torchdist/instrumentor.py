@@ -74,7 +74,9 @@ class TorchDistInstrumentor(BaseInstrumentor):
         with _guard.guard("switching on"):
             from otel_torchdist.capture.session import Capture
 
-            capture = Capture(functools.partial(_directory, config), config.tape_records)
+            speaks = config.exchange and config.reader is not ReaderHome.THREAD
+            exchange_host = config.exchange_host if speaks else None
+            capture = Capture(functools.partial(_directory, config), config.tape_records, exchange_host)
             if config.reader is ReaderHome.THREAD:
                 from otel_torchdist.agent.thread import ReaderThread
 

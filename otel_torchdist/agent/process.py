@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
 from otel_torchdist.agent.job import Job
+from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.agent.scrape_target import ScrapeTarget
 from otel_torchdist.config import Config
@@ -44,6 +45,7 @@ class Agent:
         self._config = config
         self._jobs: dict[Path, Job] = {}
         self._targets: dict[Path, ScrapeTarget] = {}
+        self._neighbours = Neighbours()
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
@@ -53,6 +55,7 @@ class Agent:
             config.span_budget,
             config.stall_ignore,
             config.compare_calls,
+            self._neighbours,
         )
         self._server: MetricsServer | None = None
 
@@ -87,6 +90,8 @@ class Agent:
         with _guard.guard("agent"):
             for job in self._jobs.values():
                 job.take_up(self.reader)
+            if self._config.exchange:
+                self._neighbours.search(self.directories)
             self.reader.turn()
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
@@ -96,6 +101,7 @@ class Agent:
     def close(self) -> None:
         """Read what is left, flush, and leave the directories to others; takes little more than five seconds."""
         self.reader.close()
+        self._neighbours.stop()
         self._save()
         if self._server is not None:
             self._server.stop()

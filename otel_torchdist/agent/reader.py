@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist import _guard
-from otel_torchdist.stall.events import Event, IncidentResolved, VerdictGiven
+from otel_torchdist.stall.company import Company
+from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, VerdictGiven
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
@@ -82,6 +83,7 @@ class Reader:
         span_budget: int,
         stall_ignored: Sequence[str] = (),
         compares_calls: bool = True,
+        company: Company | None = None,
     ) -> None:
         """Write to `outputs`.
 
@@ -91,11 +93,12 @@ class Reader:
             span_budget: Spans per second and rank.
             stall_ignored: Operations that are never called stalled, see `StallRules`.
             compares_calls: Likewise.
+            company: Who else sees ranks of the same runs; None for nobody.
         """
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls)
+        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
         self.metrics = NodeMetrics(self.spans_dropped)
@@ -250,7 +253,7 @@ class Reader:
                     trace_id=event.incident.trace_id,
                 )
             )
-        elif isinstance(event, IncidentResolved):
+        elif isinstance(event, IncidentResolved | IncidentHandedOver):
             self.metrics.clear_stall(event.incident.run)
 
     def anchor_at(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:

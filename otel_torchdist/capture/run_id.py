@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import secrets
 import threading
@@ -19,7 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_torchdist.tape.layout import RunIdState
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.meeting import Meeting
     from otel_torchdist.capture.recorder import Recorder
+
+_logger = logging.getLogger("otel_torchdist")
 
 SET_DEADLINE_S: Final = 2.0
 """How long rank 0 waits, where it creates the default group anyway, for its `set` to be on its way."""
@@ -36,13 +40,20 @@ _attempts = itertools.count()
 class RunIdAgreement:
     """Agrees on the run id of one recorder, on a thread and over a clone of the store."""
 
-    def __init__(self, recorder: Recorder, store: Any, has_met_rank_0: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        store: Any,
+        has_met_rank_0: Callable[[], bool],
+        meeting: Callable[[threading.Event], Meeting] | None = None,
+    ) -> None:
         """Start: rank 0 sets an id, the others begin to look for it.
 
         Args:
             recorder: Whose id it is.
             store: The default group's; None where there is none.
             has_met_rank_0: Whether a collective has ended that rank 0 cannot have entered before it had set the id.
+            meeting: Makes, from the event that ends it, the meeting of the nodes; held once the id is agreed.
         """
         identity = recorder.tape.identity
         self._tape = recorder.tape
@@ -52,6 +63,8 @@ class RunIdAgreement:
         )
         self._store = store
         self._stopping = threading.Event()
+        self._meeting = meeting(self._stopping) if meeting is not None else None
+        self._has_set = threading.Event()
         self._settling = threading.Lock()
         self._is_settled = False
         own_id = secrets.randbits(128)
@@ -59,7 +72,7 @@ class RunIdAgreement:
         self._thread = threading.Thread(target=agree, args=(own_id,), name="otel-torchdist-run-id", daemon=True)
         self._thread.start()
         if identity.rank == 0:
-            self._thread.join(SET_DEADLINE_S)
+            self._has_set.wait(SET_DEADLINE_S)
             self._settle(own_id, RunIdState.UNAGREED)
 
     def stop(self) -> None:
@@ -70,11 +83,17 @@ class RunIdAgreement:
     def _set(self, run_id: int) -> None:
         try:
             store = self._store.clone()
+            if self._meeting is not None:
+                self._meeting.prepare(store, run_id)
             store.set(self._key, f"{run_id:032x}")
         except (RuntimeError, AttributeError, TypeError):  # fake, MPI and Python stores cannot be cloned
             self._settle(run_id, RunIdState.UNAGREED)
         else:
             self._settle(run_id, RunIdState.AGREED)
+            self._has_set.set()
+            self._meet(store, run_id)
+        finally:
+            self._has_set.set()
 
     def _find(self, own_id: int) -> None:
         try:
@@ -88,6 +107,17 @@ class RunIdAgreement:
         with contextlib.suppress(RuntimeError, ValueError):
             if found and self._wait_until_sure() and (run_id := self._read(store)):
                 self._settle(run_id, RunIdState.AGREED)
+                self._meet(store, run_id)
+
+    def _meet(self, store: Any, run_id: int) -> None:
+        """Have the nodes' agents find each other; without that each of them judges by what it sees itself."""
+        if self._meeting is None:
+            return
+        try:
+            self._meeting.hold(store, run_id)
+        except (RuntimeError, OSError, ValueError) as error:
+            if not self._stopping.is_set():
+                _logger.warning("the agents of this job's nodes cannot find each other: %s", error)
 
     def _look_until_found(self, store: Any) -> bool:
         pause, is_last_look = FIRST_LOOK_S, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from otel_torchdist.capture.device import Devices
 from otel_torchdist.capture.dispatcher import Dispatcher
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.hot_path import HotPath
+from otel_torchdist.capture.meeting import Meeting, Place
 from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.process_group import Groups, GroupState
 from otel_torchdist.capture.recorder import Recorder
@@ -42,13 +44,16 @@ SETTLE_S: Final = 0.5
 class Capture:
     """Records every collective of this process from `install` to `uninstall`."""
 
-    def __init__(self, directory: Callable[[], Path], capacity: int) -> None:
+    def __init__(self, directory: Callable[[], Path], capacity: int, exchange_host: str | None = None) -> None:
         """Prepare; nothing is touched yet.
 
         Args:
             directory: Gives the job directory for a new tape; raises TapeError where there is none.
             capacity: Records in a tape's ring.
+            exchange_host: Where this node's agent listens for those of other nodes, '' for an address that is found
+                out; None when they do not speak with each other.
         """
+        self._exchange_host = exchange_host
         self._directory = directory
         self._capacity = capacity
         self._listeners: list[Callable[[Recorder], None]] = []
@@ -162,7 +167,16 @@ class Capture:
 
     def _agree(self, recorder: Recorder, store: Any) -> None:
         groups = self._groups
-        self._agreement = RunIdAgreement(recorder, store, lambda: any(state.has_met(0) for state in groups.states()))
+        self._agreement = RunIdAgreement(
+            recorder, store, lambda: any(state.has_met(0) for state in groups.states()), self._meeting_of(recorder)
+        )
+
+    def _meeting_of(self, recorder: Recorder) -> Callable[[threading.Event], Meeting] | None:
+        if self._exchange_host is None:
+            return None
+        identity = recorder.tape.identity
+        place = Place(identity.rank, identity.world_size, recorder.tape.path, self._exchange_host)
+        return lambda stopping: Meeting(place, stopping)
 
     def _meet(self, group: ProcessGroup) -> GroupState | None:
         """A group that is first seen in an operation, or that existed before we were switched on."""

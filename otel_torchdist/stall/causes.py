@@ -105,6 +105,15 @@ def _transport(verdict: Verdict, age: str) -> str:
     return f"{everybody} have entered {_site(verdict)} and it is not over after {age}"
 
 
+def _unreachable(verdict: Verdict, age: str) -> str:
+    verb = "is" if len(verdict.ranks) == 1 else "are"
+    hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
+    return (
+        f"{name_ranks(verdict.ranks)} {verb} out of reach (the agent on {hosts} does not answer), "
+        f"and {_site(verdict)} has waited for {age}"
+    )
+
+
 def _unknown(verdict: Verdict, age: str) -> str:
     if verdict.doubt is Doubt.CYCLE:
         return f"{name_ranks(verdict.ranks)} wait for each other, among others in {_site(verdict)}, for {age}"
@@ -124,6 +133,7 @@ _CAUSES: Final[Mapping[VerdictKind, Callable[[Verdict, str], str]]] = {
     VerdictKind.RENDEZVOUS: _rendezvous,
     VerdictKind.DEVICE: _device,
     VerdictKind.TRANSPORT: _transport,
+    VerdictKind.UNREACHABLE: _unreachable,
     VerdictKind.UNKNOWN: _unknown,
 }
 

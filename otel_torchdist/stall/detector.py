@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from otel_torchdist.stall.company import Awaits, Company, Follows
 from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.run_watch import RunWatch
@@ -19,7 +20,12 @@ class Detector:
     """Watches every run of which it is shown pictures."""
 
     def __init__(
-        self, threshold_s: float, watching_since_ns: int, ignored: Sequence[str] = (), compares_calls: bool = True
+        self,
+        threshold_s: float,
+        watching_since_ns: int,
+        ignored: Sequence[str] = (),
+        compares_calls: bool = True,
+        company: Company | None = None,
     ) -> None:
         """Begin to watch.
 
@@ -28,30 +34,48 @@ class Detector:
             watching_since_ns: Monotonic time from which on nobody else has watched these runs.
             ignored: Operations that are left alone, see `StallRules`.
             compares_calls: Likewise.
+            company: Who else sees ranks of these runs; None for nobody.
         """
         self._rules = StallRules(round(threshold_s * 1e9), ignored, compares_calls)
         self._watching_since_ns = watching_since_ns
         self._looked_ns = watching_since_ns
         self._runs: dict[int, RunWatch] = {}
+        self._company = company
+        self._awaits = False
 
     @property
     def next_look_s(self) -> float:
         """When to look again at the latest, in seconds."""
-        return HURRIED_LOOK_S if any(run.is_hurried for run in self._runs.values()) else LOOK_S
+        is_hurried = self._awaits or any(run.is_hurried for run in self._runs.values())
+        return HURRIED_LOOK_S if is_hurried else LOOK_S
 
     def look(self, worlds: Iterable[WorldSnapshot]) -> list[Event]:
         """Take in the newest picture of every run that is there."""
         events: list[Event] = []
         seen: set[int] = set()
+        self._awaits = False
         for world in worlds:
             seen.add(world.run)
             watch = self._runs.get(world.run)
             if watch is None:
                 watch = self._runs[world.run] = RunWatch(self._rules, self._watching_since_ns)
-            events += watch.look(world)
+            events += watch.look(world) if self._company is None else self._look_with(self._company, watch, world)
             self._looked_ns = world.taken_ns
         for run in self._runs.keys() - seen:
             events += self._runs.pop(run).lose_sight()
             # Should its tapes come back, what was told of it before is not remembered.
             self._watching_since_ns = self._looked_ns
+        return events
+
+    def _look_with(self, company: Company, watch: RunWatch, world: WorldSnapshot) -> list[Event]:
+        seating = company.meet(world, watch.is_uneasy(world))
+        if isinstance(seating, Awaits):
+            self._awaits = True
+            return []
+        if isinstance(seating, Follows):
+            self._awaits |= seating.is_hurried
+            return watch.follow(world, seating.ruling)
+        watch.seat = seating.seat
+        events = watch.look(seating.world)
+        company.tell(world.run, watch.ruling)
         return events

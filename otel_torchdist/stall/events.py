@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.waits import Wait
-from otel_torchdist.stall.world import GroupView, WorldSnapshot
+from otel_torchdist.stall.world import GroupView, Site, WorldSnapshot
 from otel_torchdist.telemetry.ids import stall_span_id, stall_trace_id
 from otel_torchdist.telemetry.model import LinkTarget
 
@@ -21,10 +24,12 @@ class Incident:
     Attributes:
         run: 128-bit id of the run.
         name: The operation with the longest wait when the incident began.
+        seat: Of the agent that judges. Agents that cannot reach each other may judge at the same time, in one trace.
     """
 
     run: int
     name: str
+    seat: int = 0
 
     @property
     def trace_id(self) -> int:
@@ -37,7 +42,7 @@ class Incident:
 
     def bar(self, epoch: int, bar: str) -> int:
         """The id of one bar of an epoch."""
-        return stall_span_id(self.run, self.name, epoch, bar)
+        return stall_span_id(self.run, self.name, epoch, f"{bar} of {self.seat}" if self.seat else bar)
 
 
 class Occasion(enum.Enum):
@@ -76,24 +81,39 @@ class StacksOverdue:
 
 
 @dataclass(frozen=True, slots=True)
+class Ruling:
+    """A verdict in words, for whoever only passes it on.
+
+    Attributes:
+        incident: The incident.
+        epoch: Its newest epoch, or the one that is about to be told.
+        site: The operation at which the search for the cause ended.
+        text: The verdict as a sentence.
+        attributes: The verdict as attributes of a span.
+    """
+
+    incident: Incident
+    epoch: int
+    site: Site
+    text: str
+    attributes: Mapping[str, AttributeValue]
+
+
+@dataclass(frozen=True, slots=True)
 class MarkerDue:
     """A stalled operation has reached the threshold, or twice the age of its last marker.
 
     Attributes:
         wait: The rank and the operation.
         nth: Number of this marker among those of the operation; only ever grows.
-        verdict: The cause, which may lie in another operation.
-        incident: The incident to which it belongs.
-        epoch: The newest epoch of the incident, or the one that is about to be told.
-        world: The picture.
+        ruling: The cause, which may lie in another operation.
+        taken_ns: When that was seen, in monotonic time.
     """
 
     wait: Wait
     nth: int
-    verdict: Verdict
-    incident: Incident
-    epoch: int
-    world: WorldSnapshot
+    ruling: Ruling
+    taken_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +127,7 @@ class VerdictGiven:
         epoch_before: The one before; None for the first.
         verdict: With places.
         world: The picture.
+        predecessor: What another agent said of this incident last, which is gone.
     """
 
     occasion: Occasion
@@ -115,6 +136,14 @@ class VerdictGiven:
     epoch_before: int | None
     verdict: Verdict
     world: WorldSnapshot
+    predecessor: LinkTarget | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentHandedOver:
+    """Another agent judges from now on; an incident that was on is its to go on with."""
+
+    incident: Incident
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,4 +191,6 @@ class MismatchFound:
     world: WorldSnapshot
 
 
-Event: TypeAlias = StacksWanted | StacksOverdue | MarkerDue | VerdictGiven | IncidentResolved | MismatchFound
+Event: TypeAlias = (
+    StacksWanted | StacksOverdue | MarkerDue | VerdictGiven | IncidentHandedOver | IncidentResolved | MismatchFound
+)

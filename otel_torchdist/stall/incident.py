@@ -58,14 +58,15 @@ class NoStepTraces:
 
 def marker_span(event: MarkerDue, traces: StepTraces) -> FinishedSpan:
     """An operation that goes on: from its start to now, linked to the span that it will have when it has ended."""
-    view, operation, now_ns = event.wait.view, event.wait.operation, event.world.taken_ns
+    view, operation, now_ns = event.wait.view, event.wait.operation, event.taken_ns
     number = operation.record.number
-    root = event.incident.root(event.epoch)
+    ruling = event.ruling
+    root = ruling.incident.root(ruling.epoch)
     anchor = traces.anchor_at(view.nonce, number, now_ns, root)
     run = view.run or lone_run_id(view.nonce)
     trace_id = anchor.trace_id if anchor is not None else trace_id_of_step(run, view.step)
     age_s = (now_ns - event.wait.since_ns) / 1e9
-    verdict = attributes.of_verdict(event.verdict, run, age_s)
+    verdict = {**ruling.attributes, semconv.STALL_AGE: age_s}
     return FinishedSpan(
         name=semconv.IN_PROGRESS_SPAN.format(operation=operation.name),
         trace_id=trace_id,
@@ -80,23 +81,23 @@ def marker_span(event: MarkerDue, traces: StepTraces) -> FinishedSpan:
 
 
 def _marker_text(event: MarkerDue, age_s: float) -> str:
-    operation, verdict = event.wait.operation, event.verdict
-    cause = sentence(verdict, (event.world.taken_ns - verdict.since_ns) / 1e9)
-    if operation.site == verdict.site:
-        return cause
+    operation, ruling = event.wait.operation, event.ruling
+    if operation.site == ruling.site:
+        return ruling.text
     here = describe_site(operation.name, operation.group, operation.site)
-    return f"{here} has waited for {age_s:.1f} s; the cause lies elsewhere: {cause}"
+    return f"{here} has waited for {age_s:.1f} s; the cause lies elsewhere: {ruling.text}"
 
 
 def incident_spans(event: VerdictGiven) -> list[FinishedSpan]:
     """One epoch of an incident: a root, and a bar for each member rank, those first that are missing."""
-    return _Epoch(event.incident, event.epoch, event.epoch_before, event.verdict, event.world).told()
+    before = event.predecessor if not event.epoch_before else event.incident.root(event.epoch_before)
+    return _Epoch(event.incident, event.epoch, before, event.verdict, event.world).told()
 
 
 def resolution_spans(event: IncidentResolved) -> list[FinishedSpan]:
     """The last root of an incident, as long as the stall was."""
-    epoch = _Epoch(event.incident, event.epoch, event.epoch_before, event.verdict, event.world)
-    return [epoch.closed(event)]
+    before = event.incident.root(event.epoch_before) if event.epoch_before else None
+    return [_Epoch(event.incident, event.epoch, before, event.verdict, event.world).closed(event)]
 
 
 def finding_span(event: MismatchFound) -> FinishedSpan:
@@ -123,7 +124,7 @@ class _Epoch:
 
     incident: Incident
     number: int
-    before: int | None
+    before: LinkTarget | None
     verdict: Verdict
     world: WorldSnapshot
 
@@ -150,7 +151,7 @@ class _Epoch:
         start_ns = _wall(view, verdict.since_ns)
         name = semconv.STALL_SPAN.format(operation=verdict.operation, verdict=verdict.kind.value)
         target = self.incident.root(self.number)
-        before = () if not self.before else (self.incident.root(self.before),)
+        before = () if self.before is None else (self.before,)
         found = attributes.of_verdict(verdict, self.incident.run, (end_ns - verdict.since_ns) / 1e9)
         found[semconv.STALL_EPOCH] = self.number
         return FinishedSpan(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from otel_torchdist.stall.mismatch import Mismatch, find_mismatch
@@ -79,6 +80,10 @@ class Judge:
         missing = roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
         if missing:
             return self._blame(roll, missing, path, seen)
+        unreachable = tuple(rank for rank in roll.unseen if rank in self._world.unreachable)
+        if unreachable:
+            hosts = {self._world.unreachable[rank] for rank in unreachable}
+            return replace(_verdict(VerdictKind.UNREACHABLE, roll, unreachable), hosts=tuple(sorted(hosts)))
         if roll.silent and site.lane.kind is RecordKind.RENDEZVOUS:
             return _verdict(VerdictKind.RENDEZVOUS, roll, roll.unseen)
         if Standing.UNSURE in roll.standings.values():

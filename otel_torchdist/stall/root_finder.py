@@ -14,12 +14,11 @@ MAX_CANDIDATES: Final = 64
 
 
 class RootFinder:
-    """Remembers of one run only what a single picture does not show: who was alive when, and deaths told."""
+    """Remembers of one run only what a single picture does not show: deaths that were told."""
 
     def __init__(self, threshold_ns: int) -> None:
         """Operations that all have entered are stuck after `threshold_ns`."""
         self._threshold_ns = threshold_ns
-        self._alive_at: dict[int, int] = {}
         self._death_told = False
 
     def death_told(self) -> None:
@@ -37,9 +36,8 @@ class RootFinder:
         Returns:
             None when nothing stalls, or when the root has all its ranks and is about to end.
         """
-        deaths = set[Site]() if self._death_told else left_behind(world, self._alive_at)
+        deaths = set[Site]() if self._death_told else left_behind(world, _alive_at(world))
         last_words = set[Site]() if self._death_told else died_in(world)
-        self._alive_at.update({rank: world.taken_ns for rank, view in world.ranks.items() if view.alive})
         if not stalled and not deaths and not last_words and current is None:
             return None
         judge = Judge(world, self._threshold_ns)
@@ -60,6 +58,10 @@ class RootFinder:
             return best
         # Among equals the one that was told stays.
         return kept if kept.site == current.site and kept.kind is best.kind else best
+
+
+def _alive_at(world: WorldSnapshot) -> dict[int, int]:
+    return {rank: view.seen_alive_ns for rank, view in world.ranks.items() if view.seen_alive_ns}
 
 
 def _first_of_each_lane(stalled: Iterable[Wait]) -> list[Site]:

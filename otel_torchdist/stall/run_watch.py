@@ -13,11 +13,13 @@ from typing import Final
 from otel_torchdist.stall.events import (
     Event,
     Incident,
+    IncidentHandedOver,
     IncidentResolved,
     MarkerDue,
     MismatchFound,
     Occasion,
     Outcome,
+    Ruling,
     StacksOverdue,
     StacksWanted,
     VerdictGiven,
@@ -28,6 +30,7 @@ from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
 from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
+from otel_torchdist.stall.ruling import ruling_of
 from otel_torchdist.stall.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
@@ -44,6 +47,8 @@ USUAL_LOOK_NS: Final = 250_000_000
 CHANGE_SETTLES_NS: Final = 1_000_000_000
 """A changed verdict must have held for this long: ranks that come in one after the other are one change."""
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
+UNEASY_BEFORE_NS: Final = 1_000_000_000
+"""How long before a stall other agents are asked for their ranks, so that theirs are known when it comes."""
 
 
 @dataclass(slots=True)
@@ -81,7 +86,12 @@ class _Open:
 
 
 class RunWatch:
-    """Watches one run. Pure: looks at pictures, keeps its own state, says what happened."""
+    """Watches one run. Pure: looks at pictures, keeps its own state, says what happened.
+
+    Attributes:
+        seat: Of this agent among those that see ranks of the run; 0 where it is the only one.
+        ruling: What was said last of the incident that is on; None where there is none.
+    """
 
     def __init__(self, rules: StallRules, watching_since_ns: int) -> None:
         """Watch by these rules; see `Numbering` for `watching_since_ns`."""
@@ -99,11 +109,42 @@ class RunWatch:
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
         self._silent = SilentMismatches()
+        self._heard: Ruling | None = None
+        self.seat = 0
+        self.ruling: Ruling | None = None
 
     @property
     def is_hurried(self) -> bool:
         """Whether answers are awaited, so that the next look should come soon."""
         return self._pending is not None
+
+    def is_uneasy(self, world: WorldSnapshot) -> bool:
+        """Whether a stall is on, or near, as far as this picture of some ranks shows."""
+        if self._open is not None or any(view.is_dead for view in world.ranks.values()):
+            return True
+        early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
+        return any(self._rules.is_stalled(wait, self._age_ns(wait, world) + early_ns) for wait in waits_of(world))
+
+    def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
+        """Take in a new picture while another agent judges.
+
+        Args:
+            world: The ranks that are seen from here.
+            ruling: What that agent says.
+        """
+        events: list[Event] = []
+        if self._open is not None and self._incident is not None:
+            events.append(IncidentHandedOver(self._incident))
+        self._open = self._incident = self._pending = self.ruling = None
+        self._heard = ruling
+        waits = waits_of(world)
+        if ruling is not None:
+            stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
+            due = self._markers.due(stalled, world.taken_ns)
+            events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
+        self._markers.forget_all_but(waits)
+        self._remember(world, waits)
+        return events
 
     def look(self, world: WorldSnapshot) -> list[Event]:
         """Take in a new picture of the run."""
@@ -225,8 +266,11 @@ class RunWatch:
             site, self._began_ns = stalled[0].operation.site, stalled[0].since_ns
         # Ranks that do not know their run yet share one with nobody.
         run = world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))
-        self._incident = Incident(run, _site_name(site))
+        heard = self._heard
+        self._incident = Incident(run, heard.incident.name if heard is not None else _site_name(site), self.seat)
         self._first_epoch = self._epochs.following(self._incident, self._began_ns, world.taken_ns)
+        if heard is not None:
+            self._first_epoch = max(self._first_epoch, heard.epoch + 1)
 
     def _begin(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait]) -> _Pending:
         now = world.taken_ns
@@ -254,7 +298,10 @@ class RunWatch:
         self._pending = None
         if verdict.kind is VerdictKind.DEAD or verdict.roll.ranks(Standing.DEAD):
             self._roots.death_told()
-        return VerdictGiven(occasion, incident, epoch, before, verdict, world)
+        self.ruling = ruling_of(verdict, incident, epoch, now)
+        heard, self._heard = self._heard, None
+        predecessor = heard.incident.root(heard.epoch) if heard is not None else None
+        return VerdictGiven(occasion, incident, epoch, before, verdict, world, predecessor)
 
     def _last_words(self, world: WorldSnapshot) -> list[Event]:
         """Of a stall that was about to be told when everybody in it died: what was seen while they lived."""
@@ -277,7 +324,7 @@ class RunWatch:
         before, epoch = self._epochs.last(incident) or 0, self._next_epoch(incident)
         self._epochs.take(incident, epoch, now)
         verdict = self._open.verdict
-        self._open = self._incident = self._pending = None
+        self._open = self._incident = self._pending = self.ruling = None
         return IncidentResolved(outcome, incident, epoch, before, verdict, world, now)
 
     def _drop_pending(self) -> None:
@@ -288,12 +335,13 @@ class RunWatch:
     # --- markers ----------------------------------------------------------------------------------------------
 
     def _marker_events(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
-        due = self._markers.due(stalled, world.taken_ns)
+        # Markers hang in traces of steps, which the agent of that rank makes.
+        due = self._markers.due((wait for wait in stalled if not wait.view.is_afar), world.taken_ns)
         if not due or self._incident is None:
             return []
-        cause = locate(world, verdict)
         epoch = self._epochs.last(self._incident) or self._next_epoch(self._incident)
-        return [MarkerDue(wait, nth, cause, self._incident, epoch, world) for wait, nth in due]
+        ruling = ruling_of(locate(world, verdict), self._incident, epoch, world.taken_ns)
+        return [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
 
 
 def _is_waited_for(waits: Iterable[Wait], site: Site) -> bool:

@@ -63,7 +63,8 @@ def _coverage(verdict: Verdict) -> list[str]:
     if verdict.reporting == verdict.members:
         return []
     unseen = sorted({*verdict.ranks} & {*verdict.roll.unseen})
-    parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if unseen else []
+    is_news = unseen and verdict.kind is not VerdictKind.UNREACHABLE
+    parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if is_news else []
     return [*parts, f"{verdict.reporting} of {verdict.members} ranks report"]
 
 

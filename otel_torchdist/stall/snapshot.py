@@ -59,6 +59,7 @@ class TapeFollower:
         self._losses = 0
         self._forgotten = False
         self._gone_since_ns: int | None = None
+        self._seen_alive_ns = 0
         self._clock = WallClock(reader.identity)
         self._habits = Habits()
         self._logs: dict[Lane, CallLog] = {}
@@ -172,7 +173,9 @@ class TapeFollower:
         except TapeError:
             return None
         self._clock.update(status)
-        if not alive and self._gone_since_ns is None:
+        if alive:
+            self._seen_alive_ns = now_ns
+        elif self._gone_since_ns is None:
             self._gone_since_ns = now_ns
         if self._frozen is None:
             self._frozen = MappingProxyType(dict(self._progress))
@@ -201,6 +204,7 @@ class TapeFollower:
             expects_until_ns=status.expects_until_ns,
             windows=self._windows,
             groups=self._groups_by_key,
+            seen_alive_ns=self._seen_alive_ns,
         )
 
     def _current_stacks(self) -> Stacks | None:

@@ -33,6 +33,8 @@ class VerdictKind(enum.Enum):
     """Their devices have not come to it."""
     TRANSPORT = "transport"
     """All have come, and it does not end."""
+    UNREACHABLE = "unreachable"
+    """The agent of their node does not answer, which is all that is known of them."""
     UNKNOWN = "unknown"
 
 
@@ -81,6 +83,7 @@ class Verdict:
         circle: Who waits where, each for the next one and the last for the first; empty for other kinds.
         places: Where the ranks are; see `locate`.
         failures: By rank, the type of the exception that ended it or its call.
+        hosts: Whose agents do not answer; empty for other kinds than `unreachable`.
     """
 
     kind: VerdictKind
@@ -95,6 +98,7 @@ class Verdict:
     circle: tuple[Link, ...] = ()
     places: Mapping[int, Place] = field(default_factory=dict[int, Place])
     failures: Mapping[int, str] = field(default_factory=dict[int, str])
+    hosts: tuple[str, ...] = ()
 
     @property
     def waiting(self) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from otel_torchdist.stall.company import Company
 from otel_torchdist.stall.detector import LOOK_S, Detector
 from otel_torchdist.stall.events import Event, StacksOverdue, StacksWanted
 from otel_torchdist.stall.snapshot import TapeFollower, worlds
@@ -17,14 +18,22 @@ class StallWatch:
     one that was elected looks.
     """
 
-    def __init__(self, threshold_s: float, ignored: Sequence[str] = (), compares_calls: bool = True) -> None:
+    def __init__(
+        self,
+        threshold_s: float,
+        ignored: Sequence[str] = (),
+        compares_calls: bool = True,
+        company: Company | None = None,
+    ) -> None:
         """Watch without tapes.
 
         Args:
             threshold_s: Age at which an open operation is stalled.
             ignored: Operations that never are, see `StallRules`.
             compares_calls: Likewise.
+            company: Who else sees ranks of the same runs; None for nobody.
         """
+        self._company = company
         self._compares_calls = compares_calls
         self._threshold_s = threshold_s
         self._ignored = ignored
@@ -58,11 +67,15 @@ class StallWatch:
             What there is to report, in this order.
         """
         if self._detector is None:
-            self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls)
+            self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls, self._company)
         found = self._detector.look(worlds(self._followers.values(), now_ns))
         for event in found:
             if isinstance(event, StacksWanted | StacksOverdue):
                 self._ask(event, now_ns)
+                if self._company is not None:
+                    self._company.ask(event)
+        for event in self._company.asked() if self._company is not None else ():
+            self._ask(event, now_ns)
         return [event for event in found if not isinstance(event, StacksWanted | StacksOverdue)]
 
     def _ask(self, event: StacksWanted | StacksOverdue, now_ns: int) -> None:

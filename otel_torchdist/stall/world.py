@@ -1,4 +1,4 @@
-"""The picture on which verdicts rest: what every local rank of one run was doing at one moment. Frozen data only."""
+"""The picture on which verdicts rest: what the ranks of one run were doing at one moment. Frozen data only."""
 
 from __future__ import annotations
 
@@ -200,6 +200,8 @@ class RankView:
         expects_until_ns: Until when it expects that it waits, or that others wait for it; 0 for not at all.
         windows: What it has called in each group lately; see `CallLog`.
         groups: The groups that it has used, by their key.
+        seen_alive_ns: When it was last seen to be alive; 0 for never.
+        is_afar: Whether another agent reads its tape.
     """
 
     rank: int
@@ -225,6 +227,8 @@ class RankView:
     expects_until_ns: int = 0
     windows: Mapping[Lane, tuple[Window, ...]] = field(default_factory=dict[Lane, tuple[Window, ...]])
     groups: Mapping[str, GroupView] = field(default_factory=dict[str, GroupView])
+    seen_alive_ns: int = 0
+    is_afar: bool = False
 
     @property
     def is_dead(self) -> bool:
@@ -247,17 +251,19 @@ class RankView:
 
 @dataclass(frozen=True, slots=True)
 class WorldSnapshot:
-    """The local ranks of one run at one moment.
+    """The ranks of one run at one moment, as far as they can be seen.
 
     Attributes:
         run: 128-bit id; 0 for ranks that do not know theirs yet.
         taken_ns: Monotonic time.
-        ranks: Local ranks by their global rank.
+        ranks: By their global rank.
+        unreachable: Ranks whose agent does not answer, with the host that it was on.
     """
 
     run: int
     taken_ns: int
     ranks: Mapping[int, RankView]
+    unreachable: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
     def in_order(self) -> list[RankView]:

@@ -55,6 +55,7 @@ class SimulatedRank:
     patience_s: float = 0.0
     label: str = ""
     count: int = 0
+    seen_alive_s: float = -START_NS / SECOND
 
     def enter(
         self,
@@ -141,6 +142,8 @@ class SimulatedRank:
 
     def view(self, now_s: float) -> RankView:
         """Its picture."""
+        if self.alive:
+            self.seen_alive_s = now_s
         gone_ns = None if self.gone_since_s is None else START_NS + round(self.gone_since_s * SECOND)
         return RankView(
             rank=self.rank,
@@ -164,6 +167,7 @@ class SimulatedRank:
             stacks=None,
             expects_until_ns=START_NS + round(self.expects_until_s * SECOND),
             stopped=Stopped(self.stopped, START_NS + round(self.stopped_since_s * SECOND)) if self.stopped else None,
+            seen_alive_ns=START_NS + round(self.seen_alive_s * SECOND),
         )
 
 

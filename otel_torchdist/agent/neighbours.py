@@ -1,0 +1,121 @@
+"""The agents of a job's other nodes: found through files that a rank of this node writes, heard on one more port."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.agent.owned_files import create_anew
+from otel_torchdist.exchange.app import ExchangeApp
+from otel_torchdist.exchange.envelope import new_life
+from otel_torchdist.exchange.run_exchange import RunExchange
+from otel_torchdist.stall.company import Presides, Seating
+from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.world import WorldSnapshot
+from otel_torchdist.tape.peers import PORT_FILE, Peers, peers_files, port_text, read_peers, read_port
+from otel_torchdist.telemetry.http_server import HttpServer
+
+SEARCH_S: Final = 0.5
+UNSEEN_S: Final = 120.0
+"""A run of which no rank has been seen for so long is over."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class Neighbours:
+    """A `Company` for all runs of an agent."""
+
+    def __init__(self) -> None:
+        """Nobody is known."""
+        life = new_life()
+        self._life = life
+        self._app = ExchangeApp(life)
+        self._servers: dict[str, HttpServer] = {}
+        self._read: dict[Path, int] = {}
+        self._runs: dict[int, RunExchange] = {}
+        self._seen_at: dict[int, float] = {}
+        self._searched_at = float("-inf")
+
+    def search(self, directories: list[Path]) -> None:
+        """Take in what ranks have written into their job directories, at most twice a second."""
+        now = time.monotonic()
+        if now - self._searched_at < SEARCH_S:
+            return
+        self._searched_at = now
+        for directory in directories:
+            for path, changed_ns in peers_files(directory).values():
+                if self._read.get(path) != changed_ns:
+                    self._read[path] = changed_ns
+                    self._take_in(path)
+        for run in [run for run, seen_at in self._seen_at.items() if now - seen_at > UNSEEN_S]:
+            self._leave(run)
+
+    def _take_in(self, path: Path) -> None:
+        try:
+            peers = read_peers(path)
+            self._listen(path.parent, peers.own_host)
+        except (OSError, ValueError) as error:
+            _logger.warning("%s: agents of other nodes are not heard: %s", path, error)
+            return
+        known = self._runs.get(peers.run)
+        if known is not None:
+            known.renew(peers)
+            return
+        self._start(peers)
+
+    def _start(self, peers: Peers) -> None:
+        run = self._runs[peers.run] = RunExchange(peers, self._life)
+        self._app.add(peers.run, run)
+        self._seen_at[peers.run] = time.monotonic()
+
+    def _listen(self, directory: Path, host: str) -> None:
+        """Open a port there, the one that an agent before this one had if possible, and say which."""
+        last = read_port(directory)
+        if host not in self._servers:
+            before = [last[1]] if last is not None and last[0] == host else []
+            self._servers[host] = HttpServer(host, [*before, 0], "exchange")
+            self._servers[host].serve(self._app)
+        port = self._servers[host].port
+        if last != (host, port):
+            hidden = directory / f".{PORT_FILE}.new"
+            with open(create_anew(hidden), "w") as stream:
+                stream.write(port_text(host, port))
+            hidden.rename(directory / PORT_FILE)
+
+    def _leave(self, run: int) -> None:
+        self._app.drop(run)
+        self._runs.pop(run).stop()
+        del self._seen_at[run]
+
+    def stop(self) -> None:
+        """Speak with nobody any more."""
+        for server in self._servers.values():
+            server.stop()
+        for run in list(self._runs):
+            self._leave(run)
+
+    # --- Company --------------------------------------------------------------------------------------------------
+
+    def meet(self, world: WorldSnapshot, is_uneasy: bool) -> Seating:
+        """See `Company`; of a run that is on this node only, this agent judges."""
+        run = self._runs.get(world.run)
+        if run is None:
+            return Presides(world)
+        self._seen_at[world.run] = time.monotonic()
+        return run.meet(world, is_uneasy)
+
+    def tell(self, run: int, ruling: Ruling | None) -> None:
+        """See `Company`."""
+        if run in self._runs:
+            self._runs[run].tell(ruling)
+
+    def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
+        """See `Company`."""
+        for run in self._runs.values():
+            run.ask(wanted)
+
+    def asked(self) -> list[StacksWanted | StacksOverdue]:
+        """See `Company`."""
+        return [wanted for run in self._runs.values() for wanted in run.asked()]

@@ -1,0 +1,110 @@
+"""Asks one other agent, within a deadline, and takes no answer that it has not signed."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.exchange.envelope import SIGNATURE_HEADER, Envelope, is_signed
+from otel_torchdist.tape.peers import Peer
+
+MAX_ANSWER: Final = 8 << 20
+OK: Final = 200
+WRONG_LIFE: Final = 409
+"""The request was meant for an agent that is gone; the answer names the one that has taken its place."""
+_PIECE: Final = 1 << 16
+
+
+class NoAnswerError(Exception):
+    """An agent has not answered, or not as it should; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came back.
+
+    Attributes:
+        body: Signed by the other agent.
+        asked_ns: Monotonic time at which the request left.
+        heard_ns: Monotonic time at which the answer was complete.
+    """
+
+    body: bytes
+    asked_ns: int
+    heard_ns: int
+
+
+class Line:
+    """The way to one other agent. Requests go one after the other: their numbers must arrive in order."""
+
+    def __init__(self, peer: Peer, run: int, token: bytes, own_life: str) -> None:
+        """Nothing is sent yet."""
+        self.peer = peer
+        self._run, self._token, self._own_life = run, token, own_life
+        self._their_life = ""
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def ask(self, path: str, body: bytes, timeout_s: float) -> Answered:
+        """Ask, a second time if the agent has been restarted since the last one.
+
+        Raises:
+            NoAnswerError: No answer came in time, or none that was signed.
+        """
+        deadline = time.monotonic() + timeout_s
+        if not self._lock.acquire(timeout=timeout_s):
+            raise NoAnswerError("an earlier question has not been answered yet")
+        try:
+            status, answered = self._ask_once(path, body, deadline)
+            if status == WRONG_LIFE:
+                self._their_life = answered.body.decode("ascii", "replace")
+                status, answered = self._ask_once(path, body, deadline)
+            if status != OK:
+                raise NoAnswerError(f"it refuses with status {status}")
+            return answered
+        finally:
+            self._lock.release()
+
+    def _ask_once(self, path: str, body: bytes, deadline: float) -> tuple[int, Answered]:
+        self._number += 1
+        envelope = Envelope(self._run, self._own_life, self._their_life, self._number)
+        asked_ns = time.monotonic_ns()
+        connection = http.client.HTTPConnection(self.peer.host, self.peer.port, timeout=_left(deadline))
+        try:
+            connection.request("POST", path, body, envelope.headers(self._token, path, body))
+            response = connection.getresponse()
+            answer = _read(response, connection, deadline)
+        except (OSError, http.client.HTTPException) as error:
+            raise NoAnswerError(str(error) or type(error).__name__) from error
+        finally:
+            connection.close()
+        expected = envelope.sign_answer(self._token, response.status, answer)
+        if not is_signed(response.headers.get(SIGNATURE_HEADER, ""), expected):
+            raise NoAnswerError(f"what answers there (status {response.status}) does not know the run's token")
+        return response.status, Answered(answer, asked_ns, time.monotonic_ns())
+
+
+def _read(response: http.client.HTTPResponse, connection: http.client.HTTPConnection, deadline: float) -> bytes:
+    """The body, of bounded size and in bounded time, however slowly it comes."""
+    pieces: list[bytes] = []
+    size = 0
+    while piece := response.read1(_PIECE):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_ANSWER:
+            raise NoAnswerError(f"its answer is longer than {MAX_ANSWER} bytes")
+        left_s = _left(deadline)
+        with contextlib.suppress(AttributeError):  # the socket is gone once the body is complete
+            connection.sock.settimeout(left_s)
+    return b"".join(pieces)
+
+
+def _left(deadline: float) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise NoAnswerError("no answer in time")
+    return left_s

@@ -1,0 +1,101 @@
+"""Another agent, as one that asks knows it: its ranks, and whether it answers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from otel_torchdist.exchange.client import Line, NoAnswerError
+from otel_torchdist.exchange.picture import views_of
+from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode, wire_ruling
+from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.world import RankView
+from otel_torchdist.tape.peers import Peer
+
+STATE_PATH: Final = "/v1/state"
+KNOCK_PATH: Final = "/v1/knock"
+LOST_AFTER: Final = 2
+"""Questions in a row without an answer after which an agent is out of reach."""
+LOST_ROUND_S: Final = 2.0
+"""How often one is asked that is out of reach: each question to it holds the others up."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class OtherAgent:
+    """One agent of the run.
+
+    Attributes:
+        peer: Where it is.
+        views: The ranks that it sees, as of its last answer.
+        is_uneasy: Whether it saw a stall coming then.
+    """
+
+    def __init__(self, peer: Peer, run: int, token: bytes, own_life: str) -> None:
+        """Nothing has been said yet."""
+        self.peer = peer
+        self.views: tuple[RankView, ...] = ()
+        self.is_uneasy = False
+        self._run = run
+        self._line = Line(peer, run, token, own_life)
+        self._unanswered = 0
+        self._next_at = 0.0
+        self._stacks: set[int] = set()
+        self._signals: set[int] = set()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is out of reach."""
+        return self._unanswered >= LOST_AFTER
+
+    def is_due(self, now: float) -> bool:
+        """Whether it should be asked in this round."""
+        return now >= self._next_at
+
+    def want(self, wanted: StacksWanted | StacksOverdue) -> bool:
+        """Have it ask those of its ranks for their stacks that are wanted; whether there are any."""
+        here = wanted.nonces & {view.nonce for view in self.views}
+        (self._stacks if isinstance(wanted, StacksWanted) else self._signals).update(here)
+        return bool(here)
+
+    def question(self, seat: int, is_hurried: bool, said: Ruling | None) -> Question:
+        """The next question, with all that it should know and do; that is not asked for again."""
+        question = Question(seat, is_hurried, wire_ruling(said), tuple(self._stacks), tuple(self._signals))
+        self._stacks, self._signals = set(), set()
+        return question
+
+    def ask(self, question: Question, timeout_s: float) -> bool:
+        """Ask it what it sees; False when it does not answer."""
+        try:
+            answered = self._line.ask(STATE_PATH, encode(question), timeout_s)
+            answer = decode_answer(answered.body)
+            # Its clock is read half-way between question and answer, as far as anybody can know.
+            offset_ns = (answered.asked_ns + answered.heard_ns) // 2 - answer.now_ns
+            views = views_of(answer, self._run, offset_ns, time.time_ns() - time.monotonic_ns())
+        except (NoAnswerError, WireError) as error:
+            self._failed(error)
+            return False
+        if self.is_lost:
+            _logger.info("the agent on %s answers again", self.peer.node)
+        self.views, self.is_uneasy, self._unanswered = views, answer.is_uneasy, 0
+        return True
+
+    def knock(self, timeout_s: float) -> bool:
+        """Wake it, for a stall is near; False when it does not answer."""
+        try:
+            self._line.ask(KNOCK_PATH, b"", timeout_s)
+        except NoAnswerError:
+            return False
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        self._unanswered += 1
+        self.is_uneasy = False
+        if self._unanswered == LOST_AFTER:
+            _logger.warning(
+                "the agent on %s (%s:%d) does not answer: %s; its ranks are not seen until it does",
+                self.peer.node, self.peer.host, self.peer.port, error,
+            )  # fmt: skip
+        if self.is_lost:
+            self._next_at = time.monotonic() + LOST_ROUND_S

@@ -1,0 +1,240 @@
+"""One agent among those of a run: shows what it sees, and either asks all others or is asked.
+
+All that waits for the network waits on threads of its own; who reads tapes only looks at what has come.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import Final
+
+from otel_torchdist import _guard
+from otel_torchdist.exchange.other import KNOCK_PATH, STATE_PATH, OtherAgent
+from otel_torchdist.exchange.picture import answer_of
+from otel_torchdist.exchange.seats import HURRIED_TRUST_S, Seats
+from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
+from otel_torchdist.stall.company import Awaits, Follows, Presides, Seating
+from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.world import RankView, WorldSnapshot
+from otel_torchdist.tape.peers import Peers
+
+PEACEFUL_ROUND_S: Final = 5.0
+HURRIED_ROUND_S: Final = 0.2
+ROUND_S_PER_AGENT: Final = 0.002
+"""What one answer costs the agent that asks, with room to spare."""
+PEACEFUL_TIMEOUT_S: Final = 3.0
+HURRIED_TIMEOUT_S: Final = 0.7
+HOLD_S: Final = 1.5
+"""How long a judgement waits for a first round of answers."""
+KNOCK_AFTER_S: Final = 1.0
+"""Who sees a stall coming and is not asked for so long knocks at the agent that should ask."""
+SHORTEST_PAUSE_S: Final = 0.05
+WORKERS: Final = 16
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class RunExchange:
+    """One run.
+
+    Attributes:
+        token: See `Respondent`.
+    """
+
+    def __init__(self, peers: Peers, life: str) -> None:
+        """Begin to speak with the others, whoever they are so far."""
+        self.token = peers.token
+        self._run, self._life, self._own = peers.run, life, peers.own_seat
+        self._seats = Seats(peers.own_seat)
+        self._others: dict[int, OtherAgent] = {}
+        self._changed = threading.Condition()
+        self._has_changed = False
+        self._local: WorldSnapshot | None = None
+        self._uneasy_since: float | None = None
+        self._judges_since: float | None = None
+        self._round_began = float("-inf")
+        self._asked_at = float("-inf")
+        self._is_knocked_at = False
+        self._heard: Ruling | None = None
+        self._said: Ruling | None = None
+        self._stacks: set[int] = set()
+        self._signals: set[int] = set()
+        self._stopping = False
+        self.renew(peers)
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="torchdist-exchange")
+        self._thread = threading.Thread(target=self._speak, name="torchdist-exchange", daemon=True)
+        self._thread.start()
+
+    def renew(self, peers: Peers) -> None:
+        """Take in agents that have been announced since."""
+        with self._changed:
+            for peer in peers.others:
+                known = self._others.get(peer.seat)
+                if peer.seat != self._own and (known is None or known.peer != peer):
+                    self._others[peer.seat] = OtherAgent(peer, self._run, self.token, self._life)
+            self._wake()
+
+    def stop(self) -> None:
+        """End all threads, which may be in the middle of a question."""
+        with self._changed:
+            self._stopping = True
+            self._wake()
+        self._thread.join(PEACEFUL_TIMEOUT_S + 1)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- on the thread that reads tapes ---------------------------------------------------------------------------
+
+    def meet(self, world: WorldSnapshot, is_uneasy: bool) -> Seating:
+        """See `Company`."""
+        now = time.monotonic()
+        with self._changed:
+            self._local = world
+            if is_uneasy != (self._uneasy_since is not None):
+                self._uneasy_since = now if is_uneasy else None
+                self._wake()
+            if self._judge(now) != self._own:
+                return Follows(self._heard, now - self._asked_at < HURRIED_TRUST_S)
+            if self._uneasy_since is None or self._judges_since is None:
+                return Presides(self._all_that_is_seen(world), self._own)
+            since = max(self._uneasy_since, self._judges_since)
+            if self._others and self._round_began < since and now - since < HOLD_S:
+                return Awaits()
+            return Presides(self._all_that_is_seen(world), self._own)
+
+    def _judge(self, now: float) -> int:
+        """The seat of the agent that judges; one that has just become it has nobody's answers yet."""
+        judge = self._seats.judge(now)
+        if judge != self._own:
+            self._judges_since = None
+        elif self._judges_since is None:
+            self._judges_since = now
+        return judge
+
+    def _all_that_is_seen(self, world: WorldSnapshot) -> WorldSnapshot:
+        ranks: dict[int, RankView] = dict(world.ranks)
+        unreachable: dict[int, str] = {}
+        for other in self._others.values():
+            for view in other.views:
+                is_over = view.is_dead or not view.alive
+                if other.is_lost and not is_over:
+                    unreachable[view.rank] = other.peer.node
+                elif view.rank not in ranks or not ranks[view.rank].alive:
+                    ranks[view.rank] = view
+        return WorldSnapshot(world.run, world.taken_ns, MappingProxyType(ranks), MappingProxyType(unreachable))
+
+    def tell(self, ruling: Ruling | None) -> None:
+        """See `Company`."""
+        if ruling is not self._said:
+            with self._changed:
+                self._said = ruling
+                self._wake()
+
+    def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
+        """See `Company`."""
+        with self._changed:
+            for other in self._others.values():
+                if other.want(wanted):
+                    self._wake()
+
+    def asked(self) -> list[StacksWanted | StacksOverdue]:
+        """See `Company`."""
+        with self._changed:
+            wanted, overdue = StacksWanted(frozenset(self._stacks)), StacksOverdue(frozenset(self._signals))
+            self._stacks, self._signals = set(), set()
+        return [one for one in (wanted, overdue) if one.nonces]
+
+    # --- on threads of the server ---------------------------------------------------------------------------------
+
+    def respond(self, path: str, body: bytes) -> bytes | None:
+        """See `Respondent`."""
+        if path not in (STATE_PATH, KNOCK_PATH):
+            return None
+        with self._changed:
+            if path == STATE_PATH:
+                self._take(decode_question(body))
+            else:
+                self._is_knocked_at = True
+                self._wake()
+            world = self._local if path == STATE_PATH else None
+            is_uneasy = self._uneasy_since is not None
+        if world is None:
+            return encode(Answer(self._own, time.monotonic_ns(), is_uneasy))
+        return encode(answer_of(world, self._own, is_uneasy, time.monotonic_ns()))
+
+    def _take(self, question: Question) -> None:
+        """Somebody asks: the agent that judges, or one that does not know that we live."""
+        if question.seat == self._own:
+            raise WireError("it has our seat")
+        self._stacks.update(question.stacks)
+        self._signals.update(question.signals)
+        if question.seat > self._own:
+            self._is_knocked_at |= question.is_hurried
+            self._wake()
+            return
+        now = time.monotonic()
+        if question.is_hurried:
+            self._asked_at = now
+        self._seats.asked_by(question.seat, now, question.is_hurried)
+        self._heard = ruling_from(question.ruling, self._run)
+
+    # --- on our own thread ----------------------------------------------------------------------------------------
+
+    def _speak(self) -> None:
+        while not self._stopping:
+            began = time.monotonic()
+            with _guard.guard("the exchange with other agents"):
+                self._take_turn(began)
+            with self._changed:
+                self._changed.wait(SHORTEST_PAUSE_S)
+                if not self._has_changed and not self._stopping:
+                    self._changed.wait(max(self._pause_s() - (time.monotonic() - began), 0.0))
+                self._has_changed = False
+
+    def _take_turn(self, now: float) -> None:
+        with self._changed:
+            judge, others = self._judge(now), list(self._others.values())
+            is_hurried = self._is_hurried
+            is_forgotten = self._uneasy_since is not None and now - self._asked_at > KNOCK_AFTER_S
+            if self._local is None:  # of a run that is over, or not seen yet
+                return
+        if judge == self._own:
+            self._ask_all(others, now, is_hurried)
+        elif is_forgotten and not self._others[judge].knock(HURRIED_TIMEOUT_S):
+            with self._changed:
+                self._seats.silent(judge)
+                self._wake()
+
+    def _ask_all(self, others: list[OtherAgent], now: float, is_hurried: bool) -> None:
+        timeout_s = HURRIED_TIMEOUT_S if is_hurried else PEACEFUL_TIMEOUT_S
+        with self._changed:
+            self._is_knocked_at = False
+            due = [other for other in others if other.is_due(now)]
+            questions = [other.question(self._own, is_hurried, self._said) for other in due]
+        answers = self._pool.map(functools.partial(OtherAgent.ask, timeout_s=timeout_s), due, questions)
+        has_answered = dict(zip((other.peer.seat for other in due), answers, strict=True))
+        with self._changed:
+            self._round_began = now
+            for seat in [seat for seat in has_answered if seat < self._own]:
+                if has_answered[seat]:
+                    self._seats.answered(seat, time.monotonic())
+                else:
+                    self._seats.silent(seat)
+
+    @property
+    def _is_hurried(self) -> bool:
+        others = self._others.values()
+        return self._is_knocked_at or self._uneasy_since is not None or any(other.is_uneasy for other in others)
+
+    def _pause_s(self) -> float:
+        if not self._is_hurried:
+            return PEACEFUL_ROUND_S
+        return HURRIED_ROUND_S + ROUND_S_PER_AGENT * len(self._others)
+
+    def _wake(self) -> None:
+        self._has_changed = True
+        self._changed.notify_all()

@@ -1,0 +1,165 @@
+"""What agents say to each other, in MessagePack: who is where, and what was said about it.
+
+Times are of the monotonic clock of whoever says them; whoever hears them moves them to its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from otel_torchdist.stall.events import Incident, Ruling
+from otel_torchdist.stall.world import Lane, Progress, Site, Stacks, Stopped, Window
+from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+
+
+class WireError(Exception):
+    """What another agent has said cannot be understood; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireRuling:
+    """A `Ruling` without its run, which is that of the request."""
+
+    name: str
+    seat: int
+    epoch: int
+    site: Site
+    text: str
+    attributes: dict[str, str | bool | int | float | list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the agent that judges wants to know.
+
+    Attributes:
+        seat: Its own.
+        is_hurried: Whether it will ask again at once.
+        ruling: What it says of the stall that is on; None when there is none.
+        stacks: Tapes whose ranks should write their stacks.
+        signals: Tapes whose ranks should be asked by a signal.
+    """
+
+    seat: int
+    is_hurried: bool = False
+    ruling: WireRuling | None = None
+    stacks: tuple[int, ...] = ()
+    signals: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WireOperation:
+    """An `OperationView`; its group is a place among the groups of the answer, -1 when it is not known."""
+
+    record: Operation
+    name: str
+    site: Site
+    group: int
+    signature: SignatureName | None
+    call_site: CallSiteName | None
+    label: str
+    failure: str
+    waiting_since_ns: int | None
+    patience_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class WireRank:
+    """A `RankView`, without what whoever hears it knows anyway."""
+
+    rank: int
+    nonce: int
+    run_is_sure: bool
+    host: str
+    created_ns: int
+    alive: bool
+    state: TapeState
+    failure: str
+    gone_since_ns: int | None
+    heartbeat_ns: int
+    seen_alive_ns: int
+    step: int
+    open: tuple[WireOperation, ...]
+    last: WireOperation | None
+    progress: dict[Lane, Progress]
+    losses: int
+    forgotten: bool
+    stacks: Stacks | None
+    stopped: Stopped | None
+    expects_until_ns: int
+    windows: dict[Lane, tuple[Window, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an agent sees.
+
+    Attributes:
+        seat: Its own.
+        now_ns: Its clock as the answer is written.
+        is_uneasy: Whether a stall is near, or on.
+        groups: Those that its operations are of.
+        ranks: Its ranks.
+    """
+
+    seat: int
+    now_ns: int
+    is_uneasy: bool
+    groups: tuple[GroupName, ...] = ()
+    ranks: tuple[WireRank, ...] = ()
+
+
+_T = TypeVar("_T")
+_encoder: Final = msgspec.msgpack.Encoder()
+_questions: Final = msgspec.msgpack.Decoder(Question)
+_answers: Final = msgspec.msgpack.Decoder(Answer)
+
+
+def wire_ruling(ruling: Ruling | None) -> WireRuling | None:
+    """A ruling as it goes over the wire."""
+    if ruling is None:
+        return None
+    incident = ruling.incident
+    found = {name: list(value) if isinstance(value, tuple) else value for name, value in ruling.attributes.items()}
+    return WireRuling(incident.name, incident.seat, ruling.epoch, ruling.site, ruling.text, found)  # type: ignore
+
+
+def ruling_from(wire: WireRuling | None, run: int) -> Ruling | None:
+    """A ruling on a run as it came over the wire."""
+    if wire is None:
+        return None
+    return Ruling(Incident(run, wire.name, wire.seat), wire.epoch, wire.site, wire.text, dict(wire.attributes))
+
+
+def encode(message: Question | Answer) -> bytes:
+    """The bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode_question(body: bytes) -> Question:
+    """The question.
+
+    Raises:
+        WireError: It is something else.
+    """
+    return _decode(_questions, body)
+
+
+def decode_answer(body: bytes) -> Answer:
+    """The answer.
+
+    Raises:
+        WireError: It is something else.
+    """
+    return _decode(_answers, body)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes) -> _T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise WireError(str(error)) from error

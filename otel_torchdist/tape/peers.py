@@ -1,0 +1,177 @@
+"""What a rank and the agent of its node tell each other about the agents of other nodes: two small files.
+
+The rank, which has the job's store, writes `peers-<run>.json`: the run's token, where this node's agent should listen,
+and where the others do. The agent, which has neither torch nor a store, writes `exchange.json`: its port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+TOKEN_BYTES: Final = 32
+MAX_PEERS: Final = 256
+"""Nodes whose agents speak with each other."""
+MAX_FILE_BYTES: Final = 1 << 20
+MAX_FILES: Final = 16
+_NAME: Final = re.compile(r"peers-([0-9a-f]{32})\.json")
+PORT_FILE: Final = "exchange.json"
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An agent of the job.
+
+    Attributes:
+        seat: The global rank that has announced it, which no other agent has. The lowest one judges.
+        node: Its node's name.
+        host: Address on which it listens.
+        port: Likewise.
+        ranks: Ranks on its node; 0 when the launcher does not say.
+    """
+
+    seat: int
+    node: str
+    host: str
+    port: int
+    ranks: int = 0
+
+    def to_json(self) -> str:
+        """As it lies in the store."""
+        return json.dumps([self.seat, self.node, self.host, self.port, self.ranks])
+
+
+def peer_from_json(text: str | bytes) -> Peer:
+    """Read what `Peer.to_json` has written.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    return _peer(json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """All that an agent must know of the others of one run.
+
+    Attributes:
+        run: 128-bit id.
+        token: Signs what agents say to each other.
+        own_seat: See `Peer`.
+        own_host: Address on which to listen for the others.
+        others: Where they are, as far as they have been announced.
+    """
+
+    run: int
+    token: bytes
+    own_seat: int
+    own_host: str
+    others: tuple[Peer, ...] = ()
+
+
+def write_peers(directory: Path, peers: Peers) -> None:
+    """Write or replace the file of a run, for this user alone.
+
+    Raises:
+        OSError: There is no room, or the directory is gone.
+    """
+    content = {
+        "token": peers.token.hex(),
+        "seat": peers.own_seat,
+        "host": peers.own_host,
+        "others": [json.loads(peer.to_json()) for peer in peers.others],
+    }
+    _write(directory / f"peers-{peers.run:032x}.json", json.dumps(content))
+    for path in sorted(_files(directory), key=_changed_ns)[:-MAX_FILES]:  # of attempts that are over
+        path.unlink(missing_ok=True)
+
+
+def peers_files(directory: Path) -> Mapping[int, tuple[Path, int]]:
+    """The files of a job directory, by run, each with the time of its last change."""
+    found = {path: _NAME.fullmatch(path.name) for path in _files(directory)}
+    return {int(match[1], 16): (path, _changed_ns(path)) for path, match in found.items() if match}
+
+
+def read_peers(path: Path) -> Peers:
+    """Read what `write_peers` has written.
+
+    Raises:
+        OSError: It is gone, or is a link.
+        ValueError: It holds something else.
+    """
+    match = _NAME.fullmatch(path.name)
+    content: Any = json.loads(_read(path))
+    if match is None or not isinstance(content, dict):
+        raise ValueError("it is no list of peers")
+    fields = cast("dict[str, Any]", content)
+    try:
+        others = tuple(_peer(one) for one in fields["others"])[:MAX_PEERS]
+        token = bytes.fromhex(fields["token"])
+        if len(token) != TOKEN_BYTES:
+            raise ValueError("its token has another length")
+        return Peers(int(match[1], 16), token, int(fields["seat"]), str(fields["host"]), others)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it is no list of peers: {error!r}") from error
+
+
+def port_text(host: str, port: int) -> str:
+    """What the agent of a job directory writes into `PORT_FILE`: where it listens for others."""
+    return json.dumps([host, port])
+
+
+def read_port(directory: Path) -> tuple[str, int] | None:
+    """Where the agent of a job directory listens, or one that died did; None when none has said so."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        host, port = json.loads(_read(directory / PORT_FILE))
+        return str(host), int(port)
+    return None
+
+
+def _peer(content: Any) -> Peer:
+    try:
+        seat, node, host, port, ranks = content
+        peer = Peer(int(seat), str(node), str(host), int(port), int(ranks))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"it is no peer: {error}") from error
+    if not 0 < peer.port < 1 << 16 or peer.seat < 0:
+        raise ValueError("it is no peer: its port or seat is out of range")
+    return peer
+
+
+def _files(directory: Path) -> list[Path]:
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        return [directory / entry.name for entry in entries if _NAME.fullmatch(entry.name)]
+    return []
+
+
+def _changed_ns(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_mtime_ns
+    return 0
+
+
+def _read(path: Path) -> bytes:
+    with open(os.open(path, _FLAGS), "rb") as stream:
+        return stream.read(MAX_FILE_BYTES)
+
+
+def _write(path: Path, content: str) -> None:
+    """Replace a file at once: whoever reads finds the old or the new one."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.new")
+    hidden.unlink(missing_ok=True)
+    file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(file, "w") as stream:
+            stream.write(content)
+        hidden.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            hidden.unlink()
+        raise
