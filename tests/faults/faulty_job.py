@@ -13,6 +13,7 @@ from pathlib import Path
 
 from otel_torchdist import semconv
 from tests.cli.running import processes_of, until
+from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.quiet import QUIET
 from tests.support.warm_python import Done, WarmPython
@@ -45,6 +46,7 @@ class FaultyJob:
         ranks: int = 3,
         environ: Mapping[str, str] | None = None,
         of_rank: Mapping[int, Mapping[str, str]] | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         """Start them.
 
@@ -58,6 +60,7 @@ class FaultyJob:
             ranks: How many.
             environ: Additions to the environment of all ranks.
             of_rank: Additions to that of some.
+            nodes: Where they run, as many on each.
         """
         self.base, self.receiver = base, receiver
         self.done: list[Done] = []
@@ -69,7 +72,7 @@ class FaultyJob:
             "GLOO_SOCKET_IFNAME": "lo",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(next(_ports)),  # names the job; nobody listens there, for the store is a file
-            "STORE": str(folder / "store"),
+            "STORE": f"file://{folder}/store",
             "WORLD_SIZE": str(ranks),
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": receiver.protocol,
@@ -84,6 +87,8 @@ class FaultyJob:
             **(environ or {}),
         }
         own = [{"RANK": str(rank), "LOCAL_RANK": str(rank), **(of_rank or {}).get(rank, {})} for rank in range(ranks)]
+        if nodes is not None:
+            own = [one | self._on_node(nodes, rank, ranks) for rank, one in enumerate(own)]
         environs = [{**common, **one} for one in own]
         self._size = ranks
         argv = [arguments[0], str(self._gate), str(self._pids), *arguments[1:]]
@@ -91,6 +96,20 @@ class FaultyJob:
             target=lambda: self.done.extend(python.run(worker, environs, folder, argv, timeout_s=90))
         )
         self._thread.start()
+
+    def _on_node(self, nodes: Nodes, rank: int, ranks: int) -> dict[str, str]:
+        here = ranks // len(nodes.names)
+        node = rank // here
+        return {
+            NAMESPACE_VARIABLE: nodes.path(node),
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+            "LOCAL_RANK": str(rank % here),
+            "LOCAL_WORLD_SIZE": str(here),
+            "GOOD_STEPS": "80",  # agents have to meet
+            "MASTER_ADDR": nodes.addresses[0],
+            "STORE": f"tcp://{nodes.addresses[0]}:29500",  # rank 0 is its host
+            "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(self.base / f"node-{node}"),
+        }
 
     def first_verdict(self) -> tuple[ReceivedSpan, float]:
         """The first root of an incident, and how many seconds after the beginning of the stall it had arrived."""

@@ -58,10 +58,12 @@ class OtlpReceiver:
         protocol: `grpc` or `http/protobuf`, as in OTEL_EXPORTER_OTLP_PROTOCOL.
         port: The port; the same again after another `start`.
         delay_s: How long each answer takes.
+        host: Where it listens.
     """
 
-    def __init__(self, protocol: str = GRPC, port: int = 0, delay_s: float = 0.0) -> None:
+    def __init__(self, protocol: str = GRPC, port: int = 0, delay_s: float = 0.0, host: str = "127.0.0.1") -> None:
         self.protocol = protocol
+        self.host = host
         self.port = port
         self.delay_s = delay_s
         self._lock = threading.Lock()
@@ -72,7 +74,7 @@ class OtlpReceiver:
     @property
     def endpoint(self) -> str:
         """For OTEL_EXPORTER_OTLP_ENDPOINT."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def requests(self) -> int:
@@ -123,7 +125,7 @@ class OtlpReceiver:
 
         server = grpc.server(ThreadPoolExecutor(max_workers=4), options=[("grpc.so_reuseport", 0)])
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Servicer(), server)
-        self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self.port = server.add_insecure_port(f"{self.host}:{self.port}")
         server.start()
 
         def stop() -> None:
@@ -153,7 +155,7 @@ class OtlpReceiver:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        server = ThreadingHTTPServer((self.host, self.port), Handler)
         server.daemon_threads = True
         self.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

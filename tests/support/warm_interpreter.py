@@ -8,6 +8,7 @@ It reads a line of JSON for each job from its standard input and answers with a 
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import gc
 import importlib
@@ -60,12 +61,22 @@ def become(process: dict[str, Any]) -> None:
     os.setpgid(0, 0)
     os.environ.clear()
     os.environ.update(process["environ"])
+    move_to(os.environ.pop("TEST_NETNS", ""))
     files = (os.devnull, os.O_RDONLY), (process["out"], os.O_WRONLY), (process["err"], os.O_WRONLY)
     for descriptor, (path, flags) in enumerate(files):
         file = os.open(path, flags | os.O_APPEND)
         os.dup2(file, descriptor)
         os.close(file)
     faulthandler.enable()
+
+
+def move_to(namespace: str) -> None:
+    """Move to another network namespace, '' for none."""
+    if namespace:
+        file = os.open(namespace, os.O_RDONLY)
+        if ctypes.CDLL(None, use_errno=True).setns(file, 0):
+            raise OSError(ctypes.get_errno(), namespace)
+        os.close(file)
 
 
 def wait_for(children: list[int], deadline: float) -> list[int | None]:

@@ -23,9 +23,9 @@ fault, gate, pids = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 healthy = "healthy" in sys.argv
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 last = size - 1
-is_faulty = rank == last and not healthy
+is_faulty = rank == int(os.environ.get("FAULTY_RANK", last)) and not healthy
 gradient = torch.ones(4)
-GOOD_STEPS = 30
+GOOD_STEPS = int(os.environ.get("GOOD_STEPS", 30))
 
 
 def late() -> None:
@@ -185,11 +185,16 @@ def go_on() -> None:
         time.sleep(0.05)
 
 
+def cut() -> None:
+    """Nothing is wrong with these ranks; somebody may cut the network between them."""
+    go_on()
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
         late, kill, stop, exception, gil, operation, shape, dtype, skipped, circular, recv, rendezvous, new_group,
-        loader, resolves, two, silent_dtype, silent_reduce_op,
+        loader, resolves, two, silent_dtype, silent_reduce_op, cut,
     )
 }  # fmt: skip
 
@@ -201,7 +206,7 @@ def main() -> None:
         wait_for_gate()
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{os.environ['STORE']}",
+        init_method=os.environ["STORE"],
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=120),

@@ -77,7 +77,7 @@ def main() -> None:
     """Some steps, the case, and some steps more."""
     (pids / str(rank)).write_text(f"{os.getpid()}\n")
     dist.init_process_group(
-        "gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
+        "gloo", init_method=os.environ["STORE"], rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
     for _ in range(20):
         dist.all_reduce(gradient)

@@ -1,0 +1,114 @@
+"""Faults between two nodes, each with a network and an agent of its own: one verdict, and the right one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_torchdist import semconv
+from otel_torchdist.tape.peers import peers_files, read_peers
+from tests.cli.running import processes_of, until
+from tests.faults.faulty_job import FaultyJob
+from tests.faults.outcome import DUE_S, observe
+from tests.faults.rows import NODE_ROWS, Row
+from tests.support.nodes import Nodes, nodes, why_not
+from tests.support.otlp_receiver import GRPC, OtlpReceiver
+from tests.support.warm_python import WarmPython
+
+WHY_NOT = why_not()
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Nodes]:
+    """Two nodes."""
+    with nodes(2) as made:
+        yield made
+
+
+@pytest.fixture
+def start(python: WarmPython, two: Nodes, tmp_path: Path) -> Iterator[Callable[..., FaultyJob]]:
+    """Starts a job on them; see `FaultyJob` for its arguments."""
+    base = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, base)
+        stack.callback(two.join)
+        receiver = stack.enter_context(OtlpReceiver(GRPC, host=two.outside))
+
+        def start(*arguments: str, **others: Any) -> FaultyJob:
+            job = FaultyJob(python, tmp_path, base, receiver, arguments, ranks=4, nodes=two, **others)
+            stack.callback(job.kill)
+            return job
+
+        yield start
+
+
+def have_met(job: FaultyJob) -> bool:
+    """Whether each agent knows where the other one is."""
+    found = [read_peers(path) for folder in job.base.glob("node-*/job-*") for path, _ in peers_files(folder).values()]
+    return [len(peers.others) for peers in found] == [1, 1]
+
+
+@pytest.mark.parametrize("row", NODE_ROWS, ids=[row.title for row in NODE_ROWS])
+def test_fault_on_the_other_node(row: Row, start: Callable[..., FaultyJob]) -> None:
+    """The first that the Collector hears names kind, ranks and line, whichever agent has seen them."""
+    outcome = observe(row, start(row.name, environ=row.environ))
+    assert outcome.problems == (), outcome.sentence
+
+
+def test_healthy_run(start: Callable[..., FaultyJob]) -> None:
+    """All steps as they should have been written: nothing is said."""
+    job = start("all", "healthy")
+    assert [done.code for done in job.join()] == [0] * 4
+    spans = job.receiver.wait_for(lambda spans: any(span.name == "init_process_group" for span in spans))
+    assert [span.name for span in spans if "stall" in span.name or "in progress" in span.name] == []
+
+
+def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> None:
+    """Each half says that the other one's agent does not answer, in one trace; both say when it is over."""
+    job = start("cut")
+    until(lambda: have_met(job), 30)
+    time.sleep(2)  # they have spoken with each other too
+    two.part()
+    root, _ = job.first_verdict()
+    assert root.attributes[semconv.VERDICT] == "unreachable"
+    assert root.attributes[semconv.STALL_AGE] <= DUE_S
+    until(lambda: len({root.attributes[semconv.VERDICT_RANKS] for root in job.roots()}) == 2, 20)
+    assert {root.attributes[semconv.VERDICT_RANKS] for root in job.roots()} == {"0-1", "2-3"}
+    assert len({root.trace_id for root in job.roots()}) == 1
+    two.join()
+    until(lambda: any(semconv.STALL_RESOLVED in root.attributes for root in job.roots()), 60)
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0] * 4
+    assert max(Counter(span.span_id for span in job.receiver.spans()).values()) == 1
+
+
+def test_agent_that_judges_is_killed(start: Callable[..., FaultyJob]) -> None:
+    """The other one goes on in the same trace, names the same rank, and no span id comes twice."""
+    job = start("late")
+    first, _ = job.first_verdict()
+    judge = job.base / "node-0"
+    deadline = time.monotonic() + 30
+    told = len(job.roots())
+    while len(job.roots()) == told:
+        assert time.monotonic() < deadline
+        for pid in processes_of(judge):  # also the one that the ranks start in its place
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    last = job.roots()[-1]
+    assert last.trace_id == first.trace_id
+    assert last.attributes[semconv.VERDICT_RANKS] == first.attributes[semconv.VERDICT_RANKS] == "3"
+    assert last.attributes[semconv.STALL_EPOCH] > first.attributes[semconv.STALL_EPOCH]
+    assert (first.trace_id, first.span_id) in {link for root in job.roots() for link in root.links}
+    assert max(Counter(span.span_id for span in job.receiver.spans()).values()) == 1

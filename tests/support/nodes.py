@@ -1,0 +1,89 @@
+"""Nodes with networks of their own on this machine: network namespaces behind a bridge, as root only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+INTERFACE = "eth0"
+NAMESPACE_VARIABLE = "TEST_NETNS"
+"""Environment variable: the network namespace that a process moves to before it runs; see `warm_interpreter`."""
+
+
+def why_not() -> str:
+    """Why there can be no nodes here; '' when there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "network namespaces need iproute2's `ip`"
+    name = f"otdtry{os.getpid()}"
+    failed = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode
+    if not failed:
+        _ip("netns", "del", name)
+    return "the kernel makes no network namespaces" if failed else ""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Some nodes.
+
+    Attributes:
+        names: Of their network namespaces.
+        addresses: By node.
+        outside: Address of this process, which all nodes reach.
+    """
+
+    names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    outside: str
+
+    def path(self, node: int) -> str:
+        """The network namespace of a node, as a file."""
+        return f"/run/netns/{self.names[node]}"
+
+    def part(self) -> None:
+        """Let no packet pass between nodes any more; all still reach this process."""
+        self._set("on")
+
+    def join(self) -> None:
+        """Undo `part`."""
+        self._set("off")
+
+    def _set(self, isolated: str) -> None:
+        for name in self.names:
+            _ip("link", "set", name, "type", "bridge_slave", "isolated", isolated)
+
+
+@contextlib.contextmanager
+def nodes(count: int = 2) -> Iterator[Nodes]:
+    """Make nodes, and take them away again."""
+    mark = os.getpid() % 100_000
+    net = f"10.{200 + mark % 50}.{mark // 50 % 250}"
+    bridge = f"otdbr{mark}"
+    made = Nodes(
+        tuple(f"otd{mark}n{node}" for node in range(count)),
+        tuple(f"{net}.{node + 1}" for node in range(count)),
+        f"{net}.254",
+    )
+    with contextlib.ExitStack() as stack:
+        _ip("link", "add", bridge, "type", "bridge")
+        stack.callback(_ip, "link", "del", bridge)
+        _ip("addr", "add", f"{made.outside}/24", "dev", bridge)
+        _ip("link", "set", bridge, "up")
+        for name, address in zip(made.names, made.addresses, strict=True):
+            _ip("netns", "add", name)
+            stack.callback(_ip, "netns", "del", name)
+            _ip("link", "add", name, "type", "veth", "peer", "name", INTERFACE, "netns", name)
+            _ip("link", "set", name, "master", bridge, "up")
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", INTERFACE)
+            _ip("-n", name, "link", "set", INTERFACE, "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+        yield made
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
