@@ -58,8 +58,8 @@ OTEL_PYTHON_TORCHDIST_COMPARE_CALLS = "OTEL_PYTHON_TORCHDIST_COMPARE_CALLS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_COMPARE_CALLS
 
-Whether ranks' calls are compared where nothing stalls: a dtype or reduce op that differs can give wrong results without
-any error. It costs the training nothing. Where calls that do not fit cause a stall they are told in any case.
+Whether ranks are compared where nothing stalls: what they call, for a dtype or reduce op that differs can give wrong
+results without any error, and who comes last. It costs the training nothing. Calls that cause a stall are told in any case.
 Default: "true"
 """
 

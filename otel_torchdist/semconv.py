@@ -79,6 +79,14 @@ MISMATCH_VALUES: Final = "torchdist.mismatch.values"
 MISMATCH_SEQUENCE: Final = "torchdist.mismatch.sequence"
 CIRCLE: Final = "torchdist.circle"
 """Who waits where, each for the next one: `rank 0: all_reduce (sequence 4, mesh_dp)`."""
+MISMATCHED: Final = "mismatched"
+"""The verdict of a finding: ranks have called different things, and nothing stalls."""
+STRAGGLER: Final = "straggler"
+"""The verdict of a finding: a rank comes last again and again."""
+STRAGGLER_SHARE: Final = "torchdist.straggler.share"
+"""Of their time that the others lose to it, from 0 to 1."""
+STRAGGLER_LATENESS: Final = "torchdist.straggler.lateness"
+"""Seconds for which it comes after the last one before it, on average."""
 STALL_AGE: Final = "torchdist.stall.age"
 STALL_EPOCH: Final = "torchdist.stall.epoch"
 STALL_RESOLVED: Final = "torchdist.stall.resolved"
@@ -106,6 +114,10 @@ TIMED_STEPS: Final = "torchdist_timed_steps_total"
 TIMED_STEP_SECONDS: Final = "torchdist_timed_step_seconds_total"
 STALLED_METRIC: Final = "torchdist_stalled"
 STALL_INFO: Final = "torchdist_stall_info"
+FINDING_INFO: Final = "torchdist_finding_info"
+ARRIVALS: Final = "torchdist_arrivals_compared_total"
+LAST_ARRIVALS: Final = "torchdist_last_arrivals_total"
+LATENESS: Final = "torchdist_lateness_seconds_total"
 GROUP_INFO: Final = "torchdist_group_info"
 GROUPS_FOLDED: Final = "torchdist_groups_folded_total"
 OVERHEAD: Final = "torchdist_overhead_seconds_total"
@@ -129,6 +141,10 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     TIMED_STEP_SECONDS: "torchdist.timed_step",
     STALLED_METRIC: "torchdist.stalled",
     STALL_INFO: "torchdist.stall.info",
+    FINDING_INFO: "torchdist.finding.info",
+    ARRIVALS: "torchdist.arrivals_compared",
+    LAST_ARRIVALS: "torchdist.last_arrivals",
+    LATENESS: "torchdist.lateness",
     GROUP_INFO: "torchdist.group.info",
     GROUPS_FOLDED: "torchdist.groups.folded",
     OVERHEAD: "torchdist.overhead",

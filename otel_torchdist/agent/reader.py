@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist import _guard
+from otel_torchdist.agent.finding_metrics import show_finding
 from otel_torchdist.stall.company import Company
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, VerdictGiven
 from otel_torchdist.stall.reporter import StallReporter
@@ -255,6 +256,8 @@ class Reader:
             )
         elif isinstance(event, IncidentResolved | IncidentHandedOver):
             self.metrics.clear_stall(event.incident.run)
+        else:
+            show_finding(event, self.metrics)
 
     def anchor_at(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
         """See `stall.incident.StepTraces`."""

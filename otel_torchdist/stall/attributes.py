@@ -5,11 +5,11 @@ from __future__ import annotations
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.stall.events import MismatchFound
+from otel_torchdist.stall.events import MismatchFound, StragglerFound
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.phrases import describe_site
 from otel_torchdist.stall.places import Place, Source
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
+from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import GroupView, OperationView, RankView, Site
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
@@ -38,15 +38,30 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
     return found | _of_site(verdict.operation, verdict.group, verdict.site)
 
 
-def of_finding(event: MismatchFound) -> Attributes:
+def of_mismatch(event: MismatchFound) -> Attributes:
     """A mismatch that holds nobody up."""
     mismatch = event.mismatch
     found: Attributes = {
         semconv.RUN: run_label(event.incident.run),
-        semconv.VERDICT: VerdictKind.MISMATCHED.value,
+        semconv.VERDICT: semconv.MISMATCHED,
         semconv.VERDICT_RANKS: compress_ranks(mismatch.ranks),
     }
     return found | _of_mismatch(mismatch) | _of_site(mismatch.operation, event.group, mismatch.site)
+
+
+def of_straggler(event: StragglerFound) -> Attributes:
+    """A rank that is always late."""
+    late = event.straggler
+    return {
+        semconv.RUN: run_label(event.incident.run),
+        semconv.VERDICT: semconv.STRAGGLER,
+        semconv.VERDICT_RANKS: str(late.rank),
+        semconv.VERDICT_COVERAGE: f"{len(late.compared)}/{len(late.group.members)}",
+        semconv.STRAGGLER_SHARE: late.share,
+        semconv.STRAGGLER_LATENESS: late.mean_late_s,
+        semconv.OPERATION: late.operation,
+        **_of_group(late.group),
+    }
 
 
 def _of_mismatch(mismatch: Mismatch) -> Attributes:
@@ -94,12 +109,16 @@ def _of_site(operation: str, group: GroupView | None, site: Site) -> Attributes:
         found[semconv.TAG] = site.lane.tag
     if group is None:
         return found
-    found[semconv.GROUP_HASH] = group.key
-    found[semconv.GROUP_SIZE] = len(group.members)
-    if group.name.description:
-        found[semconv.GROUP_DESCRIPTION] = group.name.description
+    found |= _of_group(group)
     if not group.name.aligned:
         found[semconv.SEQUENCE_ALIGNED] = False
+    return found
+
+
+def _of_group(group: GroupView) -> Attributes:
+    found: Attributes = {semconv.GROUP_HASH: group.key, semconv.GROUP_SIZE: len(group.members)}
+    if group.name.description:
+        found[semconv.GROUP_DESCRIPTION] = group.name.description
     return found
 
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.stall.mismatch import Mismatch
+from otel_torchdist.stall.stragglers import Lateness, Straggler
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.waits import Wait
 from otel_torchdist.stall.world import GroupView, Site, WorldSnapshot
@@ -191,6 +192,59 @@ class MismatchFound:
     world: WorldSnapshot
 
 
+@dataclass(frozen=True, slots=True)
+class StragglerFound:
+    """A rank comes last again and again.
+
+    Attributes:
+        incident: Names its trace.
+        straggler: The rank, and what is lost.
+        world: The picture.
+    """
+
+    incident: Incident
+    straggler: Straggler
+    world: WorldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerGone:
+    """It does so no longer.
+
+    Attributes:
+        run: 128-bit id.
+        group: Key of the group.
+        rank: The rank.
+    """
+
+    run: int
+    group: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalsCompared:
+    """Who came last in some calls.
+
+    Attributes:
+        run: 128-bit id.
+        lateness: Of each group.
+    """
+
+    run: int
+    lateness: tuple[Lateness, ...]
+
+
+Finding: TypeAlias = MismatchFound | StragglerFound
 Event: TypeAlias = (
-    StacksWanted | StacksOverdue | MarkerDue | VerdictGiven | IncidentHandedOver | IncidentResolved | MismatchFound
+    StacksWanted
+    | StacksOverdue
+    | MarkerDue
+    | VerdictGiven
+    | IncidentHandedOver
+    | IncidentResolved
+    | MismatchFound
+    | StragglerFound
+    | StragglerGone
+    | ArrivalsCompared
 )

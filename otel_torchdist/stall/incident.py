@@ -11,13 +11,20 @@ from typing import Final, Protocol
 
 from otel_torchdist import semconv
 from otel_torchdist.stall import attributes
-from otel_torchdist.stall.causes import describe_mismatch
-from otel_torchdist.stall.events import Incident, IncidentResolved, MarkerDue, MismatchFound, Outcome, VerdictGiven
+from otel_torchdist.stall.events import (
+    Finding,
+    Incident,
+    IncidentResolved,
+    MarkerDue,
+    MismatchFound,
+    Outcome,
+    VerdictGiven,
+)
 from otel_torchdist.stall.phrases import describe_place, describe_site
 from otel_torchdist.stall.places import Place, Source
 from otel_torchdist.stall.roll_call import Standing
-from otel_torchdist.stall.sentence import resolution, sentence
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
+from otel_torchdist.stall.sentence import describe_finding, resolution, sentence
+from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import OperationView, RankView, WorldSnapshot
 from otel_torchdist.telemetry.ids import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
 from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
@@ -100,21 +107,23 @@ def resolution_spans(event: IncidentResolved) -> list[FinishedSpan]:
     return [_Epoch(event.incident, event.epoch, before, event.verdict, event.world).closed(event)]
 
 
-def finding_span(event: MismatchFound) -> FinishedSpan:
-    """The one span of a mismatch that holds nobody up; its trace is its own."""
+def finding_span(event: Finding) -> FinishedSpan:
+    """The one span of what was found without a stall; its trace is its own."""
     target = event.incident.root(1)
     view = event.world.in_order[0]
     now_ns = _wall(view, event.world.taken_ns)
-    mismatch = event.mismatch
+    is_mismatch = isinstance(event, MismatchFound)
+    operation = event.mismatch.operation if is_mismatch else event.straggler.operation
+    kind = semconv.MISMATCHED if is_mismatch else semconv.STRAGGLER
     return FinishedSpan(
-        name=semconv.FINDING_SPAN.format(operation=mismatch.operation, verdict=VerdictKind.MISMATCHED.value),
+        name=semconv.FINDING_SPAN.format(operation=operation, verdict=kind),
         trace_id=target.trace_id,
         span_id=target.span_id,
         parent_id=None,
         start_ns=now_ns - _SHORTEST_NS,
         end_ns=now_ns,
-        attributes=attributes.of_finding(event),
-        error=f"{describe_mismatch(mismatch, event.group)}; nothing stalls, and results may be wrong",
+        attributes=attributes.of_mismatch(event) if is_mismatch else attributes.of_straggler(event),
+        error=describe_finding(event),
     )
 
 

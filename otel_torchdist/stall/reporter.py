@@ -12,11 +12,13 @@ from otel_torchdist import semconv
 from otel_torchdist.stall import attributes
 from otel_torchdist.stall.events import (
     Event,
+    Finding,
     Incident,
     IncidentResolved,
     MarkerDue,
     MismatchFound,
     Outcome,
+    StragglerFound,
     VerdictGiven,
 )
 from otel_torchdist.stall.incident import (
@@ -59,7 +61,7 @@ class StallReporter:
                 self._report_verdict(event)
             elif isinstance(event, IncidentResolved):
                 self._report_end(event)
-            elif isinstance(event, MismatchFound):
+            elif isinstance(event, MismatchFound | StragglerFound):
                 self._report_finding(event)
 
     def _report_verdict(self, event: VerdictGiven) -> None:
@@ -80,12 +82,14 @@ class StallReporter:
         severity = SeverityNumber.INFO if is_well else SeverityNumber.ERROR
         self._emit(semconv.STALL_RESOLVED_EVENT, severity, text, event.incident, spans[0])
 
-    def _report_finding(self, event: MismatchFound) -> None:
+    def _report_finding(self, event: Finding) -> None:
         span = finding_span(event)
         self._sink.emit([span], urgent=True)
         text = span.error or ""
         _logger.warning("finding: %s (trace %032x)", text, event.incident.trace_id)
-        self._emit(semconv.FINDING_EVENT, SeverityNumber.ERROR, text, event.incident, span)
+        is_wrong = isinstance(event, MismatchFound)
+        severity = SeverityNumber.ERROR if is_wrong else SeverityNumber.WARN
+        self._emit(semconv.FINDING_EVENT, severity, text, event.incident, span)
 
     def _emit(self, name: str, severity: SeverityNumber, body: str, incident: Incident, root: FinishedSpan) -> None:
         context = SpanContext(root.trace_id, root.span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))

@@ -16,7 +16,6 @@ from otel_torchdist.stall.events import (
     IncidentHandedOver,
     IncidentResolved,
     MarkerDue,
-    MismatchFound,
     Occasion,
     Outcome,
     Ruling,
@@ -24,6 +23,7 @@ from otel_torchdist.stall.events import (
     StacksWanted,
     VerdictGiven,
 )
+from otel_torchdist.stall.findings import FindingWatch, site_name
 from otel_torchdist.stall.markers import MarkerClock, next_doubling
 from otel_torchdist.stall.numbering import Numbering
 from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
@@ -31,10 +31,9 @@ from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
 from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
 from otel_torchdist.stall.ruling import ruling_of
-from otel_torchdist.stall.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
-from otel_torchdist.stall.world import GroupView, RankView, Site, WorldSnapshot
+from otel_torchdist.stall.world import RankView, Site, WorldSnapshot
 from otel_torchdist.telemetry.ids import lone_run_id
 
 STACK_PATIENCE_NS: Final = 1_500_000_000
@@ -108,7 +107,7 @@ class RunWatch:
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
-        self._silent = SilentMismatches()
+        self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self.seat = 0
         self.ruling: Ruling | None = None
@@ -168,20 +167,11 @@ class RunWatch:
             events += self._advance(world, verdict, stalled)
             events += self._marker_events(world, verdict, stalled)
         if self._rules.compares_calls:
-            events += self._compare_calls(world)
+            cause = self._open.verdict.mismatch if self._open is not None else None
+            events += self._findings.look(world, _run_of(world), cause)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)
         return events
-
-    def _compare_calls(self, world: WorldSnapshot) -> list[Event]:
-        """Tell of calls that do not fit though nothing stalls; what is a stall's cause has been told as that."""
-        if self._open is not None and self._open.verdict.mismatch is not None:
-            self._silent.told_as_stall(self._open.verdict.mismatch)
-        run = world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))
-        return [
-            MismatchFound(Incident(run, f"calls {_site_name(found.site)}"), found, _group_of(world, found.site), world)
-            for found in self._silent.look(world)
-        ]
 
     def lose_sight(self) -> list[Event]:
         """The run's tapes are gone, or belong to another run now."""
@@ -264,10 +254,9 @@ class RunWatch:
         site, self._began_ns = verdict.site, verdict.since_ns
         if stalled:
             site, self._began_ns = stalled[0].operation.site, stalled[0].since_ns
-        # Ranks that do not know their run yet share one with nobody.
-        run = world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))
         heard = self._heard
-        self._incident = Incident(run, heard.incident.name if heard is not None else _site_name(site), self.seat)
+        name = heard.incident.name if heard is not None else site_name(site)
+        self._incident = Incident(_run_of(world), name, self.seat)
         self._first_epoch = self._epochs.following(self._incident, self._began_ns, world.taken_ns)
         if heard is not None:
             self._first_epoch = max(self._first_epoch, heard.epoch + 1)
@@ -344,6 +333,11 @@ class RunWatch:
         return [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
 
 
+def _run_of(world: WorldSnapshot) -> int:
+    """Its id; ranks that do not know their run yet share one with nobody."""
+    return world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))
+
+
 def _is_waited_for(waits: Iterable[Wait], site: Site) -> bool:
     return any(wait.operation.site == site for wait in waits)
 
@@ -383,14 +377,3 @@ def _outcome(world: WorldSnapshot, verdict: Verdict) -> Outcome:
     if not any(view.alive for view in waiters):
         return Outcome.RANKS_ENDED
     return Outcome.OUT_OF_SIGHT
-
-
-def _group_of(world: WorldSnapshot, site: Site) -> GroupView | None:
-    groups = (view.groups.get(site.lane.group) for view in world.in_order)
-    return next((group for group in groups if group is not None), None)
-
-
-def _site_name(site: Site) -> str:
-    lane = site.lane
-    meeting = f"{lane.source}>{lane.destination} tag {lane.tag}" if lane.is_point_to_point else lane.kind.name.lower()
-    return f"{lane.group} {meeting} {site.sequence}"

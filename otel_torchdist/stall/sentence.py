@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.stall.causes import cause_of
-from otel_torchdist.stall.events import Outcome
+from otel_torchdist.stall.causes import cause_of, describe_mismatch
+from otel_torchdist.stall.events import Finding, MismatchFound, Outcome
 from otel_torchdist.stall.phrases import describe_place, describe_site, have, name_ranks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
@@ -66,6 +66,18 @@ def _coverage(verdict: Verdict) -> list[str]:
     is_news = unseen and verdict.kind is not VerdictKind.UNREACHABLE
     parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if is_news else []
     return [*parts, f"{verdict.reporting} of {verdict.members} ranks report"]
+
+
+def describe_finding(event: Finding) -> str:
+    """Say what was found without a stall, and what it costs."""
+    if isinstance(event, MismatchFound):
+        return f"{describe_mismatch(event.mismatch, event.group)}; nothing stalls, and results may be wrong"
+    late = event.straggler
+    return (
+        f"rank {late.rank} is a straggler: in {late.last} of the last {late.calls} calls of {late.group.label} it came "
+        f"last, on average {late.mean_late_s * 1e3:,.0f} ms after all others, who lose {late.share:.0%} of their time; "
+        f"{len(late.compared)} of {len(late.group.members)} ranks were compared"
+    )
 
 
 def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:

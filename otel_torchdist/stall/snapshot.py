@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist.stall.call_log import CallLog, Digests
 from otel_torchdist.stall.habits import Habits
 from otel_torchdist.stall.process_state import ProcessState
+from otel_torchdist.stall.rank_logs import RankLogs
 from otel_torchdist.stall.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.stall.world import (
     ANYBODY,
@@ -22,7 +22,6 @@ from otel_torchdist.stall.world import (
     RankView,
     Site,
     Stacks,
-    Window,
     WorldSnapshot,
 )
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState
@@ -62,10 +61,8 @@ class TapeFollower:
         self._seen_alive_ns = 0
         self._clock = WallClock(reader.identity)
         self._habits = Habits()
-        self._logs: dict[Lane, CallLog] = {}
-        self._digests = Digests()
+        self._logs = RankLogs()
         self._groups_by_key: Mapping[str, GroupView] = MappingProxyType({})
-        self._windows: Mapping[Lane, tuple[Window, ...]] = MappingProxyType({})
         self._process = ProcessState(reader.identity)
         self._request = 0
         self._stacks: Stacks | None = None
@@ -115,14 +112,7 @@ class TapeFollower:
             recent=(*before.recent[1 - MAX_RECENT :], arrival),
         )
         if not lane.is_point_to_point and lane.kind is RecordKind.OPERATION:
-            self._log(lane, arrival)
-
-    def _log(self, lane: Lane, arrival: Arrival) -> None:
-        log = self._logs.get(lane)
-        if log is None:
-            log = self._logs[lane] = CallLog()
-        if log.entered(arrival, self._digests):
-            self._windows = MappingProxyType({**self._windows, lane: log.windows})
+            self._logs.entered(lane, arrival)
 
     def _ended(self, operation: Operation) -> None:
         self._habits.ended(operation)
@@ -132,6 +122,7 @@ class TapeFollower:
         before = self._progress.get(lane)
         if before is not None:
             self._progress[lane] = self._after_end(before, operation)
+        self._logs.ended(lane, operation)
 
     def _after_end(self, before: Progress, operation: Operation) -> Progress:
         sequence = operation.sequence
@@ -202,7 +193,8 @@ class TapeFollower:
             stacks=self._current_stacks(),
             stopped=self._process.look(now_ns),
             expects_until_ns=status.expects_until_ns,
-            windows=self._windows,
+            windows=self._logs.windows,
+            arrivals=self._logs.arrivals,
             groups=self._groups_by_key,
             seen_alive_ns=self._seen_alive_ns,
         )

@@ -73,6 +73,18 @@ class Window(NamedTuple):
     arrivals: tuple[Arrival, ...]
 
 
+class TimedWindow(NamedTuple):
+    """When one rank came to the calls in consecutive places of a lane.
+
+    Attributes:
+        number: Which 64 places, from 0.
+        times: In order.
+    """
+
+    number: int
+    times: tuple[int, ...]
+
+
 class Progress(NamedTuple):
     """How far one rank has come in one lane.
 
@@ -199,6 +211,7 @@ class RankView:
         stopped: Whether the kernel lets its process run; None when it does, or when that is not known.
         expects_until_ns: Until when it expects that it waits, or that others wait for it; 0 for not at all.
         windows: What it has called in each group lately; see `CallLog`.
+        arrivals: When it came to the calls of each group lately; see `ArrivalLog`.
         groups: The groups that it has used, by their key.
         seen_alive_ns: When it was last seen to be alive; 0 for never.
         is_afar: Whether another agent reads its tape.
@@ -226,6 +239,7 @@ class RankView:
     stopped: Stopped | None = None
     expects_until_ns: int = 0
     windows: Mapping[Lane, tuple[Window, ...]] = field(default_factory=dict[Lane, tuple[Window, ...]])
+    arrivals: Mapping[Lane, tuple[TimedWindow, ...]] = field(default_factory=dict[Lane, tuple[TimedWindow, ...]])
     groups: Mapping[str, GroupView] = field(default_factory=dict[str, GroupView])
     seen_alive_ns: int = 0
     is_afar: bool = False

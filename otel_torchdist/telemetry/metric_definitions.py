@@ -122,6 +122,32 @@ def _stall_info(node: NodePicture) -> Numbers:
             )
 
 
+def _finding_info(node: NodePicture) -> Numbers:
+    for label, run in node.runs.items():
+        for found in dict.fromkeys(run.findings):
+            yield (label, found.group, found.operation, found.verdict, found.ranks, found.trace_id), 1
+
+
+def _arrivals(node: NodePicture) -> Numbers:
+    for label, run in node.runs.items():
+        for group, counts in run.arrivals.items():
+            yield (label, group), counts.calls
+
+
+def _last_arrivals(node: NodePicture) -> Numbers:
+    for label, run in node.runs.items():
+        for group, counts in run.arrivals.items():
+            for rank, number in counts.last.items():
+                yield (label, str(rank), group), number
+
+
+def _lateness(node: NodePicture) -> Numbers:
+    for label, run in node.runs.items():
+        for group, counts in run.arrivals.items():
+            for rank, seconds in counts.late_s.items():
+                yield (label, str(rank), group), seconds
+
+
 def _group_info(node: NodePicture) -> Numbers:
     for label, run in node.runs.items():
         for group, info in run.groups.items():
@@ -242,6 +268,46 @@ NUMBER_METRICS: Final = (
         "Sequence number of the newest collective of the group that is known to have ended on the rank.",
         _GROUP,
         _of_group(lambda group: group.completed_sequence),
+    ),
+    NumberMetric(
+        semconv.FINDING_INFO,
+        Kind.INFO,
+        Unit.NONE,
+        "Something that was found without a stall: calls that do not fit (mismatched), or a rank that is always last "
+        "(straggler), as long as it is.",
+        (
+            LABEL_RUN,
+            LABEL_GROUP,
+            LABEL_OPERATION,
+            semconv.LABEL_VERDICT,
+            semconv.LABEL_RANKS,
+            semconv.LABEL_TRACE_ID,
+        ),
+        _finding_info,
+    ),
+    NumberMetric(
+        semconv.ARRIVALS,
+        Kind.COUNTER,
+        Unit.OPERATIONS,
+        "Collectives of the group to which the node's ranks came at times that have been compared.",
+        (LABEL_RUN, LABEL_GROUP),
+        _arrivals,
+    ),
+    NumberMetric(
+        semconv.LAST_ARRIVALS,
+        Kind.COUNTER,
+        Unit.OPERATIONS,
+        "Of these, those to which the rank came last.",
+        _GROUP,
+        _last_arrivals,
+    ),
+    NumberMetric(
+        semconv.LATENESS,
+        Kind.COUNTER,
+        Unit.SECONDS,
+        "For how long the other ranks of the node waited in these for this rank alone.",
+        _GROUP,
+        _lateness,
     ),
     NumberMetric(
         semconv.TIMED_STEPS,

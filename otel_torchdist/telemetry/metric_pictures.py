@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from otel_torchdist.telemetry.durations import DurationHistogram
@@ -114,6 +115,36 @@ class StallPicture:
 
 
 @dataclass(frozen=True, slots=True)
+class FindingPicture:
+    """What was found in a run without a stall, as labels."""
+
+    group: str
+    operation: str
+    verdict: str
+    ranks: str
+    trace_id: str
+
+
+@dataclass(slots=True)
+class ArrivalCounts:
+    """Who came last in the calls of a group, as far as ranks were compared.
+
+    Attributes:
+        calls: How many were compared.
+        last: By rank, in how many it came last.
+        late_s: By rank, seconds for which the others waited for it alone.
+    """
+
+    calls: int = 0
+    last: Counter[int] = field(default_factory=Counter[int])
+    late_s: dict[int, float] = field(default_factory=dict[int, float])
+
+    def copy(self) -> ArrivalCounts:
+        """The same, that stays as it is."""
+        return ArrivalCounts(self.calls, self.last.copy(), dict(self.late_s))
+
+
+@dataclass(frozen=True, slots=True)
 class RunPicture:
     """What is shown of a run for the whole node, with the share of ranks that have been forgotten since.
 
@@ -123,6 +154,8 @@ class RunPicture:
         groups: The groups of the node's ranks, by label.
         stall: The run's incident, if there is one.
         stalled_groups: Groups that have had an incident.
+        findings: What was found without a stall, and still holds.
+        arrivals: Who came last, by label of the group.
     """
 
     durations: Mapping[tuple[str, str], DurationHistogram]
@@ -130,6 +163,8 @@ class RunPicture:
     groups: Mapping[str, GroupInfo]
     stall: StallPicture | None
     stalled_groups: frozenset[str]
+    findings: tuple[FindingPicture, ...] = ()
+    arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
 
 
 @dataclass(frozen=True, slots=True)

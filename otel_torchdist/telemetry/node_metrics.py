@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.durations import DurationHistogram
 from otel_torchdist.telemetry.metric_pictures import (
+    ArrivalCounts,
     Duration,
+    FindingPicture,
     GroupInfo,
     NodePicture,
     RankPicture,
@@ -22,6 +25,9 @@ from otel_torchdist.telemetry.metrics import RankMetrics
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
 from otel_torchdist.telemetry.run_label import run_label
 from otel_torchdist.telemetry.series_labels import SeriesLabels, label_value
+
+MAX_FINDINGS: Final = 64
+"""Of one run; of more, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,18 @@ class StallStatus:
     trace_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class FindingStatus:
+    """Something that was found in a run without a stall; attributes as in `StallStatus`."""
+
+    run_id: int
+    group_key: str
+    operation: str
+    verdict: str
+    ranks: tuple[int, ...]
+    trace_id: int
+
+
 @dataclass(slots=True)
 class _Run:
     """What a run keeps beside its ranks: its incident, and the sums of ranks that were forgotten."""
@@ -58,10 +76,21 @@ class _Run:
     groups: dict[str, GroupInfo] = field(default_factory=dict[str, GroupInfo])
     stall: StallPicture | None = None
     stalled_groups: frozenset[str] = frozenset()
+    findings: tuple[FindingPicture, ...] = ()
+    arrivals: dict[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
 
     def copy(self) -> _Run:
         durations = {labels: histogram.copy() for labels, histogram in self.durations.items()}
-        return _Run(durations, self.steps.copy(), dict(self.groups), self.stall, self.stalled_groups)
+        arrivals = {group: counts.copy() for group, counts in self.arrivals.items()}
+        return _Run(
+            durations,
+            self.steps.copy(),
+            dict(self.groups),
+            self.stall,
+            self.stalled_groups,
+            self.findings,
+            arrivals,
+        )
 
     def add(self, rank: RankPicture) -> None:
         self.steps.add(rank.steps)
@@ -142,6 +171,40 @@ class NodeMetrics:
             if run is not None:
                 run.stall = None
 
+    def add_finding(self, status: FindingStatus) -> None:
+        """Show something that was found without a stall, beside what was found before."""
+        picture = FindingPicture(
+            group=self._labels.group(status.group_key) if status.group_key else OTHER,
+            operation=label_value(status.operation),
+            verdict=label_value(status.verdict),
+            ranks=compress_ranks(status.ranks),
+            trace_id=f"{status.trace_id:032x}",
+        )
+        with self._lock:
+            run = self._runs.setdefault(run_label(status.run_id), _Run())
+            run.findings = (*run.findings[1 - MAX_FINDINGS :], picture)
+
+    def drop_finding(self, run_id: int, group_key: str, verdict: str, ranks: tuple[int, ...]) -> None:
+        """It holds no longer."""
+        group, named = self._labels.group(group_key), compress_ranks(ranks)
+        with self._lock:
+            run = self._runs.get(run_label(run_id))
+            if run is not None:
+                gone = (group, verdict, named)
+                run.findings = tuple(one for one in run.findings if (one.group, one.verdict, one.ranks) != gone)
+
+    def add_arrivals(
+        self, run_id: int, group_key: str, calls: int, last: Mapping[int, int], late_s: Mapping[int, float]
+    ) -> None:
+        """Count who came last; see `ArrivalCounts`."""
+        group = self._labels.group(group_key)
+        with self._lock:
+            counts = self._runs.setdefault(run_label(run_id), _Run()).arrivals.setdefault(group, ArrivalCounts())
+            counts.calls += calls
+            counts.last.update(last)
+            for rank, seconds in late_s.items():
+                counts.late_s[rank] = counts.late_s.get(rank, 0.0) + seconds
+
     def listen(self, listener: Callable[[Sequence[Duration]], None]) -> None:
         """Hand every duration from now on to `listener` too, on the reader's thread."""
         self._listeners.append(listener)
@@ -161,7 +224,15 @@ class NodeMetrics:
             # Two series with the same labels would spoil a scrape: of two tapes the newer one stands.
             ranks=tuple({(rank.run, rank.rank): rank for rank in ranks}.values()),
             runs={
-                label: RunPicture(run.durations, run.steps, run.groups, run.stall, run.stalled_groups)
+                label: RunPicture(
+                    run.durations,
+                    run.steps,
+                    run.groups,
+                    run.stall,
+                    run.stalled_groups,
+                    run.findings,
+                    run.arrivals,
+                )
                 for label, run in runs.items()
             },
             spans_dropped=self._spans_dropped(),

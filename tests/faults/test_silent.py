@@ -10,6 +10,7 @@ import pytest
 from otel_torchdist import semconv
 from tests.cli.running import until
 from tests.faults.faulty_job import FaultyJob
+from tests.support.otlp_receiver import ReceivedSpan
 
 DUE_S = 15.0
 
@@ -39,3 +40,20 @@ def test_wrong_results_are_told(start: Callable[..., FaultyJob], fault: str, sai
     assert job.roots() == []
     job.open_gate()
     assert [done.code for done in job.join()] == [0, 0, 0]
+
+
+def test_straggler(start: Callable[..., FaultyJob]) -> None:
+    """A rank that computes for 30 % longer than the others is named, with what they lose, and there is no stall."""
+    job = start("straggler")
+
+    def findings() -> list[ReceivedSpan]:
+        return [span for span in job.receiver.spans() if span.name == "finding: all_reduce (straggler)"]
+
+    until(findings, 60)
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0, 0, 0]
+    [found] = findings()
+    assert found.attributes[semconv.VERDICT_RANKS] == "2"
+    assert 0.1 < found.attributes[semconv.STRAGGLER_SHARE] < 0.4  # 6 of 26 ms and more
+    assert "rank 2 is a straggler" in (found.error or "")
+    assert job.roots() == []

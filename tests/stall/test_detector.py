@@ -14,7 +14,7 @@ from tests.stall.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 def ages_s(markers: Sequence[MarkerDue]) -> list[float]:
     """The ages at which markers were due, in seconds."""
-    return [(marker.world.taken_ns - marker.wait.since_ns) / 1e9 for marker in markers]
+    return [(marker.taken_ns - marker.wait.since_ns) / 1e9 for marker in markers]
 
 
 def test_verdict_comes_with_the_stacks() -> None:
@@ -151,7 +151,7 @@ def test_one_incident_for_all_stalled_groups() -> None:
     verdict = watching.verdicts[0][1].verdict
     assert (verdict.ranks, verdict.group) == ((1,), columns)
     marked = [watching.markers(rank)[0] for rank in (0, 2, 3)]
-    assert {marker.verdict.site for marker in marked} == {verdict.site}
+    assert {marker.ruling.site for marker in marked} == {verdict.site}
 
 
 def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:

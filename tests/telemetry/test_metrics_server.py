@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from otel_torchdist.telemetry import metrics_server
+from otel_torchdist.telemetry import http_server
 from otel_torchdist.telemetry.metrics_server import PORTS_TRIED, MetricsServer
 
 BODY_VALUE = "answer 42.0"
@@ -206,7 +206,7 @@ def test_slow_clients_hold_up_nobody(server: MetricsServer) -> None:
         assert BODY_VALUE in get(port)
         began = time.monotonic()
         server.stop()
-        assert time.monotonic() - began < metrics_server.STOP_TIMEOUT_S
+        assert time.monotonic() - began < http_server.STOP_TIMEOUT_S
         assert our_threads() == []
 
 
@@ -214,7 +214,7 @@ def test_silent_client_is_given_up(
     server: MetricsServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """After the timeout the connection is closed, and stderr stays clean."""
-    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.1)
+    monkeypatch.setattr(http_server._Handler, "timeout", 0.1)
     with socket.create_connection(("127.0.0.1", server.port or 0), timeout=10) as client:
         client.sendall(b"GET /metr")
         assert client.recv(1) == b""
@@ -224,7 +224,7 @@ def test_silent_client_is_given_up(
 
 def test_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """An answer that nobody takes, or that is cut off, ends quietly."""
-    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.3)
+    monkeypatch.setattr(http_server._Handler, "timeout", 0.3)
     registry = CollectorRegistry()
     gauge = Gauge("many", "Too much for the buffers of a connection.", ["number"], registry=registry)
     for number in range(30_000):

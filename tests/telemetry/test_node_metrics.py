@@ -16,7 +16,7 @@ from otel_torchdist import semconv
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry import run_label
-from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.node_metrics import MAX_FINDINGS, FindingStatus, NodeMetrics, StallStatus
 from tests.support.metrics_node import METRICS, Node, series_of
 from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
 
@@ -61,6 +61,35 @@ def test_provisional_run_is_held_back(node: Node) -> None:
     assert node.values(semconv.OPERATIONS) == {labels: 2}
     assert [duration.seconds for duration in node.durations] == [3.0, 1.0]
     assert {duration.labels for duration in node.durations} == {(RUN, WORLD.key, "all_reduce")}
+
+
+def test_findings_stay_until_they_hold_no_longer(node: Node) -> None:
+    """Findings of a run stand beside each other; a straggler that is none any more goes, and only it."""
+    node.add(0)
+    node.poll()
+    mismatched = FindingStatus(RUN_ID, WORLD.key, "all_reduce", "mismatched", (1,), 0xA)
+    straggler = FindingStatus(RUN_ID, WORLD.key, "all_reduce", "straggler", (2,), 0xB)
+    for status in (mismatched, straggler, dataclasses.replace(straggler, ranks=(3,), trace_id=0xC)):
+        node.metrics.add_finding(status)
+    node.metrics.drop_finding(RUN_ID, WORLD.key, "straggler", (2,))
+    assert node.values(semconv.FINDING_INFO) == {
+        (RUN, WORLD.key, "all_reduce", "mismatched", "1", f"{0xA:032x}"): 1,
+        (RUN, WORLD.key, "all_reduce", "straggler", "3", f"{0xC:032x}"): 1,
+    }
+    for number in range(2 * MAX_FINDINGS):
+        node.metrics.add_finding(dataclasses.replace(mismatched, ranks=(number,)))
+    assert len(node.values(semconv.FINDING_INFO)) == MAX_FINDINGS
+
+
+def test_last_arrivals_add_up(node: Node) -> None:
+    """Who came last, and for how long the others waited, is counted from one comparison to the next."""
+    node.add(0)
+    node.poll()
+    node.metrics.add_arrivals(RUN_ID, WORLD.key, 64, {0: 60, 1: 4}, {0: 1.5, 1: 0.25})
+    node.metrics.add_arrivals(RUN_ID, WORLD.key, 64, {0: 64}, {0: 2.0})
+    assert node.values(semconv.ARRIVALS) == {(RUN, WORLD.key): 128}
+    assert node.values(semconv.LAST_ARRIVALS) == {(RUN, "0", WORLD.key): 124, (RUN, "1", WORLD.key): 4}
+    assert node.values(semconv.LATENESS) == {(RUN, "0", WORLD.key): 3.5, (RUN, "1", WORLD.key): 0.25}
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,9 @@ def test_series_of_4096_ranks_stay_in_the_budget(tmp_path: Path) -> None:
     for node in range(NODES):
         metrics = simulate(rank, batch, first=node * LOCAL_RANKS)
         metrics.set_stall(STALL)
+        for group in groups(4):
+            ranks = range(node * LOCAL_RANKS, (node + 1) * LOCAL_RANKS)
+            metrics.add_arrivals(RUN_ID, group.key, 64, dict.fromkeys(ranks, 8), dict.fromkeys(ranks, 0.1))
         series = sum(1 for _ in series_of(metrics.picture()))
         assert 1_000 < series <= BUDGET_OF_A_NODE
         world += series

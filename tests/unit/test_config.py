@@ -52,6 +52,8 @@ def test_defaults() -> None:
         "stall_timeout": 10.0,
         "stall_ignore": (),
         "compare_calls": True,
+        "exchange": True,
+        "exchange_host": "",
         "span_budget": 1000,
         "tape_dir": Path(f"/dev/shm/otel-torchdist-{os.getuid()}"),
         "tape_on_disk": False,

@@ -16,7 +16,7 @@ from rich.text import Text
 from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_rows import NOT_IN, Doing
 from otel_torchdist.cli.rank_table import STYLES
-from otel_torchdist.cli.watch.picture import Picture, View, WatchRow
+from otel_torchdist.cli.watch.picture import LATE, Picture, View, WatchRow
 
 
 class LiveView(View):
@@ -73,16 +73,19 @@ def _table(picture: Picture) -> Table:
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("steps/s", justify="right", no_wrap=True)
     table.add_column("coll/s", justify="right", no_wrap=True)
+    is_late = any(one.late >= LATE for one in picture.rows)
+    if is_late:
+        table.add_column("late", justify="right", no_wrap=True)
     table.add_column("operation", no_wrap=True)
     table.add_column("group", no_wrap=True)
     table.add_column("age", justify="right", no_wrap=True, min_width=7)
     table.add_column("where", no_wrap=True, ratio=1)
     for row in picture.rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, is_late))
     return table
 
 
-def _cells(one: WatchRow) -> list[RenderableType]:
+def _cells(one: WatchRow, is_late: bool) -> list[RenderableType]:
     row, rates = one.row, one.rates
     has_ended = row.doing in (Doing.ENDED, Doing.FAILED, Doing.DEAD)
     return [
@@ -91,6 +94,7 @@ def _cells(one: WatchRow) -> list[RenderableType]:
         str(row.step),
         "" if has_ended else f"{rates.steps:.1f}",
         "" if has_ended else f"{rates.collectives:.1f}",
+        *([f"{one.late:.0%}" if one.late >= LATE else ""] if is_late else []),
         Text(row.operation.removeprefix(NOT_IN)),  # its state says so
         Text(one.group),
         "" if row.age_s is None else f"{row.age_s:.1f} s",

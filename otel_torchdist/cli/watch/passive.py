@@ -11,9 +11,10 @@ from types import MappingProxyType
 
 from otel_torchdist.agent.local_tapes import LocalTapes
 from otel_torchdist.cli.recorded_stacks import RecordedStacks
+from otel_torchdist.cli.watch.lateness import LatenessMeter
 from otel_torchdist.cli.watch.rates import RateMeter, Rates
 from otel_torchdist.stall.detector import Detector
-from otel_torchdist.stall.events import IncidentResolved, VerdictGiven
+from otel_torchdist.stall.events import ArrivalsCompared, Finding, IncidentResolved, VerdictGiven
 from otel_torchdist.stall.snapshot import TapeFollower, worlds
 from otel_torchdist.stall.world import RankView, WorldSnapshot
 from otel_torchdist.tape.reader import TapeReader
@@ -27,13 +28,15 @@ class Look:
         world: The ranks.
         tapes: Their tapes.
         rates: How fast each goes, by rank.
-        events: Verdicts given, and incidents that are over.
+        late: Share of the others' time that they lose to each, by rank.
+        events: Verdicts given, incidents that are over, and what was found without a stall.
     """
 
     world: WorldSnapshot
     tapes: tuple[TapeReader, ...]
     rates: Mapping[int, Rates]
-    events: tuple[VerdictGiven | IncidentResolved, ...]
+    late: Mapping[int, float]
+    events: tuple[VerdictGiven | IncidentResolved | Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class PassiveWatch:
         self._run_id = run_id
         self._followed: dict[int, _Followed] = {}
         self._detector = Detector(threshold_s, time.monotonic_ns(), ignored)
+        self._lateness = LatenessMeter(time.monotonic_ns())
 
     def look(self) -> Look | None:
         """Read what is new and look at all ranks; None when no rank has a tape that says to which run it belongs."""
@@ -77,10 +81,15 @@ class PassiveWatch:
         if world is None:
             return None
         # What the detector wants to ask of ranks stays unasked: the reader of this job asks for the same.
-        found = [e for e in self._detector.look([world]) if isinstance(e, VerdictGiven | IncidentResolved)]
+        events = self._detector.look([world])
+        for event in events:
+            if isinstance(event, ArrivalsCompared):
+                self._lateness.observe(event, world.taken_ns)
+        found = [event for event in events if isinstance(event, VerdictGiven | IncidentResolved | Finding)]
         ranks = {rank: self._followed[view.nonce] for rank, view in world.ranks.items()}
         rates = {rank: followed.meter.rates(world.taken_ns) for rank, followed in ranks.items()}
-        return Look(world, tuple(followed.tape for followed in ranks.values()), rates, tuple(found))
+        late = self._lateness.shares(world.taken_ns)
+        return Look(world, tuple(followed.tape for followed in ranks.values()), rates, late, tuple(found))
 
     def close(self) -> None:
         """Close all tapes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_rows import Doing, RankRow, longest_wait, rank_rows
@@ -16,6 +16,9 @@ from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.run_label import run_label
 
+LATE: Final = 0.05
+"""Share of their time that the others must lose to a rank before it is shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class WatchRow:
@@ -25,11 +28,13 @@ class WatchRow:
         row: What it does.
         group: The process group of the operation that it is in, or missing in; '' without an operation.
         rates: How fast it goes.
+        late: Share of their time that the others lose to it, from 0 to 1.
     """
 
     row: RankRow
     group: str
     rates: Rates
+    late: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ def picture_of(look: Look, verdict: Verdict | None, alarm: Alarm | None, thresho
     """What to show of a look, under a verdict on the stall that is on."""
     tapes = {tape.identity.rank: tape for tape in look.tapes}
     rows = [
-        WatchRow(row, _group(row, tapes[row.rank], verdict), look.rates[row.rank])
+        WatchRow(row, _group(row, tapes[row.rank], verdict), look.rates[row.rank], look.late.get(row.rank, 0.0))
         for row in rank_rows(look.tapes, verdict, threshold_s, look.world.taken_ns)
     ]
     world_size = max(tape.identity.world_size for tape in look.tapes)

@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 
 from otel_torchdist.cli.alarm import Alarm
-from otel_torchdist.cli.watch.picture import Picture, View, crowds
+from otel_torchdist.cli.watch.picture import LATE, Picture, View, crowds
 
 SUMMARY_EVERY_S: Final = 5.0
 
@@ -48,4 +48,5 @@ class PlainView(View):
         pace = max((one.rates.steps for one in picture.rows), default=0.0)
         collectives = max((one.rates.collectives for one in picture.rows), default=0.0)
         parts = [at, f"{pace:.1f} steps/s", f"{collectives:.1f} collectives/s", *crowds(picture)]
+        parts += [f"the others lose {one.late:.0%} to rank {one.row.rank}" for one in picture.rows if one.late >= LATE]
         self.say("; ".join(parts))

@@ -14,9 +14,9 @@ from otel_torchdist.cli.alarm import alarm
 from otel_torchdist.cli.fates import fates, life_in
 from otel_torchdist.cli.watch.passive import Look, PassiveWatch
 from otel_torchdist.cli.watch.picture import View, picture_of
-from otel_torchdist.stall.events import IncidentResolved, Occasion, VerdictGiven
+from otel_torchdist.stall.events import Finding, IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stall.phrases import name_ranks
-from otel_torchdist.stall.sentence import resolution
+from otel_torchdist.stall.sentence import describe_finding, resolution
 from otel_torchdist.stall.verdict import locate
 from otel_torchdist.stall.world import RankView, WorldSnapshot
 from otel_torchdist.telemetry.run_label import run_label
@@ -74,7 +74,10 @@ class WatchSession:
         verdict = told.verdict if told is not None else None
         self._view.show(picture_of(look, verdict, alarm(told) if told is not None else None, self._threshold_s))
 
-    def _tell(self, event: VerdictGiven | IncidentResolved) -> None:
+    def _tell(self, event: VerdictGiven | IncidentResolved | Finding) -> None:
+        if isinstance(event, Finding):
+            self._view.say(f"finding: {describe_finding(event)}")
+            return
         if isinstance(event, IncidentResolved):
             self._verdict = None
             self._view.say(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")

@@ -185,6 +185,15 @@ def go_on() -> None:
         time.sleep(0.05)
 
 
+def straggler() -> None:
+    """The last rank computes for a third longer in every step, until the gate falls."""
+    stop = torch.zeros(1)
+    while not healthy and not stop.item():
+        time.sleep(0.026 if is_faulty else 0.02)
+        stop.fill_(float(not gate.exists()))
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+
+
 def cut() -> None:
     """Nothing is wrong with these ranks; somebody may cut the network between them."""
     go_on()
@@ -194,7 +203,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
         late, kill, stop, exception, gil, operation, shape, dtype, skipped, circular, recv, rendezvous, new_group,
-        loader, resolves, two, silent_dtype, silent_reduce_op, cut,
+        loader, resolves, two, silent_dtype, silent_reduce_op, straggler, cut,
     )
 }  # fmt: skip
 

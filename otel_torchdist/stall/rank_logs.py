@@ -1,0 +1,55 @@
+"""What one rank has called and when it came there, of all its groups: for comparison with other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from otel_torchdist.stall.arrival_log import ArrivalLog
+from otel_torchdist.stall.call_log import CallLog, Digests
+from otel_torchdist.stall.world import Arrival, Lane, TimedWindow, Window
+from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.records import Operation
+
+MAX_LANES: Final = 64
+"""Groups of a rank whose calls are kept; each takes some 30 kB."""
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+
+
+class RankLogs:
+    """Both logs of every lane.
+
+    Attributes:
+        windows: What was called, by lane; replaced whenever there is more.
+        arrivals: When the rank came there, likewise.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has been called."""
+        self._calls: dict[Lane, CallLog] = {}
+        self._times: dict[Lane, ArrivalLog] = {}
+        self._digests = Digests()
+        self.windows: Mapping[Lane, tuple[Window, ...]] = MappingProxyType({})
+        self.arrivals: Mapping[Lane, tuple[TimedWindow, ...]] = MappingProxyType({})
+
+    def entered(self, lane: Lane, arrival: Arrival) -> None:
+        """Take in a collective."""
+        log = self._calls.get(lane)
+        if log is None:
+            if len(self._calls) >= MAX_LANES:
+                return
+            log = self._calls[lane] = CallLog()
+            self._times[lane] = ArrivalLog()
+        if log.entered(arrival, self._digests):
+            self.windows = MappingProxyType({**self.windows, lane: log.windows})
+
+    def ended(self, lane: Lane, operation: Operation) -> None:
+        """Take in the end of an operation of any kind."""
+        log = self._times.get(lane)
+        if log is None or operation.how is How.FAILED:
+            return
+        if operation.started_ns is None and int(operation.flags) & _ON_DEVICE:
+            return  # when it was enqueued says nothing about when the device came to it
+        if log.ended(operation.sequence, operation.arrived_ns):
+            self.arrivals = MappingProxyType({**self.arrivals, lane: log.windows})
