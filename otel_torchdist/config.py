@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from otel_torchdist import environment_variables as env
+from otel_torchdist.on_stall import Action, parse_actions
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
 _LONGEST_MILLISECONDS = 2**31 - 1
@@ -132,6 +133,7 @@ def _list_of_patterns() -> Accepted[tuple[str, ...]]:
 
 _BOOLEAN = _one_of({"true": True, "false": False})
 _TEXT = Accepted("text", str)
+_ACTIONS = Accepted("a list of log, dump, abort, callback:module:function and command:…", parse_actions)
 
 
 def _setting(variable: str, accepted: Accepted[T], default: str) -> T:
@@ -151,6 +153,9 @@ class Config:
         stall_timeout: The age in seconds at which an open operation is stalled.
         stall_ignore: Patterns of operations that are never called stalled.
         compare_calls: Whether calls are compared between ranks where nothing stalls.
+        on_stall: What is done about a stall beside a warning in the log.
+        on_stall_grace: Seconds for which a verdict must have stood before.
+        dump_dir: Where bundles of evidence go.
         exchange: Whether agents of different nodes speak with each other.
         exchange_host: Address on which an agent listens for the others; '' for one that is found out.
         span_budget: Spans per second and rank.
@@ -173,6 +178,11 @@ class Config:
     stall_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, _milliseconds(100), "10000")
     stall_ignore: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_IGNORE, _list_of_patterns(), "")
     compare_calls: bool = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_CALLS, _BOOLEAN, "true")
+    on_stall: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL, _ACTIONS, "log")
+    on_stall_grace: float = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE, _milliseconds(0), "30000")
+    dump_dir: Path = _setting(
+        env.OTEL_PYTHON_TORCHDIST_DUMP_DIR, _absolute_path(), f"/tmp/otel-torchdist-{os.getuid()}"
+    )
     exchange: bool = _setting(env.OTEL_PYTHON_TORCHDIST_EXCHANGE, _BOOLEAN, "true")
     exchange_host: str = _setting(env.OTEL_PYTHON_TORCHDIST_EXCHANGE_HOST, _TEXT, "")
     span_budget: int = _setting(env.OTEL_PYTHON_TORCHDIST_SPAN_BUDGET, _integer(1), "1000")

@@ -59,8 +59,35 @@ OTEL_PYTHON_TORCHDIST_COMPARE_CALLS = "OTEL_PYTHON_TORCHDIST_COMPARE_CALLS"
 .. envvar:: OTEL_PYTHON_TORCHDIST_COMPARE_CALLS
 
 Whether ranks are compared where nothing stalls: what they call, for a dtype or reduce op that differs can give wrong
-results without any error, and who comes last. It costs the training nothing. Calls that cause a stall are told in any case.
+results without any error, and who comes last. It costs the training nothing. Calls that cause a stall are told anyway.
 Default: "true"
+"""
+
+OTEL_PYTHON_TORCHDIST_ON_STALL = "OTEL_PYTHON_TORCHDIST_ON_STALL"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_ON_STALL
+
+What is done about a stall beside a warning in the log, once for each, when it has lasted for the time of grace: a
+comma-separated list of ``dump`` (evidence of each node as a ``.tar.gz``), ``abort`` (the ranks end with exit code 75,
+and with a word for torchelastic, which starts them again), ``callback:module:function`` and ``command:…`` (a command
+line, which takes the rest of the text). They are done in this order.
+Default: "log"
+"""
+
+OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE = "OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE
+
+For how many milliseconds a verdict must have stood before anything is done about it.
+Default: "30000"
+"""
+
+OTEL_PYTHON_TORCHDIST_DUMP_DIR = "OTEL_PYTHON_TORCHDIST_DUMP_DIR"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_DUMP_DIR
+
+The directory for the files of ``dump``, an absolute path. It is made where it is missing.
+Default: "/tmp/otel-torchdist-<uid>"
 """
 
 OTEL_PYTHON_TORCHDIST_EXCHANGE = "OTEL_PYTHON_TORCHDIST_EXCHANGE"

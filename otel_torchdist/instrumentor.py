@@ -30,6 +30,7 @@ from otel_torchdist.tape.directory import base_directory, clean_up, job_director
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from otel_torchdist.actions.stall_actions import Callback
     from otel_torchdist.agent.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
     from otel_torchdist.capture.session import Capture
@@ -55,19 +56,20 @@ class TorchDistInstrumentor(BaseInstrumentor):
 
         Args:
             **kwargs: `tracer_provider`, `meter_provider`, `logger_provider`: where spans, metrics and stall events
-                go, the global ones by default; `config`: a `Config` in place of the environment's.
+                go, the global ones by default; `on_stall`: called with a `StalledRun` about each stall, once, in one of
+                the ranks, on a thread; `config`: a `Config` in place of the environment's.
         """
         config = kwargs.pop("config", None) or _in_this_process(Config.from_environment())
         if config.sdk_disabled:
             return
         outputs = kwargs.pop("outputs", None) or functools.partial(_outputs_of_providers, kwargs)
-        begin = functools.partial(self._begin, config, outputs)
+        begin = functools.partial(self._begin, config, outputs, kwargs.pop("on_stall", None))
         if C10D in sys.modules and hasattr(sys.modules.get("torch"), "optim"):
             begin()
         else:  # importing torch here would slow down every process that `opentelemetry-instrument` starts
             self._cancel = when_first_group(begin)
 
-    def _begin(self, config: Config, outputs: Callable[[], Outputs]) -> None:
+    def _begin(self, config: Config, outputs: Callable[[], Outputs], on_stall: Callback | None) -> None:
         if not _has_gil():
             _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
             return
@@ -80,7 +82,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
             if config.reader is ReaderHome.THREAD:
                 from otel_torchdist.agent.thread import ReaderThread
 
-                self._thread = ReaderThread(config, outputs)
+                self._thread = ReaderThread(config, outputs, on_stall)
                 capture.on_tape(lambda recorder: self._read(recorder.tape))
             elif config.reader is ReaderHome.AGENT:
                 from otel_torchdist.agent.keeper import AgentKeeper

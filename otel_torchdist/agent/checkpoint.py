@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.agent.owned_files import create_anew
 from otel_torchdist.agent.reader import RankState
 from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.owned_files import create_anew
 from otel_torchdist.tape.reader import TapeCursor
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.telemetry.durations import DurationHistogram

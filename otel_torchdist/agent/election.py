@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.agent.local_tapes import LocalTapes
-from otel_torchdist.agent.owned_files import open_or_create
 from otel_torchdist.tape.locks import try_lock, unlock
+from otel_torchdist.tape.owned_files import open_or_create
 
 LOCK_NAME: Final = "watch.lock"
 

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.agent.owned_files import create_anew
 from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.envelope import new_life
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.stall.company import Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.world import WorldSnapshot
+from otel_torchdist.tape.owned_files import create_anew
 from otel_torchdist.tape.peers import PORT_FILE, Peers, peers_files, port_text, read_peers, read_port
 from otel_torchdist.telemetry.http_server import HttpServer
 

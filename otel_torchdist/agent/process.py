@@ -11,7 +11,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
+from otel_torchdist.actions.stall_actions import StallActions
 from otel_torchdist.agent.job import Job
+from otel_torchdist.agent.lives import tapes_of_run
 from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.agent.scrape_target import ScrapeTarget
@@ -46,6 +48,7 @@ class Agent:
         self._jobs: dict[Path, Job] = {}
         self._targets: dict[Path, ScrapeTarget] = {}
         self._neighbours = Neighbours()
+        self._actions = StallActions(config.on_stall, config.on_stall_grace, config.dump_dir)
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
@@ -93,6 +96,7 @@ class Agent:
             if self._config.exchange:
                 self._neighbours.search(self.directories)
             self.reader.turn()
+            self._actions.look(self.reader.ongoing, lambda run: tapes_of_run(self.reader.tapes, run))
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:

@@ -15,7 +15,7 @@ from typing import Final
 from otel_torchdist import _guard
 from otel_torchdist.agent.finding_metrics import show_finding
 from otel_torchdist.stall.company import Company
-from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, VerdictGiven
+from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
@@ -165,6 +165,11 @@ class Reader:
     def tapes(self) -> list[TapeReader]:
         """The tapes that are being read."""
         return [rank.tape for rank in self._ranks.values()]
+
+    @property
+    def ongoing(self) -> list[OngoingStall]:
+        """The stalls that are on."""
+        return self._watch.ongoing
 
     @property
     def any_running(self) -> bool:

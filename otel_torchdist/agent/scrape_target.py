@@ -15,7 +15,7 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.agent.owned_files import create_anew, make_directory
+from otel_torchdist.tape.owned_files import create_anew, make_directory
 
 FOLDER: Final = "prometheus"
 

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
+from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here
 from otel_torchdist.agent.election import Election
+from otel_torchdist.agent.lives import tapes_of_run
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
 from otel_torchdist.process_end import ProcessEnd
@@ -29,8 +31,16 @@ STOP_S = 10.0
 class ReaderThread:
     """Starts with the first tape of this process."""
 
-    def __init__(self, config: Config, outputs: Callable[[], Outputs]) -> None:
-        """Prepare; `outputs` is called on the thread, for exporters take time to build."""
+    def __init__(self, config: Config, outputs: Callable[[], Outputs], on_stall: Callback | None = None) -> None:
+        """Prepare.
+
+        Args:
+            config: The settings.
+            outputs: Called on the thread, for exporters take time to build.
+            on_stall: Called about each stall, see `StallActions`.
+        """
+        doable = doable_here(config.on_stall)
+        self._actions = StallActions(doable, config.on_stall_grace, config.dump_dir, on_stall)
         self._config = config
         self._outputs = outputs
         self._new: list[TapeWriter] = []
@@ -99,6 +109,7 @@ class ReaderThread:
                 for tape in election.tapes.new(only_alive=True):
                     reader.follow(tape, exported=False)
             reader.turn(looks=election.is_won)
+            self._actions.look(reader.ongoing, lambda run: tapes_of_run(reader.tapes, run))
 
     def _take_up(self, reader: Reader) -> None:
         while self._new:

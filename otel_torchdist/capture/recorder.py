@@ -63,6 +63,10 @@ class Recorder:
         self.tape.step_ended(self.step, now_ns, sequence)
         self.step += 1
 
+    def fail(self, failure: str) -> None:
+        """Say that this process is about to end, and by what name."""
+        self.tape.finish(TapeState.FAILED, self.tape.names.intern(failure))
+
     def close(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
         """Say how it ended and give the tape up."""
         failure_name = self.tape.names.intern(failure.__qualname__) if failure else 0

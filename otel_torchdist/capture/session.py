@@ -15,6 +15,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import _guard
+from otel_torchdist.capture.abort import FAILURE, abort_if_asked
 from otel_torchdist.capture.call import Call
 from otel_torchdist.capture.completion import Works
 from otel_torchdist.capture.creation import follow_creation
@@ -257,6 +258,7 @@ class Capture:
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
         answer_stack_request(recorder.tape)
+        abort_if_asked(recorder.tape.path, lambda: recorder.fail(FAILURE))
         for listener in self._beat_listeners:
             with _guard.guard("beat"):
                 listener()

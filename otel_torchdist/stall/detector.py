@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from otel_torchdist.stall.company import Awaits, Company, Follows
-from otel_torchdist.stall.events import Event
+from otel_torchdist.stall.events import Event, OngoingStall
 from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.stall.world import WorldSnapshot
@@ -66,6 +66,15 @@ class Detector:
             # Should its tapes come back, what was told of it before is not remembered.
             self._watching_since_ns = self._looked_ns
         return events
+
+    @property
+    def ongoing(self) -> list[OngoingStall]:
+        """The stalls that are on, as far as something has been said of them."""
+        return [
+            OngoingStall(watch.current, watch.ruling is not None)
+            for watch in self._runs.values()
+            if watch.current is not None
+        ]
 
     def _look_with(self, company: Company, watch: RunWatch, world: WorldSnapshot) -> list[Event]:
         seating = company.meet(world, watch.is_uneasy(world))

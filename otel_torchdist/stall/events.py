@@ -101,6 +101,19 @@ class Ruling:
 
 
 @dataclass(frozen=True, slots=True)
+class OngoingStall:
+    """A stall that is on.
+
+    Attributes:
+        ruling: What was said of it last.
+        is_ours: Whether it was this process that said so.
+    """
+
+    ruling: Ruling
+    is_ours: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MarkerDue:
     """A stalled operation has reached the threshold, or twice the age of its last marker.
 

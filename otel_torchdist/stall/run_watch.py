@@ -113,6 +113,11 @@ class RunWatch:
         self.ruling: Ruling | None = None
 
     @property
+    def current(self) -> Ruling | None:
+        """What was said last of the stall that is on, by whichever agent judges; None where there is none."""
+        return self.ruling or self._heard
+
+    @property
     def is_hurried(self) -> bool:
         """Whether answers are awaited, so that the next look should come soon."""
         return self._pending is not None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from otel_torchdist.stall.company import Company
 from otel_torchdist.stall.detector import LOOK_S, Detector
-from otel_torchdist.stall.events import Event, StacksOverdue, StacksWanted
+from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
 from otel_torchdist.stall.snapshot import TapeFollower, worlds
 from otel_torchdist.tape.reader import Batch, TapeReader
 
@@ -84,6 +84,11 @@ class StallWatch:
                 self._followers[nonce].ask_for_stacks(now_ns)
             else:
                 self._followers[nonce].ask_by_signal()
+
+    @property
+    def ongoing(self) -> list[OngoingStall]:
+        """The stalls that are on."""
+        return self._detector.ongoing if self._detector is not None else []
 
     def stand_down(self) -> None:
         """Another process looks from now on; what was told so far is its to remember."""

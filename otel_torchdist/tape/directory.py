@@ -60,6 +60,17 @@ def job_directory(base: Path, key: str) -> Path:
     return path
 
 
+def private_directory(path: Path) -> None:
+    """Make a directory that only its user can change, with all above it, unless it is there.
+
+    Raises:
+        OSError: What is above it cannot be made.
+        TapeError: It cannot be created, or is no directory of this user's own.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(_open_private(path))
+
+
 def job_directories(base: Path) -> list[Path]:
     """The job directories of a base directory, by name; links and what has another kind of name are left out."""
     try:

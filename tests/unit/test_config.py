@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from otel_torchdist import environment_variables
 from otel_torchdist.config import Config, Parameter, ReaderHome
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.on_stall import ActionKind
 
 PARAMETERS: dict[str, Parameter[object]] = {
     field.name: field.metadata["parameter"] for field in dataclasses.fields(Config)
@@ -52,6 +53,9 @@ def test_defaults() -> None:
         "stall_timeout": 10.0,
         "stall_ignore": (),
         "compare_calls": True,
+        "on_stall": ({"kind": ActionKind.LOG, "target": ""},),
+        "on_stall_grace": 30.0,
+        "dump_dir": Path(f"/tmp/otel-torchdist-{os.getuid()}"),
         "exchange": True,
         "exchange_host": "",
         "span_budget": 1000,

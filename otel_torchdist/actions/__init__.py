@@ -1,0 +1,1 @@
+"""What is done about a stall, when the user has asked for it."""

@@ -1,0 +1,78 @@
+"""Ends the ranks of a stalled run on this node, so that their launcher starts them again from the checkpoint.
+
+A rank is asked first, for it can tell its launcher why. One that cannot answer (its GIL is held, or it is stopped) is
+killed. Nothing of torch is called: aborting a process group can block for as long as its timeout.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.stall import pidfd
+from otel_torchdist.tape.abort import MAX_BYTES, abort_path
+from otel_torchdist.tape.directory import tapes_in
+from otel_torchdist.tape.identity import process_start_ticks, shares_pids
+from otel_torchdist.tape.mapped import MappedTape
+from otel_torchdist.tape.owned_files import create_anew
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError
+
+ANSWER_S: Final = 5.0
+"""A rank looks once a second, and has its own tidying up to do."""
+LOOK_S: Final = 0.1
+
+
+def abort_ranks(stall: StalledRun) -> str:
+    """End them; returns what became of it."""
+    tapes = [tape for path in tapes_in(stall.directory) if (tape := _open(path)) is not None]
+    try:
+        wanted = [tape for tape in tapes if tape.identity.nonce in stall.nonces and tape.is_alive()]
+        for tape in wanted:
+            _ask(tape.path, stall.text)
+        deadline = time.monotonic() + ANSWER_S
+        while any(tape.is_alive() for tape in wanted) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        killed = [tape.identity.rank for tape in wanted if tape.is_alive() and _kill(tape)]
+        told = f", of which rank {', '.join(map(str, killed))} had to be killed" if killed else ""
+        return f"has ended {len(wanted)} ranks{told}"
+    finally:
+        for tape in tapes:
+            tape.close()
+
+
+def _open(path: Path) -> TapeReader | None:
+    try:
+        return TapeReader(path)
+    except TapeError:
+        return None
+
+
+def _ask(tape: Path, text: str) -> None:
+    with open(create_anew(abort_path(tape)), "wb") as stream:
+        stream.write(text.encode()[:MAX_BYTES])
+
+
+def _kill(tape: MappedTape) -> bool:
+    """Kill the process that writes a tape, if it is beyond doubt which one that is."""
+    identity = tape.identity
+    if not shares_pids(identity) or identity.pid == os.getpid():
+        return False
+    try:
+        target, _ = pidfd.open_thread(identity.pid, identity.pid)
+    except OSError:
+        return False
+    try:
+        # Only now: what is seen of this pid from here on is of the process that `target` stands for.
+        if not tape.is_alive() or process_start_ticks(identity.pid) != identity.pid_start_ticks:
+            return False
+        pidfd.send(target, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(target)
+    return True

@@ -1,0 +1,137 @@
+"""Puts the evidence of this node into one file, for whoever looks at it later or elsewhere."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import socket
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.tape.directory import private_directory, tapes_in
+from otel_torchdist.tape.owned_files import create_anew
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError
+
+RECORDER_S: Final = 3.0
+"""How long NCCL's flight recorder gets to write its files."""
+MAX_BUNDLES: Final = 16
+"""Bundles that stay in the directory; the oldest go."""
+_PREFIX: Final = "torchdist-stall-"
+_PIPE: Final = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+def dump(stall: StalledRun, directory: Path, environ: Mapping[str, str]) -> str:
+    """Write the bundle; returns what became of it.
+
+    It holds the verdict (`verdict.json`), this node's tapes with their names and the stacks that ranks have written, as
+    `otel-torchdist diagnose --run-dir` reads them, the agent's log, and the files of NCCL's flight recorder, where
+    the job has set up a pipe through which its own thread can be asked to write them.
+
+    Raises:
+        OSError: It cannot be written.
+        TapeError: The directory is not this user's own.
+    """
+    private_directory(directory)
+    recorded = _flight_recorder_files(stall, environ)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    name = f"{_PREFIX}{stamp}-{stall.run[:8]}-{stall.trace_id[:8]}-{socket.gethostname()}"
+    path = directory / f"{name}.tar.gz"
+    hidden = directory / f".{name}.new"
+    with (
+        open(create_anew(hidden), "wb") as stream,
+        tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as bundle,
+    ):
+        _add_text(bundle, f"{name}/verdict.json", stall.to_json())
+        for file in sorted(stall.directory.iterdir()):
+            if _is_evidence(file):
+                _add_file(bundle, f"{name}/{stall.directory.name}/{file.name}", file)
+        for file in recorded:
+            _add_file(bundle, f"{name}/flight-recorder/{file.name}", file)
+    hidden.rename(path)
+    for old in sorted(directory.glob(f"{_PREFIX}*.tar.gz"))[:-MAX_BUNDLES]:
+        old.unlink(missing_ok=True)
+    return f"has written {path}"
+
+
+def _is_evidence(file: Path) -> bool:
+    """Tapes and what lies beside them; the run's secret stays where it is."""
+    return file.suffix in (".tape", ".names", ".stacks", ".fault", ".log") and file.is_file() and not file.is_symlink()
+
+
+def _add_file(bundle: tarfile.TarFile, name: str, file: Path) -> None:
+    """As long as it is at this moment: ranks write on."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        _logger.warning("%s is left out of the bundle: %s", file, error)
+        return
+    _add(bundle, name, content)
+
+
+def _add_text(bundle: tarfile.TarFile, name: str, text: str) -> None:
+    _add(bundle, name, text.encode())
+
+
+def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+    bundle.addfile(entry, io.BytesIO(content))
+
+
+def _flight_recorder_files(stall: StalledRun, environ: Mapping[str, str]) -> list[Path]:
+    """Files of NCCL's flight recorder, after its own thread was asked, through its pipe, to write them anew."""
+    ranks = _ranks_here(stall)
+    asked_at = time.time()
+    was_asked = [rank for rank in ranks if _ask_recorder(environ.get(_PIPE, ""), rank)]
+    prefix = next((environ[name] for name in _FILES if environ.get(name)), "/tmp/nccl_trace_rank_")
+    files = [Path(f"{prefix}{rank}") for rank in ranks]
+    awaited = [Path(f"{prefix}{rank}") for rank in was_asked]
+    deadline = time.monotonic() + RECORDER_S
+    while time.monotonic() < deadline and not all(_is_newer(file, asked_at) for file in awaited):
+        time.sleep(0.1)
+    return [file for file in files if file.is_file() and not file.is_symlink()]
+
+
+def _ranks_here(stall: StalledRun) -> list[int]:
+    ranks: list[int] = []
+    for path in tapes_in(stall.directory):
+        try:
+            tape = TapeReader(path)
+        except TapeError:
+            continue
+        if tape.identity.nonce in stall.nonces:
+            ranks.append(tape.identity.rank)
+        tape.close()
+    return ranks
+
+
+def _ask_recorder(prefix: str, rank: int) -> bool:
+    """Write into the pipe of a rank's watchdog; nothing is called in the rank."""
+    if not prefix:
+        return False
+    try:
+        pipe = os.open(f"{prefix}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.write(pipe, b"1\n") > 0
+    except OSError:
+        return False
+    finally:
+        os.close(pipe)
+
+
+def _is_newer(file: Path, than: float) -> bool:
+    try:
+        return file.stat().st_mtime >= than
+    except OSError:
+        return False

@@ -1,0 +1,146 @@
+"""Does what the user wants done about stalls: each thing once for each stall, after a time of grace, on a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from otel_torchdist import semconv
+from otel_torchdist.actions.abort import abort_ranks
+from otel_torchdist.actions.command import run_command
+from otel_torchdist.actions.dump import dump
+from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_STALL
+from otel_torchdist.on_stall import Action, ActionKind
+from otel_torchdist.stall.events import OngoingStall, Ruling
+from otel_torchdist.tape.owned_files import create_anew
+from otel_torchdist.tape.reader import TapeReader
+
+_logger = logging.getLogger("otel_torchdist")
+
+Callback = Callable[[StalledRun], object]
+
+
+class StallActions:
+    """Looks at the stalls that are on."""
+
+    def __init__(
+        self, actions: Iterable[Action], grace_s: float, dump_dir: Path, callback: Callback | None = None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            actions: What to do, in this order.
+            grace_s: For how long a verdict must have stood before.
+            dump_dir: Where bundles of evidence go.
+            callback: To be called too, before anything else.
+        """
+        self._actions = [action for action in actions if action.kind is not ActionKind.LOG]
+        self._grace_s = grace_s
+        self._dump_dir = dump_dir
+        self._callback = callback
+        self._since: dict[int, float] = {}
+        self._acted: set[int] = set()
+
+    def look(self, ongoing: Iterable[OngoingStall], tapes_of: Callable[[int], list[TapeReader]]) -> None:
+        """Begin what is due. Does not wait for it.
+
+        Args:
+            ongoing: The stalls that are on.
+            tapes_of: This node's tapes of a run.
+        """
+        if not self._actions and self._callback is None:
+            return
+        now = time.monotonic()
+        on = {stall.ruling.incident.trace_id: stall for stall in ongoing}
+        self._since = {trace_id: self._since.get(trace_id, now) for trace_id in on}
+        self._acted &= on.keys()
+        for trace_id, since in self._since.items():
+            if now - since >= self._grace_s and trace_id not in self._acted:
+                self._acted.add(trace_id)
+                self._begin(on[trace_id], tapes_of(on[trace_id].ruling.incident.run))
+
+    def _begin(self, stall: OngoingStall, tapes: list[TapeReader]) -> None:
+        if not tapes:
+            return
+        told = _stalled_run(stall.ruling, tapes)
+        due = [action for action in self._actions if action.is_local or stall.is_ours]
+        threading.Thread(
+            target=self._act, args=(told, due, stall.is_ours), name="torchdist-on-stall", daemon=True
+        ).start()
+
+    def _act(self, stall: StalledRun, due: list[Action], is_ours: bool) -> None:
+        if self._callback is not None and is_ours:
+            _report("the callback", lambda: _called(self._callback, stall))
+        for place, action in enumerate(due):
+            if _is_first(stall, place, action):
+                _report(action.kind.value, lambda action=action: self._do(action, stall))
+
+    def _do(self, action: Action, stall: StalledRun) -> str:
+        if action.kind is ActionKind.DUMP:
+            return dump(stall, self._dump_dir, os.environ)
+        if action.kind is ActionKind.ABORT:
+            return abort_ranks(stall)
+        if action.kind is ActionKind.COMMAND:
+            return run_command(action.target, stall)
+        module, _, name = action.target.partition(":")
+        return _called(getattr(importlib.import_module(module), name), stall)
+
+
+def doable_here(actions: Iterable[Action]) -> list[Action]:
+    """What can be done from within a rank; the rest gives one warning.
+
+    A rank that read its own tape as a file would drop the lock by which others know that it lives, and one that ends
+    the ranks would end before it is done.
+    """
+    wanted = list(actions)
+    undoable = [action.kind.value for action in wanted if action.is_local]
+    if undoable:
+        _logger.warning(
+            "%s=%s needs an agent, and the tapes are read in a thread here: it is left out",
+            OTEL_PYTHON_TORCHDIST_ON_STALL, ",".join(undoable),
+        )  # fmt: skip
+    return [action for action in wanted if not action.is_local]
+
+
+def _stalled_run(ruling: Ruling, tapes: list[TapeReader]) -> StalledRun:
+    attributes: Mapping[str, object] = ruling.attributes
+    return StalledRun(
+        run=f"{ruling.incident.run:032x}",
+        trace_id=f"{ruling.incident.trace_id:032x}",
+        verdict=str(attributes.get(semconv.VERDICT, "")),
+        ranks=str(attributes.get(semconv.VERDICT_RANKS, "")),
+        text=ruling.text,
+        attributes=ruling.attributes,
+        directory=tapes[0].path.parent,
+        nonces=frozenset(tape.identity.nonce for tape in tapes),
+    )
+
+
+def _called(callback: Callback | None, stall: StalledRun) -> str:
+    if callback is not None:
+        callback(stall)
+    return "has returned"
+
+
+def _is_first(stall: StalledRun, place: int, action: Action) -> bool:
+    """Whether nobody has done this about this stall on this node: an agent that was killed may have."""
+    mark = stall.directory / f"acted-{stall.trace_id}-{place}-{action.kind.value}"
+    with contextlib.suppress(OSError):
+        if mark.exists():
+            return False
+        os.close(create_anew(mark))
+    return True
+
+
+def _report(what: str, act: Callable[[], str]) -> None:
+    try:
+        _logger.warning("on stall: %s %s", what, act())
+    except Exception as error:  # what users' code may raise, and whatever else: the next thing is done all the same
+        _logger.warning("on stall: %s failed: %s: %s", what, type(error).__name__, error)

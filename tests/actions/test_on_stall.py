@@ -1,0 +1,304 @@
+"""What the setting accepts, and what becomes of each action."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist import semconv
+from otel_torchdist.actions import command, dump
+from otel_torchdist.actions.stall_actions import StallActions, doable_here
+from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.on_stall import Action, ActionKind, parse_actions
+from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
+from otel_torchdist.stall.world import Lane, Site
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError
+from tests.cli.running import until
+from tests.support.simulated_rank import RUN_ID, SimulatedRank
+
+TEXT = "rank 2 has not entered all_reduce (sequence 7, default_pg) for 12.0 s"
+NEVER = 3_600.0
+
+
+def ongoing(name: str = "first", is_ours: bool = True) -> OngoingStall:
+    """A stall."""
+    site = Site(Lane(RecordKind.OPERATION, "abcd1234"), 7)
+    attributes = {semconv.VERDICT: "absent", semconv.VERDICT_RANKS: "2"}
+    return OngoingStall(Ruling(Incident(RUN_ID, name), 1, site, TEXT, attributes), is_ours)
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> TapeReader:
+    """The tape of a rank of this run."""
+    (tmp_path / "job").mkdir()
+    return SimulatedRank(tmp_path / "job").reader
+
+
+@pytest.fixture
+def stall(tape: TapeReader) -> StalledRun:
+    """A stall, as actions are told of it."""
+    nonces = frozenset({tape.identity.nonce})
+    trace_id = f"{ongoing().ruling.incident.trace_id:032x}"
+    found = {semconv.VERDICT: "absent", semconv.VERDICT_RANKS: "2"}
+    return StalledRun(f"{RUN_ID:032x}", trace_id, "absent", "2", TEXT, found, tape.path.parent, nonces)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said about actions."""
+    return [text for text in caplog.messages if text.startswith("on stall: ")]
+
+
+# --- the setting ------------------------------------------------------------------------------------------------------
+
+
+def test_list_of_actions() -> None:
+    """Actions come in the order in which they are written, each once; a command takes the rest, commas and all."""
+    assert parse_actions(" dump , abort,dump, callback:alarm.bell:ring,command:/bin/page --to a,b ") == (
+        Action(ActionKind.DUMP),
+        Action(ActionKind.ABORT),
+        Action(ActionKind.CALLBACK, "alarm.bell:ring"),
+        Action(ActionKind.COMMAND, "/bin/page --to a,b"),
+    )
+    assert parse_actions("") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "explode",
+        "dump,explode",
+        "command:",
+        "command",
+        "callback:ring",
+        "callback:alarm:ring()",
+        "dump:now",
+        "dump,,abort",
+    ],
+)
+def test_what_is_no_list_of_actions(text: str) -> None:
+    """One bad word makes the whole setting bad: half of what was wished for may be worse than nothing."""
+    with pytest.raises(ValueError):
+        parse_actions(text)
+
+
+def test_dump_and_abort_need_an_agent(caplog: pytest.LogCaptureFixture) -> None:
+    """In a thread of a rank they are left out, with one warning that names them and the setting."""
+    assert doable_here(parse_actions("dump,callback:a:b,abort")) == [Action(ActionKind.CALLBACK, "a:b")]
+    [warning] = caplog.messages
+    assert warning.startswith("OTEL_PYTHON_TORCHDIST_ON_STALL=dump,abort needs an agent")
+    assert doable_here(parse_actions("log")) == [Action(ActionKind.LOG)]
+    assert len(caplog.messages) == 1
+
+
+# --- when -------------------------------------------------------------------------------------------------------------
+
+
+def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path) -> None:
+    """Nothing before the time of grace; then once, however often is looked; again for the next stall."""
+    rung: list[StalledRun] = []
+    actions = StallActions([], 0.3, tmp_path, rung.append)
+    began = time.monotonic()
+    while time.monotonic() - began < 0.2:
+        actions.look([ongoing()], lambda run: [tape])
+        time.sleep(0.01)
+    assert rung == []
+    until(lambda: actions.look([ongoing()], lambda run: [tape]) or rung)
+    assert time.monotonic() - began >= 0.3
+    for _ in range(20):
+        actions.look([ongoing()], lambda run: [tape])
+    actions.look([], lambda run: [tape])
+    until(lambda: actions.look([ongoing("second")], lambda run: [tape]) or len(rung) > 1)
+    assert [(stall.verdict, stall.ranks, stall.text) for stall in rung] == [("absent", "2", TEXT)] * 2
+    assert len({stall.trace_id for stall in rung}) == 2
+
+
+def test_stall_that_ends_within_the_grace(tape: TapeReader, tmp_path: Path) -> None:
+    """Nothing is done about it, and the grace of the next one begins anew."""
+    rung: list[StalledRun] = []
+    actions = StallActions([], 0.2, tmp_path, rung.append)
+    for _ in range(4):
+        actions.look([ongoing()], lambda run: [tape])
+        time.sleep(0.1)
+        actions.look([], lambda run: [tape])
+    assert rung == []
+
+
+def test_what_another_agent_judges(tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a stall that another node's agent has told, this node only dumps its own evidence."""
+    rung: list[StalledRun] = []
+    actions = StallActions(parse_actions("dump,command:false"), 0.0, tmp_path / "dumps", rung.append)
+    actions.look([ongoing(is_ours=False)], lambda run: [tape])
+    until(lambda: told(caplog))
+    time.sleep(0.1)
+    assert [text.split()[2] for text in told(caplog)] == ["dump"]
+    assert rung == []
+
+
+def test_agent_that_was_started_again(tape: TapeReader, tmp_path: Path) -> None:
+    """What one agent has begun to do about a stall the next one does not do again."""
+    marks = tmp_path / "marks"
+    line = parse_actions(f'command:{sys.executable} -c \'open("{marks}", "a").write("x")\'')
+    for _ in range(3):
+        StallActions(line, 0.0, tmp_path).look([ongoing()], lambda run: [tape])
+        until(marks.exists)
+    time.sleep(0.2)
+    assert marks.read_text() == "x"
+
+
+def test_one_that_fails_keeps_none_of_the_others(
+    tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A callback that raises, a module that is not there and a missing program are told, and the next one is done."""
+
+    def explode(stall: StalledRun) -> None:
+        raise ZeroDivisionError("no luck")
+
+    line = parse_actions("callback:nowhere.at_all:ring,dump,command:/no/such/program --loud")
+    StallActions(line, 0.0, tmp_path / "dumps", explode).look([ongoing()], lambda run: [tape])
+    until(lambda: len(told(caplog)) == 4)
+    first, second, third, fourth = told(caplog)
+    assert first == "on stall: the callback failed: ZeroDivisionError: no luck"
+    assert second.startswith("on stall: callback failed: ModuleNotFoundError: No module named 'nowhere'")
+    assert third.startswith("on stall: dump has written ")
+    assert fourth.startswith("on stall: command failed: FileNotFoundError")
+
+
+# --- command ----------------------------------------------------------------------------------------------------------
+
+
+def test_command_learns_of_the_stall(stall: StalledRun, tmp_path: Path) -> None:
+    """It has the verdict in its environment and as JSON on its standard input, and no shell reads its words."""
+    script = tmp_path / "page.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "stall = json.load(sys.stdin)\n"
+        "named = os.environ['TORCHDIST_STALL_VERDICT'], os.environ['TORCHDIST_STALL_RANKS']\n"
+        "print(sys.argv[1], *named, stall['trace_id'])\n"
+        "sys.exit(3)\n"
+    )
+    said = command.run_command(f"{sys.executable} {script} '$HOME; echo'", stall)
+    assert said == f"ended with exit code 3: $HOME; echo absent 2 {stall.trace_id}"
+
+
+def test_command_that_hangs(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended in time, with the processes that it has started."""
+    monkeypatch.setattr(command, "TIMEOUT_S", 0.3)
+    began = time.monotonic()
+    said = command.run_command("sh -c 'sleep 60 & sleep 60'", stall)
+    assert said == "took longer than 0.3 s and was ended"
+    assert time.monotonic() - began < 10
+
+
+# --- dump -------------------------------------------------------------------------------------------------------------
+
+
+def members(directory: Path) -> dict[str, bytes]:
+    """What is in the only bundle of a directory, by name without the first folder."""
+    [path] = directory.glob("*.tar.gz")
+    assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+    with tarfile.open(path) as bundle:
+        files = {entry.name.partition("/")[2]: bundle.extractfile(entry) for entry in bundle.getmembers()}
+        return {name: file.read() for name, file in files.items() if file is not None}
+
+
+def test_bundle(stall: StalledRun, tape: TapeReader, tmp_path: Path) -> None:
+    """It holds the verdict and a tape that can be read, but not the secret of the run."""
+    (stall.directory / "peers-00.json").write_text("secret")
+    (stall.directory / "agent.log").write_text("a line\n")
+    said = dump.dump(stall, tmp_path / "new" / "dumps", {})
+    assert said.startswith(f"has written {tmp_path}/new/dumps/torchdist-stall-")
+    found = members(tmp_path / "new" / "dumps")
+    assert json.loads(found["verdict.json"])["text"] == TEXT
+    assert found["job/agent.log"] == b"a line\n"
+    assert not any(b"secret" in content for content in found.values())
+    copy = tmp_path / tape.path.name
+    copy.write_bytes(found[f"job/{tape.path.name}"])
+    assert TapeReader(copy).identity == tape.identity
+
+
+def test_bundles_are_bounded(stall: StalledRun, tmp_path: Path) -> None:
+    """The oldest go."""
+    directory = tmp_path / "dumps"
+    directory.mkdir(mode=0o700)
+    for number in range(dump.MAX_BUNDLES + 5):
+        (directory / f"torchdist-stall-1999{number:04}.tar.gz").touch()
+    dump.dump(stall, directory, {})
+    left = sorted(path.name for path in directory.iterdir())
+    assert len(left) == dump.MAX_BUNDLES
+    assert left[0] == "torchdist-stall-19990006.tar.gz"
+
+
+def test_directory_that_others_may_write_to(stall: StalledRun, tmp_path: Path) -> None:
+    """It is refused, and nothing is written."""
+    directory = tmp_path / "dumps"
+    directory.mkdir()
+    directory.chmod(0o777)
+    with pytest.raises(TapeError, match="others may write to it"):
+        dump.dump(stall, directory, {})
+    assert list(directory.iterdir()) == []
+
+
+def test_flight_recorder(stall: StalledRun, tmp_path: Path, recorder: Callable[[Path, Path], None]) -> None:
+    """NCCL's own thread is asked through its pipe, and its file is waited for."""
+    pipe, file = tmp_path / "pipe_0.pipe", tmp_path / "trace_0"
+    file.write_text("old")
+    os.utime(file, (1, 1))
+    recorder(pipe, file)
+    environ = {
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "pipe_"),
+        "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "trace_"),
+    }
+    dump.dump(stall, tmp_path / "dumps", environ)
+    assert members(tmp_path / "dumps")["flight-recorder/trace_0"] == b"new"
+
+
+def test_recorder_that_does_not_listen(stall: StalledRun, tmp_path: Path) -> None:
+    """A pipe that nobody reads holds nothing up; the file that there is goes into the bundle."""
+    os.mkfifo(tmp_path / "pipe_0.pipe")
+    (tmp_path / "trace_0").write_text("old")
+    environ = {
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "pipe_"),
+        "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "trace_"),
+    }
+    began = time.monotonic()
+    dump.dump(stall, tmp_path / "dumps", environ)
+    assert time.monotonic() - began < dump.RECORDER_S
+    assert members(tmp_path / "dumps")["flight-recorder/trace_0"] == b"old"
+
+
+@pytest.fixture
+def recorder() -> Callable[[Path, Path], None]:
+    """Starts what NCCL's watchdog does: wait for a byte in a pipe, then write a file."""
+
+    def start(pipe: Path, file: Path) -> None:
+        os.mkfifo(pipe)
+        reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+        def watch() -> None:
+            until(lambda: os.read(reading, 16), 10)
+            file.write_text("new")
+            os.close(reading)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    return start
+
+
+def test_log_alone_does_nothing_more(tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`log` is what is done anyway: no thread, no file."""
+    caplog.set_level(logging.DEBUG)
+    StallActions(parse_actions("log"), 0.0, tmp_path / "dumps").look([ongoing()], lambda run: [tape])
+    assert told(caplog) == []
+    assert not (tmp_path / "dumps").exists()

@@ -1,0 +1,60 @@
+"""`OTEL_PYTHON_TORCHDIST_ON_STALL=dump,abort` under a real torchrun: a hang becomes a restart, and leaves evidence."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+from otel_torchdist.tape.abort import EXIT_CODE
+from tests.support.recorded import read_tapes
+from tests.torchrun.test_torchrun import switched_on, torchrun
+
+FAILURE = "StallAborted"
+ON_STALL = {
+    # Else the second attempt finds addresses of the first in torchrun's store, and gloo hangs, with or without us.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    "OTEL_PYTHON_TORCHDIST_ON_STALL": "dump,abort",
+    "OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE": "300",
+    "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1500",
+    "OTEL_TRACES_EXPORTER": "none",
+}
+
+
+def verdict_in(directory: Path) -> dict[str, str]:
+    """The verdict in the only bundle."""
+    [path] = directory.glob("*.tar.gz")
+    with tarfile.open(path) as bundle:
+        name = next(name for name in bundle.getnames() if name.endswith("/verdict.json"))
+        file = bundle.extractfile(name)
+        assert file is not None
+        return json.load(file)
+
+
+def aborted(base: Path) -> list[int]:
+    """Ranks that say that they have ended because of the stall."""
+    return [tape.identity.rank for tape in read_tapes(base) if tape.failure == FAILURE]
+
+
+def test_stalled_job_is_started_again(tmp_path: Path) -> None:
+    """Rank 1 holds the GIL in C and has to be killed; torchrun starts both again, and they train to the end."""
+    dumps = tmp_path / "dumps"
+    environ = {**switched_on(tmp_path / "tapes"), **ON_STALL, "OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
+    done = torchrun("stalls_once.py", "in_c", options=("--max-restarts=1",), environ=environ)
+    assert done.code == 0, done.err
+    assert done.out.count("trained to the end") == 2
+    assert verdict_in(dumps)["ranks"] == "1"
+    assert aborted(tmp_path / "tapes") == [0]  # rank 1 could say nothing any more
+
+
+def test_launcher_says_why(tmp_path: Path) -> None:
+    """Without restarts torchrun ends, and its report has the verdict: which rank, in which collective, and where."""
+    dumps = tmp_path / "dumps"
+    environ = {**switched_on(tmp_path / "tapes"), **ON_STALL, "OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
+    done = torchrun("stalls_once.py", "asleep", environ=environ)
+    assert done.code == 1
+    assert "trained to the end" not in done.out
+    assert "StallAborted: rank 1 has not entered all_reduce (sequence 11, default_pg)" in done.err
+    assert f"exitcode  : {EXIT_CODE}" in done.err
+    assert "stalls_once.py:" in done.err
+    assert aborted(tmp_path / "tapes")  # torchrun may end the other one first
