@@ -45,7 +45,7 @@ def abort_if_asked(tape: Path, finish: Callable[[], None]) -> None:
 
 
 def _tell_launcher(reason: str, environ: Mapping[str, str]) -> None:
-    """Write the file that torchelastic shows as the cause of the failure, as `@record` does; it shows the call stack."""
+    """Write the file that torchelastic takes for the cause, as `@record` does; of it, the call stack is shown."""
     path = environ.get(ERROR_FILE, "")
     if not path:
         return

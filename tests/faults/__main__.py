@@ -6,15 +6,20 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.faults.faulty_job import THRESHOLD_S, FaultyJob
-from tests.faults.outcome import Outcome, observe
-from tests.faults.rows import ROWS, Row
+from tests.faults.outcome import Outcome, observe, observe_finding
+from tests.faults.rows import FINDING_ROWS, NODE_ROWS, ROWS, FindingRow, Row
+from tests.faults.worlds import Score
+from tests.support.nodes import Nodes, nodes, why_not
 from tests.support.otlp_receiver import GRPC, OtlpReceiver
 from tests.support.warm_python import WarmPython
+
+WORLDS: Final = 1_000
 
 
 def main() -> int:
@@ -29,19 +34,64 @@ def main() -> int:
         console.print(f"{row.title} …")
         outcome = _run(python, row)
         wrong += bool(outcome.problems)
-        said = "; ".join(outcome.problems) or outcome.sentence
-        table.add_row(row.title, outcome.verdict, outcome.ranks, f"{outcome.age_s:.1f} s", said)
+        _add(table, row.title, outcome)
+    for row in FINDING_ROWS:
+        console.print(f"{row.title}, without a stall …")
+        outcome = _run(python, row)
+        wrong += bool(outcome.problems)
+        _add(table, f"{row.title}, without a stall", outcome)
+    rows = len(ROWS) + len(FINDING_ROWS)
+    if why_not():
+        console.print(f"faults between two nodes are left out: {why_not()}")
+    else:
+        rows += len(NODE_ROWS)
+        wrong += _run_on_two_nodes(python, table, console)
     python.close()
     console.print(table)
-    console.print(f"{len(ROWS) - wrong} of {len(ROWS)} right")
+    console.print(f"{rows - wrong} of {rows} right")
+    wrong += _simulate(console)
     return int(wrong > 0)
 
 
-def _run(python: WarmPython, row: Row) -> Outcome:
+def _run_on_two_nodes(python: WarmPython, table: Table, console: Console) -> int:
+    """Run the rows between two nodes; returns how many were wrong."""
+    wrong = 0
+    with nodes(2) as two:
+        for row in NODE_ROWS:
+            console.print(f"{row.title}, on two nodes …")
+            outcome = _run(python, row, two)
+            wrong += bool(outcome.problems)
+            _add(table, f"{row.title}, on two nodes", outcome)
+    return wrong
+
+
+def _simulate(console: Console) -> int:
+    """Judge simulated worlds and print how many verdicts were right; returns how many were not."""
+    console.print(f"{WORLDS} simulated worlds …")
+    score = Score()
+    for seed in range(WORLDS):
+        score.judge(seed)
+    console.print(
+        f"{score.worlds} simulated worlds of up to {score.ranks:,} ranks, {score.faults} of them with a fault: "
+        f"precision {score.precision:.3f}, recall {score.recall:.3f}"
+    )
+    for text in score.wrong:
+        console.print(text)
+    return len(score.wrong)
+
+
+def _add(table: Table, title: str, outcome: Outcome) -> None:
+    said = "; ".join(outcome.problems) or outcome.sentence
+    age = f"{outcome.age_s:.1f} s" if outcome.age_s else ""
+    table.add_row(title, outcome.verdict, outcome.ranks, age, said)
+
+
+def _run(python: WarmPython, row: Row | FindingRow, two: Nodes | None = None) -> Outcome:
+    usual = Row(row.name, row.title, row.verdict, row.ranks, row.said) if isinstance(row, FindingRow) else row
     with (
         tempfile.TemporaryDirectory() as folder,
         tempfile.TemporaryDirectory(prefix="otel-torchdist-faults-", dir="/dev/shm") as base,
-        OtlpReceiver(GRPC) as receiver,
+        OtlpReceiver(GRPC, host=two.outside if two is not None else "127.0.0.1") as receiver,
     ):
         job = FaultyJob(
             python,
@@ -49,12 +99,13 @@ def _run(python: WarmPython, row: Row) -> Outcome:
             Path(base) / "tapes",
             receiver,
             [row.name],
-            ranks=row.size,
-            environ=row.environ,
-            of_rank=row.of_rank,
+            ranks=usual.size if two is None else 4,
+            environ=usual.environ,
+            of_rank=usual.of_rank,
+            nodes=two,
         )
         try:
-            return observe(row, job)
+            return observe_finding(row, job) if isinstance(row, FindingRow) else observe(row, job)
         except AssertionError as error:
             return Outcome("-", "", "", 0.0, 0.0, (str(error),))
         finally:

@@ -123,6 +123,10 @@ class FaultyJob:
         """The roots of incidents that have arrived."""
         return [span for span in self.receiver.spans() if span.name.startswith("stall: ")]
 
+    def findings(self) -> list[ReceivedSpan]:
+        """What has been found without a stall."""
+        return [span for span in self.receiver.spans() if span.name.startswith("finding: ")]
+
     def bar(self, root: ReceivedSpan, rank: int) -> ReceivedSpan:
         """A rank's bar under a root."""
 

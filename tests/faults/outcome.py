@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from otel_torchdist import semconv
+from tests.cli.running import until
 from tests.faults.faulty_job import THRESHOLD_S, FaultyJob
-from tests.faults.rows import Row
+from tests.faults.rows import FindingRow, Row
 from tests.support.otlp_receiver import ReceivedSpan
 
 DUE_S = THRESHOLD_S + 2.0
@@ -58,6 +59,26 @@ def observe(row: Row, job: FaultyJob) -> Outcome:
     }
     problems = tuple(problem for problem, is_well in checks.items() if not is_well)
     return Outcome(verdict, ranks, sentence, age_s, arrived_s, problems)
+
+
+def observe_finding(row: FindingRow, job: FaultyJob) -> Outcome:
+    """Wait for what is found in a job without a stall, and compare it with what the row asks for.
+
+    Raises:
+        AssertionError: Nothing came.
+    """
+    until(job.findings, 60)
+    found = job.findings()[0]
+    verdict, ranks = str(found.attributes[semconv.VERDICT]), str(found.attributes.get(semconv.VERDICT_RANKS, ""))
+    sentence = found.error or ""
+    checks = {
+        f"the verdict is {verdict}, not {row.verdict}": verdict == row.verdict,
+        f"ranks {ranks or 'none'} are named, not {row.ranks}": ranks == row.ranks,
+        f"it does not say: {row.said}": sentence.startswith(row.said),
+        "there is a stall": job.roots() == [],
+    }
+    problems = tuple(problem for problem, is_well in checks.items() if not is_well)
+    return Outcome(verdict, ranks, sentence, 0.0, 0.0, problems)
 
 
 def _line_of(row: Row, job: FaultyJob, root: ReceivedSpan) -> int:

@@ -51,6 +51,7 @@ ROWS: Final = (
     Row("operation", "different operation", "mismatched", "2", "rank 2 has entered barrier where ranks 0-1 have"),
     Row("shape", "different shape", "mismatched", "2", "rank 2 has shape 1,000 elements where ranks 0-1 have 4 elem"),
     Row("dtype", "different dtype", "mismatched", "2", "rank 2 has dtype float64 where ranks 0-1 have float32"),
+    Row("root", "different root", "mismatched", "2", "rank 2 has root rank 2 where ranks 0-1 have rank 0 in broadcast"),
     Row("skipped", "one operation left out", "mismatched", "2", "rank 2 has entered all_reduce where ranks 0-1 have"),
     Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 wait for each other"),
     Row("recv", "recv without send", "unmatched", "1", "rank 1 has no send for recv", "# instead of a send"),
@@ -97,3 +98,34 @@ NODE_ROWS: Final = (
     Row("stop", "host of the store frozen", "frozen", "0", "rank 0 is frozen (stopped by a signal)", environ=_FIRST),
 )
 """Faults between two nodes with two ranks each."""
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """Something that is wrong and holds nobody up; attributes as in `Row`."""
+
+    name: str
+    title: str
+    verdict: str
+    ranks: str
+    said: str
+
+
+FINDING_ROWS: Final = (
+    FindingRow(
+        "silent_dtype",
+        "different dtype, of the same length",
+        "mismatched",
+        "2",
+        "rank 2 has dtype int32 where ranks 0-1 have float32 in all_reduce",
+    ),
+    FindingRow(
+        "silent_reduce_op",
+        "different reduce op",
+        "mismatched",
+        "2",
+        "rank 2 has reduce op max where ranks 0-1 have sum in all_reduce",
+    ),
+    FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: in "),
+)
+"""Faults without a stall."""

@@ -87,6 +87,12 @@ def dtype() -> None:
     dist.all_reduce(gradient.double() if is_faulty else gradient)
 
 
+def root() -> None:
+    """The last rank takes itself for the source of a broadcast."""
+    dist.broadcast(torch.ones(2), last if is_faulty else 0)
+    dist.all_reduce(gradient)
+
+
 def skipped() -> None:
     """The last rank leaves a broadcast out, and meets the others in what comes after it."""
     if not is_faulty:
@@ -202,7 +208,7 @@ def cut() -> None:
 FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
-        late, kill, stop, exception, gil, operation, shape, dtype, skipped, circular, recv, rendezvous, new_group,
+        late, kill, stop, exception, gil, operation, shape, dtype, root, skipped, circular, recv, rendezvous, new_group,
         loader, resolves, two, silent_dtype, silent_reduce_op, straggler, cut,
     )
 }  # fmt: skip
