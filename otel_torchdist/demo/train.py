@@ -1,7 +1,7 @@
 """Trains a small network on scikit-learn's handwritten digits with DistributedDataParallel, under torchrun.
 
 An ordinary training script, which knows nothing of OpenTelemetry. One thing in it is staged: somewhere in the middle
-of the run, one rank's storage does not answer for a while.
+of the run, something goes wrong on one rank. By default its storage does not answer for a while.
 """
 
 # pyright: basic
@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
+import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -24,6 +27,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 BATCH = 16
 """Images of a rank in each step."""
+TIDY_UP_S = 2.0
+"""What other jobs take to close their loaders and loggers when an exception ends them."""
 HELD_OUT = 360
 """Images that are kept for the end."""
 
@@ -49,13 +54,49 @@ class Digits(Dataset[tuple[Tensor, Tensor]]):
         return self._images[index], self._labels[index]
 
 
+def kill(is_faulty: bool, seconds: float) -> None:
+    """The faulty rank is killed, as by the kernel when memory runs out."""
+    if is_faulty:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def freeze(is_faulty: bool, seconds: float) -> None:
+    """The faulty rank is stopped; a child process lets it go on after `seconds`."""
+    if is_faulty:
+        subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT $PPID"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def mismatch(is_faulty: bool, seconds: float) -> None:
+    """All ranks add up counts for ten digits, the faulty rank for nine."""
+    dist.all_reduce(torch.zeros(9 if is_faulty else 10))
+
+
+def circular(is_faulty: bool, seconds: float) -> None:
+    """Neighbours add up something in pairs, and each rank begins with the pair that it makes with the next one."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    pairs = [dist.new_group([one, (one + 1) % size], group_desc=f"pair_{one}") for one in range(size)]
+    for pair in (pairs[rank], pairs[rank - 1]):
+        dist.all_reduce(torch.zeros(1), group=pair)
+
+
+BETWEEN_STEPS: dict[str, Callable[[bool, float], None]] = {
+    "kill": kill,
+    "freeze": freeze,
+    "mismatch": mismatch,
+    "circular": circular,
+}
+"""What may go wrong between two steps; all ranks call it."""
+
+
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--slow-rank", type=int, default=2, help="the rank whose storage blocks once")
-    parser.add_argument("--block-seconds", type=float, default=20.0)
+    parser.add_argument("--fault", choices=["late", *BETWEEN_STEPS], default="late")
+    parser.add_argument("--faulty-rank", type=int, default=2)
+    parser.add_argument("--block-seconds", type=float, default=20.0, help="how long a fault lasts that passes")
     return parser.parse_args()
 
 
@@ -86,12 +127,13 @@ def endless_batches(dataset: Digits, seed: int) -> Iterator[tuple[int, Tensor, T
             yield epoch, images, labels
 
 
-def train(network: nn.Module, dataset: Digits, steps: int, seed: int) -> None:
+def train(network: nn.Module, dataset: Digits, steps: int, seed: int, before_step: Callable[[int], None]) -> None:
     """Take `steps` steps of SGD, and tell the loss at the beginning of each epoch."""
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
     told = 0
-    for epoch, images, labels in itertools.islice(endless_batches(dataset, seed), steps):
+    for step, (epoch, images, labels) in enumerate(itertools.islice(endless_batches(dataset, seed), steps)):
+        before_step(step)
         optimizer.zero_grad()
         loss = loss_of(network(images), labels)
         loss.backward()
@@ -114,12 +156,21 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(arguments.seed)
     images, labels = read_digits()
-    slow_step = random.Random(arguments.seed).randrange(arguments.steps // 3, arguments.steps * 2 // 3)
-    slow_read = slow_step * BATCH if dist.get_rank() == arguments.slow_rank else None
+    faulty_step = random.Random(arguments.seed).randrange(arguments.steps // 3, arguments.steps * 2 // 3)
+    is_faulty = dist.get_rank() == arguments.faulty_rank
+    slow_read = faulty_step * BATCH if is_faulty and arguments.fault == "late" else None
+
+    def go_wrong(step: int) -> None:
+        if step == faulty_step and arguments.fault in BETWEEN_STEPS:
+            BETWEEN_STEPS[arguments.fault](is_faulty, arguments.block_seconds)
 
     network = DistributedDataParallel(build_network())
     digits = Digits(images[HELD_OUT:], labels[HELD_OUT:], slow_read, arguments.block_seconds)
-    train(network, digits, arguments.steps, arguments.seed)
+    try:
+        train(network, digits, arguments.steps, arguments.seed, go_wrong)
+    except RuntimeError:  # another rank has gone
+        time.sleep(TIDY_UP_S)
+        raise
     if dist.get_rank() == 0:
         share = accuracy(network.module, images[:HELD_OUT], labels[:HELD_OUT])
         print(f"accuracy on {HELD_OUT} held-out images: {share:.1%}", flush=True)

@@ -74,6 +74,7 @@ main()
         (["demo", "--ranks", "1"], "--ranks"),
         (["demo", "--ranks", "0"], "--ranks"),
         (["demo", "--protocol", "carrier-pigeon"], "--protocol"),
+        (["demo", "--fault", "sleepy"], "--fault"),
         (["demo", "--threshold", "5", "--block-seconds", "7"], "--block-seconds"),
         (["demo", "--output", "/proc/nowhere/spans.jsonl"], "--output"),
         (["agent", "--run-dir", "/nowhere"], "--run-dir"),

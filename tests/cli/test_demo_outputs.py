@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.cli.demo.faults import Fault
 from otel_torchdist.cli.demo.options import DemoOptions, Protocol
 from otel_torchdist.cli.demo.outputs import set_outputs
 
@@ -18,7 +19,7 @@ OWN_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
 def options(endpoint: str | None = None, protocol: Protocol | None = None) -> DemoOptions:
     """Options of the demo."""
-    return DemoOptions(4, 240, 0, 5.0, 20.0, Path("spans.jsonl"), endpoint, protocol, plain=False)
+    return DemoOptions(4, 240, 0, Fault.LATE, 5.0, 20.0, Path("spans.jsonl"), endpoint, protocol, plain=False)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,15 @@ import pytest
 
 from otel_torchdist.cli.diagnose.judgement import age_ns, judge
 from otel_torchdist.cli.diagnose.last_moment import last_moment
+from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
 from otel_torchdist.stall.world import GroupView, Stacks
 from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.tape.records import CallSiteName
 from tests.stall.simulated_world import RUN, SECOND, START_NS, THRESHOLD_NS, SimulatedWorld, group_of
 from tests.stall.watching import STACK
 
+RULES = StallRules(THRESHOLD_NS)
 LATER_NS = START_NS + 1_000_000 * SECOND
 """When somebody asks."""
 
@@ -38,7 +41,7 @@ def verdict_of(world: SimulatedWorld, now_s: float, signs_s: dict[int, float]) -
         rank.alive = False
         rank.heartbeat_age_s = now_s - signs_s.get(rank.rank, now_s)
     views = [rank.view(now_s) for rank in world.ranks]
-    return judge(last_moment(RUN, views, LATER_NS), THRESHOLD_NS)
+    return judge(last_moment(RUN, views, LATER_NS), RULES)
 
 
 def tear(world: SimulatedWorld, group: GroupView, rank: int, at_s: float, ends: bool = True) -> None:
@@ -86,9 +89,23 @@ def test_one_held_its_gil(world: SimulatedWorld, group: GroupView, by_signal: bo
         rank.heartbeat_age_s = 14.0 if rank.rank == 2 else 0.5
     views = [rank.view(20.0) for rank in world.ranks]
     views[2] = dataclasses.replace(views[2], stacks=Stacks(START_NS + 16 * SECOND, (STACK,), by_signal))
-    verdict = judge(last_moment(RUN, views, LATER_NS), THRESHOLD_NS)
+    verdict = judge(last_moment(RUN, views, LATER_NS), RULES)
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (kind, (2,))
+
+
+def test_one_compiled(world: SimulatedWorld, group: GroupView) -> None:
+    """A rank whose stack leads through torch's compiler is not late; how long that takes differs between ranks."""
+    for rank in (0, 1, 3):
+        world.ranks[rank].enter(group, 5.0)
+    for rank in world.ranks:
+        rank.alive = False
+    views = [rank.view(20.0) for rank in world.ranks]
+    compiler = CallSiteName("compile_fx", "/usr/lib/python3/torch/_inductor/compile_fx.py", 1)
+    stack = dataclasses.replace(STACK, frames=(compiler, *STACK.frames))
+    assert judge(last_moment(RUN, views, LATER_NS), RULES) is not None
+    views[2] = dataclasses.replace(views[2], stacks=Stacks(START_NS + 16 * SECOND, (stack,)))
+    assert judge(last_moment(RUN, views, LATER_NS), RULES) is None
 
 
 def test_one_raised_and_the_launcher_killed_the_others(world: SimulatedWorld, group: GroupView) -> None:
@@ -148,6 +165,6 @@ def test_living_run(world: SimulatedWorld, group: GroupView) -> None:
     moment = last_moment(RUN, [rank.view(20.0) for rank in world.ranks], START_NS + 20 * SECOND)
     assert (moment.is_now, moment.world.taken_ns) == (True, START_NS + 20 * SECOND)
     assert moment.world.ranks[2].gone_since_ns == START_NS + 12 * SECOND
-    verdict = judge(moment, THRESHOLD_NS)
+    verdict = judge(moment, RULES)
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2,))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.cli.demo.faults import Expectation, Fault, expectation
+
 VERDICT_WITHIN_S: Final = 2.0
 """Seconds after the threshold within which the stall must be named."""
 
@@ -25,9 +27,10 @@ class DemoOptions:
     Attributes:
         ranks: Ranks that train; at least 2.
         steps: Optimizer steps that each of them takes.
-        seed: Of the training, and of the step at which it is held up.
+        seed: Of the training, and of the step at which something goes wrong.
+        fault: What goes wrong.
         threshold_s: Age at which an open operation is stalled.
-        block_s: How long one rank's storage blocks.
+        block_s: How long a fault lasts that passes, and after which time a job is ended that hangs for good.
         output: File for the spans.
         endpoint: OTLP endpoint for the spans, None for none.
         protocol: How they go there; None to find out.
@@ -37,6 +40,7 @@ class DemoOptions:
     ranks: int
     steps: int
     seed: int
+    fault: Fault
     threshold_s: float
     block_s: float
     output: Path
@@ -45,6 +49,11 @@ class DemoOptions:
     plain: bool
 
     @property
-    def slow_rank(self) -> int:
-        """The rank that is held up."""
+    def faulty_rank(self) -> int:
+        """The rank on which it goes wrong."""
         return min(2, self.ranks - 1)
+
+    @property
+    def expected(self) -> Expectation:
+        """What must be said about the fault."""
+        return expectation(self.fault, self.faulty_rank, self.ranks)

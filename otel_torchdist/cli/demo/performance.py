@@ -11,6 +11,7 @@ from typing import Final
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.demo.agent_seen import AgentSeen
 from otel_torchdist.cli.demo.findings import Findings
+from otel_torchdist.cli.demo.hopeless import Hopeless
 from otel_torchdist.cli.demo.job import Job
 from otel_torchdist.cli.demo.options import DemoOptions
 from otel_torchdist.cli.demo.outputs import endpoint_in
@@ -25,6 +26,8 @@ from otel_torchdist.tape.reader import TapeReader
 TURN_S: Final = 0.1
 AGENT_ENDS_S: Final = 15.0
 """How long the agent may take to export what is left."""
+JOB_ENDS_S: Final = 5.0
+"""How long torchrun may take to end when it is asked to."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -55,6 +58,7 @@ class Performance:
         self._watch: PassiveWatch | None = None
         self._agent: AgentSeen | None = None
         self._tapes: tuple[TapeReader, ...] = ()
+        self._hopeless = Hopeless(options)
         self.findings = Findings(options, view, self._scrape)
         self.training = ""
         self.endpoint = ""
@@ -76,10 +80,23 @@ class Performance:
             at_end.callback(_logger.removeHandler, handler)
             at_end.callback(self._close, job)
             while self._stop.received is None and job.processes.exit_code is None:
-                self._turn(job, places)
+                rows = self._turn(job, places)
+                if reason := self._hopeless.reason(rows):
+                    self._view.say(f"{reason}: torchrun is told to end.")
+                    self._end(job, places)
+                    break
                 self._stop.wait(TURN_S)
             self.exit_code = job.processes.exit_code
             self._await_agent(job, places)
+
+    def _end(self, job: Job, places: Scratch) -> None:
+        """Have torchrun end its ranks; what does not end is left to `_close`."""
+        self.findings.is_over = True
+        job.processes.ask_to_end()
+        deadline = time.monotonic() + JOB_ENDS_S
+        while self._stop.received is None and job.processes.exit_code is None and time.monotonic() < deadline:
+            self._turn(job, places)
+            self._stop.wait(TURN_S)
 
     def _close(self, job: Job) -> None:
         job.processes.stop()
@@ -99,7 +116,8 @@ class Performance:
             self._agent.look()
             self.dropped = self._agent.dropped
 
-    def _turn(self, job: Job, places: Scratch) -> None:
+    def _turn(self, job: Job, places: Scratch) -> list[RankRow]:
+        """Tell what is new, and show how things are; returns what each rank does."""
         for line in job.new_lines():
             self.training = line
             self._view.training_says(line)
@@ -111,7 +129,9 @@ class Performance:
         if look is not None:
             self._tapes = look.tapes
             self.findings.take(look.events)
-        self._view.show(Picture(self._rows(), self._options.steps, self.training))
+        rows = self._rows()
+        self._view.show(Picture(rows, self._options.steps, self.training))
+        return rows
 
     def _begin(self, places: Scratch) -> None:
         """Watch the job as soon as the first rank has begun its tape."""

@@ -49,10 +49,15 @@ class ProcessTree:
         """The command's exit code; None while it runs."""
         return self._root.poll()
 
+    def ask_to_end(self) -> None:
+        """Ask the command to end; it takes with it what it has started and still knows."""
+        if self._root.poll() is None:
+            self._root.terminate()
+
     def stop(self) -> None:
         """End all of it: in good order within three seconds, by force after that."""
         if self._root.poll() is None:
-            self._root.terminate()
+            self.ask_to_end()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._root.wait(_GRACE_S)
         self._kill_all()

@@ -68,7 +68,8 @@ def diagnose(
         return
     chosen = _choose(shelf, run, run_dir or tape_directory(config))
     try:
-        diagnosis = diagnose_run(chosen, config.stall_timeout if threshold is None else threshold)
+        threshold_s = config.stall_timeout if threshold is None else threshold
+        diagnosis = diagnose_run(chosen, threshold_s, config.stall_ignore)
     except TapeError as error:
         fail(str(error), NOTHING_TO_DIAGNOSE)
     unreadable = [text for text in shelf.unreadable if text.startswith(str(chosen.directory))]

@@ -14,6 +14,7 @@ from otel_torchdist.cli.fates import life_in
 from otel_torchdist.cli.recorded_stacks import RecordedStacks
 from otel_torchdist.cli.runs import Run
 from otel_torchdist.stall.places import Place, Source, place_of
+from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.sentence import sentence
 from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.verdict import Verdict
@@ -60,9 +61,9 @@ class Diagnosis:
         moment_ns: That moment, by the monotonic clock of this node.
         is_now: Whether that moment is now, because a rank lives.
         wall_offset_ns: Wall clock minus monotonic clock.
-        threshold_s: Age in seconds at which an open operation counts as stalled.
+        threshold_s: Age in seconds at which an open operation counts as stalled at the earliest.
         ranks: Those that have a tape here, ascending.
-        verdict: With places; None when nothing had stalled and nobody was left behind.
+        verdict: With places; None when nothing had stalled, or what had was expected, and nobody was left behind.
         warnings: What could not be read.
     """
 
@@ -87,6 +88,12 @@ class Diagnosis:
         return self.verdict is not None or any(one.life in (Life.FAILED, Life.DEAD) for one in self.ranks)
 
     @property
+    def has_long_wait(self) -> bool:
+        """Whether a rank waits somewhere for the threshold or longer, be that a stall or not."""
+        waits = [one.waiting_since_ns for account in self.ranks for one in account.view.open]
+        return any(self.before_s(since_ns) >= self.threshold_s for since_ns in waits if since_ns is not None)
+
+    @property
     def verdict_age_s(self) -> float:
         """For how long the first rank had waited; 0 without a verdict."""
         return age_ns(self.verdict, self.moment_ns) / 1e9 if self.verdict is not None else 0.0
@@ -105,8 +112,13 @@ class Diagnosis:
         return max(self.moment_ns - monotonic_ns, 0) / 1e9
 
 
-def diagnose_run(run: Run, threshold_s: float) -> Diagnosis:
+def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> Diagnosis:
     """Read all tapes of a run to their ends and judge it.
+
+    Args:
+        run: The run.
+        threshold_s: Age in seconds at which an open operation counts as stalled at the earliest.
+        ignored: Operations that are left alone, see `StallRules`.
 
     Raises:
         TapeError: None of them can be read any more.
@@ -134,7 +146,7 @@ def diagnose_run(run: Run, threshold_s: float) -> Diagnosis:
         wall_offset_ns=views[0].wall_offset_ns,
         threshold_s=threshold_s,
         ranks=tuple(_account(moment, view, tapes[view.rank]) for view in views),
-        verdict=judge(moment, round(threshold_s * 1e9)),
+        verdict=judge(moment, StallRules(round(threshold_s * 1e9), ignored)),
         warnings=tuple(warnings),
     )
 

@@ -8,9 +8,16 @@ known is null.
 - `coverage`: `reporting` and `unknown`, lists of ranks with and without a tape here.
 - `moment`: `time`, and `is_now`, which is false when no rank lives: then it is that of the newest sign of life.
 - `problem`: whether there is a verdict, or a rank has failed or died; the same as exit code 1.
-- `threshold_s`: age at which an open operation counts as stalled.
-- `verdict`: null, or `kind` (`dead`, `absent`, `device`, `transport`, `unknown`), `ranks`, `waiting`, `operation`,
-  `sequence`, `group`, `since`, `age_s`, `doubt`, `reporting`, `members`, `sentence`.
+- `threshold_s`: age at which an open operation counts as stalled at the earliest.
+- `verdict`: null, or `kind`, `ranks`, `waiting`, `operation`, `sequence`, `group`, `since`, `age_s`, `doubt`,
+  `reporting`, `members`, `sentence`, `mismatch`, `circle`.
+- `kind` of a verdict: `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`, `device`,
+  `transport`, `unknown`. An agent's may also be `unreachable`, which tapes do not show.
+- `mismatch` of a verdict: null, or `field` (`operation`, `dtype`, `shape`, `reduce op`, `root`), `sequence` of the call
+  in question, and `parties` (`value`, `ranks`), the largest first.
+- `circle` of a verdict: null, or a list of ranks, each of which waits for the next one and the last for the first:
+  `rank`, and where it waits: `operation`, `sequence`, `group`.
+- a group: `key`, the same on all its members, and `name`.
 - `ranks`: for each rank that reports, ascending: `rank`, `life` (`running`, `finished`, `failed`, `dead`),
   `exception`, `pid`, `tape`, `step`, `last_sign_of_life`, `silent_s`, `open` (operations, those first in which it
   waits), `last_finished` (an operation), `stack` (`written`, `source`, and the call site in which it was). A stack's
@@ -26,7 +33,8 @@ from typing import Any, Final
 
 from otel_torchdist.cli.clock_text import iso_time
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
-from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.mismatch import Mismatch
+from otel_torchdist.stall.verdict import Link, Verdict
 from otel_torchdist.stall.world import GroupView, OperationView
 from otel_torchdist.tape.records import CallSiteName
 
@@ -74,6 +82,25 @@ def _verdict(diagnosis: Diagnosis, verdict: Verdict) -> Json:
         "reporting": verdict.reporting,
         "members": verdict.members,
         "sentence": diagnosis.verdict_text,
+        "mismatch": _mismatch(verdict.mismatch) if verdict.mismatch is not None else None,
+        "circle": [_link(link) for link in verdict.circle] or None,
+    }
+
+
+def _mismatch(mismatch: Mismatch) -> Json:
+    return {
+        "field": mismatch.field.value,
+        "sequence": mismatch.site.sequence,
+        "parties": [{"value": value, "ranks": list(ranks)} for value, ranks in mismatch.parties],
+    }
+
+
+def _link(link: Link) -> Json:
+    return {
+        "rank": link.rank,
+        "operation": link.operation,
+        "sequence": link.site.sequence,
+        "group": _group(link.group),
     }
 
 

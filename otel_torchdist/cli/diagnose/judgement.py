@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Final
 
@@ -9,6 +10,7 @@ from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.diagnose.last_moment import LastMoment, torn_out_of
 from otel_torchdist.cli.fates import life_in
 from otel_torchdist.stall.judge import Judge
+from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate, urgency
 from otel_torchdist.stall.waits import left_behind, waits_of
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
@@ -17,19 +19,20 @@ _OF_DEATHS: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
 _OF_FAILURES: Final = (*_OF_DEATHS, VerdictKind.ABSENT)
 
 
-def judge(moment: LastMoment, threshold_ns: int) -> Verdict | None:
+def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
     """The verdict with its places; None when nothing had stalled and nobody was left behind.
 
     Args:
         moment: The run.
-        threshold_ns: Age at which an open operation is stalled.
+        rules: Which waits are stalls.
     """
     world = moment.world
-    verdict_on = Judge(world, threshold_ns).verdict_on
-    found = [verdict_on(site) for site in _stalled(world, threshold_ns)]
+    verdict_on = Judge(world, rules.threshold_ns).verdict_on
+    stalls = [verdict_on(site) for site in _stalled(world, rules)]
+    found = [verdict for verdict in stalls if verdict is not None and not _is_excused(world, verdict, rules)]
     found += _of_kinds(_OF_DEATHS, (verdict_on(site) for site in left_behind(world, dict(moment.signs))))
     found += _of_kinds(_OF_FAILURES, (verdict_on(site) for site in _torn(world)))
-    best = min((verdict for verdict in found if verdict is not None), key=urgency, default=None)
+    best = min(found, key=urgency, default=None)
     return locate(world, best) if best is not None else None
 
 
@@ -40,16 +43,22 @@ def age_ns(verdict: Verdict, moment_ns: int) -> int:
     return (max(known) if len(known) == len(ends) else moment_ns) - verdict.since_ns
 
 
-def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]) -> list[Verdict | None]:
+def _is_excused(world: WorldSnapshot, verdict: Verdict, rules: StallRules) -> bool:
+    """Whether ranks expect the wait or compile. What was expected counts as a wait from when it no longer was."""
+    lately = dataclasses.replace(world, taken_ns=world.taken_ns - rules.threshold_ns)
+    return is_expected(lately, verdict) or is_compiling(world, verdict)
+
+
+def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict is not None and verdict.kind in kinds]
 
 
-def _stalled(world: WorldSnapshot, threshold_ns: int) -> Iterable[Site]:
+def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[Site]:
     """The first operation of each lane that has waited for too long; what comes after waits for that."""
     first: dict[Lane, Site] = {}
     for wait in waits_of(world):
         site = wait.operation.site
-        if world.taken_ns - wait.since_ns >= threshold_ns:
+        if rules.is_stalled(wait, world.taken_ns - wait.since_ns):
             first[site.lane] = min(first.get(site.lane, site), site)
     return first.values()
 

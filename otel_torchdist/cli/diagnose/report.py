@@ -13,7 +13,9 @@ from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.clock_text import day_and_time, length, time_of_day
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.fates import fates
-from otel_torchdist.stall.phrases import describe_frame, describe_site, name_ranks
+from otel_torchdist.stall.causes import MAX_PARTIES
+from otel_torchdist.stall.phrases import describe_frame, describe_site, have, name_ranks
+from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import OperationView
 from otel_torchdist.tape.layout import How
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
@@ -61,11 +63,22 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
 def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     if diagnosis.verdict is not None:
         yield Text.assemble(("verdict", "bold white on red"), f"  {diagnosis.verdict_text}")
+        yield from (Text(f"  and    {more}") for more in _beyond_the_sentence(diagnosis.verdict))
         return
+    waited = "longer than it may be" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"
     yield Text.assemble(
-        ("no verdict", "bold"),
-        f"  no operation was open for {diagnosis.threshold_s:g} s, and no rank was left behind in one",
+        ("no verdict", "bold"), f"  no operation was open for {waited}, and no rank was left behind in one"
     )
+
+
+def _beyond_the_sentence(verdict: Verdict) -> Iterator[str]:
+    """Parties of a mismatch and ranks of a circle that the sentence has no room for."""
+    if verdict.mismatch is not None:
+        mismatch = verdict.mismatch
+        for value, ranks in mismatch.parties[MAX_PARTIES + mismatch.has_majority :]:
+            yield f"{name_ranks(ranks)} {have(ranks)} {mismatch.field.value} {value}"
+    for link in verdict.circle[MAX_PARTIES:]:
+        yield f"rank {link.rank} in {describe_site(link.operation, link.group, link.site)}"
 
 
 def _rank(diagnosis: Diagnosis, account: RankAccount) -> Iterator[Text]:

@@ -1,0 +1,129 @@
+"""`otel-torchdist demo --fault`: each fault happens, gets its verdict, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from otel_torchdist.cli.demo.closing import closing_words
+from otel_torchdist.cli.demo.faults import Fault, expectation
+from otel_torchdist.cli.demo.findings import Findings
+from otel_torchdist.cli.demo.hopeless import GONE_FOR_S, Hopeless
+from otel_torchdist.cli.demo.options import DemoOptions
+from otel_torchdist.cli.demo.plain_view import PlainView
+from otel_torchdist.cli.rank_rows import Doing, RankRow
+from otel_torchdist.stall.verdict import VerdictKind
+from tests.cli.running import Running, processes_of, until
+from tests.stall.watching import Watching, stalled
+
+THRESHOLD_S = 1.5
+BLOCK_S = 6.0
+QUICK = ("--ranks", "3", "--steps", "30", "--seed", "1", "--threshold", str(THRESHOLD_S))
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "said", "end"),
+    [
+        ("kill", "dead, rank 2", "rank 2 is dead, .*the process of rank 2 is gone", "No rank is left"),
+        ("freeze", "frozen, rank 2", r"rank 2 is frozen \(stopped by a signal\)", ""),
+        ("mismatch", "mismatched, rank 2", "rank 2 has shape 9 elements where ranks 0-1 have 10", "No rank is left"),
+        ("circular", "circular, ranks 0-2", "ranks 0-2 wait for each other", "The training has hung for 6 s"),
+    ],
+    ids=["kill", "freeze", "mismatch", "circular"],
+)
+def test_fault_gets_its_verdict(
+    start: Callable[..., Running], base: Path, tmp_path: Path, fault: str, expected: str, said: str, end: str
+) -> None:
+    """The verdict is right and in time, which exit code 0 says; the file has it too; the job ends, or goes on."""
+    output = tmp_path / "spans.jsonl"
+    demo = start("demo", "--fault", fault, *QUICK, "--block-seconds", str(BLOCK_S), "--output", output)
+    assert demo.end(150) == 0, demo.story()
+    assert re.search(f"STALL: {said}", demo.out), demo.out
+    told = re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nSaid: the same, ([\d.]+) s after", demo.out, re.M)
+    assert told is not None, demo.out
+    assert float(told[1]) <= THRESHOLD_S + 2
+    assert "STALL: " not in demo.out.partition("torchrun is told to end")[2]
+    assert f"stall: all_reduce ({expected.split(',')[0]})" in output.read_text()
+    if end:
+        assert f"{end}: torchrun is told to end." in demo.out
+        assert "Training is over, and has not finished." in demo.out
+    else:
+        assert "torchrun is told to end" not in demo.out
+        assert "Training has finished: accuracy on " in demo.out
+    assert (processes_of(base), list(base.iterdir())) == ([], [])
+
+
+def options(fault: Fault, ranks: int = 2) -> DemoOptions:
+    """Of a short demo."""
+    return DemoOptions(ranks, 30, 0, fault, THRESHOLD_S, BLOCK_S, Path("spans.jsonl"), None, None, plain=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "of_two", "of_four"),
+    [
+        (Fault.LATE, VerdictKind.ABSENT, (1,), (2,)),
+        (Fault.MISMATCH, VerdictKind.MISMATCHED, (0, 1), (2,)),
+        (Fault.CIRCULAR, VerdictKind.CIRCULAR, (0, 1), (0, 1, 2, 3)),
+    ],
+)
+def test_who_must_be_named(fault: Fault, kind: VerdictKind, of_two: tuple[int, ...], of_four: tuple[int, ...]) -> None:
+    """The faulty rank; in a circle all; and of two that disagree both, for there is no majority."""
+    for faulty_rank, ranks, named in ((1, 2, of_two), (2, 4, of_four)):
+        expected = expectation(fault, faulty_rank, ranks)
+        assert (expected.verdict, expected.ranks) == (kind, named)
+
+
+def test_last_words_without_a_verdict() -> None:
+    """When nothing was said, the last words tell what should have been, and the demo has failed."""
+    findings = Findings(options(Fault.KILL), PlainView(Console()), lambda operation: [])
+    words = list(closing_words(findings, "", "", 0))
+    assert words[:4] == [
+        "Training is over, and has not finished.",
+        "Staged: rank 1 is killed, as if memory had run out.",
+        "Expected: dead, rank 1.",
+        "Said: nothing.",
+    ]
+    assert not findings.is_in_time
+
+
+def test_verdict_that_is_given_again_counts_once() -> None:
+    """When ranks end while they wait, the same may be said again: the first time counts, and it sounds once."""
+    watching = Watching(stalled(late=2)[0])
+    watching.until(18.0)
+    [(_, given)] = watching.verdicts
+    output = io.StringIO()
+    findings = Findings(options(Fault.LATE, ranks=4), PlainView(Console(file=output)), lambda operation: [])
+    findings.take([given])
+    first = findings.named_after_s
+    assert first is not None
+    findings.take([given])
+    assert findings.named_after_s == first
+    said = output.getvalue()
+    assert (said.count("STALL: rank 2 has not"), said.count("still: rank 2 has not")) == (1, 1)
+
+
+def rows(*doing: Doing, step: int = 15, age_s: float | None = None) -> list[RankRow]:
+    """What each rank does."""
+    return [RankRow(rank, one, step, "all_reduce #1", age_s) for rank, one in enumerate(doing)]
+
+
+def test_job_that_hangs_is_ended() -> None:
+    """Also without any verdict, by the age of what it hangs in; a fault that passes gets all the time it takes."""
+    for fault, reason in ((Fault.CIRCULAR, "The training has hung for 6 s"), (Fault.LATE, "")):
+        hopeless = Hopeless(options(fault))
+        assert hopeless.reason(rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S - 0.1)) == ""
+        assert hopeless.reason(rows(Doing.STALLED, Doing.STALLED, step=0, age_s=BLOCK_S)) == ""  # ranks come late
+        assert hopeless.reason(rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S)) == reason
+
+
+def test_job_without_ranks_is_ended() -> None:
+    """Not at once, for a verdict may still come."""
+    hopeless = Hopeless(options(Fault.KILL))
+    assert hopeless.reason(rows(Doing.DEAD, Doing.STARTING)) == ""
+    assert hopeless.reason(rows(Doing.DEAD, Doing.FAILED)) == ""
+    until(lambda: hopeless.reason(rows(Doing.DEAD, Doing.FAILED)) == "No rank is left", GONE_FOR_S + 5)
