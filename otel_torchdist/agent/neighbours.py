@@ -84,17 +84,19 @@ class Neighbours:
                 stream.write(port_text(host, port))
             hidden.rename(directory / PORT_FILE)
 
-    def _leave(self, run: int) -> None:
+    def _leave(self, run: int) -> RunExchange:
         self._app.drop(run)
-        self._runs.pop(run).stop()
         del self._seen_at[run]
+        left = self._runs.pop(run)
+        left.stop()
+        return left
 
     def stop(self) -> None:
         """Speak with nobody any more."""
         for server in self._servers.values():
             server.stop()
-        for run in list(self._runs):
-            self._leave(run)
+        for left in [self._leave(run) for run in list(self._runs)]:
+            left.join()
 
     # --- Company --------------------------------------------------------------------------------------------------
 

@@ -85,6 +85,8 @@ class Meeting:
         if self._is_alone() or not self._is_first(run):
             return
         store.set_timeout(STORE_TIMEOUT)
+        if not store.check([_key(run, "token")]):  # it comes before the run's id, or never
+            return
         token = bytes.fromhex(store.get(_key(run, "token")).decode())
         peers = Peers(run, token, self._place.rank, self._place.host or own_address(self._environ))
         write_peers(self._directory, peers)

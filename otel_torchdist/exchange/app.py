@@ -90,7 +90,7 @@ class ExchangeApp:
         length = environ.get("CONTENT_LENGTH") or ""
         if not length.isdecimal():
             return 411, b"", ""
-        if int(length) > MAX_QUESTION:
+        if len(length) > len(str(MAX_QUESTION)) or int(length) > MAX_QUESTION:
             return 413, b"", ""
         headers = {name: environ.get("HTTP_" + name.upper().replace("-", "_"), "") for name in _HEADERS}
         envelope = envelope_from(headers)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import threading
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from otel_torchdist.exchange.envelope import SIGNATURE_HEADER, Envelope, is_signed
 from otel_torchdist.tape.peers import Peer
@@ -73,23 +74,48 @@ class Line:
         self._number += 1
         envelope = Envelope(self._run, self._own_life, self._their_life, self._number)
         asked_ns = time.monotonic_ns()
-        connection = http.client.HTTPConnection(self.peer.host, self.peer.port, timeout=_left(deadline))
         try:
-            connection.request("POST", path, body, envelope.headers(self._token, path, body))
-            response = connection.getresponse()
-            answer = _read(response, connection, deadline)
-        except (OSError, http.client.HTTPException) as error:
+            with contextlib.closing(_Connection(self.peer, deadline)) as connection:
+                connection.request("POST", path, body, envelope.headers(self._token, path, body))
+                with connection.getresponse() as response:
+                    answer = _read(response)
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no host can be called that
             raise NoAnswerError(str(error) or type(error).__name__) from error
-        finally:
-            connection.close()
         expected = envelope.sign_answer(self._token, response.status, answer)
         if not is_signed(response.headers.get(SIGNATURE_HEADER, ""), expected):
             raise NoAnswerError(f"what answers there (status {response.status}) does not know the run's token")
         return response.status, Answered(answer, asked_ns, time.monotonic_ns())
 
 
-def _read(response: http.client.HTTPResponse, connection: http.client.HTTPConnection, deadline: float) -> bytes:
-    """The body, of bounded size and in bounded time, however slowly it comes."""
+class _Connection(http.client.HTTPConnection):
+    """A connection that is over at its deadline."""
+
+    def __init__(self, peer: Peer, deadline: float) -> None:
+        super().__init__(peer.host, peer.port, timeout=_left(deadline))
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock.settimeout(_left(self._deadline))
+        self.sock = _Socket(self.sock, self._deadline)
+
+
+class _Socket(socket.socket):
+    """Waits for what comes until its deadline, where others wait as long again for each byte."""
+
+    def __init__(self, connected: socket.socket, deadline: float) -> None:
+        timeout_s = connected.gettimeout()
+        super().__init__(connected.family, connected.type, connected.proto, connected.detach())
+        self.settimeout(timeout_s)
+        self._deadline = deadline
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        self.settimeout(_left(self._deadline))
+        return super().recv_into(buffer, nbytes, flags)
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """The body, of bounded size."""
     pieces: list[bytes] = []
     size = 0
     while piece := response.read1(_PIECE):
@@ -97,9 +123,6 @@ def _read(response: http.client.HTTPResponse, connection: http.client.HTTPConnec
         size += len(piece)
         if size > MAX_ANSWER:
             raise NoAnswerError(f"its answer is longer than {MAX_ANSWER} bytes")
-        left_s = _left(deadline)
-        with contextlib.suppress(AttributeError):  # the socket is gone once the body is complete
-            connection.sock.settimeout(left_s)
     return b"".join(pieces)
 
 

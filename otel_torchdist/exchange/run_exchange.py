@@ -59,7 +59,7 @@ class RunExchange:
         self._judges_since: float | None = None
         self._round_began = float("-inf")
         self._asked_at = float("-inf")
-        self._is_knocked_at = False
+        self._is_knocked_at = self._was_hurried = False
         self._heard: Ruling | None = None
         self._said: Ruling | None = None
         self._stacks: set[int] = set()
@@ -80,12 +80,14 @@ class RunExchange:
             self._wake()
 
     def stop(self) -> None:
-        """End all threads, which may be in the middle of a question."""
+        """Ask nobody any more; does not wait for the threads, which may be in the middle of a question."""
         with self._changed:
             self._stopping = True
             self._wake()
+
+    def join(self) -> None:
+        """Wait for the threads of one that has been stopped."""
         self._thread.join(PEACEFUL_TIMEOUT_S + 1)
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     # --- on the thread that reads tapes ---------------------------------------------------------------------------
 
@@ -98,6 +100,7 @@ class RunExchange:
                 self._uneasy_since = now if is_uneasy else None
                 self._wake()
             if self._judge(now) != self._own:
+                self._said = None
                 return Follows(self._heard, now - self._asked_at < HURRIED_TRUST_S)
             if self._uneasy_since is None or self._judges_since is None:
                 return Presides(self._all_that_is_seen(world), self._own)
@@ -194,17 +197,18 @@ class RunExchange:
                 if not self._has_changed and not self._stopping:
                     self._changed.wait(max(self._pause_s() - (time.monotonic() - began), 0.0))
                 self._has_changed = False
+        self._pool.shutdown(wait=False)
 
     def _take_turn(self, now: float) -> None:
         with self._changed:
-            judge, others = self._judge(now), list(self._others.values())
+            judge, known = self._judge(now), dict(self._others)  # who judges may not have been announced to us yet
             is_hurried = self._is_hurried
             is_forgotten = self._uneasy_since is not None and now - self._asked_at > KNOCK_AFTER_S
             if self._local is None:  # of a run that is over, or not seen yet
                 return
         if judge == self._own:
-            self._ask_all(others, now, is_hurried)
-        elif is_forgotten and not self._others[judge].knock(HURRIED_TIMEOUT_S):
+            self._ask_all(list(known.values()), now, is_hurried)
+        elif is_forgotten and judge in known and not known[judge].knock(HURRIED_TIMEOUT_S):
             with self._changed:
                 self._seats.silent(judge)
                 self._wake()
@@ -218,7 +222,7 @@ class RunExchange:
         answers = self._pool.map(functools.partial(OtherAgent.ask, timeout_s=timeout_s), due, questions)
         has_answered = dict(zip((other.peer.seat for other in due), answers, strict=True))
         with self._changed:
-            self._round_began = now
+            self._round_began, self._was_hurried = now, is_hurried
             for seat in [seat for seat in has_answered if seat < self._own]:
                 if has_answered[seat]:
                     self._seats.answered(seat, time.monotonic())
@@ -231,7 +235,8 @@ class RunExchange:
         return self._is_knocked_at or self._uneasy_since is not None or any(other.is_uneasy for other in others)
 
     def _pause_s(self) -> float:
-        if not self._is_hurried:
+        # The first question in peace comes at once: who was asked in a hurry does not trust us for long.
+        if not self._is_hurried and not self._was_hurried:
             return PEACEFUL_ROUND_S
         return HURRIED_ROUND_S + ROUND_S_PER_AGENT * len(self._others)
 

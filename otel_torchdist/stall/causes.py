@@ -108,8 +108,9 @@ def _transport(verdict: Verdict, age: str) -> str:
 def _unreachable(verdict: Verdict, age: str) -> str:
     verb = "is" if len(verdict.ranks) == 1 else "are"
     hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
+    agents = f"the agent on {hosts} does" if len(verdict.hosts) == 1 else f"the agents on {hosts} do"
     return (
-        f"{name_ranks(verdict.ranks)} {verb} out of reach (the agent on {hosts} does not answer), "
+        f"{name_ranks(verdict.ranks)} {verb} out of reach ({agents} not answer), "
         f"and {_site(verdict)} has waited for {age}"
     )
 

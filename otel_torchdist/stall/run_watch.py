@@ -109,6 +109,7 @@ class RunWatch:
         self._world: WorldSnapshot | None = None
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
+        self._heard_ns = 0
         self.seat = 0
         self.ruling: Ruling | None = None
 
@@ -140,7 +141,7 @@ class RunWatch:
         if self._open is not None and self._incident is not None:
             events.append(IncidentHandedOver(self._incident))
         self._open = self._incident = self._pending = self.ruling = None
-        self._heard = ruling
+        self._heard, self._heard_ns = ruling, world.taken_ns
         waits = waits_of(world)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
@@ -201,8 +202,9 @@ class RunWatch:
         self._spared |= {wait.key: world.taken_ns for wait in stalled}
 
     def _age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
-        """For how long a wait has counted."""
-        return world.taken_ns - max(wait.since_ns, self._spared.get(wait.key, 0))
+        """For how long a wait has counted; one that another agent sees, until that has said so."""
+        seen_ns = min(world.taken_ns, wait.view.seen_alive_ns) if wait.view.is_afar else world.taken_ns
+        return seen_ns - max(wait.since_ns, self._spared.get(wait.key, 0))
 
     # --- the incident -----------------------------------------------------------------------------------------
 
@@ -259,6 +261,8 @@ class RunWatch:
         site, self._began_ns = verdict.site, verdict.since_ns
         if stalled:
             site, self._began_ns = stalled[0].operation.site, stalled[0].since_ns
+        if self._began_ns > self._heard_ns:  # what was heard of is over
+            self._heard = None
         heard = self._heard
         name = heard.incident.name if heard is not None else site_name(site)
         self._incident = Incident(_run_of(world), name, self.seat)

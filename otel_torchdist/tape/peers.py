@@ -54,7 +54,7 @@ def peer_from_json(text: str | bytes) -> Peer:
     Raises:
         ValueError: It is something else.
     """
-    return _peer(json.loads(text))
+    return _peer(_parsed(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def read_peers(path: Path) -> Peers:
         ValueError: It holds something else.
     """
     match = _NAME.fullmatch(path.name)
-    content: Any = json.loads(_read(path))
+    content = _parsed(_read(path))
     if match is None or not isinstance(content, dict):
         raise ValueError("it is no list of peers")
     fields = cast("dict[str, Any]", content)
@@ -117,7 +117,7 @@ def read_peers(path: Path) -> Peers:
         if len(token) != TOKEN_BYTES:
             raise ValueError("its token has another length")
         return Peers(int(match[1], 16), token, int(fields["seat"]), str(fields["host"]), others)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"it is no list of peers: {error!r}") from error
 
 
@@ -128,17 +128,24 @@ def port_text(host: str, port: int) -> str:
 
 def read_port(directory: Path) -> tuple[str, int] | None:
     """Where the agent of a job directory listens, or one that died did; None when none has said so."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        host, port = json.loads(_read(directory / PORT_FILE))
+    with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):
+        host, port = _parsed(_read(directory / PORT_FILE))
         return str(host), int(port)
     return None
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _peer(content: Any) -> Peer:
     try:
         seat, node, host, port, ranks = content
         peer = Peer(int(seat), str(node), str(host), int(port), int(ranks))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"it is no peer: {error}") from error
     if not 0 < peer.port < 1 << 16 or peer.seat < 0:
         raise ValueError("it is no peer: its port or seat is out of range")

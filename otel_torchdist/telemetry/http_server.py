@@ -115,6 +115,18 @@ class _DebugLog(io.TextIOBase):
         return len(text)
 
 
+class _Body:
+    """What a client sends after its headers; it is up to the client how long that takes."""
+
+    def __init__(self, stream: io.BufferedIOBase, clients: ScrapeClients) -> None:
+        self._stream = stream
+        self._clients = clients
+
+    def read(self, size: int) -> bytes:
+        with self._clients.asking():
+            return self._stream.read(size)
+
+
 class _Handler(WSGIRequestHandler):
     """Answers one request, and gives up on a client that does not read or write for a while."""
 
@@ -155,7 +167,7 @@ class _Server(WSGIServer):
 
         def at_work(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
             with self.clients.at_work():
-                return app(environ, start_response)
+                return app({**environ, "wsgi.input": _Body(environ["wsgi.input"], self.clients)}, start_response)
 
         return at_work
 

@@ -61,6 +61,15 @@ class ScrapeClients:
         finally:
             self._be_slow_since(time.monotonic())
 
+    @contextlib.contextmanager
+    def asking(self) -> Generator[None, None, None]:
+        """While the calling thread, which is at work, waits for the rest of a question, its client is slow."""
+        self._be_slow_since(time.monotonic())
+        try:
+            yield
+        finally:
+            self._be_slow_since(_AT_WORK)
+
     def close(self) -> None:
         """Let nobody wait for room any more."""
         with self._changed:

@@ -1,0 +1,142 @@
+"""Agents of several nodes in one process, each with a port of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from otel_torchdist.exchange.app import ExchangeApp
+from otel_torchdist.exchange.envelope import new_life
+from otel_torchdist.exchange.run_exchange import RunExchange
+from otel_torchdist.stall.company import Follows, Presides, Seating
+from otel_torchdist.stall.world import WorldSnapshot
+from otel_torchdist.tape.peers import Peer, Peers
+from otel_torchdist.telemetry.http_server import HttpServer
+from tests.exchange.listening import HOST, until
+from tests.stall.simulated_world import RUN, SimulatedWorld
+
+TOKEN = b"t" * 32
+RANKS_PER_NODE = 2
+
+
+class Node:
+    """A node with two ranks, and its agent.
+
+    Attributes:
+        seat: The lowest of its ranks.
+        ranks: Its ranks.
+        exchange: Its agent's; None while that is dead.
+        is_uneasy: Whether a stall is near, as far as it sees.
+        seatings: What it learned, each time that it met the others.
+    """
+
+    def __init__(self, company: Agents, number: int) -> None:
+        self.seat = number * RANKS_PER_NODE
+        self.ranks = tuple(range(self.seat, self.seat + RANKS_PER_NODE))
+        self.exchange: RunExchange | None = None
+        self.is_uneasy = False
+        self.seatings: list[Seating] = []
+        self._company = company
+        self._port = 0
+        self._server: HttpServer | None = None
+        self._app = ExchangeApp("")
+        self.listen()
+
+    @property
+    def peer(self) -> Peer:
+        """Where others find it."""
+        return Peer(self.seat, f"node-{self.seat}", HOST, self._port, RANKS_PER_NODE)
+
+    def listen(self) -> None:
+        """Open its port, the one that it had before if it had any; nothing is answered yet."""
+        self._life = new_life()
+        self._app = ExchangeApp(self._life)
+        self._server = HttpServer(HOST, [self._port], "exchange")
+        self._port = self._server.port
+        self._server.serve(self._app)
+
+    def begin(self, others: tuple[Peer, ...], kind: type[RunExchange] = RunExchange) -> None:
+        """Let its agent know of the others, and meet them."""
+        self.exchange = kind(Peers(RUN, TOKEN, self.seat, HOST, others), self._life)
+        self._app.add(RUN, self.exchange)
+
+    def end(self) -> None:
+        """Let its agent die."""
+        if self._server is not None:
+            self._server.stop()
+        if self.exchange is not None:
+            self.exchange.stop()
+            self.exchange.join()
+        self._server = self.exchange = None
+
+    def local(self) -> WorldSnapshot:
+        """What it sees by itself."""
+        return self._company.world.snapshot(self._company.now_s, self.ranks)
+
+    def meet(self) -> Seating | None:
+        """Show the others what it sees; None while its agent is dead."""
+        if self.exchange is None:
+            return None
+        self.seatings.append(self.exchange.meet(self.local(), self.is_uneasy))
+        return self.seatings[-1]
+
+
+class Agents:
+    """Nodes of one run, and the world of their ranks.
+
+    Attributes:
+        world: All ranks.
+        now_s: The world's time.
+        nodes: In the order of their seats.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.world = SimulatedWorld(count * RANKS_PER_NODE)
+        self.now_s = 10.0
+        self.nodes = [Node(self, number) for number in range(count)]
+
+    def begin(self, *numbers: int) -> None:
+        """Start the agents of these nodes, all if none are named."""
+        for number in numbers or range(len(self.nodes)):
+            self.nodes[number].begin(self.others_of(number))
+
+    def others_of(self, number: int) -> tuple[Peer, ...]:
+        """Where the agents of the other nodes are."""
+        return tuple(node.peer for node in self.nodes if node is not self.nodes[number])
+
+    def set_uneasy(self, is_uneasy: bool, *numbers: int) -> None:
+        """Let these nodes, or all, see a stall coming, or see it over."""
+        for number in numbers or range(len(self.nodes)):
+            self.nodes[number].is_uneasy = is_uneasy
+
+    def meet(self) -> list[Seating | None]:
+        """Have all meet, as each of their readers does many times a second."""
+        return [node.meet() for node in self.nodes]
+
+    def judges(self) -> list[bool | None]:
+        """Who judges now, as each of them knows it; None where that is not decided, or the agent is dead."""
+        found = {Presides: True, Follows: False}
+        return [found.get(type(seating)) for seating in self.meet()]
+
+    def wait_until_judges(self, *expected: bool | None, timeout_s: float = 15.0) -> None:
+        """Wait until exactly those judge who should, and each that does sees the ranks of all that live."""
+        seen = {rank for node in self.nodes if node.exchange is not None for rank in node.ranks}
+
+        def is_so() -> bool:
+            if self.judges() != list(expected):
+                return False
+            last = [node.seatings[-1] for node in self.nodes if node.exchange is not None]
+            return all(seen <= seating.world.ranks.keys() for seating in last if isinstance(seating, Presides))
+
+        until(is_so, timeout_s)
+
+
+@contextlib.contextmanager
+def agents(count: int) -> Iterator[Agents]:
+    """Nodes, whose agents are not started yet; all end with the block."""
+    made = Agents(count)
+    try:
+        yield made
+    finally:
+        for node in made.nodes:
+            node.end()

@@ -1,0 +1,77 @@
+"""Agents that listen on loopback, and peers that misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from otel_torchdist.tape.peers import Peer
+from otel_torchdist.telemetry.http_server import HttpServer
+from otel_torchdist.telemetry.shared_page import App
+
+HOST = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def served(app: App) -> Iterator[int]:
+    """Serve an agent's answers on a free port."""
+    server = HttpServer(HOST, [0], "exchange")
+    server.serve(app)
+    try:
+        yield server.port
+    finally:
+        server.stop()
+
+
+def peer_at(port: int, seat: int = 0) -> Peer:
+    """An agent that listens here."""
+    return Peer(seat, f"node-{seat}", HOST, port)
+
+
+@contextlib.contextmanager
+def stranger(behave: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Something that listens and treats each connection as it likes, on a thread of its own.
+
+    Args:
+        behave: What it does with a connection; ends when that is closed.
+    """
+    listening = socket.create_server((HOST, 0))
+    threads: list[threading.Thread] = []
+    connections: list[socket.socket] = []
+
+    def treat(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            behave(connection)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                connections.append(connection)
+                threads.append(threading.Thread(target=treat, args=(connection,)))
+                threads[-1].start()
+
+    accepting = threading.Thread(target=accept)
+    accepting.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        accepting.join(10)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(10)
+
+
+def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Poll until something is so, and insist that it becomes so."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
