@@ -27,8 +27,6 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 BATCH = 16
 """Images of a rank in each step."""
-TIDY_UP_S = 2.0
-"""What other jobs take to close their loaders and loggers when an exception ends them."""
 HELD_OUT = 360
 """Images that are kept for the end."""
 
@@ -166,11 +164,7 @@ def main() -> None:
 
     network = DistributedDataParallel(build_network())
     digits = Digits(images[HELD_OUT:], labels[HELD_OUT:], slow_read, arguments.block_seconds)
-    try:
-        train(network, digits, arguments.steps, arguments.seed, go_wrong)
-    except RuntimeError:  # another rank has gone
-        time.sleep(TIDY_UP_S)
-        raise
+    train(network, digits, arguments.steps, arguments.seed, go_wrong)
     if dist.get_rank() == 0:
         share = accuracy(network.module, images[:HELD_OUT], labels[:HELD_OUT])
         print(f"accuracy on {HELD_OUT} held-out images: {share:.1%}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.exchange.client import Line, NoAnswerError
@@ -30,6 +31,7 @@ class OtherAgent:
         peer: Where it is.
         views: The ranks that it sees, as of its last answer.
         is_uneasy: Whether it saw a stall coming then.
+        ranks: Those that it has, as far as it has ever said so.
     """
 
     def __init__(self, peer: Peer, run: int, token: bytes, own_life: str) -> None:
@@ -37,6 +39,7 @@ class OtherAgent:
         self.peer = peer
         self.views: tuple[RankView, ...] = ()
         self.is_uneasy = False
+        self.ranks: frozenset[int] = frozenset()
         self._run = run
         self._line = Line(peer, run, token, own_life)
         self._unanswered = 0
@@ -59,9 +62,10 @@ class OtherAgent:
         (self._stacks if isinstance(wanted, StacksWanted) else self._signals).update(here)
         return bool(here)
 
-    def question(self, seat: int, is_hurried: bool, said: Ruling | None) -> Question:
+    def question(self, seat: int, is_hurried: bool, ranks: Iterable[int], said: Ruling | None) -> Question:
         """The next question, with all that it should know and do; that is not asked for again."""
-        question = Question(seat, is_hurried, wire_ruling(said), tuple(self._stacks), tuple(self._signals))
+        wishes = tuple(self._stacks), tuple(self._signals)
+        question = Question(seat, is_hurried, tuple(ranks), wire_ruling(said), *wishes)
         self._stacks, self._signals = set(), set()
         return question
 
@@ -74,11 +78,14 @@ class OtherAgent:
             offset_ns = (answered.asked_ns + answered.heard_ns) // 2 - answer.now_ns
             views = views_of(answer, self._run, offset_ns, time.time_ns() - time.monotonic_ns())
         except (NoAnswerError, WireError) as error:
+            self._stacks.update(question.stacks)
+            self._signals.update(question.signals)
             self._failed(error)
             return False
         if self.is_lost:
             _logger.info("the agent on %s answers again", self.peer.node)
         self.views, self.is_uneasy, self._unanswered = views, answer.is_uneasy, 0
+        self.ranks = frozenset(view.rank for view in views)
         return True
 
     def knock(self, timeout_s: float) -> bool:

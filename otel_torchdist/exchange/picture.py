@@ -72,7 +72,8 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         open=tuple(_wire_operation(operation, groups) for operation in view.open[:MAX_OPEN]),
         last=None if view.last is None else _wire_operation(view.last, groups),
         progress={lane: _without_needless(lane, view.progress[lane]) for lane in lanes},
-        losses=view.losses,
+        # What is left out here must not look as if it had ended.
+        losses=view.losses + (len(view.open) > MAX_OPEN),
         forgotten=view.forgotten or len(lanes) < len(view.progress),
         stacks=view.stacks,
         stopped=view.stopped,

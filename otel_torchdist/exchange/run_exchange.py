@@ -128,6 +128,8 @@ class RunExchange:
                     unreachable[view.rank] = other.peer.node
                 elif view.rank not in ranks or not ranks[view.rank].alive:
                     ranks[view.rank] = view
+            if other.is_lost and not other.views:  # it has asked us, and never answered
+                unreachable |= dict.fromkeys(other.ranks - ranks.keys(), other.peer.node)
         return WorldSnapshot(world.run, world.taken_ns, MappingProxyType(ranks), MappingProxyType(unreachable))
 
     def tell(self, ruling: Ruling | None) -> None:
@@ -175,6 +177,9 @@ class RunExchange:
             raise WireError("it has our seat")
         self._stacks.update(question.stacks)
         self._signals.update(question.signals)
+        asker = self._others.get(question.seat)
+        if asker is not None:
+            asker.ranks = frozenset(question.ranks)
         if question.seat > self._own:
             self._is_knocked_at |= question.is_hurried
             self._wake()
@@ -203,6 +208,9 @@ class RunExchange:
         with self._changed:
             judge, known = self._judge(now), dict(self._others)  # who judges may not have been announced to us yet
             is_hurried = self._is_hurried
+            if judge != self._own:  # whoever judges knows better what the others see
+                for other in known.values():
+                    other.is_uneasy = False
             is_forgotten = self._uneasy_since is not None and now - self._asked_at > KNOCK_AFTER_S
             if self._local is None:  # of a run that is over, or not seen yet
                 return
@@ -218,7 +226,8 @@ class RunExchange:
         with self._changed:
             self._is_knocked_at = False
             due = [other for other in others if other.is_due(now)]
-            questions = [other.question(self._own, is_hurried, self._said) for other in due]
+            own_ranks = self._local.ranks if self._local is not None else ()
+            questions = [other.question(self._own, is_hurried, own_ranks, self._said) for other in due]
         answers = self._pool.map(functools.partial(OtherAgent.ask, timeout_s=timeout_s), due, questions)
         has_answered = dict(zip((other.peer.seat for other in due), answers, strict=True))
         with self._changed:

@@ -39,6 +39,7 @@ class Question:
     Attributes:
         seat: Its own.
         is_hurried: Whether it will ask again at once.
+        ranks: Those that it sees itself.
         ruling: What it says of the stall that is on; None when there is none.
         stacks: Tapes whose ranks should write their stacks.
         signals: Tapes whose ranks should be asked by a signal.
@@ -46,6 +47,7 @@ class Question:
 
     seat: int
     is_hurried: bool = False
+    ranks: tuple[int, ...] = ()
     ruling: WireRuling | None = None
     stacks: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()

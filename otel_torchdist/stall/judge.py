@@ -102,9 +102,21 @@ class Judge:
         return _verdict(VerdictKind.TRANSPORT, roll, roll.ranks(Standing.FAILED))
 
     def _first_dead(self, roll: RollCall) -> tuple[int, ...]:
-        """Those who died first: launchers then end the others."""
+        """Those who died first: launchers then end the others.
+
+        Of those who were gone at the same look, the ones that gave no sign of life after others had been torn out.
+        """
         died = {rank: self._world.ranks[rank].gone_since_ns or 0 for rank in roll.ranks(Standing.DEAD)}
-        return tuple(rank for rank, seen_ns in died.items() if seen_ns == min(died.values()))
+        first = tuple(rank for rank, seen_ns in died.items() if seen_ns == min(died.values()))
+        torn_ns = self._torn_at(roll)
+        silent = tuple(rank for rank in first if torn_ns is None or _last_sign_ns(self._world.ranks[rank]) <= torn_ns)
+        return silent or first
+
+    def _torn_at(self, roll: RollCall) -> int | None:
+        """When the first rank was thrown out of the operation; None when none was."""
+        torn = [self._world.ranks[rank].last for rank in roll.ranks(Standing.FAILED)]
+        times = [one.record.completed_ns for one in torn if one is not None and one.site == roll.site]
+        return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
     def _blame(
         self, roll: RollCall, missing: tuple[int, ...], path: tuple[_Hop, ...], seen: dict[Site, Verdict | None]
@@ -183,6 +195,11 @@ class Judge:
 
     def _roll(self, site: Site) -> RollCall:
         return call_roll(self._world, site, self._open_at.get(site, {}))
+
+
+def _last_sign_ns(view: RankView) -> int:
+    ended_ns = view.last.record.completed_ns if view.last is not None else None
+    return max(view.heartbeat_ns, ended_ns or 0)
 
 
 def _one_sided(rolls: Sequence[RollCall]) -> RollCall | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_torchdist.stall.judge import Judge
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, urgency
-from otel_torchdist.stall.waits import Wait, died_in, left_behind
+from otel_torchdist.stall.waits import Wait, died_in, left_behind, torn_apart
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
 
 MAX_CANDIDATES: Final = 64
@@ -38,6 +38,7 @@ class RootFinder:
         """
         deaths = set[Site]() if self._death_told else left_behind(world, _alive_at(world))
         last_words = set[Site]() if self._death_told else died_in(world)
+        deaths |= set[Site]() if self._death_told else torn_apart(world)
         if not stalled and not deaths and not last_words and current is None:
             return None
         judge = Judge(world, self._threshold_ns)

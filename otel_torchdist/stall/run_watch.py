@@ -352,9 +352,9 @@ def _is_waited_for(waits: Iterable[Wait], site: Site) -> bool:
 
 
 def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:
-    """Ranks whose stacks matter: those that the verdict names, and those that wait."""
-    ranks = {*verdict.ranks, *verdict.waiting}
-    return [view for rank in sorted(ranks) if (view := world.ranks.get(rank)) and view.alive]
+    """Ranks whose stacks matter and can come: those that the verdict names, and those that wait."""
+    views = [world.ranks[rank] for rank in sorted({*verdict.ranks, *verdict.waiting}) if rank in world.ranks]
+    return [view for view in views if view.alive and (view.stopped is None or view.stopped.state == "D")]
 
 
 def _runs_no_python(view: RankView, now_ns: int) -> bool:

@@ -67,6 +67,25 @@ def died_in(world: WorldSnapshot) -> set[Site]:
     return {operation.site for view in dead for operation in view.open} | {operation.site for operation in torn}
 
 
+def torn_apart(world: WorldSnapshot) -> set[Site]:
+    """Operations out of which ranks were torn after a member had last been seen alive, that has gone since.
+
+    Told from `left_behind` by that they may all be gone by now: a launcher ends the others within a moment.
+    """
+    found: set[Site] = set()
+    for dead in world.ranks.values():
+        if not dead.is_dead or not dead.seen_alive_ns:
+            continue
+        torn = (site for view in world.ranks.values() if view is not dead for site in _torn_sites(view, dead))
+        found.update(torn)
+    return found
+
+
+def _torn_sites(view: RankView, dead: RankView) -> list[Site]:
+    torn = _torn_after(view, dead.seen_alive_ns)
+    return [operation.site for operation in torn if _takes_part(dead.rank, operation)]
+
+
 def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationView]:
     """Where it waits, from the second look at the death on: only then all that the dead rank wrote has been read."""
     if seen_ns >= now_ns:

@@ -337,7 +337,7 @@ def test_question_and_ruling_arrive() -> None:
     site = Site(Lane(RecordKind.OPERATION, EVERYBODY.key), 7)
     attributes = {"a": "text", "b": True, "c": 3, "d": 1.5, "e": ["x", "y"]}
     ruling = Ruling(Incident(RUN, "name", 3), 4, site, "rank 2 has not entered", attributes)
-    question = Question(3, True, wire_ruling(ruling), (1, 1 << 63), (2,))
+    question = Question(3, True, (3, 4), wire_ruling(ruling), (1, 1 << 63), (2,))
     there = decode_question(encode(question))
     assert there == question
     assert ruling_from(there.ruling, RUN) == ruling

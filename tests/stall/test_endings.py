@@ -64,6 +64,28 @@ def test_old_exception_is_no_sign_of_a_death() -> None:
     assert watching.events == []
 
 
+def test_death_is_told_though_all_were_gone_at_the_same_look() -> None:
+    """A rank is killed, gloo throws its peers out, and torchrun ends what is left, all within a moment.
+
+    Rank 2 is gone without a word, ranks 0 and 1 were torn out of their operation, and rank 3 showed a heartbeat after
+    that: it was ended, and did not begin it.
+    """
+    world, numbers = stalled()
+    watching = Watching(world)
+    watching.until(6.0)
+    for rank in (0, 1):
+        world.ranks[rank].end(numbers[rank], 6.1, How.FAILED, "RuntimeError")
+        world.ranks[rank].die(6.25, TapeState.FAILED, "RuntimeError")
+    world.ranks[2].die(6.25)
+    world.ranks[3].die(6.25)
+    world.ranks[2].heartbeat_age_s, world.ranks[3].heartbeat_age_s = 0.3, 0.05  # at 5.95 and at 6.2
+    watching.until(6.25)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+    watching.until(30.0)
+    assert len(watching.verdicts) == 1
+
+
 def test_job_that_is_ended_as_a_whole_is_silent() -> None:
     """All ranks are killed between two looks, in the middle of an operation: nobody was left behind."""
     world, _ = stalled()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -146,7 +145,7 @@ def test_late_rank_is_found_with_its_stack_and_recovers(job: Job) -> None:
 
 @threshold_s(2.0)
 def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
-    """A stopped process does not answer: the verdict comes in time, with its last record and how long it stands."""
+    """A stopped process cannot answer: nobody waits for its stack, and the verdict comes with its last record."""
     for rank in job.ranks:
         rank.tell("enter 1")
     for rank in job.ranks:
@@ -156,11 +155,10 @@ def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
         rank.tell("enter 2")
     job.until(lambda: job.verdicts)
     verdict = job.verdicts[0].verdict
-    assert (job.verdicts[0].world.taken_ns - verdict.since_ns) / 1e9 <= 5.0
+    assert (job.verdicts[0].world.taken_ns - verdict.since_ns) / 1e9 <= 4.0
     assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (2,))
     text = sentence(verdict, 3.5)
     assert "it was last in all_reduce, called in train_step at rank_process.py:1" in text
-    assert re.search(r"and its Python threads have not run for [345]\.\d s$", text)
 
 
 @threshold_s(60.0)

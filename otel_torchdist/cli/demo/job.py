@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import environment_variables as env
-from otel_torchdist.cli.demo.faults import passes
 from otel_torchdist.cli.demo.options import DemoOptions
 from otel_torchdist.cli.demo.outputs import set_outputs
 from otel_torchdist.cli.demo.process_tree import ProcessTree
@@ -25,9 +24,6 @@ _SWITCHES_OFF: Final = (
     "TORCH_DEVICE_BACKEND_AUTOLOAD",
 )
 _SHOWN_ERRORS: Final = 4_000
-_RARELY_S: Final = 60.0
-"""How often torchrun looks after its ranks where one of them is to die: else it ends the others within 0.1 s, and which
-of them died first is seen by nobody."""
 
 
 def missing_packages() -> list[str]:
@@ -70,7 +66,6 @@ def _command(options: DemoOptions, logs: Path) -> list[str]:
     return [
         sys.executable, "-m", "torch.distributed.run",
         "--standalone", "--nproc-per-node", str(options.ranks), "--log-dir", str(logs),
-        *(() if passes(options.fault) else ("--monitor-interval", str(_RARELY_S))),
         script,
         "--steps", str(options.steps), "--seed", str(options.seed),
         "--fault", options.fault.value, "--faulty-rank", str(options.faulty_rank),
