@@ -1,6 +1,6 @@
-"""When a rank came to the calls of one lane, in windows that can be compared with those of other ranks.
+"""When a rank's device came to the calls of one lane, in windows that can be compared with those of other ranks.
 
-Taken from calls that have ended: when a device came to one is not known before.
+That is known when they have ended, and not before. Of calls on the host, see `CallLog`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import zlib
 from typing import Final
 
 from otel_torchdist.stall.mismatch import comparable
-from otel_torchdist.stall.world import Arrival, Window
+from otel_torchdist.stall.world import Arrival, TimedWindow, Window
 
 LENGTH: Final = 64
 MAX_WINDOWS: Final = 4
@@ -19,27 +19,50 @@ MAX_DIGESTS: Final = 4_096
 
 
 class CallLog:
-    """One lane of one rank."""
+    """One lane of one rank.
 
-    __slots__ = ("_arrivals", "windows")
+    Attributes:
+        windows: The last complete ones.
+        times: When the calls of the newest one were entered.
+    """
+
+    __slots__ = ("_arrivals", "_next", "_times", "times", "windows")
 
     def __init__(self) -> None:
         """Nothing has been called."""
         self._arrivals: list[Arrival] = []
+        self._next = 1
+        self._times: list[int] = []
         self.windows: tuple[Window, ...] = ()
+        self.times: TimedWindow | None = None
 
-    def entered(self, arrival: Arrival, digests: Digests) -> bool:
+    def entered(self, arrival: Arrival, at_ns: int, digests: Digests) -> bool:
         """Take in a call; whether a window is complete with it."""
-        place = (arrival.sequence - 1) % LENGTH
-        if place != len(self._arrivals):  # records were lost, or a call was refused and its place taken by another
-            del self._arrivals[place:]
-        if place == len(self._arrivals):
-            self._arrivals.append(arrival)
+        sequence = arrival.sequence
+        if sequence != self._next and not self._goes_on_at(sequence):
+            return False
+        self._next = sequence + 1
+        self._arrivals.append(arrival)
+        self._times.append(at_ns)
         if len(self._arrivals) < LENGTH:
             return False
         arrivals, self._arrivals = tuple(self._arrivals), []
-        digest = digests.of(arrivals)
-        self.windows = (*self.windows[1 - MAX_WINDOWS :], Window((arrival.sequence - 1) // LENGTH, digest, arrivals))
+        times, self._times = tuple(self._times), []
+        number = (sequence - 1) // LENGTH
+        self.windows = (*self.windows[1 - MAX_WINDOWS :], Window(number, digests.of(arrivals), arrivals))
+        self.times = TimedWindow(number, times)
+        return True
+
+    def _goes_on_at(self, sequence: int) -> bool:
+        """Whether the window can be completed from here on: records were lost, or a call was refused."""
+        place = (sequence - 1) % LENGTH
+        if not self._next - len(self._arrivals) <= sequence < self._next:
+            place = 0 if place == 0 else -1
+        if place < 0:
+            self._next = 0
+            self._arrivals, self._times = [], []
+            return False
+        del self._arrivals[place:], self._times[place:]
         return True
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.stall.arrival_log import ArrivalLog
-from otel_torchdist.stall.call_log import CallLog, Digests
+from otel_torchdist.stall.call_log import MAX_WINDOWS, CallLog, Digests
 from otel_torchdist.stall.world import Arrival, Lane, TimedWindow, Window
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records import Operation
@@ -28,28 +28,30 @@ class RankLogs:
     def __init__(self) -> None:
         """Nothing has been called."""
         self._calls: dict[Lane, CallLog] = {}
-        self._times: dict[Lane, ArrivalLog] = {}
+        self._on_device: dict[Lane, ArrivalLog] = {}
         self._digests = Digests()
         self.windows: Mapping[Lane, tuple[Window, ...]] = MappingProxyType({})
         self.arrivals: Mapping[Lane, tuple[TimedWindow, ...]] = MappingProxyType({})
 
-    def entered(self, lane: Lane, arrival: Arrival) -> None:
+    def entered(self, lane: Lane, arrival: Arrival, operation: Operation) -> None:
         """Take in a collective."""
         log = self._calls.get(lane)
         if log is None:
             if len(self._calls) >= MAX_LANES:
                 return
             log = self._calls[lane] = CallLog()
-            self._times[lane] = ArrivalLog()
-        if log.entered(arrival, self._digests):
-            self.windows = MappingProxyType({**self.windows, lane: log.windows})
-
-    def ended(self, lane: Lane, operation: Operation) -> None:
-        """Take in the end of an operation of any kind."""
-        log = self._times.get(lane)
-        if log is None or operation.how is How.FAILED:
+        if not log.entered(arrival, operation.entered_ns, self._digests):
             return
-        if operation.started_ns is None and int(operation.flags) & _ON_DEVICE:
-            return  # when it was enqueued says nothing about when the device came to it
-        if log.ended(operation.sequence, operation.arrived_ns):
+        self.windows = MappingProxyType({**self.windows, lane: log.windows})
+        # When it was enqueued says nothing about when the device came to it.
+        if log.times is not None and not int(operation.flags) & _ON_DEVICE:
+            before = self.arrivals.get(lane, ())
+            self.arrivals = MappingProxyType({**self.arrivals, lane: (*before[1 - MAX_WINDOWS :], log.times)})
+
+    def ended_on_device(self, lane: Lane, operation: Operation) -> None:
+        """Take in the end of a collective on a device."""
+        if operation.started_ns is None or lane not in self._calls or operation.how is How.FAILED:
+            return
+        log = self._on_device.setdefault(lane, ArrivalLog())
+        if log.ended(operation.sequence, operation.started_ns):
             self.arrivals = MappingProxyType({**self.arrivals, lane: log.windows})

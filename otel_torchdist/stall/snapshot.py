@@ -35,6 +35,7 @@ MAX_LANES: Final = 65_536
 
 _NEVER: Final = Progress()
 _SEND: Final = "send"
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
 
@@ -112,7 +113,7 @@ class TapeFollower:
             recent=(*before.recent[1 - MAX_RECENT :], arrival),
         )
         if not lane.is_point_to_point and lane.kind is RecordKind.OPERATION:
-            self._logs.entered(lane, arrival)
+            self._logs.entered(lane, arrival, operation)
 
     def _ended(self, operation: Operation) -> None:
         self._habits.ended(operation)
@@ -122,7 +123,8 @@ class TapeFollower:
         before = self._progress.get(lane)
         if before is not None:
             self._progress[lane] = self._after_end(before, operation)
-        self._logs.ended(lane, operation)
+        if int(operation.flags) & _ON_DEVICE:
+            self._logs.ended_on_device(lane, operation)
 
     def _after_end(self, before: Progress, operation: Operation) -> Progress:
         sequence = operation.sequence

@@ -69,7 +69,7 @@ def logged(calls: list[Arrival]) -> CallLog:
     """A log with these calls."""
     log, digests = CallLog(), Digests()
     for call in calls:
-        log.entered(call, digests)
+        log.entered(call, call.sequence, digests)
     return log
 
 
@@ -97,7 +97,7 @@ def test_dense_traffic_is_compared_by_windows() -> None:
         run_through(world, sequence / 1000)
         for rank, log in logs.items():
             signature = MAX if (rank, sequence) == (1, 3 * LENGTH + 7) else SUM
-            log.entered(Arrival(sequence, signature, -1), digests)
+            log.entered(Arrival(sequence, signature, -1), sequence, digests)
         lane = next(iter(world.ranks[0].progress))
     assert lane is not None
     watching = _WithWindows(world, {rank: {lane: log.windows} for rank, log in logs.items()})
@@ -123,3 +123,22 @@ def test_hole_in_the_records_leaves_its_window_out() -> None:
     """Calls that were lost make no window, and the next one is whole again."""
     calls = [Arrival(sequence, SUM, -1) for sequence in range(1, 3 * LENGTH + 1) if sequence != 70]
     assert [window.number for window in logged(calls).windows] == [0, 2]
+
+
+@given(st.lists(st.integers(1, 5 * LENGTH), max_size=3), st.lists(st.integers(1, 5 * LENGTH), max_size=2))
+@settings(max_examples=100, deadline=None)
+def test_windows_hold_what_was_called(losses: list[int], refusals: list[int]) -> None:
+    """Whatever is lost (also whole windows), or refused and called again: a window has its own 64 calls in order."""
+    log, digests, sequence = CallLog(), Digests(), 1
+    while sequence <= 8 * LENGTH:
+        log.entered(Arrival(sequence, SUM, -1), sequence, digests)
+        if sequence in refusals:  # it raised, and the next call takes its number
+            refusals.remove(sequence)
+            continue
+        sequence += 1 + (LENGTH if sequence in losses else 0)
+    for window in log.windows:
+        first = window.number * LENGTH + 1
+        assert [arrival.sequence for arrival in window.arrivals] == list(range(first, first + LENGTH))
+    assert log.windows
+    assert log.times is not None
+    assert log.times.times == tuple(arrival.sequence for arrival in log.windows[-1].arrivals)
