@@ -12,7 +12,7 @@ from otel_torchdist.exchange.envelope import new_life
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.stall.company import Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.world import WorldSnapshot
+from otel_torchdist.stall.world import Lane, WorldSnapshot
 from otel_torchdist.tape.owned_files import create_anew
 from otel_torchdist.tape.peers import PORT_FILE, Peers, peers_files, port_text, read_peers, read_port
 from otel_torchdist.telemetry.http_server import HttpServer
@@ -112,6 +112,11 @@ class Neighbours:
         """See `Company`."""
         if run in self._runs:
             self._runs[run].tell(ruling)
+
+    def want_calls(self, run: int, windows: frozenset[tuple[Lane, int]]) -> None:
+        """See `Company`."""
+        if run in self._runs:
+            self._runs[run].want_calls(windows)
 
     def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
         """See `Company`."""

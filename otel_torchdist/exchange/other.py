@@ -11,7 +11,7 @@ from otel_torchdist.exchange.client import Line, NoAnswerError
 from otel_torchdist.exchange.picture import views_of
 from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode, wire_ruling
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.world import RankView
+from otel_torchdist.stall.world import Lane, RankView
 from otel_torchdist.tape.peers import Peer
 
 STATE_PATH: Final = "/v1/state"
@@ -62,10 +62,17 @@ class OtherAgent:
         (self._stacks if isinstance(wanted, StacksWanted) else self._signals).update(here)
         return bool(here)
 
-    def question(self, seat: int, is_hurried: bool, ranks: Iterable[int], said: Ruling | None) -> Question:
+    def question(
+        self,
+        seat: int,
+        is_hurried: bool,
+        ranks: Iterable[int],
+        said: Ruling | None,
+        calls: Iterable[tuple[Lane, int]] = (),
+    ) -> Question:
         """The next question, with all that it should know and do; that is not asked for again."""
         wishes = tuple(self._stacks), tuple(self._signals)
-        question = Question(seat, is_hurried, tuple(ranks), wire_ruling(said), *wishes)
+        question = Question(seat, is_hurried, tuple(ranks), wire_ruling(said), *wishes, tuple(calls))
         self._stacks, self._signals = set(), set()
         return question
 

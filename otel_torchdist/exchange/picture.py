@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
-from otel_torchdist.stall.world import GroupView, Lane, OperationView, Progress, RankView, WorldSnapshot
+from otel_torchdist.stall.world import GroupView, Lane, OperationView, Progress, RankView, Window, WorldSnapshot
 from otel_torchdist.tape.records import GroupName, Operation
 
 MAX_LANES: Final = 1_024
@@ -15,10 +15,29 @@ MAX_LANES: Final = 1_024
 MAX_OPEN: Final = 256
 
 
-def answer_of(world: WorldSnapshot, seat: int, is_uneasy: bool, now_ns: int) -> Answer:
-    """What one agent sees, for another one."""
+def answer_of(
+    world: WorldSnapshot,
+    seat: int,
+    is_uneasy: bool,
+    now_ns: int,
+    calls: Collection[tuple[Lane, int]] = (),
+    before: Iterable[WorldSnapshot] = (),
+) -> Answer:
+    """What one agent sees, for another one.
+
+    Args:
+        world: What it sees.
+        seat: See `Answer`.
+        is_uneasy: Likewise.
+        now_ns: Likewise.
+        calls: Windows that are wanted in full.
+        before: Pictures that were shown before, where these windows may still be.
+    """
     groups = _Groups()
-    ranks = tuple(_wire_rank(view, groups) for view in world.in_order)
+    pictures = [world, *before]
+    ranks = tuple(
+        replace(_wire_rank(view, groups), windows=_windows(view.rank, pictures, calls)) for view in world.in_order
+    )
     return Answer(seat, now_ns, is_uneasy, tuple(groups.names), ranks)
 
 
@@ -78,8 +97,24 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         stacks=view.stacks,
         stopped=view.stopped,
         expects_until_ns=view.expects_until_ns,
-        windows={lane: tuple(window._replace(arrivals=()) for window in of) for lane, of in view.windows.items()},
+        windows={},
     )
+
+
+def _windows(
+    rank: int, pictures: list[WorldSnapshot], calls: Collection[tuple[Lane, int]]
+) -> dict[Lane, tuple[Window, ...]]:
+    """The digests of a rank's windows; the calls themselves, which are many, only of windows that are wanted."""
+    found: dict[Lane, dict[int, Window]] = {}
+    for picture in reversed(pictures):
+        view = picture.ranks.get(rank)
+        for lane, of in view.windows.items() if view is not None else ():
+            is_newest = picture is pictures[0]
+            shown = [window for window in of if is_newest or (lane, window.number) in calls]
+            found.setdefault(lane, {}).update(
+                {one.number: one if (lane, one.number) in calls else one._replace(arrivals=()) for one in shown}
+            )
+    return {lane: tuple(of.values()) for lane, of in found.items() if of}
 
 
 def _lanes_that_matter(view: RankView) -> set[Lane]:

@@ -9,6 +9,7 @@ import functools
 import logging
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Final
@@ -20,10 +21,11 @@ from otel_torchdist.exchange.seats import HURRIED_TRUST_S, Seats
 from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
 from otel_torchdist.stall.company import Awaits, Follows, Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.world import RankView, WorldSnapshot
+from otel_torchdist.stall.world import Lane, RankView, WorldSnapshot
 from otel_torchdist.tape.peers import Peers
 
-PEACEFUL_ROUND_S: Final = 5.0
+PEACEFUL_ROUND_S: Final = 2.0
+PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
 HURRIED_ROUND_S: Final = 0.2
 ROUND_S_PER_AGENT: Final = 0.002
 """What one answer costs the agent that asks, with room to spare."""
@@ -35,6 +37,10 @@ KNOCK_AFTER_S: Final = 1.0
 """Who sees a stall coming and is not asked for so long knocks at the agent that should ask."""
 SHORTEST_PAUSE_S: Final = 0.05
 WORKERS: Final = 16
+MAX_CALLS: Final = 16
+"""Windows of calls that are asked for at once."""
+MAX_SHOWN: Final = 3
+"""Pictures that are kept after they were shown: what was called is asked for when digests have been compared."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -64,6 +70,8 @@ class RunExchange:
         self._said: Ruling | None = None
         self._stacks: set[int] = set()
         self._signals: set[int] = set()
+        self._wanted_calls: tuple[tuple[Lane, int], ...] = ()
+        self._shown: deque[WorldSnapshot] = deque(maxlen=MAX_SHOWN)
         self._stopping = False
         self.renew(peers)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="torchdist-exchange")
@@ -139,6 +147,14 @@ class RunExchange:
                 self._said = ruling
                 self._wake()
 
+    def want_calls(self, windows: frozenset[tuple[Lane, int]]) -> None:
+        """See `Company`."""
+        wanted = tuple(sorted(windows))[:MAX_CALLS]
+        if wanted != self._wanted_calls:
+            with self._changed:
+                self._wanted_calls = wanted
+                self._wake()
+
     def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
         """See `Company`."""
         with self._changed:
@@ -159,17 +175,21 @@ class RunExchange:
         """See `Respondent`."""
         if path not in (STATE_PATH, KNOCK_PATH):
             return None
-        with self._changed:
-            if path == STATE_PATH:
-                self._take(decode_question(body))
-            else:
+        if path == KNOCK_PATH:
+            with self._changed:
                 self._is_knocked_at = True
                 self._wake()
-            world = self._local if path == STATE_PATH else None
+            return encode(Answer(self._own, time.monotonic_ns(), self._uneasy_since is not None))
+        question = decode_question(body)
+        with self._changed:
+            self._take(question)
+            world, before = self._local, list(self._shown)
             is_uneasy = self._uneasy_since is not None
+            if world is not None:
+                self._shown.appendleft(world)
         if world is None:
             return encode(Answer(self._own, time.monotonic_ns(), is_uneasy))
-        return encode(answer_of(world, self._own, is_uneasy, time.monotonic_ns()))
+        return encode(answer_of(world, self._own, is_uneasy, time.monotonic_ns(), question.calls, before))
 
     def _take(self, question: Question) -> None:
         """Somebody asks: the agent that judges, or one that does not know that we live."""
@@ -227,7 +247,8 @@ class RunExchange:
             self._is_knocked_at = False
             due = [other for other in others if other.is_due(now)]
             own_ranks = self._local.ranks if self._local is not None else ()
-            questions = [other.question(self._own, is_hurried, own_ranks, self._said) for other in due]
+            said, calls = self._said, self._wanted_calls
+            questions = [other.question(self._own, is_hurried, own_ranks, said, calls) for other in due]
         answers = self._pool.map(functools.partial(OtherAgent.ask, timeout_s=timeout_s), due, questions)
         has_answered = dict(zip((other.peer.seat for other in due), answers, strict=True))
         with self._changed:
@@ -246,7 +267,7 @@ class RunExchange:
     def _pause_s(self) -> float:
         # The first question in peace comes at once: who was asked in a hurry does not trust us for long.
         if not self._is_hurried and not self._was_hurried:
-            return PEACEFUL_ROUND_S
+            return PEACEFUL_ROUND_S + PEACEFUL_ROUND_S_PER_AGENT * len(self._others)
         return HURRIED_ROUND_S + ROUND_S_PER_AGENT * len(self._others)
 
     def _wake(self) -> None:

@@ -43,6 +43,7 @@ class Question:
         ruling: What it says of the stall that is on; None when there is none.
         stacks: Tapes whose ranks should write their stacks.
         signals: Tapes whose ranks should be asked by a signal.
+        calls: Windows of calls that it wants to see in full, by lane and number.
     """
 
     seat: int
@@ -51,6 +52,7 @@ class Question:
     ruling: WireRuling | None = None
     stacks: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()
+    calls: tuple[tuple[Lane, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.world import WorldSnapshot
+from otel_torchdist.stall.world import Lane, WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,10 @@ class Company(Protocol):
 
     def tell(self, run: int, ruling: Ruling | None) -> None:
         """Let the others know what is said of a run; None when nothing is."""
+        ...
+
+    def want_calls(self, run: int, windows: frozenset[tuple[Lane, int]]) -> None:
+        """Have the others show these windows of calls in full, as long as they have them."""
         ...
 
     def ask(self, wanted: StacksWanted | StacksOverdue) -> None:

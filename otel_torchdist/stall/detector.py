@@ -87,4 +87,5 @@ class Detector:
         watch.seat = seating.seat
         events = watch.look(seating.world)
         company.tell(world.run, watch.ruling)
+        company.want_calls(world.run, watch.wanted_calls)
         return events

@@ -8,7 +8,7 @@ from otel_torchdist.stall.events import ArrivalsCompared, Event, Incident, Misma
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.stragglers import Straggler, Stragglers
-from otel_torchdist.stall.world import GroupView, Site, WorldSnapshot
+from otel_torchdist.stall.world import GroupView, Lane, Site, WorldSnapshot
 
 MAX_STRAGGLERS: Final = 64
 """Of one run, over all its time: more of them say nothing more."""
@@ -22,6 +22,11 @@ class FindingWatch:
         self._silent = SilentMismatches()
         self._stragglers = Stragglers()
         self._told = 0
+
+    @property
+    def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
+        """Windows of calls of other nodes' ranks that should be shown in full."""
+        return self._silent.wanted
 
     def look(self, world: WorldSnapshot, run: int, cause: Mismatch | None) -> list[Event]:
         """Take in a picture.

@@ -33,7 +33,7 @@ from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
 from otel_torchdist.stall.ruling import ruling_of
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
-from otel_torchdist.stall.world import RankView, Site, WorldSnapshot
+from otel_torchdist.stall.world import Lane, RankView, Site, WorldSnapshot
 from otel_torchdist.telemetry.ids import lone_run_id
 
 STACK_PATIENCE_NS: Final = 1_500_000_000
@@ -117,6 +117,11 @@ class RunWatch:
     def current(self) -> Ruling | None:
         """What was said last of the stall that is on, by whichever agent judges; None where there is none."""
         return self.ruling or self._heard
+
+    @property
+    def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
+        """See `FindingWatch`."""
+        return self._findings.wanted_calls
 
     @property
     def is_hurried(self) -> bool:

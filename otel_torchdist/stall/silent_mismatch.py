@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from otel_torchdist.stall.compared_windows import ComparedWindows
 from otel_torchdist.stall.mismatch import Mismatch, compare, find_mismatch
 from otel_torchdist.stall.world import Arrival, Lane, Progress, RankView, Site, WorldSnapshot
 from otel_torchdist.tape.layout import RecordKind
 
 LOOKS_APART_NS: Final = 1_000_000_000
-TOLD_AFTER_NS: Final = 13_000_000_000
+TOLD_AFTER_NS: Final = 12_000_000_000
 """With the usual threshold a stall with this cause has been told by then."""
 MAX_TOLD: Final = 64
 """Mismatches of one run; more of them say nothing more."""
@@ -21,45 +22,69 @@ _ANYWHERE: Final = 1 << 62
 
 
 class SilentMismatches:
-    """Watches one run."""
+    """Watches one run.
+
+    Attributes:
+        wanted: Windows in which ranks of other nodes differ from the rest, and of which only the digests are known.
+    """
 
     def __init__(self) -> None:
         """Nothing has been found."""
         self._looked_ns = 0
         self._compared: dict[Lane, tuple[Progress, ...]] = {}
-        self._found_ns: dict[Mismatch, int] = {}
+        self._windows: dict[Lane, ComparedWindows] = {}
+        self._suspected_ns: dict[Lane, int] = {}
+        self._found: dict[Lane, Mismatch] = {}
         self._told: set[Lane] = set()
+        self.wanted: frozenset[tuple[Lane, int]] = frozenset()
 
     def look(self, world: WorldSnapshot) -> list[Mismatch]:
         """The mismatches that are to be told now."""
         if world.taken_ns - self._looked_ns < LOOKS_APART_NS:
             return []
         self._looked_ns = world.taken_ns
+        wanted: set[tuple[Lane, int]] = set()
         for lane, views in _lanes(world).items():
-            if lane not in self._told and self._has_changed(lane, views):
-                found = _find(lane, views)
-                if found is not None:
-                    self._note(found, world.taken_ns)
+            if lane not in self._told and lane not in self._found and self._has_changed(lane, views):
+                wanted |= self._look_at(lane, views, world.taken_ns)
+        self.wanted = frozenset(wanted)
         return self._due(world.taken_ns)
+
+    def _look_at(self, lane: Lane, views: list[RankView], now_ns: int) -> set[tuple[Lane, int]]:
+        windows = self._windows.setdefault(lane, ComparedWindows())
+        for view in views:
+            windows.add(view.rank, view.windows.get(lane, ()))
+        number = windows.first_odd
+        found = find_mismatch(views, Site(lane, _ANYWHERE))
+        if number is None and found is None:
+            return set()
+        self._suspected_ns.setdefault(lane, now_ns)
+        calls = windows.calls_in(number) if number is not None else None
+        if number is not None and calls is not None:
+            found = _first_difference(lane, calls) or found
+            windows.forget(number)
+        if found is not None:
+            self._found[lane] = found
+            return set()
+        return {(lane, number)} if number is not None and calls is None else set()
 
     def told_as_stall(self, mismatch: Mismatch) -> None:
         """A verdict has said it."""
-        self._told.add(mismatch.site.lane)
-        self._found_ns = {found: since for found, since in self._found_ns.items() if found.site.lane not in self._told}
+        lane = mismatch.site.lane
+        self._told.add(lane)
+        self._found.pop(lane, None)
+        self._windows.pop(lane, None)
 
     def _has_changed(self, lane: Lane, views: list[RankView]) -> bool:
         progress = tuple(view.progress[lane] for view in views)
         before = self._compared.get(lane)
         self._compared[lane] = progress
-        return before is None or any(one is not other for one, other in zip(before, progress, strict=False))
-
-    def _note(self, found: Mismatch, now_ns: int) -> None:
-        """Of one lane the first that was found counts."""
-        if all(known.site.lane != found.site.lane for known in self._found_ns):
-            self._found_ns[found] = now_ns
+        if before is None or len(before) != len(progress):
+            return True
+        return any(one is not other for one, other in zip(before, progress, strict=True))
 
     def _due(self, now_ns: int) -> list[Mismatch]:
-        due = [found for found, since in self._found_ns.items() if now_ns - since >= TOLD_AFTER_NS]
+        due = [found for lane, found in self._found.items() if now_ns - self._suspected_ns[lane] >= TOLD_AFTER_NS]
         due = due[: max(MAX_TOLD - len(self._told), 0)]
         for found in due:
             self.told_as_stall(found)
@@ -74,20 +99,6 @@ def _lanes(world: WorldSnapshot) -> Mapping[Lane, list[RankView]]:
             if lane.kind is RecordKind.OPERATION and not lane.is_point_to_point and progress.aligned:
                 found.setdefault(lane, []).append(view)
     return {lane: views for lane, views in found.items() if len(views) > 1}
-
-
-def _find(lane: Lane, views: list[RankView]) -> Mismatch | None:
-    """The first place at which ranks are seen to differ: in complete windows, or among the latest calls."""
-    by_index: dict[int, dict[int, tuple[int, tuple[Arrival, ...]]]] = {}
-    for view in views:
-        for window in view.windows.get(lane, ()):
-            by_index.setdefault(window.number, {})[view.rank] = window.digest, window.arrivals
-    for _, windows in sorted(by_index.items()):
-        if len({digest for digest, _ in windows.values()}) > 1:
-            found = _first_difference(lane, {rank: arrivals for rank, (_, arrivals) in windows.items()})
-            if found is not None:
-                return found
-    return find_mismatch(views, Site(lane, _ANYWHERE))
 
 
 def _first_difference(lane: Lane, calls: Mapping[int, tuple[Arrival, ...]]) -> Mismatch | None:

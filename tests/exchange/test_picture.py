@@ -35,7 +35,7 @@ from otel_torchdist.stall.world import (
     WorldSnapshot,
 )
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
-from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.records import CallSiteName, SignatureName
 from otel_torchdist.tape.stacks import ThreadStack
 from tests.stall.judging import the_verdict
 from tests.stall.simulated_world import RUN, SECOND, WALL_OFFSET_NS, SimulatedWorld, group_of
@@ -351,3 +351,27 @@ def test_attributes_that_are_tuples_arrive_as_lists() -> None:
     there = ruling_from(decode_question(encode(Question(0, ruling=wire_ruling(ruling)))).ruling, RUN)
     assert there is not None
     assert there.attributes == {"hosts": ["a", "b"]}
+
+
+def test_calls_are_shown_where_they_are_wanted() -> None:
+    """Windows go as digests; one that is wanted goes whole, also when only a picture shown before still has it."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 1.0)
+    lane = Lane(RecordKind.OPERATION, EVERYBODY.key)
+    signature = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
+    windows = [
+        Window(number, number + 100, tuple(Arrival(number * 64 + place + 1, signature, -1) for place in range(64)))
+        for number in range(4)
+    ]
+
+    def shown(*numbers: int) -> WorldSnapshot:
+        picture = world.snapshot(2.0)
+        of = {lane: tuple(windows[number] for number in numbers)}
+        ranks = {rank: dataclasses.replace(view, windows=of) for rank, view in picture.ranks.items()}
+        return dataclasses.replace(picture, ranks=ranks)
+
+    wanted = ((lane, 0), (lane, 3))
+    answer = decode_answer(encode(answer_of(shown(2, 3), 0, False, 0, wanted, [shown(0, 1)])))
+    for view in views_of(answer, RUN, 0, 0):
+        found = {window.number: window for window in view.windows[lane]}
+        assert found == {0: windows[0], 2: windows[2]._replace(arrivals=()), 3: windows[3]}

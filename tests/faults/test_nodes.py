@@ -19,8 +19,8 @@ from otel_torchdist import semconv
 from otel_torchdist.tape.peers import peers_files, read_peers
 from tests.cli.running import processes_of, until
 from tests.faults.faulty_job import FaultyJob
-from tests.faults.outcome import DUE_S, observe
-from tests.faults.rows import NODE_ROWS, Row
+from tests.faults.outcome import DUE_S, observe, observe_finding
+from tests.faults.rows import NODE_ROWS, FindingRow, Row
 from tests.support.nodes import Nodes, nodes, why_not
 from tests.support.otlp_receiver import GRPC, OtlpReceiver
 from tests.support.warm_python import WarmPython
@@ -64,6 +64,17 @@ def test_fault_on_the_other_node(row: Row, start: Callable[..., FaultyJob]) -> N
     """The first that the Collector hears names kind, ranks and line, whichever agent has seen them."""
     outcome = observe(row, start(row.name, environ=row.environ))
     assert outcome.problems == (), outcome.sentence
+
+
+def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> None:
+    """One odd call among hundreds, on the other node: told once, with the field and the rank."""
+    row = FindingRow("silent_reduce_op", "", "mismatched", "3", "rank 3 has reduce op max where ranks 0-2 have sum in")
+    job = start(row.name, environ={"SILENT_PAUSE_S": "0.02"})
+    outcome = observe_finding(row, job)
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0] * 4
+    assert outcome.problems == (), outcome.sentence
+    assert len(job.findings()) == 1
 
 
 def test_healthy_run(start: Callable[..., FaultyJob]) -> None:

@@ -20,7 +20,7 @@ from otel_torchdist.stall.events import (
 from otel_torchdist.stall.incident import NoStepTraces, incident_spans, marker_span
 from otel_torchdist.stall.sentence import sentence
 from otel_torchdist.stall.verdict import Doubt, VerdictKind
-from otel_torchdist.stall.world import WorldSnapshot
+from otel_torchdist.stall.world import Lane, WorldSnapshot
 from otel_torchdist.tape.layout import Flag
 from tests.stall.judging import the_verdict
 from tests.stall.simulated_world import RUN, SECOND, START_NS, SimulatedWorld, group_of
@@ -53,6 +53,10 @@ class Seated:
         """See `Company`."""
         assert run == RUN
         self.told.append(ruling)
+
+    def want_calls(self, run: int, windows: frozenset[tuple[Lane, int]]) -> None:
+        """See `Company`; nothing differs here."""
+        assert windows == frozenset()
 
     def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
         """See `Company`; the detector's owner does that."""

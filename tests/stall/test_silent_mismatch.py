@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from otel_torchdist.stall.call_log import LENGTH, CallLog, Digests
 from otel_torchdist.stall.events import MismatchFound
 from otel_torchdist.stall.mismatch import Field
-from otel_torchdist.stall.silent_mismatch import TOLD_AFTER_NS
+from otel_torchdist.stall.silent_mismatch import TOLD_AFTER_NS, SilentMismatches
 from otel_torchdist.stall.world import Arrival, WorldSnapshot
 from otel_torchdist.tape.records import SignatureName
 from tests.stall.simulated_world import SECOND, SimulatedWorld
@@ -104,6 +104,27 @@ def test_dense_traffic_is_compared_by_windows() -> None:
     watching.until(TOLD_AFTER_S + 5)
     [found] = findings(watching)
     assert (found.mismatch.field, found.mismatch.site.sequence) == (Field.REDUCE_OP, 3 * LENGTH + 7)
+
+
+def test_calls_of_another_node_are_asked_for() -> None:
+    """Of a rank elsewhere only digests are known: the odd window is wanted in full, and told once it has come."""
+    same = logged([Arrival(sequence, SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
+    odd = logged([Arrival(sequence, MAX if sequence == 70 else SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
+    world = SimulatedWorld(4)
+    run_through(world, 1.0)
+    lane = next(iter(world.ranks[0].progress))
+    digests = tuple(window._replace(arrivals=()) for window in odd.windows)
+    watch, told = SilentMismatches(), []
+    for second in range(1, 20):
+        run_through(world, float(second))  # as many more calls as seconds, which fit
+        shown = {rank: {lane: same.windows} for rank in range(3)}
+        shown[3] = {lane: odd.windows if (lane, 1) in watch.wanted and second > 3 else digests}
+        picture = world.snapshot(float(second))
+        views = {rank: dataclasses.replace(view, windows=shown[rank]) for rank, view in picture.ranks.items()}
+        told += watch.look(dataclasses.replace(picture, ranks=views))
+        assert (watch.wanted == {(lane, 1)}) == (second <= 3)
+    [found] = told
+    assert (found.field, found.ranks, found.site.sequence) == (Field.REDUCE_OP, (3,), 70)
 
 
 class _WithWindows(Watching):

@@ -174,11 +174,14 @@ def silent_dtype() -> None:
 
 def silent_reduce_op() -> None:
     """The last rank takes the maximum where the others add up: gloo says nothing."""
+    pause_s = float(os.environ.get("SILENT_PAUSE_S", 0))
     for _ in range(100):  # the odd one is not among the latest calls when somebody looks
         dist.all_reduce(gradient)
+        time.sleep(pause_s)
     dist.all_reduce(gradient, op=dist.ReduceOp.MAX if is_faulty else dist.ReduceOp.SUM)
     for _ in range(100):
         dist.all_reduce(gradient)
+        time.sleep(pause_s)
     go_on()
 
 

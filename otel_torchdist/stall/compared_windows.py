@@ -1,0 +1,49 @@
+"""Windows of calls of one lane, as far as they are known of each rank: of other nodes' ranks often the digest only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from otel_torchdist.stall.world import Arrival, Window
+
+MAX_NUMBERS: Final = 64
+"""Ranks of other nodes are some seconds old when they are seen."""
+
+
+class ComparedWindows:
+    """Remembers digests, and the calls themselves where digests differ."""
+
+    def __init__(self) -> None:
+        """Nothing is known."""
+        self._digests: dict[int, dict[int, int]] = {}
+        self._calls: dict[tuple[int, int], tuple[Arrival, ...]] = {}
+
+    def add(self, rank: int, windows: Iterable[Window]) -> None:
+        """Take in what is known of a rank."""
+        for window in windows:
+            of = self._digests.setdefault(window.number, {})
+            of[rank] = window.digest
+            # Of each digest one is enough: ranks with the same digest have called the same.
+            if window.arrivals:
+                self._calls[window.number, window.digest] = window.arrivals
+        while len(self._digests) > MAX_NUMBERS:
+            oldest = min(self._digests)
+            for digest in set(self._digests.pop(oldest).values()):
+                self._calls.pop((oldest, digest), None)
+
+    def forget(self, number: int) -> None:
+        """Its digests differ, and its calls do not: what one of them was is not known."""
+        self._digests.pop(number, None)
+
+    @property
+    def first_odd(self) -> int | None:
+        """The first window in which ranks differ; None when there is none."""
+        return min((number for number, of in self._digests.items() if len(set(of.values())) > 1), default=None)
+
+    def calls_in(self, number: int) -> Mapping[int, tuple[Arrival, ...]] | None:
+        """By rank, what was called in a window; None as long as it is not known of all."""
+        of = self._digests[number]
+        if any((number, digest) not in self._calls for digest in of.values()):
+            return None
+        return {rank: self._calls[number, digest] for rank, digest in of.items()}
