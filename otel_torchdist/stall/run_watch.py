@@ -7,7 +7,7 @@ that stall meanwhile are its consequences and show as markers only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.stall.events import (
@@ -26,53 +26,19 @@ from otel_torchdist.stall.events import (
 from otel_torchdist.stall.findings import FindingWatch, site_name
 from otel_torchdist.stall.markers import MarkerClock, next_doubling
 from otel_torchdist.stall.numbering import Numbering
-from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
+from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, with_stacks, without_stacks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
 from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
 from otel_torchdist.stall.ruling import ruling_of
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
-from otel_torchdist.stall.world import Lane, RankView, Site, WorldSnapshot
+from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
 from otel_torchdist.telemetry.ids import lone_run_id
 
-STACK_PATIENCE_NS: Final = 1_500_000_000
-"""How long after the threshold a verdict waits for stacks."""
-ANSWER_DUE_NS: Final = 1_000_000_000
-"""A rank looks for requests once a second."""
-UNSEEN_NS: Final = 500_000_000
-"""Who has not looked for so long may have been stopped, and the ranks with it: what they owe counts from then on."""
-USUAL_LOOK_NS: Final = 250_000_000
-CHANGE_SETTLES_NS: Final = 1_000_000_000
-"""A changed verdict must have held for this long: ranks that come in one after the other are one change."""
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
 UNEASY_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that theirs are known when it comes."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A verdict that waits for the stacks of the ranks in it.
-
-    Attributes:
-        occasion: Why it is given.
-        verdict: It, without places.
-        asked: Tapes of the ranks that were asked.
-        began_ns: When they were asked.
-        unanswered_since_ns: Since when answers are awaited; earlier where a verdict has taken another's place.
-        not_before_ns: It is not given before.
-        deadline_ns: Then it is given with or without stacks.
-        signalled: Tapes of the ranks that were asked by a signal too.
-    """
-
-    occasion: Occasion
-    verdict: Verdict
-    asked: frozenset[int]
-    began_ns: int
-    unanswered_since_ns: int
-    not_before_ns: int
-    deadline_ns: int
-    signalled: frozenset[int] = field(default_factory=frozenset[int])
 
 
 @dataclass(slots=True)
@@ -102,7 +68,7 @@ class RunWatch:
         self._began_ns = 0
         self._first_epoch = 1
         self._open: _Open | None = None
-        self._pending: _Pending | None = None
+        self._pending: Pending | None = None
         self._spared: dict[tuple[int, int], int] = {}
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
@@ -227,10 +193,10 @@ class RunWatch:
             pending = self._pending = self._begin(occasion, verdict, world, stalled)
             if pending.asked:
                 events.append(StacksWanted(pending.asked))
-        overdue = self._find_overdue(pending, world)
+        overdue = pending.find_overdue(world, self._world)
         if overdue:
             events.append(StacksOverdue(overdue))
-        if not _is_ready(pending, world):
+        if not pending.is_ready(world):
             return events
         if self._open is None and is_compiling(world, verdict):
             self._spare(stalled, world)
@@ -238,18 +204,6 @@ class RunWatch:
         else:
             events.append(self._give(occasion, locate(world, verdict), world))
         return events
-
-    def _find_overdue(self, pending: _Pending, world: WorldSnapshot) -> frozenset[int]:
-        """Tapes of the ranks that do not answer because something holds the GIL; each once."""
-        if self._world is not None and world.taken_ns - self._world.taken_ns > UNSEEN_NS:
-            pending.unanswered_since_ns = world.taken_ns
-        if world.taken_ns - pending.unanswered_since_ns < ANSWER_DUE_NS:
-            return frozenset()
-        held = {view.nonce for view in world.ranks.values() if _runs_no_python(view, world.taken_ns)}
-        answered = {view.nonce for view in world.ranks.values() if _has_answered(view, pending.began_ns)}
-        overdue = frozenset(held & pending.asked - pending.signalled - answered)
-        pending.signalled |= overdue
-        return overdue
 
     def _occasion(self, verdict: Verdict, now_ns: int) -> Occasion | None:
         opened = self._open
@@ -275,21 +229,14 @@ class RunWatch:
         if heard is not None:
             self._first_epoch = max(self._first_epoch, heard.epoch + 1)
 
-    def _begin(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait]) -> _Pending:
+    def _begin(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait]) -> Pending:
         now = world.taken_ns
         if verdict.kind is VerdictKind.DEAD or (occasion is Occasion.OPENED and not stalled):
-            return _Pending(occasion, verdict, frozenset(), now, now, now, now)
-        deadline_ns = now + STACK_PATIENCE_NS
+            return without_stacks(occasion, verdict, now)
+        crossed_ns = now
         if occasion is Occasion.OPENED:
             crossed_ns = now - max(self._age_ns(wait, world) for wait in stalled) + self._threshold_ns
-            deadline_ns = max(crossed_ns, now - USUAL_LOOK_NS) + STACK_PATIENCE_NS
-        before, since_ns = self._pending, now
-        if before is not None and before.occasion is occasion:
-            # Ranks that trickle in do not put it off.
-            deadline_ns, since_ns = min(deadline_ns, before.deadline_ns), before.unanswered_since_ns
-        not_before_ns = now + CHANGE_SETTLES_NS if occasion is Occasion.CHANGED else now
-        asked = frozenset(view.nonce for view in _to_ask(world, verdict))
-        return _Pending(occasion, verdict, asked, now, since_ns, not_before_ns, max(deadline_ns, not_before_ns))
+        return with_stacks(occasion, verdict, world, crossed_ns, self._pending)
 
     def _give(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> VerdictGiven:
         assert self._incident is not None
@@ -354,30 +301,6 @@ def _run_of(world: WorldSnapshot) -> int:
 
 def _is_waited_for(waits: Iterable[Wait], site: Site) -> bool:
     return any(wait.operation.site == site for wait in waits)
-
-
-def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:
-    """Ranks whose stacks matter and can come: those that the verdict names, and those that wait."""
-    views = [world.ranks[rank] for rank in sorted({*verdict.ranks, *verdict.waiting}) if rank in world.ranks]
-    return [view for view in views if view.alive and (view.stopped is None or view.stopped.state == "D")]
-
-
-def _runs_no_python(view: RankView, now_ns: int) -> bool:
-    return view.alive and now_ns - view.heartbeat_ns > HEARTBEAT_LATE_NS
-
-
-def _is_ready(pending: _Pending, world: WorldSnapshot) -> bool:
-    if world.taken_ns >= pending.deadline_ns:
-        return True
-    if world.taken_ns < pending.not_before_ns:
-        return False
-    asked = [view for view in world.ranks.values() if view.nonce in pending.asked and view.alive]
-    return all(_has_answered(view, pending.began_ns) for view in asked)
-
-
-def _has_answered(view: RankView, since_ns: int) -> bool:
-    stacks = view.stacks
-    return stacks is not None and stacks.asked_ns >= since_ns and stacks.threads is not None
 
 
 def _outcome(world: WorldSnapshot, verdict: Verdict) -> Outcome:

@@ -5,19 +5,31 @@ Both ways out, Prometheus and OpenTelemetry, are made from it, so they cannot di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RANK, LABEL_RUN
-from otel_torchdist.telemetry.durations import DurationHistogram
-from otel_torchdist.telemetry.metric_pictures import GroupPicture, NodePicture, OperationPicture, RankPicture
-
-Labels: TypeAlias = tuple[str, ...]
-Numbers: TypeAlias = Iterable[tuple[Labels, float]]
-Histograms: TypeAlias = Iterable[tuple[Labels, DurationHistogram]]
+from otel_torchdist.telemetry.metric_pictures import NodePicture
+from otel_torchdist.telemetry.metric_readers import (
+    Histograms,
+    Labels,
+    Numbers,
+    arrivals,
+    finding_info,
+    group_info,
+    last_arrivals,
+    lateness,
+    of_group,
+    of_operation,
+    of_rank,
+    operation_durations,
+    stall_info,
+    stalled,
+    step_durations,
+)
 
 
 class Kind(Enum):
@@ -75,97 +87,6 @@ class HistogramMetric:
     read: Callable[[NodePicture], Histograms]
 
 
-def _of_rank(value: Callable[[RankPicture], float | None]) -> Callable[[NodePicture], Numbers]:
-    def read(node: NodePicture) -> Numbers:
-        for rank in node.ranks:
-            number = value(rank)
-            if number is not None:
-                yield (rank.run, str(rank.rank)), number
-
-    return read
-
-
-def _of_operation(value: Callable[[OperationPicture], float]) -> Callable[[NodePicture], Numbers]:
-    def read(node: NodePicture) -> Numbers:
-        for rank in node.ranks:
-            for one in rank.operations:
-                yield (rank.run, str(rank.rank), one.group, one.operation), value(one)
-
-    return read
-
-
-def _of_group(value: Callable[[GroupPicture], int | None]) -> Callable[[NodePicture], Numbers]:
-    def read(node: NodePicture) -> Numbers:
-        for rank in node.ranks:
-            for group in rank.groups:
-                number = value(group)
-                if number is not None:
-                    yield (rank.run, str(rank.rank), group.group), number
-
-    return read
-
-
-def _stalled(node: NodePicture) -> Numbers:
-    for label, run in node.runs.items():
-        stalled = run.stall.group if run.stall else None
-        for group in sorted({*run.groups, *run.stalled_groups}):
-            yield (label, group), int(group == stalled)
-
-
-def _stall_info(node: NodePicture) -> Numbers:
-    for label, run in node.runs.items():
-        if run.stall:
-            stall = run.stall
-            yield (
-                (label, stall.group, stall.operation, stall.verdict, stall.ranks, stall.coverage, stall.trace_id),
-                1,
-            )
-
-
-def _finding_info(node: NodePicture) -> Numbers:
-    for label, run in node.runs.items():
-        for found in dict.fromkeys(run.findings):
-            yield (label, found.group, found.operation, found.verdict, found.ranks, found.trace_id), 1
-
-
-def _arrivals(node: NodePicture) -> Numbers:
-    for label, run in node.runs.items():
-        for group, counts in run.arrivals.items():
-            yield (label, group), counts.calls
-
-
-def _last_arrivals(node: NodePicture) -> Numbers:
-    for label, run in node.runs.items():
-        for group, counts in run.arrivals.items():
-            for rank, number in counts.last.items():
-                yield (label, str(rank), group), number
-
-
-def _lateness(node: NodePicture) -> Numbers:
-    for label, run in node.runs.items():
-        for group, counts in run.arrivals.items():
-            for rank, seconds in counts.late_s.items():
-                yield (label, str(rank), group), seconds
-
-
-def _group_info(node: NodePicture) -> Numbers:
-    for label, run in node.runs.items():
-        for group, info in run.groups.items():
-            yield (label, group, info.description, str(info.size)), 1
-
-
-def _operation_durations(node: NodePicture) -> Histograms:
-    for label, run in node.runs.items():
-        for (group, operation), histogram in run.durations.items():
-            yield (label, group, operation), histogram
-
-
-def _step_durations(node: NodePicture) -> Histograms:
-    for label, run in node.runs.items():
-        if run.steps.count:
-            yield (label,), run.steps
-
-
 _RANK: Final = (LABEL_RUN, LABEL_RANK)
 _GROUP: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP)
 _OPERATION: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP, LABEL_OPERATION)
@@ -178,7 +99,7 @@ NUMBER_METRICS: Final = (
         "1 while the rank's process lives, 0 when it has failed or is gone without having finished; "
         "no series after it has finished.",
         _RANK,
-        _of_rank(lambda rank: None if rank.up is None else int(rank.up)),
+        of_rank(lambda rank: None if rank.up is None else int(rank.up)),
     ),
     NumberMetric(
         semconv.STALLED_METRIC,
@@ -186,7 +107,7 @@ NUMBER_METRICS: Final = (
         Unit.NONE,
         "1 while the run is stalled and this group's operation is the cause, else 0.",
         (LABEL_RUN, LABEL_GROUP),
-        _stalled,
+        stalled,
     ),
     NumberMetric(
         semconv.STALL_INFO,
@@ -202,7 +123,7 @@ NUMBER_METRICS: Final = (
             semconv.LABEL_COVERAGE,
             semconv.LABEL_TRACE_ID,
         ),
-        _stall_info,
+        stall_info,
     ),
     NumberMetric(
         semconv.OPERATIONS_IN_FLIGHT,
@@ -210,7 +131,7 @@ NUMBER_METRICS: Final = (
         Unit.OPERATIONS,
         "Operations that the rank has entered and that have not ended.",
         _OPERATION,
-        _of_operation(lambda one: one.in_flight),
+        of_operation(lambda one: one.in_flight),
     ),
     NumberMetric(
         semconv.OPERATION_OLDEST_AGE,
@@ -219,7 +140,7 @@ NUMBER_METRICS: Final = (
         "Age of the oldest operation in flight, 0 when there is none. An operation whose end only a wait can show "
         "ages from that wait, one on a device from its start there.",
         _OPERATION,
-        _of_operation(lambda one: one.oldest_age_s),
+        of_operation(lambda one: one.oldest_age_s),
     ),
     NumberMetric(
         semconv.OPERATIONS,
@@ -227,7 +148,7 @@ NUMBER_METRICS: Final = (
         Unit.OPERATIONS,
         "Operations that the rank has entered.",
         _OPERATION,
-        _of_operation(lambda one: one.entered),
+        of_operation(lambda one: one.entered),
     ),
     NumberMetric(
         semconv.MESSAGE_BYTES,
@@ -235,7 +156,7 @@ NUMBER_METRICS: Final = (
         Unit.BYTES,
         "Bytes that the rank has contributed to its operations.",
         _OPERATION,
-        _of_operation(lambda one: one.message_bytes),
+        of_operation(lambda one: one.message_bytes),
     ),
     NumberMetric(
         semconv.TIMED_OPERATIONS,
@@ -243,7 +164,7 @@ NUMBER_METRICS: Final = (
         Unit.OPERATIONS,
         "The rank's operations whose duration is known; see the histogram of the node for its distribution.",
         _OPERATION,
-        _of_operation(lambda one: one.durations.count),
+        of_operation(lambda one: one.durations.count),
     ),
     NumberMetric(
         semconv.TIMED_OPERATION_SECONDS,
@@ -251,7 +172,7 @@ NUMBER_METRICS: Final = (
         Unit.SECONDS,
         "Sum of the rank's known operation durations.",
         _OPERATION,
-        _of_operation(lambda one: one.durations.sum_s),
+        of_operation(lambda one: one.durations.sum_s),
     ),
     NumberMetric(
         semconv.LAST_STARTED_SEQUENCE,
@@ -259,7 +180,7 @@ NUMBER_METRICS: Final = (
         Unit.NONE,
         "Sequence number of the newest collective of the group that the rank has entered, or begun on its device.",
         _GROUP,
-        _of_group(lambda group: group.started_sequence),
+        of_group(lambda group: group.started_sequence),
     ),
     NumberMetric(
         semconv.LAST_COMPLETED_SEQUENCE,
@@ -267,7 +188,7 @@ NUMBER_METRICS: Final = (
         Unit.NONE,
         "Sequence number of the newest collective of the group that is known to have ended on the rank.",
         _GROUP,
-        _of_group(lambda group: group.completed_sequence),
+        of_group(lambda group: group.completed_sequence),
     ),
     NumberMetric(
         semconv.FINDING_INFO,
@@ -283,7 +204,7 @@ NUMBER_METRICS: Final = (
             semconv.LABEL_RANKS,
             semconv.LABEL_TRACE_ID,
         ),
-        _finding_info,
+        finding_info,
     ),
     NumberMetric(
         semconv.ARRIVALS,
@@ -291,7 +212,7 @@ NUMBER_METRICS: Final = (
         Unit.OPERATIONS,
         "Collectives of the group to which the node's ranks came at times that have been compared.",
         (LABEL_RUN, LABEL_GROUP),
-        _arrivals,
+        arrivals,
     ),
     NumberMetric(
         semconv.LAST_ARRIVALS,
@@ -299,7 +220,7 @@ NUMBER_METRICS: Final = (
         Unit.OPERATIONS,
         "Of these, those to which the rank came last.",
         _GROUP,
-        _last_arrivals,
+        last_arrivals,
     ),
     NumberMetric(
         semconv.LATENESS,
@@ -307,7 +228,7 @@ NUMBER_METRICS: Final = (
         Unit.SECONDS,
         "For how long the other ranks of the node waited in these for this rank alone.",
         _GROUP,
-        _lateness,
+        lateness,
     ),
     NumberMetric(
         semconv.TIMED_STEPS,
@@ -315,7 +236,7 @@ NUMBER_METRICS: Final = (
         Unit.STEPS,
         "The rank's steps whose duration is known.",
         _RANK,
-        _of_rank(lambda rank: rank.steps.count),
+        of_rank(lambda rank: rank.steps.count),
     ),
     NumberMetric(
         semconv.TIMED_STEP_SECONDS,
@@ -323,7 +244,7 @@ NUMBER_METRICS: Final = (
         Unit.SECONDS,
         "Sum of the rank's known step durations.",
         _RANK,
-        _of_rank(lambda rank: rank.steps.sum_s),
+        of_rank(lambda rank: rank.steps.sum_s),
     ),
     NumberMetric(
         semconv.GROUP_INFO,
@@ -331,7 +252,7 @@ NUMBER_METRICS: Final = (
         Unit.NONE,
         "What a group is for and how many members it has.",
         (LABEL_RUN, LABEL_GROUP, semconv.LABEL_DESCRIPTION, semconv.LABEL_SIZE),
-        _group_info,
+        group_info,
     ),
     NumberMetric(
         semconv.GROUPS_FOLDED,
@@ -339,7 +260,7 @@ NUMBER_METRICS: Final = (
         Unit.GROUPS,
         'Groups of the rank that are counted under group="other", because the node has too many.',
         _RANK,
-        _of_rank(lambda rank: rank.groups_folded),
+        of_rank(lambda rank: rank.groups_folded),
     ),
     NumberMetric(
         semconv.OVERHEAD,
@@ -347,7 +268,7 @@ NUMBER_METRICS: Final = (
         Unit.SECONDS,
         "Estimated time that the instrumentation has taken on the rank's threads.",
         _RANK,
-        _of_rank(lambda rank: rank.overhead_s),
+        of_rank(lambda rank: rank.overhead_s),
     ),
     NumberMetric(
         semconv.RECORDS_LOST,
@@ -355,7 +276,7 @@ NUMBER_METRICS: Final = (
         Unit.RECORDS,
         "Records that the rank could not write, or that were overwritten before they were read.",
         _RANK,
-        _of_rank(lambda rank: rank.records_lost),
+        of_rank(lambda rank: rank.records_lost),
     ),
     NumberMetric(
         semconv.OPERATIONS_UNTRACKED,
@@ -363,7 +284,7 @@ NUMBER_METRICS: Final = (
         Unit.OPERATIONS,
         "The rank's operations that were handed to a device and whose end there is not known.",
         _RANK,
-        _of_rank(lambda rank: rank.operations_untracked),
+        of_rank(lambda rank: rank.operations_untracked),
     ),
     NumberMetric(
         semconv.SPANS_DROPPED,
@@ -380,12 +301,12 @@ HISTOGRAM_METRICS: Final = (
         semconv.OPERATION_DURATION,
         "Durations of the node's operations, from entering the call, or the start on the device, until the end.",
         (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION),
-        _operation_durations,
+        operation_durations,
     ),
     HistogramMetric(
         semconv.STEP_DURATION,
         "Durations of the steps of the node's ranks.",
         (LABEL_RUN,),
-        _step_durations,
+        step_durations,
     ),
 )

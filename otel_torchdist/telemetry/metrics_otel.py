@@ -18,11 +18,11 @@ from otel_torchdist.telemetry.metric_definitions import (
     NUMBER_METRICS,
     HistogramMetric,
     Kind,
-    Labels,
     NumberMetric,
     Unit,
 )
 from otel_torchdist.telemetry.metric_pictures import Duration
+from otel_torchdist.telemetry.metric_readers import Labels
 from otel_torchdist.telemetry.node_metrics import NodeMetrics
 
 _INTEGERS: Final = (semconv.LABEL_RANK, semconv.LABEL_SIZE)

@@ -140,3 +140,17 @@ def agents(count: int) -> Iterator[Agents]:
     finally:
         for node in made.nodes:
             node.end()
+
+
+def world_of(agents: Agents, number: int) -> WorldSnapshot:
+    """What the agent that judges sees."""
+    seating = agents.nodes[number].meet()
+    assert isinstance(seating, Presides)
+    return seating.world
+
+
+def exchange_of(agents: Agents, number: int) -> RunExchange:
+    """A living agent's."""
+    exchange = agents.nodes[number].exchange
+    assert exchange is not None
+    return exchange

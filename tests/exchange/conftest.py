@@ -1,11 +1,60 @@
 """What all tests of the exchange start from."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+
 import pytest
 
+from otel_torchdist.exchange import other, run_exchange, seats
 from otel_torchdist.telemetry import http_server
+from tests.exchange.company import Agents, agents
+from tests.exchange.echo_agent import Agent, Current, begin_life
+from tests.exchange.listening import served
 
 
 @pytest.fixture(autouse=True)
 def prompt_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server notices that it should end sooner than in life, for each test ends some."""
     monkeypatch.setattr(http_server, "_POLL_S", 0.02)
+
+
+@pytest.fixture(scope="module")
+def current() -> Iterator[tuple[Current, int]]:
+    """What is served, and its port."""
+    app = Current()
+    with served(app) as port:
+        yield app, port
+
+
+@pytest.fixture
+def agent(current: tuple[Current, int]) -> Agent:
+    """An agent of the run, which nobody has asked yet."""
+    behind, port = current
+    return begin_life(behind, port)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trust ends, and peace is interrupted, several times as soon as in life."""
+    for module in (run_exchange, seats):
+        monkeypatch.setattr(module, "HURRIED_TRUST_S", 1.0)
+    monkeypatch.setattr(seats, "KNOCK_TRUST_S", 0.7)
+    monkeypatch.setattr(run_exchange, "KNOCK_AFTER_S", 0.3)
+    monkeypatch.setattr(run_exchange, "PEACEFUL_ROUND_S", 0.5)
+    monkeypatch.setattr(run_exchange, "HURRIED_ROUND_S", 0.05)
+    monkeypatch.setattr(other, "LOST_ROUND_S", 0.2)
+
+
+@pytest.fixture
+def two() -> Iterator[Agents]:
+    """Two nodes."""
+    with agents(2) as made:
+        yield made
+
+
+@pytest.fixture
+def three() -> Iterator[Agents]:
+    """Three nodes."""
+    with agents(3) as made:
+        yield made

@@ -1,0 +1,114 @@
+"""A verdict that waits for the stacks of the ranks in it: whom it asks, for how long it waits, and when it is ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_torchdist.stall.events import Occasion
+from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
+from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.world import RankView, WorldSnapshot
+
+STACK_PATIENCE_NS: Final = 1_500_000_000
+"""How long after the threshold a verdict waits for stacks."""
+ANSWER_DUE_NS: Final = 1_000_000_000
+"""A rank looks for requests once a second."""
+UNSEEN_NS: Final = 500_000_000
+"""Who has not looked for so long may have been stopped, and the ranks with it: what they owe counts from then on."""
+USUAL_LOOK_NS: Final = 250_000_000
+CHANGE_SETTLES_NS: Final = 1_000_000_000
+"""A changed verdict must have held for this long: ranks that come in one after the other are one change."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A verdict that is about to be given.
+
+    Attributes:
+        occasion: Why it is given.
+        verdict: It, without places.
+        asked: Tapes of the ranks that were asked.
+        began_ns: When they were asked.
+        unanswered_since_ns: Since when answers are awaited; earlier where a verdict has taken another's place.
+        not_before_ns: It is not given before.
+        deadline_ns: Then it is given with or without stacks.
+        signalled: Tapes of the ranks that were asked by a signal too.
+    """
+
+    occasion: Occasion
+    verdict: Verdict
+    asked: frozenset[int]
+    began_ns: int
+    unanswered_since_ns: int
+    not_before_ns: int
+    deadline_ns: int
+    signalled: frozenset[int] = field(default_factory=frozenset[int])
+
+    def is_ready(self, world: WorldSnapshot) -> bool:
+        """Whether it can be given: all that live have answered, or it has waited for long enough."""
+        if world.taken_ns >= self.deadline_ns:
+            return True
+        if world.taken_ns < self.not_before_ns:
+            return False
+        asked = [view for view in world.ranks.values() if view.nonce in self.asked and view.alive]
+        return all(_has_answered(view, self.began_ns) for view in asked)
+
+    def find_overdue(self, world: WorldSnapshot, before: WorldSnapshot | None) -> frozenset[int]:
+        """Tapes of the ranks that do not answer because something holds the GIL; each once.
+
+        Args:
+            world: The picture.
+            before: The picture before that, if there is one.
+        """
+        if before is not None and world.taken_ns - before.taken_ns > UNSEEN_NS:
+            self.unanswered_since_ns = world.taken_ns
+        if world.taken_ns - self.unanswered_since_ns < ANSWER_DUE_NS:
+            return frozenset()
+        held = {view.nonce for view in world.ranks.values() if _runs_no_python(view, world.taken_ns)}
+        answered = {view.nonce for view in world.ranks.values() if _has_answered(view, self.began_ns)}
+        overdue = frozenset(held & self.asked - self.signalled - answered)
+        self.signalled |= overdue
+        return overdue
+
+
+def without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int) -> Pending:
+    """A verdict that asks nobody, and is given at once."""
+    return Pending(occasion, verdict, frozenset(), now_ns, now_ns, now_ns, now_ns)
+
+
+def with_stacks(
+    occasion: Occasion, verdict: Verdict, world: WorldSnapshot, crossed_ns: int, before: Pending | None
+) -> Pending:
+    """A verdict that waits until those whom it asks have answered.
+
+    Args:
+        occasion: Why it is given.
+        verdict: It, without places.
+        world: The picture on which it rests.
+        crossed_ns: When the wait became a stall; when the picture was taken, for one that was told before.
+        before: The verdict that it replaces, if one is waiting.
+    """
+    now = world.taken_ns
+    deadline_ns, since_ns = max(crossed_ns, now - USUAL_LOOK_NS) + STACK_PATIENCE_NS, now
+    if before is not None and before.occasion is occasion:
+        # Ranks that trickle in do not put it off.
+        deadline_ns, since_ns = min(deadline_ns, before.deadline_ns), before.unanswered_since_ns
+    not_before_ns = now + CHANGE_SETTLES_NS if occasion is Occasion.CHANGED else now
+    asked = frozenset(view.nonce for view in _to_ask(world, verdict))
+    return Pending(occasion, verdict, asked, now, since_ns, not_before_ns, max(deadline_ns, not_before_ns))
+
+
+def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:
+    """Ranks whose stacks matter and can come: those that the verdict names, and those that wait."""
+    views = [world.ranks[rank] for rank in sorted({*verdict.ranks, *verdict.waiting}) if rank in world.ranks]
+    return [view for view in views if view.alive and (view.stopped is None or view.stopped.state == "D")]
+
+
+def _runs_no_python(view: RankView, now_ns: int) -> bool:
+    return view.alive and now_ns - view.heartbeat_ns > HEARTBEAT_LATE_NS
+
+
+def _has_answered(view: RankView, since_ns: int) -> bool:
+    stacks = view.stacks
+    return stacks is not None and stacks.asked_ns >= since_ns and stacks.threads is not None

@@ -1,0 +1,98 @@
+"""An agent that answers what it is asked, and questions that are sent to it by hand."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from otel_torchdist.exchange.app import ExchangeApp
+from otel_torchdist.exchange.client import Line
+from otel_torchdist.exchange.envelope import Envelope, new_life
+from otel_torchdist.exchange.wire import decode_question
+from otel_torchdist.telemetry.shared_page import App
+from tests.exchange.listening import HOST, peer_at
+
+RUN = 0xFEED
+TOKEN = b"t" * 32
+OTHER_TOKEN = b"o" * 32
+SECRET = b"which rank is where"
+PATH = "/v1/echo"
+PARSED = "/v1/parsed"
+
+
+class Echo:
+    """Answers what it was asked, and something that nobody else may see."""
+
+    token = TOKEN
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+
+    def respond(self, path: str, body: bytes) -> bytes | None:
+        """Tell the secret, on one path; on another one insist on a question."""
+        self.heard.append(body)
+        if path == PARSED:
+            decode_question(body)
+        return SECRET + body if path in (PATH, PARSED) else None
+
+
+class Agent:
+    """One that listens."""
+
+    def __init__(self, echo: Echo, life: str, port: int) -> None:
+        self.echo, self.life, self.port = echo, life, port
+
+    def line(self, token: bytes = TOKEN, run: int = RUN) -> Line:
+        """Another agent's way to it."""
+        return Line(peer_at(self.port), run, token, new_life())
+
+    def post(self, headers: dict[str, str], body: bytes = b"", path: str = PATH) -> http.client.HTTPResponse:
+        """Ask it by hand."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=10)
+        connection.request("POST", path, body, headers)
+        response = connection.getresponse()
+        response.body = response.read()  # type: ignore[attr-defined]
+        connection.close()
+        return response
+
+    def say(self, request: bytes) -> bytes:
+        """Send bytes, and read until it closes the connection."""
+        with socket.create_connection((HOST, self.port), timeout=10) as connection:
+            connection.sendall(request)
+            return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+class Current:
+    """Whichever agent is alive behind a port; to start and end a server takes a while."""
+
+    app: App
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        """Answer as that agent does."""
+        return self.app(environ, start_response)
+
+
+def begin_life(behind: Current, port: int) -> Agent:
+    """Let another agent take its place."""
+    life, echo = new_life(), Echo()
+    app = ExchangeApp(life)
+    app.add(RUN, echo)
+    behind.app = app
+    return Agent(echo, life, port)
+
+
+def headers_for(
+    agent: Agent, body: bytes = b"", token: bytes = TOKEN, run: int = RUN, sender: str = "s" * 16, number: int = 1
+) -> dict[str, str]:
+    """Headers as an agent of the run would send them."""
+    envelope = Envelope(run, sender, agent.life, number)
+    return envelope.headers(token, PATH, body)
+
+
+def request_bytes(headers: dict[str, str], body: bytes) -> bytes:
+    """A request as it goes over the wire."""
+    lines = [f"POST {PATH} HTTP/1.1", f"Host: {HOST}", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body

@@ -1,0 +1,68 @@
+"""Agents that ask each other in a hurry while a stall is near, and at long intervals in peace."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from otel_torchdist.exchange import run_exchange, seats
+from otel_torchdist.exchange.other import STATE_PATH
+from otel_torchdist.exchange.wire import Question, encode
+from otel_torchdist.stall.company import Follows
+from tests.exchange.company import Agents, exchange_of, world_of
+from tests.exchange.listening import until
+from tests.stall.simulated_world import group_of
+
+EVERYBODY = group_of(0, 1, 2, 3)
+
+
+def test_stall_near_at_a_follower_hurries_the_judge(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge sees nothing and asks at long intervals; a follower that does knocks, and is asked within a second."""
+    for module in (run_exchange, seats):
+        monkeypatch.setattr(module, "HURRIED_TRUST_S", 0.5)
+    two.begin()
+    two.set_uneasy(True)
+    two.wait_until_judges(True, False)
+    two.set_uneasy(False)
+    until(lambda: two.meet()[1] == Follows(None, False))
+    number = two.world.ranks[2].enter(EVERYBODY, 9.0)
+    assert world_of(two, 0).ranks[2].open == ()
+    two.set_uneasy(True, 1)
+    began = time.monotonic()
+    until(lambda: two.meet()[1] == Follows(None, True))
+    until(lambda: two.meet() and world_of(two, 0).ranks[2].open != ())
+    assert time.monotonic() - began < run_exchange.KNOCK_AFTER_S + 1
+    two.world.ranks[2].end(number, 9.5)
+    until(lambda: two.meet() and world_of(two, 0).ranks[2].open == ())  # it goes on asking
+    two.set_uneasy(False, 1)
+    until(lambda: two.meet()[1] == Follows(None, False))
+
+
+def test_peace_after_haste(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nobody is uneasy any more the judge says so before those who were asked in a hurry cease to trust it."""
+    for module in (run_exchange, seats):
+        monkeypatch.setattr(module, "HURRIED_TRUST_S", 1.0)
+    two.begin()
+    two.set_uneasy(True)
+    two.wait_until_judges(True, False)
+    two.set_uneasy(False)
+    then = time.monotonic() + 1.5
+    while time.monotonic() < then:
+        assert two.judges() == [True, False]
+        time.sleep(0.02)
+    assert two.nodes[1].seatings[-1] == Follows(None, False)
+
+
+def test_knock_at_one_that_is_dead(two: Agents) -> None:
+    """A follower that is not asked, and finds nobody where it knocks, does not wait until its trust has ended."""
+    two.begin()
+    two.set_uneasy(True)
+    two.wait_until_judges(True, False)
+    two.set_uneasy(False)
+    exchange_of(two, 1).respond(STATE_PATH, encode(Question(0)))  # in peace, so it is trusted for long
+    two.nodes[0].end()
+    two.set_uneasy(True)
+    began = time.monotonic()
+    two.wait_until_judges(None, True)
+    assert time.monotonic() - began < seats.PEACEFUL_TRUST_S / 2

@@ -1,0 +1,61 @@
+"""Agents that do not answer, or not as one of the run: what is said of their ranks."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from otel_torchdist.exchange.run_exchange import RunExchange
+from otel_torchdist.tape.peers import Peers
+from tests.exchange.company import Agents, exchange_of, world_of
+from tests.exchange.listening import HOST, until
+from tests.stall.simulated_world import RUN
+
+
+@pytest.mark.usefixtures("quick")
+def test_agent_out_of_reach(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
+    """Its living ranks are named with its node, a dead one stays known; one warning, and all is well afterwards."""
+    caplog.set_level(logging.INFO, "otel_torchdist")
+    two.world.ranks[3].die(9.0)
+    two.begin()
+    two.set_uneasy(True)
+    two.wait_until_judges(True, False)
+    assert world_of(two, 0).ranks[3].is_dead
+    two.nodes[1].end()
+    until(lambda: world_of(two, 0).unreachable)
+    world = world_of(two, 0)
+    assert dict(world.unreachable) == {2: "node-2"}
+    assert sorted(world.ranks) == [0, 1, 3]
+    assert world.ranks[3].is_dead
+    two.nodes[1].listen()
+    two.begin(1)
+    until(lambda: two.meet() and not world_of(two, 0).unreachable)
+    two.wait_until_judges(True, False)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len([text for text in messages if "node-2" in text and "does not answer" in text]) == 1
+    assert "the agent on node-2 answers again" in messages
+
+
+@pytest.mark.usefixtures("quick")
+def test_one_unanswered_question_is_no_loss(two: Agents) -> None:
+    """An agent that misses a single question is not out of reach: its ranks stay as they were."""
+    two.begin()
+    two.set_uneasy(True)
+    two.wait_until_judges(True, False)
+    (them,) = exchange_of(two, 0)._others.values()
+    them._failed(RuntimeError("a hiccup"))
+    assert not them.is_lost
+    assert sorted(world_of(two, 0).ranks) == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("quick")
+def test_impostor(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
+    """What answers at an agent's place without the token is out of reach, and none of its words is believed."""
+    node = two.nodes[1]
+    node.exchange = RunExchange(Peers(RUN, b"x" * 32, node.seat, HOST, two.others_of(1)), node._life)
+    node._app.add(RUN, node.exchange)
+    two.begin(0)
+    two.set_uneasy(True)
+    until(lambda: two.meet() and "does not know the run's token" in caplog.text)
+    assert sorted(world_of(two, 0).ranks) == [0, 1]

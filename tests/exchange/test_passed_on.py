@@ -1,0 +1,83 @@
+"""What the agent that judges passes on to the others: what it says of a stall, and whose stacks it wants."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from otel_torchdist.exchange import run_exchange
+from otel_torchdist.exchange.other import STATE_PATH
+from otel_torchdist.exchange.wire import Question, encode
+from otel_torchdist.stall.company import Follows
+from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.world import Lane, Site
+from otel_torchdist.tape.layout import RecordKind
+from tests.exchange.company import Agents, exchange_of
+from tests.exchange.listening import until
+from tests.stall.simulated_world import RUN, group_of
+
+EVERYBODY = group_of(0, 1, 2, 3)
+SITE = Site(Lane(RecordKind.OPERATION, EVERYBODY.key), 2)
+
+
+def ruling(epoch: int = 1, seat: int = 0) -> Ruling:
+    """Something that is said of a stall."""
+    return Ruling(Incident(RUN, "name", seat), epoch, SITE, f"said {epoch} times", {"epoch": epoch})
+
+
+@pytest.mark.usefixtures("quick")
+def test_ruling_reaches_all(three: Agents) -> None:
+    """What is said of a stall, each newer word, and that it is over reach both followers."""
+    three.begin()
+    three.set_uneasy(True)
+    three.wait_until_judges(True, False, False)
+    for said in (ruling(1), ruling(2), None):
+        exchange_of(three, 0).tell(said)
+        until(lambda said=said: three.meet()[1:] == [Follows(said, True)] * 2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_ruling_of_before_is_not_said_again(three: Agents) -> None:
+    """An agent that has followed in between says nothing of the stall that was its to judge before."""
+    three.begin(1, 2)
+    three.set_uneasy(True)
+    three.wait_until_judges(None, True, False)
+    exchange_of(three, 1).tell(ruling(1, seat=2))
+    until(lambda: three.meet()[2] == Follows(ruling(1, seat=2), True))
+    exchange_of(three, 1).respond(STATE_PATH, encode(Question(0, is_hurried=True)))
+    exchange_of(three, 2).respond(STATE_PATH, encode(Question(0, is_hurried=True)))
+    assert three.judges() == [None, False, False]
+    three.nodes[2].seatings.clear()
+    three.wait_until_judges(None, True, False)
+    heard = [seating.ruling for seating in three.nodes[2].seatings if isinstance(seating, Follows)]
+    assert heard
+    assert set(heard) == {None}
+
+
+@pytest.mark.usefixtures("quick")
+def test_wishes_for_stacks_arrive_once(three: Agents) -> None:
+    """Each agent hears which of its own ranks should say where they are, by which way, and only once."""
+    three.begin()
+    three.set_uneasy(True)
+    three.wait_until_judges(True, False, False)
+    exchange_of(three, 0).ask(StacksWanted(frozenset({0x1000, 0x1002, 0x1003, 0x1004, 0x9999})))
+    exchange_of(three, 0).ask(StacksOverdue(frozenset({0x1002})))
+    heard: dict[int, list[StacksWanted | StacksOverdue]] = {1: [], 2: []}
+
+    def collect() -> dict[int, list[StacksWanted | StacksOverdue]]:
+        three.meet()
+        for number, wishes in heard.items():
+            wishes += exchange_of(three, number).asked()
+        return heard
+
+    expected = {
+        1: [StacksWanted(frozenset({0x1002, 0x1003})), StacksOverdue(frozenset({0x1002}))],
+        2: [StacksWanted(frozenset({0x1004}))],
+    }
+    until(lambda: collect() == expected)
+    then = time.monotonic() + 8 * run_exchange.HURRIED_ROUND_S
+    while time.monotonic() < then:
+        assert collect() == expected
+        time.sleep(0.02)
+    assert exchange_of(three, 0).asked() == []

@@ -1,0 +1,84 @@
+"""Ranks of other nodes as the agent that judges sees them: as they are now, wherever they run, on whatever clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from otel_torchdist.exchange.picture import answer_of, views_of
+from otel_torchdist.exchange.run_exchange import RunExchange
+from otel_torchdist.exchange.wire import decode_answer, encode
+from otel_torchdist.stall.company import Seating
+from otel_torchdist.stall.world import Lane, WorldSnapshot
+from otel_torchdist.tape.layout import RecordKind
+from tests.exchange.company import Agents, exchange_of, world_of
+from tests.exchange.listening import until
+from tests.stall.simulated_world import RUN, SECOND, START_NS, group_of
+
+MINUTE = 60 * SECOND
+EVERYBODY = group_of(0, 1, 2, 3)
+
+
+@pytest.mark.usefixtures("quick")
+def test_each_picture_is_the_newest(two: Agents) -> None:
+    """What a rank of another node does is seen soon after, again and again, while a stall is near."""
+    two.begin()
+    two.set_uneasy(True)
+    two.wait_until_judges(True, False)
+    for sequence in (1, 2):
+        number = two.world.ranks[3].enter(EVERYBODY, 9.0)
+        until(lambda: two.meet() and len(world_of(two, 0).ranks[3].open) == 1)
+        two.world.ranks[3].end(number, 9.5)
+        until(lambda: two.meet() and world_of(two, 0).ranks[3].open == ())
+        lane = Lane(RecordKind.OPERATION, EVERYBODY.key)
+        assert world_of(two, 0).ranks[3].progress[lane].completed == sequence
+
+
+def test_rank_that_has_moved(two: Agents) -> None:
+    """Where two agents have a tape of the same rank, the one that is alive is seen."""
+    two.world.ranks[1].die(9.0)
+    two.begin()
+    two.set_uneasy(True)
+    two.nodes[1].ranks = (1, 2, 3)
+    two.wait_until_judges(True, False)
+    two.world.ranks[1].alive = True
+    until(lambda: exchange_of(two, 1).meet(two.nodes[1].local(), True) and world_of(two, 0).ranks[1].alive)
+
+
+class _Elsewhere(RunExchange):
+    """An agent whose monotonic clock shows another time, as that of another machine does."""
+
+    skew_ns = 0
+
+    def meet(self, world: WorldSnapshot, is_uneasy: bool) -> Seating:
+        """Meet with a picture on that clock."""
+        views = views_of(answer_of(world, 0, False, 0), RUN, self.skew_ns, 0)
+        ranks = {view.rank: dataclasses.replace(view, is_afar=False) for view in views}
+        return super().meet(WorldSnapshot(RUN, world.taken_ns + self.skew_ns, ranks), is_uneasy)
+
+    def respond(self, path: str, body: bytes) -> bytes | None:
+        """Say that clock's time."""
+        answer = super().respond(path, body)
+        if answer is None:
+            return None
+        said = decode_answer(answer)
+        return encode(dataclasses.replace(said, now_ns=said.now_ns + self.skew_ns))
+
+
+@pytest.mark.parametrize("skew_ns", [10 * MINUTE, -10 * MINUTE, 0])
+def test_clocks_that_differ(two: Agents, skew_ns: int) -> None:
+    """A wait on a node whose clock is minutes off is as old as it is, to some milliseconds."""
+    kind = type("Elsewhere", (_Elsewhere,), {"skew_ns": skew_ns})
+    since_s = (time.monotonic_ns() - START_NS) / 1e9 - 30
+    two.world.ranks[2].enter(EVERYBODY, since_s)
+    two.begin(0)
+    two.nodes[1].begin(two.others_of(1), kind)
+    two.set_uneasy(True)
+    two.wait_until_judges(True, False)
+    (there,) = world_of(two, 0).ranks[2].open
+    (here,) = two.nodes[1].local().ranks[2].open
+    assert there.waiting_since_ns is not None and here.waiting_since_ns is not None
+    assert abs(there.waiting_since_ns - here.waiting_since_ns) < 50_000_000
+    assert abs(there.record.entered_ns - here.record.entered_ns) < 50_000_000

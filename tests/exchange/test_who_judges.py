@@ -1,0 +1,160 @@
+"""Agents of several nodes that meet over loopback: which of them judges, when, and who takes its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+
+import pytest
+
+from otel_torchdist.exchange import run_exchange
+from otel_torchdist.exchange.other import STATE_PATH
+from otel_torchdist.exchange.wire import Question, encode
+from otel_torchdist.stall.company import Awaits, Follows, Presides
+from otel_torchdist.tape.peers import Peers
+from tests.exchange.company import TOKEN, Agents, agents, exchange_of
+from tests.exchange.listening import HOST, stranger, until
+from tests.stall.simulated_world import RUN
+
+
+def test_lowest_seat_judges_and_sees_all(three: Agents) -> None:
+    """Of three agents that see a stall coming the lowest soon sees all ranks, its own as they are; others follow."""
+    three.begin()
+    three.set_uneasy(True)
+    began = time.monotonic()
+    three.wait_until_judges(True, False, False)
+    assert time.monotonic() - began < 5
+    seating = three.nodes[0].meet()
+    assert isinstance(seating, Presides)
+    assert seating.seat == 0
+    world, local = seating.world, three.nodes[0].local()
+    assert sorted(world.ranks) == [0, 1, 2, 3, 4, 5]
+    assert [view.is_afar for view in world.in_order] == [False, False, True, True, True, True]
+    assert {rank: world.ranks[rank] for rank in (0, 1)} == local.ranks
+    assert (world.run, world.taken_ns, dict(world.unreachable)) == (RUN, local.taken_ns, {})
+
+
+@pytest.mark.usefixtures("quick")
+def test_in_peace_too(two: Agents) -> None:
+    """Nobody is uneasy: the higher seat still learns that it has not to judge, and nobody is in a hurry."""
+    two.begin()
+    two.wait_until_judges(True, False)
+    assert two.nodes[1].meet() == Follows(None, False)
+
+
+def test_alone(two: Agents) -> None:
+    """An agent that knows of no other judges by itself and waits for nobody, however uneasy."""
+    two.nodes[0].begin(())
+    two.nodes[0].is_uneasy = True
+    seating = two.nodes[0].meet()
+    assert isinstance(seating, Presides)
+    assert sorted(seating.world.ranks) == [0, 1]
+
+
+def test_judgement_waits_for_answers(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first judgement of an uneasy agent rests on what all see: it is never made before they have answered."""
+    monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
+    three.begin()
+    three.set_uneasy(True)
+    node = three.nodes[0]
+    until(lambda: three.meet() and isinstance(node.seatings[-1], Presides))
+    assert isinstance(node.seatings[0], Awaits)
+    last = node.seatings[-1]
+    assert isinstance(last, Presides)
+    assert sorted(last.world.ranks) == [0, 1, 2, 3, 4, 5]
+
+
+def test_judgement_does_not_wait_for_ever() -> None:
+    """Where the other agent says nothing the judgement is put off by little more than HOLD_S."""
+
+    def silent(connection: object) -> None:
+        gate.wait(30)
+
+    gate = threading.Event()
+    with agents(1) as made, stranger(silent) as port:
+        peer = dataclasses.replace(made.nodes[0].peer, seat=7, port=port)
+        made.nodes[0].begin((peer,))
+        made.set_uneasy(True)
+        began = time.monotonic()
+        until(lambda: isinstance(made.nodes[0].meet(), Presides))
+        assert time.monotonic() - began < run_exchange.HOLD_S + 1
+        gate.set()
+
+
+def test_next_one_takes_over(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the agent that judges dies the next seat does within seconds, and not without having asked the third."""
+    monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
+    three.begin()
+    three.set_uneasy(True)
+    three.wait_until_judges(True, False, False)
+    three.nodes[0].end()
+    for node in three.nodes:
+        node.seatings.clear()
+    began = time.monotonic()
+    three.wait_until_judges(None, True, False)
+    assert time.monotonic() - began < 6
+    judged = [seating for seating in three.nodes[1].seatings if isinstance(seating, Presides)]
+    assert all({2, 3, 4, 5} <= seating.world.ranks.keys() for seating in judged)
+    assert all(seating.seat == 2 for seating in judged)
+    judged = [seating for seating in three.nodes[2].seatings if isinstance(seating, Presides)]
+    assert all({2, 3, 4, 5} <= seating.world.ranks.keys() for seating in judged)
+
+
+@pytest.mark.usefixtures("quick")
+def test_low_one_that_is_back_judges_again(two: Agents) -> None:
+    """An agent that dies and is started again, under another life on the same port, judges as before."""
+    two.begin()
+    two.set_uneasy(True)
+    two.wait_until_judges(True, False)
+    for _ in range(2):
+        two.nodes[0].end()
+        two.wait_until_judges(None, True)
+        two.nodes[0].listen()
+        two.begin(0)
+        two.wait_until_judges(True, False)
+
+
+@pytest.mark.usefixtures("quick")
+def test_high_one_that_is_first(two: Agents) -> None:
+    """Whoever is alone judges; the lower seat takes it over once it is there, told by the question that it gets."""
+    two.begin(1)
+    two.set_uneasy(True, 1)
+    two.wait_until_judges(None, True)
+    two.begin(0)
+    two.wait_until_judges(True, False)
+
+
+@pytest.mark.usefixtures("quick")
+def test_agent_that_is_announced_later(two: Agents) -> None:
+    """Agents that do not know of each other judge each for itself, until they are told; what is known stays."""
+    for node in two.nodes:
+        node.begin(())
+    two.set_uneasy(True)
+    assert two.judges() == [True, True]
+    for number in (0, 1):
+        peers = Peers(RUN, TOKEN, two.nodes[number].seat, HOST, two.others_of(number))
+        for _ in range(2):
+            exchange_of(two, number).renew(peers)
+    two.wait_until_judges(True, False)
+    exchange_of(two, 0).renew(Peers(RUN, TOKEN, 0, HOST, ()))
+    two.wait_until_judges(True, False)
+
+
+@pytest.mark.usefixtures("quick")
+def test_asked_by_one_that_has_not_been_announced(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
+    """An agent follows one of which it does not know where it is; it knocks there as soon as it does."""
+    two.nodes[1].begin(())
+    exchange = exchange_of(two, 1)
+    two.nodes[1].meet()
+    exchange.respond(STATE_PATH, encode(Question(0)))
+    two.set_uneasy(True)
+    then = time.monotonic() + 3 * run_exchange.KNOCK_AFTER_S
+    while time.monotonic() < then:
+        assert isinstance(two.nodes[1].meet(), Follows)
+        time.sleep(0.02)
+    two.begin(0)
+    exchange.renew(Peers(RUN, TOKEN, two.nodes[1].seat, HOST, two.others_of(1)))
+    two.wait_until_judges(True, False)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -1,0 +1,98 @@
+"""A detector among those of other nodes, which say what the test wants."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+
+from otel_torchdist import semconv
+from otel_torchdist.stall.company import Follows, Presides, Seating
+from otel_torchdist.stall.detector import Detector
+from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.world import Lane, WorldSnapshot
+from tests.stall.simulated_world import RUN, SECOND, START_NS, SimulatedWorld
+from tests.stall.watching import THRESHOLD_S, Watching, stalled
+
+LOCAL = (0, 1)
+"""Ranks on the node whose detector is tested, where there are others."""
+
+
+class Seated:
+    """Other agents, as one would see them that tells the detector what the test wants.
+
+    Attributes:
+        seating: What it tells, given what the detector sees by itself.
+        uneasy: Whether the detector saw a stall coming, at each look.
+        told: What was said of the run, at each look at which this agent judged.
+    """
+
+    def __init__(self, seating: Callable[[WorldSnapshot], Seating]) -> None:
+        self.seating = seating
+        self.uneasy: list[bool] = []
+        self.told: list[Ruling | None] = []
+
+    def meet(self, world: WorldSnapshot, is_uneasy: bool) -> Seating:
+        """See `Company`."""
+        self.uneasy.append(is_uneasy)
+        return self.seating(world)
+
+    def tell(self, run: int, ruling: Ruling | None) -> None:
+        """See `Company`."""
+        assert run == RUN
+        self.told.append(ruling)
+
+    def want_calls(self, run: int, windows: frozenset[tuple[Lane, int]]) -> None:
+        """See `Company`; nothing differs here."""
+        assert windows == frozenset()
+
+    def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
+        """See `Company`; the detector's owner does that."""
+        raise AssertionError(wanted)
+
+    def asked(self) -> list[StacksWanted | StacksOverdue]:
+        """See `Company`; likewise."""
+        raise AssertionError
+
+
+class Accompanied(Watching):
+    """A detector among others."""
+
+    def __init__(
+        self,
+        world: SimulatedWorld,
+        seating: Callable[[WorldSnapshot], Seating],
+        began_s: float = 0,
+        only: Collection[int] | None = None,
+    ) -> None:
+        super().__init__(world, began_s=began_s)
+        self._only = range(len(world.ranks)) if only is None else only
+        self.company = Seated(seating)
+        self.detector = Detector(THRESHOLD_S, START_NS + round(began_s * SECOND), company=self.company)
+
+    def _picture(self) -> WorldSnapshot:
+        picture = super()._picture()
+        return dataclasses.replace(picture, ranks={rank: picture.ranks[rank] for rank in self._only})
+
+
+def follows(ruling: Ruling | None, is_hurried: bool = False) -> Callable[[WorldSnapshot], Seating]:
+    """Another agent judges, and says this."""
+    return lambda world: Follows(ruling, is_hurried)
+
+
+def a_ruling(epoch: int = 3, of: int = 0) -> Ruling:
+    """What another agent says of the stalled world."""
+    world, numbers = stalled()
+    site = world.ranks[0].open[numbers[0]].site
+    return Ruling(Incident(RUN, "what they named it", of), epoch, site, "rank 2 sleeps", {semconv.VERDICT: "absent"})
+
+
+def with_others(world: SimulatedWorld) -> Callable[[WorldSnapshot], Seating]:
+    """This agent judges; ranks that are not local are seen by another one."""
+
+    def presides(seen: WorldSnapshot) -> Seating:
+        now_s = (seen.taken_ns - START_NS) / SECOND
+        there = world.snapshot(now_s, [rank for rank in range(len(world.ranks)) if rank not in seen.ranks])
+        afar = {rank: dataclasses.replace(view, is_afar=True) for rank, view in there.ranks.items()}
+        return Presides(dataclasses.replace(seen, ranks={**seen.ranks, **afar}))
+
+    return presides

@@ -1,0 +1,33 @@
+"""The verdict on a simulated world, with places and in words."""
+
+from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.stall.verdict import Verdict, locate
+from otel_torchdist.stall.world import Site, WorldSnapshot
+from tests.stall import judging
+from tests.stall.simulated_world import SimulatedWorld, group_of
+
+EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
+
+
+def the_verdict(world: WorldSnapshot) -> Verdict:
+    """The one verdict to which every waiting operation leads, with places."""
+    return locate(world, judging.the_verdict(world))
+
+
+def spoken(world: WorldSnapshot, verdict: Verdict) -> str:
+    """The verdict's sentence."""
+    return sentence(verdict, (world.taken_ns - verdict.since_ns) / 1e9)
+
+
+def late_world(*late: int, size: int = 4) -> SimulatedWorld:
+    """All ranks but `late` have been in an all_reduce since second 10."""
+    world = SimulatedWorld(size)
+    world.meet(EVERYBODY, 1.0)
+    for rank in set(range(size)) - set(late):
+        world.ranks[rank].enter(EVERYBODY, 10.0)
+    return world
+
+
+def site_of(world: SimulatedWorld, rank: int) -> Site:
+    """Where a rank waits."""
+    return next(iter(world.ranks[rank].open.values())).site

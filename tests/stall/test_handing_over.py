@@ -1,0 +1,106 @@
+"""An incident that goes from one agent to the next: what ends, what goes on, and what is never said twice."""
+
+from __future__ import annotations
+
+from otel_torchdist.stall.company import Presides
+from otel_torchdist.stall.detector import HURRIED_LOOK_S, LOOK_S
+from otel_torchdist.stall.events import Incident, IncidentHandedOver, Occasion
+from otel_torchdist.stall.incident import incident_spans
+from tests.stall.accompanied import Accompanied, a_ruling, follows
+from tests.stall.simulated_world import RUN
+from tests.stall.watching import EVERYBODY, stalled
+
+
+def test_incident_is_handed_over() -> None:
+    """An agent that judged and follows now says so once, and says no more of its incident, not even that it ends."""
+    world, numbers = stalled()
+    watching = Accompanied(world, Presides)
+    watching.until(17.0)
+    (_, given), *_ = watching.verdicts
+    watching.events.clear()
+    watching.company.seating = follows(None)
+    watching.until(30.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 30.1)
+    watching.until(32.0)
+    assert [event for _, event in watching.events] == [IncidentHandedOver(given.incident)]
+
+
+def test_nothing_to_hand_over() -> None:
+    """Without an incident that was told there is nothing to say; one that was about to be told is dropped."""
+    watching = Accompanied(stalled()[0], Presides)
+    watching.answers_after_s = None
+    watching.until(15.5)
+    assert watching.detector.next_look_s == HURRIED_LOOK_S
+    watching.events.clear()
+    watching.company.seating = follows(None)
+    watching.until(20.0)
+    assert watching.events == []
+    assert watching.detector.next_look_s == LOOK_S
+
+
+def test_taking_over_continues_the_incident() -> None:
+    """Whoever takes over goes on in the same trace, under a later epoch, with a link to what was said before."""
+    ruling = a_ruling(epoch=3, of=0)
+    world, _ = stalled()
+    watching = Accompanied(world, follows(ruling))
+    watching.until(17.0)
+    watching.company.seating = lambda seen: Presides(seen, 2)
+    watching.until(40.0)
+    (_, given), (_, grown), *_ = watching.verdicts
+    assert given.incident == Incident(RUN, ruling.incident.name, 2)
+    assert given.incident.trace_id == ruling.incident.trace_id
+    assert (given.occasion, given.epoch, given.epoch_before) == (Occasion.OPENED, 4, None)
+    assert given.predecessor == ruling.incident.root(3)
+    root, *_ = incident_spans(given)
+    assert root.links[0] == given.predecessor
+    assert (grown.occasion, grown.epoch, grown.epoch_before) == (Occasion.GROWN, 5, 4)
+    assert grown.predecessor is None
+    assert given.incident.root(5) not in {link for span in incident_spans(grown) for link in span.links}
+    assert given.incident.root(4) in incident_spans(grown)[0].links
+
+
+def test_epochs_after_a_take_over_only_grow() -> None:
+    """However far the other agent came, and however old the wait is, the next epoch is greater than both."""
+    for told in (1, 1_000_000):
+        world, _ = stalled()
+        watching = Accompanied(world, follows(a_ruling(epoch=told)), began_s=10.0)
+        watching.until(17.0)
+        watching.company.seating = Presides
+        watching.until(20.0)
+        (_, given), *_ = watching.verdicts
+        assert given.epoch > max(told, 10_000)
+
+
+def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
+    """Two agents that cannot reach each other tell the same incident in one trace, under ids of their own."""
+    ids: list[set[int]] = []
+    traces: set[int] = set()
+    for seat in (0, 2):
+        watching = Accompanied(stalled()[0], lambda seen, seat=seat: Presides(seen, seat))
+        watching.until(17.0)
+        spans = incident_spans(watching.verdicts[0][1])
+        ids.append({span.span_id for span in spans})
+        traces |= {span.trace_id for span in spans}
+    assert len(traces) == 1
+    assert ids[0].isdisjoint(ids[1])
+
+
+def test_what_was_heard_of_is_over() -> None:
+    """A stall that begins after the other agent has gone is another one, with a name and epochs of its own."""
+    heard = a_ruling(epoch=3)
+    for ruling in (heard, None):
+        world, numbers = stalled()
+        watching = Accompanied(world, follows(ruling))
+        watching.until(16.0)
+        world.ranks[2].end(world.ranks[2].enter(EVERYBODY, 16.0), 16.1)
+        for rank, number in numbers.items():
+            world.ranks[rank].end(number, 16.1)
+        watching.company.seating = Presides
+        watching.until(20.0)
+        for rank in (0, 1, 3):
+            world.ranks[rank].enter(EVERYBODY, 20.0)
+        watching.until(33.0)
+        ((_, given),) = watching.verdicts
+        assert given.incident.name != heard.incident.name
+        assert (given.epoch, given.predecessor) == (1, None)

@@ -1,0 +1,80 @@
+"""Ranks whose agents do not answer: when they are named, and when somebody else is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from otel_torchdist.stall.company import Presides
+from otel_torchdist.stall.events import Occasion
+from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.stall.verdict import Doubt, VerdictKind
+from otel_torchdist.stall.world import WorldSnapshot
+from otel_torchdist.tape.layout import Flag
+from tests.stall.accompanied import LOCAL, Accompanied, with_others
+from tests.stall.judging import the_verdict
+from tests.stall.simulated_world import SimulatedWorld, group_of
+from tests.stall.watching import stalled
+
+
+def cut_off(world: SimulatedWorld, visible: tuple[int, ...], **hosts: int) -> WorldSnapshot:
+    """A picture without the ranks of agents that do not answer."""
+    picture = world.snapshot(30.0, visible)
+    return dataclasses.replace(picture, unreachable={rank: host for host, rank in hosts.items()})
+
+
+def test_unreachable_ranks_are_named() -> None:
+    """All who can be seen wait, and those who cannot are out of reach: they are named, with their hosts."""
+    world, _ = stalled()
+    verdict = the_verdict(cut_off(world, (0, 1), beta=2, alpha=3))
+    assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.UNREACHABLE, (2, 3), ("alpha", "beta"))
+    assert sentence(verdict, 25.0) == (
+        "ranks 2-3 are out of reach (the agents on alpha, beta do not answer), "
+        "and all_reduce (sequence 2, default_pg) has waited for 25.0 s; 2 of 4 ranks wait; 2 of 4 ranks report"
+    )
+
+
+def test_who_is_seen_to_be_absent_is_blamed_first() -> None:
+    """A visible rank that does not come is named, not those of which nothing is known."""
+    world, _ = stalled()
+    verdict = the_verdict(cut_off(world, (0, 1, 2), beta=3))
+    assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.ABSENT, (2,), ())
+
+
+def test_who_is_seen_to_be_dead_is_blamed_first() -> None:
+    """So is a visible rank that has died."""
+    world, _ = stalled()
+    world.ranks[2].die(6.0)
+    verdict = the_verdict(cut_off(world, (0, 1, 2), beta=3))
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2,))
+
+
+def test_silent_is_not_unreachable() -> None:
+    """Ranks of which no agent has ever spoken are silent; one that is out of reach and no member is not named."""
+    world, _ = stalled()
+    verdict = the_verdict(cut_off(world, (0, 1), beta=9))
+    assert (verdict.kind, verdict.ranks, verdict.doubt) == (VerdictKind.UNKNOWN, (), Doubt.SILENT)
+
+
+def test_peer_out_of_reach() -> None:
+    """A receive from a rank whose agent does not answer leads to that rank."""
+    world = SimulatedWorld(2)
+    number = world.ranks[0].enter(
+        group_of(0, 1), 5.0, "recv", flags=Flag.POINT_TO_POINT | Flag.END_BY_WAIT, peer=1, blocking=False
+    )
+    world.ranks[0].wait_for(number, 5.1)
+    verdict = the_verdict(cut_off(world, (0,), beta=1))
+    assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.UNREACHABLE, (1,), ("beta",))
+
+
+def test_reach_that_comes_back_changes_the_verdict() -> None:
+    """Out of reach is what is said first; when the other agent answers again it is said who is late."""
+    world, _ = stalled()
+    away = {2: "beta", 3: "beta"}
+    lost = Accompanied(world, lambda seen: Presides(dataclasses.replace(seen, unreachable=away)), only=LOCAL)
+    lost.until(17.0)
+    lost.company.seating = with_others(world)
+    lost.until(20.0)
+    assert [(event.occasion, event.verdict.kind, event.verdict.ranks) for _, event in lost.verdicts] == [
+        (Occasion.OPENED, VerdictKind.UNREACHABLE, (2, 3)),
+        (Occasion.CHANGED, VerdictKind.ABSENT, (2,)),
+    ]

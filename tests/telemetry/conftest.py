@@ -1,0 +1,39 @@
+"""A rank whose tape the test writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.rank_tape import RankTape
+from tests.telemetry.spanned_rank import Rank
+
+
+@pytest.fixture
+def make_tape(tmp_path: Path) -> Iterator[Callable[..., RankTape]]:
+    """Creates tapes and closes them afterwards."""
+    tapes: list[RankTape] = []
+
+    def make(**arguments: int) -> RankTape:
+        tapes.append(RankTape(tmp_path, **arguments))
+        return tapes[-1]
+
+    yield make
+    for tape in tapes:
+        tape.writer.close()
+
+
+@pytest.fixture
+def tape(make_tape: Callable[..., RankTape]) -> RankTape:
+    """A tape whose run id is agreed."""
+    tape = make_tape()
+    tape.agree()
+    return tape
+
+
+@pytest.fixture
+def rank(tape: RankTape) -> Rank:
+    """Rank 2 of 4, every step sampled."""
+    return Rank(tape)

@@ -1,0 +1,38 @@
+"""One rank, and the spans that are made of its tape."""
+
+from __future__ import annotations
+
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
+
+from otel_torchdist.telemetry.model import LinkTarget
+from otel_torchdist.telemetry.sampling import StepSampler
+from otel_torchdist.telemetry.spans import RankSpans
+from tests.support.memory_sink import MemorySink
+from tests.support.rank_tape import RankTape
+
+
+class Rank:
+    """One rank: a tape, the spans made of it, and the sink that gets them."""
+
+    def __init__(self, tape: RankTape, sampler: Sampler = ALWAYS_ON, links: tuple[LinkTarget, ...] = ()) -> None:
+        self.tape = tape
+        self.sink = MemorySink()
+        identity = tape.reader.identity
+        step_sampler = StepSampler(sampler, 100_000, identity.rank, identity.world_size)
+        self.spans = RankSpans(tape.reader, self.sink, step_sampler, links)
+
+    def poll(self) -> None:
+        """One turn of a reader."""
+        self.spans.consume(self.tape.reader.poll(), self.tape.status(), self.tape.now_ns)
+
+    def close(self) -> None:
+        """The tape is over."""
+        self.poll()
+        self.spans.close(self.tape.now_ns)
+
+
+def group_key(rank: Rank) -> str:
+    """The key of the group in which it works."""
+    group = rank.tape.reader.names.group(rank.tape.group)
+    assert group is not None
+    return group.key

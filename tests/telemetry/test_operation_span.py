@@ -1,0 +1,199 @@
+"""What the span of one operation tells: all that its record knows, how it ended, and its times on a device."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
+
+from otel_torchdist import semconv
+from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState, Word
+from otel_torchdist.tape.names import OTHER
+from otel_torchdist.tape.records import GroupName, SignatureName
+from otel_torchdist.telemetry.ids import operation_span_id
+from tests.support.rank_tape import SECOND, RankTape
+from tests.telemetry.spanned_rank import Rank, group_key
+
+
+def test_an_operation_tells_everything_that_its_record_knows(rank: Rank) -> None:
+    """Every attribute has its documented name and type; the time for which the thread was blocked adds up."""
+    number = rank.tape.enter(Flag.ASYNC)
+    rank.tape.pass_s(0.001)
+    rank.tape.mark(number, Word.RETURNED)
+    rank.tape.pass_s(1)
+    rank.tape.mark(number, Word.WAIT_ENTERED)
+    rank.tape.pass_s(0.5)
+    rank.tape.end(number, How.WAIT)
+    rank.tape.end_step()
+    rank.poll()
+
+    [span] = rank.sink.operations
+    assert span.name == "all_reduce"
+    assert span.error is None
+    assert span.attributes == {
+        semconv.OPERATION: "all_reduce",
+        semconv.RANK: 2,
+        semconv.REDUCE_OP: "sum",
+        semconv.TENSOR_SHAPES: ["64x128", "scalar"],
+        semconv.TENSOR_DTYPES: ["float32"],
+        semconv.TENSOR_DEVICE: "cpu",
+        semconv.TENSOR_COUNT: 2,
+        semconv.GROUP_HASH: group_key(rank),
+        semconv.GROUP_SIZE: 4,
+        semconv.GROUP_DESCRIPTION: "default_pg",
+        semconv.CODE_FUNCTION: "train",
+        semconv.CODE_FILE: "/home/user/train.py",
+        semconv.CODE_LINE: 42,
+        semconv.CALLER: "DDP",
+        semconv.SEQUENCE: 1,
+        semconv.STEP: 0,
+        semconv.MESSAGE_SIZE: 32_768,
+        semconv.ASYNC: True,
+        semconv.SYNC_DURATION: pytest.approx(0.501),
+        semconv.COMPLETION: "wait",
+        semconv.COMPLETION_RESOLUTION: 0.0,
+    }
+    assert isinstance(span.attributes[semconv.SYNC_DURATION], float)
+    assert span.attributes[semconv.ASYNC] is True
+
+
+@pytest.mark.parametrize(
+    ("how", "resolution"),
+    [
+        (How.CALL, 0.0),
+        (How.WAIT, 0.0),
+        (How.POLL, 0.06),
+        (How.EVENT, 0.001),
+        (How.WATCHDOG, 0.12),
+        (How.UNTRACKED, None),
+        (How.ABANDONED, None),
+    ],
+)
+def test_how_an_end_is_known_and_how_coarse(rank: Rank, how: How, resolution: float | None) -> None:
+    """An end that is not known exactly says so, and one that is not known at all claims no resolution."""
+    rank.tape.operation(how=how)
+    rank.tape.end_step()
+    rank.poll()
+    [span] = rank.sink.operations
+    assert span.attributes[semconv.COMPLETION] == how.name.lower()
+    assert span.attributes.get(semconv.COMPLETION_RESOLUTION) == resolution
+    assert span.error is None
+
+
+def test_an_operation_that_raised_is_an_error(rank: Rank) -> None:
+    """The exception's type is in `error.type` and in the status."""
+    rank.tape.end(rank.tape.enter(), How.FAILED, "DistBackendError")
+    rank.tape.end_step()
+    rank.poll()
+    [span] = rank.sink.operations
+    assert span.error == "all_reduce raised DistBackendError"
+    assert span.attributes[semconv.ERROR_TYPE] == "DistBackendError"
+
+
+def test_point_to_point_rendezvous_and_what_is_not_known(rank: Rank) -> None:
+    """Peer and tag are there for point-to-point only; a rendezvous has its operation's name; names may be missing."""
+    names = rank.tape.writer.names
+    send = names.intern(SignatureName("send", "", ((3,),), ("int64",), "cpu", 1))
+    new_group = names.intern(SignatureName("new_group", "", (), (), "", 0))
+    late = names.intern(GroupName("7", "", (0, 2), nth=1, backend="gloo", aligned=False))
+    rank.tape.end(rank.tape.enter(Flag.POINT_TO_POINT, signature=send, peer=3, tag=9, group=late))
+    rank.tape.end(rank.tape.enter(kind=RecordKind.RENDEZVOUS, signature=new_group, group=OTHER))
+    rank.tape.end(rank.tape.enter(signature=OTHER, group=OTHER))
+    rank.tape.end_step()
+    rank.poll()
+
+    sent, created, unknown = rank.sink.operations
+    assert (sent.name, sent.attributes[semconv.PEER], sent.attributes[semconv.TAG]) == ("send", 3, 9)
+    assert sent.attributes[semconv.SEQUENCE_ALIGNED] is False
+    assert semconv.GROUP_DESCRIPTION not in sent.attributes
+    assert semconv.REDUCE_OP not in sent.attributes
+    assert created.name == "new_group"
+    assert not {semconv.TAG, semconv.PEER, semconv.GROUP_HASH, semconv.TENSOR_SHAPES} & set(created.attributes)
+    assert unknown.name == semconv.OTHER
+
+
+def test_a_bar_is_never_empty(rank: Rank) -> None:
+    """An operation of no measurable length still lasts the microsecond that viewers can show."""
+    rank.tape.operation(0)
+    rank.tape.end_step()
+    rank.poll()
+    assert {span.end_ns - span.start_ns for span in rank.sink.spans} == {1_000}
+
+
+@pytest.mark.parametrize(
+    ("state", "failure", "sentence"),
+    [
+        (TapeState.RUNNING, "", "all_reduce was still in progress when the process was gone"),
+        (TapeState.FAILED, "ValueError", "all_reduce was still in progress when the process failed with ValueError"),
+        (TapeState.FINISHED, "", "all_reduce was still in progress when the process ended"),
+    ],
+)
+def test_operations_that_are_open_at_the_end_are_shown(
+    tape: RankTape, state: TapeState, failure: str, sentence: str
+) -> None:
+    """They end with the tape, as errors that say why, under the id that their span would have had anyway."""
+    rank = Rank(tape, ALWAYS_OFF if state is not TapeState.FINISHED else ALWAYS_ON)
+    number = tape.enter()
+    tape.pass_s(3)
+    if state is not TapeState.RUNNING:
+        tape.writer.finish(state, tape.writer.names.intern(failure) if failure else 0)
+    rank.close()
+    rank.spans.close(tape.now_ns)
+    [span] = rank.sink.operations
+    assert span.span_id == operation_span_id(tape.reader.identity.nonce, number)
+    assert span.error == sentence
+    assert span.attributes[semconv.COMPLETION] == "unknown"
+    assert semconv.COMPLETION_RESOLUTION not in span.attributes
+    assert span.end_ns - span.start_ns == 3 * SECOND
+
+
+def test_an_open_operation_that_nobody_waited_for_is_no_error(rank: Rank) -> None:
+    """A gloo send that nobody ever waits for tells nothing by being open."""
+    number = rank.tape.enter(Flag.ASYNC | Flag.END_BY_WAIT)
+    rank.tape.pass_s(0.001)
+    rank.tape.mark(number, Word.RETURNED)
+    rank.close()
+    [span] = rank.sink.operations
+    assert span.error is None
+    assert span.attributes[semconv.COMPLETION] == "unknown"
+
+
+@pytest.mark.parametrize(("start", "resolution"), [(How.EVENT, 0.001), (How.WATCHDOG, 0.12), (How.POLL, 0.06)])
+def test_times_on_a_device(rank: Rank, start: How, resolution: float) -> None:
+    """How long an operation stood in the device's queue, how long the device had it, and how well that is known."""
+    number = rank.tape.enter(Flag.ON_DEVICE)
+    rank.tape.pass_s(2)
+    rank.tape.writer.mark(number, Word.STARTED, 2 * SECOND, start)
+    rank.tape.pass_s(0.5)
+    rank.tape.end(number, How.EVENT)
+    rank.tape.end_step()
+    rank.poll()
+    [span] = rank.sink.operations
+    assert span.attributes[semconv.DEVICE_QUEUE_DURATION] == 2.0
+    assert span.attributes[semconv.DEVICE_START_RESOLUTION] == resolution
+    assert span.attributes[semconv.DEVICE_DURATION] == 0.5
+
+
+def test_what_is_not_known_of_a_device_is_not_said(rank: Rank) -> None:
+    """Where nobody has asked the device there are no times of its own; on the host there never are."""
+    number = rank.tape.enter(Flag.ON_DEVICE)
+    rank.tape.writer.mark(number, Word.STARTED, 0, How.UNTRACKED)
+    rank.tape.pass_s(0.1)
+    rank.tape.end(number, How.UNTRACKED)
+    rank.tape.operation(how=How.WAIT)
+    rank.tape.end_step()
+    rank.poll()
+    for span in rank.sink.operations:
+        assert not [name for name in span.attributes if name.startswith("torchdist.device")]
+
+
+def test_what_a_device_never_came_to_is_no_error(rank: Rank) -> None:
+    """Of operations in the device's queue at the end only the one that it had begun was in progress."""
+    begun = rank.tape.enter(Flag.ON_DEVICE)
+    rank.tape.enter(Flag.ON_DEVICE)
+    rank.tape.pass_s(0.5)
+    rank.tape.writer.mark(begun, Word.STARTED, 1, How.EVENT)
+    rank.close()
+    errors = [span.error for span in rank.sink.operations]
+    assert errors == ["all_reduce was still in progress when the process was gone", None]
+    [in_progress, _] = rank.sink.operations
+    assert semconv.DEVICE_DURATION not in in_progress.attributes
