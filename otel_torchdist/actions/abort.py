@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -27,11 +28,13 @@ ANSWER_S: Final = 5.0
 LOOK_S: Final = 0.1
 
 
-def abort_ranks(stall: StalledRun) -> str:
-    """End them; returns what became of it."""
+def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
+    """End them, if the stall is still on; returns what became of it."""
     tapes = [tape for path in tapes_in(stall.directory) if (tape := _open(path)) is not None]
     try:
         wanted = [tape for tape in tapes if tape.identity.nonce in stall.nonces and tape.is_alive()]
+        if not is_on():
+            return "is left out: the stall is over"
         for tape in wanted:
             _ask(tape.path, stall.text)
         deadline = time.monotonic() + ANSWER_S

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
+import tempfile
 from typing import Final
 
 from otel_torchdist.actions.stalled_run import StalledRun
@@ -21,21 +22,23 @@ def run_command(command: str, stall: StalledRun) -> str:
         OSError: It cannot be started.
         ValueError: Its quotes do not match.
     """
-    process = subprocess.Popen(
-        shlex.split(command),
-        env=os.environ | stall.to_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # to end it with all that it has started
-        text=True,
-        errors="replace",
-    )
-    try:
-        output, _ = process.communicate(stall.to_json(), TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return f"took longer than {TIMEOUT_S:g} s and was ended"
-    said = f": {output.strip()[-_SHOWN:]}" if output.strip() else ""
-    return f"ended with exit code {process.returncode}{said}"
+    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as output:
+        told.write(stall.to_json().encode())
+        told.seek(0)
+        process = subprocess.Popen(
+            shlex.split(command),
+            env=os.environ | stall.to_environment(),
+            stdin=told,
+            stdout=output,  # a file, for what it starts may hold a pipe open for ever
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # to end it with all that it has started
+        )
+        try:
+            process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"took longer than {TIMEOUT_S:g} s and was ended"
+        output.seek(max(output.seek(0, os.SEEK_END) - _SHOWN, 0))
+        said = output.read().decode(errors="replace").strip()
+    return f"ended with exit code {process.returncode}" + (f": {said}" if said else "")

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import socket
+import stat
 import tarfile
 import time
 from collections.abc import Mapping
@@ -20,8 +21,9 @@ from otel_torchdist.tape.records import TapeError
 
 RECORDER_S: Final = 3.0
 """How long NCCL's flight recorder gets to write its files."""
+MAX_FILE_BYTES: Final = 256 << 20
 MAX_BUNDLES: Final = 16
-"""Bundles that stay in the directory; the oldest go."""
+"""Bundles of a node that stay in the directory; the oldest go."""
 _PREFIX: Final = "torchdist-stall-"
 _PIPE: Final = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -46,18 +48,22 @@ def dump(stall: StalledRun, directory: Path, environ: Mapping[str, str]) -> str:
     name = f"{_PREFIX}{stamp}-{stall.run[:8]}-{stall.trace_id[:8]}-{socket.gethostname()}"
     path = directory / f"{name}.tar.gz"
     hidden = directory / f".{name}.new"
-    with (
-        open(create_anew(hidden), "wb") as stream,
-        tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as bundle,
-    ):
-        _add_text(bundle, f"{name}/verdict.json", stall.to_json())
-        for file in sorted(stall.directory.iterdir()):
-            if _is_evidence(file):
-                _add_file(bundle, f"{name}/{stall.directory.name}/{file.name}", file)
-        for file in recorded:
-            _add_file(bundle, f"{name}/flight-recorder/{file.name}", file)
-    hidden.rename(path)
-    for old in sorted(directory.glob(f"{_PREFIX}*.tar.gz"))[:-MAX_BUNDLES]:
+    try:
+        with (
+            open(create_anew(hidden), "wb") as stream,
+            tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as bundle,
+        ):
+            _add(bundle, f"{name}/verdict.json", stall.to_json().encode())
+            for file in sorted(stall.directory.iterdir()):
+                if _is_evidence(file):
+                    _add_file(bundle, f"{name}/{stall.directory.name}/{file.name}", file)
+            for file in recorded:
+                _add_file(bundle, f"{name}/flight-recorder/{file.name}", file)
+        hidden.rename(path)
+    finally:
+        hidden.unlink(missing_ok=True)
+    # Only this node's: others may write to the same directory.
+    for old in sorted(directory.glob(f"{_PREFIX}*-{socket.gethostname()}.tar.gz"))[:-MAX_BUNDLES]:
         old.unlink(missing_ok=True)
     return f"has written {path}"
 
@@ -70,15 +76,12 @@ def _is_evidence(file: Path) -> bool:
 def _add_file(bundle: tarfile.TarFile, name: str, file: Path) -> None:
     """As long as it is at this moment: ranks write on."""
     try:
-        content = file.read_bytes()
+        with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            content = stream.read(MAX_FILE_BYTES)
     except OSError as error:
         _logger.warning("%s is left out of the bundle: %s", file, error)
         return
     _add(bundle, name, content)
-
-
-def _add_text(bundle: tarfile.TarFile, name: str, text: str) -> None:
-    _add(bundle, name, text.encode())
 
 
 def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -92,13 +95,32 @@ def _flight_recorder_files(stall: StalledRun, environ: Mapping[str, str]) -> lis
     ranks = _ranks_here(stall)
     asked_at = time.time()
     was_asked = [rank for rank in ranks if _ask_recorder(environ.get(_PIPE, ""), rank)]
-    prefix = next((environ[name] for name in _FILES if environ.get(name)), "/tmp/nccl_trace_rank_")
-    files = [Path(f"{prefix}{rank}") for rank in ranks]
-    awaited = [Path(f"{prefix}{rank}") for rank in was_asked]
+    prefixes = _prefixes(environ)
     deadline = time.monotonic() + RECORDER_S
-    while time.monotonic() < deadline and not all(_is_newer(file, asked_at) for file in awaited):
+    while time.monotonic() < deadline and not all(_has_written(prefixes, rank, asked_at) for rank in was_asked):
         time.sleep(0.1)
-    return [file for file in files if file.is_file() and not file.is_symlink()]
+    files = [Path(f"{prefix}{rank}") for prefix in prefixes for rank in ranks]
+    return [file for file in files if _is_own_file(file)]
+
+
+def _prefixes(environ: Mapping[str, str]) -> list[str]:
+    """Where NCCL's flight recorder writes: as it is told, else where versions of torch do by themselves."""
+    told = [environ[name] for name in _FILES if environ.get(name)]
+    cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return told[:1] or [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]
+
+
+def _has_written(prefixes: list[str], rank: int, since: float) -> bool:
+    return any(_is_newer(Path(f"{prefix}{rank}"), since) for prefix in prefixes)
+
+
+def _is_own_file(file: Path) -> bool:
+    """Whether it is a file of this user's: anybody may put one into /tmp."""
+    try:
+        facts = file.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
 
 
 def _ranks_here(stall: StalledRun) -> list[int]:
@@ -119,11 +141,11 @@ def _ask_recorder(prefix: str, rank: int) -> bool:
     if not prefix:
         return False
     try:
-        pipe = os.open(f"{prefix}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        pipe = os.open(f"{prefix}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
-        return os.write(pipe, b"1\n") > 0
+        return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"1\n") > 0
     except OSError:
         return False
     finally:

@@ -47,13 +47,14 @@ class StallActions:
         self._callback = callback
         self._since: dict[int, float] = {}
         self._acted: set[int] = set()
+        self._on: frozenset[int] = frozenset()
 
-    def look(self, ongoing: Iterable[OngoingStall], tapes_of: Callable[[int], list[TapeReader]]) -> None:
+    def look(self, ongoing: Iterable[OngoingStall], tapes: list[TapeReader]) -> None:
         """Begin what is due. Does not wait for it.
 
         Args:
             ongoing: The stalls that are on.
-            tapes_of: This node's tapes of a run.
+            tapes: Those that this process reads, and may act on.
         """
         if not self._actions and self._callback is None:
             return
@@ -61,14 +62,16 @@ class StallActions:
         on = {stall.ruling.incident.trace_id: stall for stall in ongoing}
         self._since = {trace_id: self._since.get(trace_id, now) for trace_id in on}
         self._acted &= on.keys()
+        self._on = frozenset(on)
         for trace_id, since in self._since.items():
             if now - since >= self._grace_s and trace_id not in self._acted:
                 self._acted.add(trace_id)
-                self._begin(on[trace_id], tapes_of(on[trace_id].ruling.incident.run))
+                concerned = [tape for tape in tapes if tape.identity.nonce in on[trace_id].nonces]
+                self._begin(on[trace_id], concerned)
 
     def _begin(self, stall: OngoingStall, tapes: list[TapeReader]) -> None:
-        if not tapes:
-            return
+        if len({tape.path.parent for tape in tapes}) != 1:
+            return  # none is here, or ranks of several jobs do not know their run yet
         told = _stalled_run(stall.ruling, tapes)
         due = [action for action in self._actions if action.is_local or stall.is_ours]
         threading.Thread(
@@ -76,17 +79,22 @@ class StallActions:
         ).start()
 
     def _act(self, stall: StalledRun, due: list[Action], is_ours: bool) -> None:
-        if self._callback is not None and is_ours:
+        if self._callback is not None and is_ours and _is_first(stall, "the-callback"):
             _report("the callback", lambda: _called(self._callback, stall))
         for place, action in enumerate(due):
-            if _is_first(stall, place, action):
+            if _is_first(stall, f"{place}-{action.kind.value}"):
                 _report(action.kind.value, lambda action=action: self._do(action, stall))
 
+    def _is_on(self, stall: StalledRun) -> bool:
+        return int(stall.trace_id, 16) in self._on
+
     def _do(self, action: Action, stall: StalledRun) -> str:
+        if not self._is_on(stall):  # what came before has taken its time
+            return "is left out: the stall is over"
         if action.kind is ActionKind.DUMP:
             return dump(stall, self._dump_dir, os.environ)
         if action.kind is ActionKind.ABORT:
-            return abort_ranks(stall)
+            return abort_ranks(stall, lambda: self._is_on(stall))
         if action.kind is ActionKind.COMMAND:
             return run_command(action.target, stall)
         module, _, name = action.target.partition(":")
@@ -129,9 +137,9 @@ def _called(callback: Callback | None, stall: StalledRun) -> str:
     return "has returned"
 
 
-def _is_first(stall: StalledRun, place: int, action: Action) -> bool:
+def _is_first(stall: StalledRun, what: str) -> bool:
     """Whether nobody has done this about this stall on this node: an agent that was killed may have."""
-    mark = stall.directory / f"acted-{stall.trace_id}-{place}-{action.kind.value}"
+    mark = stall.directory / f"acted-{stall.trace_id}-{what}"
     with contextlib.suppress(OSError):
         if mark.exists():
             return False

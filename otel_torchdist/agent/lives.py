@@ -100,12 +100,6 @@ def run_of(tape: TapeReader) -> int:
     return status.run_id if status.run_id_state is not RunIdState.NONE else 0
 
 
-def tapes_of_run(tapes: list[TapeReader], run: int) -> list[TapeReader]:
-    """The tapes of a run; of one that has no id, those of ranks that do not know theirs."""
-    named = [tape for tape in tapes if run_of(tape) == run]
-    return named or [tape for tape in tapes if run_of(tape) == 0]
-
-
 def _log_found(tapes: list[TapeReader]) -> None:
     runs: dict[tuple[str, int, str], set[int]] = {}
     for tape in tapes:

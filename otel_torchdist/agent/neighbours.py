@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from otel_torchdist.stall.company import Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.world import Lane, WorldSnapshot
 from otel_torchdist.tape.owned_files import create_anew
-from otel_torchdist.tape.peers import PORT_FILE, Peers, peers_files, port_text, read_peers, read_port
+from otel_torchdist.tape.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
 from otel_torchdist.telemetry.http_server import HttpServer
 
 SEARCH_S: Final = 0.5
@@ -35,6 +36,7 @@ class Neighbours:
         self._servers: dict[str, HttpServer] = {}
         self._read: dict[Path, int] = {}
         self._runs: dict[int, RunExchange] = {}
+        self._runs_of: dict[Path, set[int]] = {}
         self._seen_at: dict[int, float] = {}
         self._searched_at = float("-inf")
 
@@ -55,8 +57,8 @@ class Neighbours:
     def _take_in(self, path: Path) -> None:
         try:
             peers = read_peers(path)
-            self._listen(path.parent, peers.own_host)
-        except (OSError, ValueError) as error:
+            self._listen(path.parent, peers)
+        except (OSError, ValueError, OverflowError) as error:
             _logger.warning("%s: agents of other nodes are not heard: %s", path, error)
             return
         known = self._runs.get(peers.run)
@@ -70,18 +72,20 @@ class Neighbours:
         self._app.add(peers.run, run)
         self._seen_at[peers.run] = time.monotonic()
 
-    def _listen(self, directory: Path, host: str) -> None:
+    def _listen(self, directory: Path, peers: Peers) -> None:
         """Open a port there, the one that an agent before this one had if possible, and say which."""
-        last = read_port(directory)
+        host, last = peers.own_host, read_listening(directory)
         if host not in self._servers:
-            before = [last[1]] if last is not None and last[0] == host else []
+            before = [last.port] if last is not None and last.host == host else []
             self._servers[host] = HttpServer(host, [*before, 0], "exchange")
             self._servers[host].serve(self._app)
-        port = self._servers[host].port
-        if last != (host, port):
+        runs = self._runs_of.setdefault(directory, set())
+        runs.add(peers.run)
+        said = ListeningAgent(host, self._servers[host].port, frozenset(runs))
+        if said != last:
             hidden = directory / f".{PORT_FILE}.new"
             with open(create_anew(hidden), "w") as stream:
-                stream.write(port_text(host, port))
+                stream.write(said.to_json())
             hidden.rename(directory / PORT_FILE)
 
     def _leave(self, run: int) -> RunExchange:
@@ -93,6 +97,9 @@ class Neighbours:
 
     def stop(self) -> None:
         """Speak with nobody any more."""
+        for directory in self._runs_of:  # what it says is true no longer
+            with contextlib.suppress(OSError):
+                (directory / PORT_FILE).unlink()
         for server in self._servers.values():
             server.stop()
         for left in [self._leave(run) for run in list(self._runs)]:
@@ -104,7 +111,7 @@ class Neighbours:
         """See `Company`; of a run that is on this node only, this agent judges."""
         run = self._runs.get(world.run)
         if run is None:
-            return Presides(world)
+            return Presides(world, min(world.ranks))  # on each node another seat
         self._seen_at[world.run] = time.monotonic()
         return run.meet(world, is_uneasy)
 

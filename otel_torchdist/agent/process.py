@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,6 @@ from prometheus_client import CollectorRegistry
 from otel_torchdist import _guard
 from otel_torchdist.actions.stall_actions import StallActions
 from otel_torchdist.agent.job import Job
-from otel_torchdist.agent.lives import tapes_of_run
 from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.agent.scrape_target import ScrapeTarget
@@ -94,9 +94,9 @@ class Agent:
             for job in self._jobs.values():
                 job.take_up(self.reader)
             if self._config.exchange:
-                self._neighbours.search(self.directories)
+                self._neighbours.search([directory for directory in self.directories if _is_own(directory)])
             self.reader.turn()
-            self._actions.look(self.reader.ongoing, lambda run: tapes_of_run(self.reader.tapes, run))
+            self._actions.look(self.reader.ongoing, [tape for tape in self.reader.tapes if _is_own(tape.path.parent)])
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:
@@ -138,3 +138,11 @@ class Agent:
         picture = self.reader.metrics.picture()
         self.scrapes += 1
         return picture
+
+
+def _is_own(directory: Path) -> bool:
+    """Whether a job is this process's user's. What other users write is read, but not acted on: it may be made up."""
+    try:
+        return directory.stat().st_uid == os.geteuid()
+    except OSError:
+        return False

@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry
 from otel_torchdist import _guard
 from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here
 from otel_torchdist.agent.election import Election
-from otel_torchdist.agent.lives import tapes_of_run
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
 from otel_torchdist.process_end import ProcessEnd
@@ -109,7 +108,7 @@ class ReaderThread:
                 for tape in election.tapes.new(only_alive=True):
                     reader.follow(tape, exported=False)
             reader.turn(looks=election.is_won)
-            self._actions.look(reader.ongoing, lambda run: tapes_of_run(reader.tapes, run))
+            self._actions.look(reader.ongoing, reader.tapes)
 
     def _take_up(self, reader: Reader) -> None:
         while self._new:

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.capture.stacks import current_stacks
-from otel_torchdist.tape.abort import EXIT_CODE, abort_reason
+from otel_torchdist.tape.abort import EXIT_CODE, FAILURE, abort_reason
 
 ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
-FAILURE: Final = "StallAborted"
-"""The name under which the tape has failed."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -32,11 +30,12 @@ def abort_if_asked(tape: Path, finish: Callable[[], None]) -> None:
     reason = abort_reason(tape)
     if not reason:
         return
-    _logger.error("this rank ends with exit code %d because of a stall: %s", EXIT_CODE, reason)
-    with contextlib.suppress(OSError):
-        _tell_launcher(reason, os.environ)
+    # First what matters most: the thread that hangs may hold the lock of a logging handler.
+    for tell in (lambda: _tell_launcher(reason, os.environ), finish):
+        with contextlib.suppress(Exception):
+            tell()
     with contextlib.suppress(Exception):
-        finish()
+        _logger.error("this rank ends with exit code %d because of a stall: %s", EXIT_CODE, reason)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.capture.own_address import own_address
+from otel_torchdist.capture.own_address import is_every_address, is_hidden, own_address
 from otel_torchdist.tape.directory import tapes_in
 from otel_torchdist.tape.locks import is_locked_elsewhere
-from otel_torchdist.tape.peers import MAX_PEERS, TOKEN_BYTES, Peer, Peers, peer_from_json, read_port, write_peers
+from otel_torchdist.tape.peers import MAX_PEERS, TOKEN_BYTES, Peer, Peers, peer_from_json, read_listening, write_peers
 
 STORE_TIMEOUT: Final = datetime.timedelta(seconds=10)
 AGENT_DUE_S: Final = 60.0
@@ -88,17 +88,23 @@ class Meeting:
         if not store.check([_key(run, "token")]):  # it comes before the run's id, or never
             return
         token = bytes.fromhex(store.get(_key(run, "token")).decode())
-        peers = Peers(run, token, self._place.rank, self._place.host or own_address(self._environ))
+        own = own_address(self._environ)
+        if is_hidden(self._place.host or own, self._environ):
+            _logger.info("no address is known at which agents of other nodes reach this one: it judges by itself")
+            return
+        peers = Peers(run, token, self._place.rank, self._place.host or own)
         write_peers(self._directory, peers)
-        port = self._wait_for_agent(peers.own_host)
+        port = self._wait_for_agent(peers.own_host, run)
         if not port:
             return
-        own = Peer(self._place.rank, socket.gethostname(), peers.own_host, port, self._local_size)
+        # An agent that listens at all addresses is reached at the one that the job uses.
+        reached_at = own if is_every_address(peers.own_host) else peers.own_host
+        peer = Peer(self._place.rank, socket.gethostname(), reached_at, port, self._local_size)
         number = store.add(_key(run, "count"), 1)
         if number > MAX_PEERS:
             _logger.info("only the agents of the first %d nodes exchange what they see", MAX_PEERS)
             return
-        store.set(_key(run, str(number)), own.to_json())
+        store.set(_key(run, str(number)), peer.to_json())
         self._find_others(store, peers)
 
     def _find_others(self, store: Any, peers: Peers) -> None:
@@ -133,13 +139,13 @@ class Meeting:
             return False
         return True
 
-    def _wait_for_agent(self, host: str) -> int:
+    def _wait_for_agent(self, host: str, run: int) -> int:
         """The port of this node's agent; 0 when none says one."""
         deadline = time.monotonic() + AGENT_DUE_S
         while not self._stopping.wait(FIRST_LOOK_S) and time.monotonic() < deadline:
-            place = read_port(self._directory)
-            if place is not None and place[0] == host:
-                return place[1]
+            agent = read_listening(self._directory)
+            if agent is not None and agent.host == host and run in agent.runs:
+                return agent.port
         return 0
 
 

@@ -34,6 +34,19 @@ def own_address(environ: Mapping[str, str]) -> str:
     return _address_towards(_SOMEWHERE) or address or "127.0.0.1"
 
 
+def is_hidden(host: str, environ: Mapping[str, str]) -> bool:
+    """Whether nobody on another node reaches this one at `host`: loopback, where the job's master is elsewhere."""
+    master = environ.get("MASTER_ADDR", "")
+    return _is_loopback(host) and bool(master) and master != "localhost" and not _is_loopback(master)
+
+
+def is_every_address(host: str) -> bool:
+    """Whether who listens at `host` listens at all addresses."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_unspecified
+    return False
+
+
 def _address_of(interface: str) -> str:
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()))

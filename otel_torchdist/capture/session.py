@@ -15,7 +15,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import _guard
-from otel_torchdist.capture.abort import FAILURE, abort_if_asked
+from otel_torchdist.capture.abort import abort_if_asked
 from otel_torchdist.capture.call import Call
 from otel_torchdist.capture.completion import Works
 from otel_torchdist.capture.creation import follow_creation
@@ -34,6 +34,7 @@ from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import backend_and_store, default_group, known_groups
 from otel_torchdist.capture.watch import Watch
 from otel_torchdist.process_end import ProcessEnd
+from otel_torchdist.tape.abort import FAILURE
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.tape.records import TapeError
 

@@ -31,6 +31,7 @@ class OtherAgent:
         peer: Where it is.
         views: The ranks that it sees, as of its last answer.
         is_uneasy: Whether it saw a stall coming then.
+        unanswered: Questions in a row that it has not answered.
         ranks: Those that it has, as far as it has ever said so.
     """
 
@@ -42,15 +43,15 @@ class OtherAgent:
         self.ranks: frozenset[int] = frozenset()
         self._run = run
         self._line = Line(peer, run, token, own_life)
-        self._unanswered = 0
+        self.unanswered = 0
         self._next_at = 0.0
         self._stacks: set[int] = set()
         self._signals: set[int] = set()
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is out of reach."""
-        return self._unanswered >= LOST_AFTER
+        """Whether it is out of reach, with ranks that may live; an agent leaves when all of its ranks have ended."""
+        return self.unanswered >= LOST_AFTER and (not self.views or any(view.alive for view in self.views))
 
     def is_due(self, now: float) -> bool:
         """Whether it should be asked in this round."""
@@ -91,7 +92,7 @@ class OtherAgent:
             return False
         if self.is_lost:
             _logger.info("the agent on %s answers again", self.peer.node)
-        self.views, self.is_uneasy, self._unanswered = views, answer.is_uneasy, 0
+        self.views, self.is_uneasy, self.unanswered = views, answer.is_uneasy, 0
         self.ranks = frozenset(view.rank for view in views)
         return True
 
@@ -104,12 +105,12 @@ class OtherAgent:
         return True
 
     def _failed(self, error: Exception) -> None:
-        self._unanswered += 1
+        self.unanswered += 1
         self.is_uneasy = False
-        if self._unanswered == LOST_AFTER:
+        if self.is_lost and self.unanswered == LOST_AFTER:
             _logger.warning(
                 "the agent on %s (%s:%d) does not answer: %s; its ranks are not seen until it does",
                 self.peer.node, self.peer.host, self.peer.port, error,
             )  # fmt: skip
-        if self.is_lost:
+        if self.unanswered >= LOST_AFTER:
             self._next_at = time.monotonic() + LOST_ROUND_S

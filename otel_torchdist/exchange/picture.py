@@ -10,7 +10,7 @@ from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireR
 from otel_torchdist.stall.world import GroupView, Lane, OperationView, Progress, RankView, Window, WorldSnapshot
 from otel_torchdist.tape.records import GroupName, Operation
 
-MAX_LANES: Final = 1_024
+MAX_LANES: Final = 256
 """Of a rank, of collectives and of sends and receives; where there are more it is said that some are left out."""
 MAX_OPEN: Final = 256
 

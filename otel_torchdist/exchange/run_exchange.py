@@ -245,7 +245,8 @@ class RunExchange:
         timeout_s = HURRIED_TIMEOUT_S if is_hurried else PEACEFUL_TIMEOUT_S
         with self._changed:
             self._is_knocked_at = False
-            due = [other for other in others if other.is_due(now)]
+            # Those first that answer: the others take the workers' time.
+            due = sorted((other for other in others if other.is_due(now)), key=lambda other: other.unanswered)
             own_ranks = self._local.ranks if self._local is not None else ()
             said, calls = self._said, self._wanted_calls
             questions = [other.question(self._own, is_hurried, own_ranks, said, calls) for other in due]

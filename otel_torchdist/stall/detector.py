@@ -59,10 +59,16 @@ class Detector:
             watch = self._runs.get(world.run)
             if watch is None:
                 watch = self._runs[world.run] = RunWatch(self._rules, self._watching_since_ns)
-            events += watch.look(world) if self._company is None else self._look_with(self._company, watch, world)
+            if self._company is None:
+                watch.seat = min(world.ranks)  # on each node another one
+                events += watch.look(world)
+            else:
+                events += self._look_with(self._company, watch, world)
             self._looked_ns = world.taken_ns
         for run in self._runs.keys() - seen:
             events += self._runs.pop(run).lose_sight()
+            if self._company is not None:
+                self._company.tell(run, None)
             # Should its tapes come back, what was told of it before is not remembered.
             self._watching_since_ns = self._looked_ns
         return events
@@ -71,7 +77,7 @@ class Detector:
     def ongoing(self) -> list[OngoingStall]:
         """The stalls that are on, as far as something has been said of them."""
         return [
-            OngoingStall(watch.current, watch.ruling is not None)
+            OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces)
             for watch in self._runs.values()
             if watch.current is not None
         ]
@@ -83,6 +89,7 @@ class Detector:
             return []
         if isinstance(seating, Follows):
             self._awaits |= seating.is_hurried
+            watch.seat = min(world.ranks)
             return watch.follow(world, seating.ruling)
         watch.seat = seating.seat
         events = watch.look(seating.world)

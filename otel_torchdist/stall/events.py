@@ -107,10 +107,12 @@ class OngoingStall:
     Attributes:
         ruling: What was said of it last.
         is_ours: Whether it was this process that said so.
+        nonces: Tapes of the run's ranks that are seen from here.
     """
 
     ruling: Ruling
     is_ours: bool
+    nonces: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Final
 from otel_torchdist.stall.events import ArrivalsCompared, Event, Incident, MismatchFound, StragglerFound, StragglerGone
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.silent_mismatch import SilentMismatches
-from otel_torchdist.stall.stragglers import Straggler, Stragglers
+from otel_torchdist.stall.stragglers import Stragglers
 from otel_torchdist.stall.world import GroupView, Lane, Site, WorldSnapshot
 
 MAX_STRAGGLERS: Final = 64
@@ -28,33 +28,38 @@ class FindingWatch:
         """Windows of calls of other nodes' ranks that should be shown in full."""
         return self._silent.wanted
 
-    def look(self, world: WorldSnapshot, run: int, cause: Mismatch | None) -> list[Event]:
+    def look(self, world: WorldSnapshot, run: int, seat: int, cause: Mismatch | None) -> list[Event]:
         """Take in a picture.
 
         Args:
             world: The picture.
             run: Its run's id, or what stands for it.
+            seat: See `Incident`.
             cause: The mismatch that is the cause of a stall, and has been told as that.
         """
         if cause is not None:
             self._silent.told_as_stall(cause)
-        found: list[Event] = [_mismatch(found, world, run) for found in self._silent.look(world)]
+        found: list[Event] = [_mismatch(found, world, run, seat) for found in self._silent.look(world)]
+        return found + self.look_for_stragglers(world, run, seat)
+
+    def look_for_stragglers(self, world: WorldSnapshot, run: int, seat: int) -> list[Event]:
+        """Take in a picture of this node's ranks, whose calls another agent compares; arguments as for `look`."""
+        found: list[Event] = []
         for straggler in self._stragglers.look(world):
             if self._told < MAX_STRAGGLERS:
                 self._told += 1
-                found.append(self._straggler(straggler, world, run))
+                name = f"straggler {straggler.lane.group} {straggler.rank} {world.taken_ns}"
+                found.append(StragglerFound(Incident(run, name, seat), straggler, world))
         found += [StragglerGone(run, lane.group, rank) for lane, rank in self._stragglers.gone]
         if self._stragglers.lateness:
             found.append(ArrivalsCompared(run, tuple(self._stragglers.lateness)))
         return found
 
-    def _straggler(self, straggler: Straggler, world: WorldSnapshot, run: int) -> StragglerFound:
-        name = f"straggler {straggler.lane.group} {straggler.rank} {world.taken_ns}"
-        return StragglerFound(Incident(run, name), straggler, world)
 
-
-def _mismatch(found: Mismatch, world: WorldSnapshot, run: int) -> MismatchFound:
-    return MismatchFound(Incident(run, f"calls {site_name(found.site)}"), found, _group_of(world, found.site), world)
+def _mismatch(found: Mismatch, world: WorldSnapshot, run: int, seat: int) -> MismatchFound:
+    # With the time, for an agent that was started again may find it again.
+    name = f"calls {site_name(found.site)} {world.taken_ns}"
+    return MismatchFound(Incident(run, name, seat), found, _group_of(world, found.site), world)
 
 
 def _group_of(world: WorldSnapshot, site: Site) -> GroupView | None:

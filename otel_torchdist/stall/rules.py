@@ -61,12 +61,13 @@ def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
         return False
     named = [world.ranks[rank] for rank in verdict.ranks if rank in world.ranks]
     waiting = [world.ranks[rank] for rank in verdict.waiting if rank in world.ranks]
-    if any(_expects(view, world) for view in named):
+    if any(expects(view, world) for view in named):
         return True
-    return bool(waiting) and all(_expects(view, world) for view in waiting)
+    return bool(waiting) and all(expects(view, world) for view in waiting)
 
 
-def _expects(view: RankView, world: WorldSnapshot) -> bool:
+def expects(view: RankView, world: WorldSnapshot) -> bool:
+    """Whether a rank has said that it waits, or lets others wait."""
     return view.alive and view.expects_until_ns > world.taken_ns
 
 

@@ -29,11 +29,12 @@ from otel_torchdist.stall.numbering import Numbering
 from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, with_stacks, without_stacks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
-from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
+from otel_torchdist.stall.rules import StallRules, expects, is_compiling, is_expected
 from otel_torchdist.stall.ruling import ruling_of
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
+from otel_torchdist.tape.abort import FAILURE as ABORTED
 from otel_torchdist.telemetry.ids import lone_run_id
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
@@ -85,6 +86,12 @@ class RunWatch:
         return self.ruling or self._heard
 
     @property
+    def own_nonces(self) -> frozenset[int]:
+        """Tapes of the run's ranks that this process reads itself, as of the last look."""
+        views = self._world.ranks.values() if self._world is not None else ()
+        return frozenset(view.nonce for view in views if not view.is_afar)
+
+    @property
     def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
         """See `FindingWatch`."""
         return self._findings.wanted_calls
@@ -99,7 +106,8 @@ class RunWatch:
         if self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
         early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
-        return any(self._rules.is_stalled(wait, self._age_ns(wait, world) + early_ns) for wait in waits_of(world))
+        waits = (wait for wait in waits_of(world) if not expects(wait.view, world))
+        return any(self._rules.is_stalled(wait, self._age_ns(wait, world) + early_ns) for wait in waits)
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Take in a new picture while another agent judges.
@@ -118,6 +126,8 @@ class RunWatch:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
             due = self._markers.due(stalled, world.taken_ns)
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
+        if self._rules.compares_calls:
+            events += self._findings.look_for_stragglers(world, _run_of(world), self.seat)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)
         return events
@@ -137,6 +147,10 @@ class RunWatch:
             self._expected |= {wait.key for wait in stalled}
             self._spare(stalled, world)
             verdict = None
+        if _is_being_aborted(world):  # what ranks do now are the consequences of that
+            verdict = None
+        if verdict is None and not stalled:
+            self._heard = None  # what another agent has told is over
         if verdict is None:
             events += self._last_words(world)
             self._drop_pending()
@@ -145,7 +159,7 @@ class RunWatch:
             events += self._marker_events(world, verdict, stalled)
         if self._rules.compares_calls:
             cause = self._open.verdict.mismatch if self._open is not None else None
-            events += self._findings.look(world, _run_of(world), cause)
+            events += self._findings.look(world, _run_of(world), self.seat, cause)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)
         return events
@@ -297,6 +311,10 @@ class RunWatch:
 def _run_of(world: WorldSnapshot) -> int:
     """Its id; ranks that do not know their run yet share one with nobody."""
     return world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))
+
+
+def _is_being_aborted(world: WorldSnapshot) -> bool:
+    return any(view.failure == ABORTED for view in world.ranks.values())
 
 
 def _is_waited_for(waits: Iterable[Wait], site: Site) -> bool:

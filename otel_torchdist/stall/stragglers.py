@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.stall.rules import expects
 from otel_torchdist.stall.world import GroupView, Lane, RankView, TimedWindow, WorldSnapshot
 from otel_torchdist.tape.layout import RecordKind
 
@@ -109,6 +110,7 @@ class Stragglers:
     def __init__(self) -> None:
         """Nothing has been compared."""
         self._looked_ns = 0
+        self._expected_ns = 0
         self._lanes: dict[Lane, _Lane] = {}
         self.gone: list[tuple[Lane, int]] = []
         self.lateness: list[Lateness] = []
@@ -119,6 +121,8 @@ class Stragglers:
         if world.taken_ns - self._looked_ns < LOOKS_APART_NS:
             return []
         self._looked_ns = world.taken_ns
+        if any(expects(view, world) for view in world.ranks.values()):
+            self._expected_ns = world.taken_ns
         views = _timed_lanes(world)
         self._lanes = {lane: known for lane, known in self._lanes.items() if lane in views}
         found = [self._look_at(lane, views[lane]) for lane in views]
@@ -128,8 +132,10 @@ class Stragglers:
         known = self._lanes.setdefault(lane, _Lane())
         counted = _Tally()
         for number in _common_numbers(lane, views, known.compared):
-            _compare({view.rank: _window(view, lane, number).times for view in views}, counted)
             known.compared = number
+            times = {view.rank: _window(view, lane, number).times for view in views}
+            if min(of[0] for of in times.values()) > self._expected_ns:  # else one was late, and had said so
+                _compare(times, counted)
         if not counted.calls:
             return None
         self.lateness.append(Lateness(lane.group, counted.calls, counted.last, counted.late_ns))

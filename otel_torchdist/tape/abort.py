@@ -13,6 +13,8 @@ from typing import Final
 MAX_BYTES: Final = 16_384
 EXIT_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: the same may succeed when it is tried again."""
+FAILURE: Final = "StallAborted"
+"""The name under which the tape of such a rank has failed."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 

@@ -121,16 +121,31 @@ def read_peers(path: Path) -> Peers:
         raise ValueError(f"it is no list of peers: {error!r}") from error
 
 
-def port_text(host: str, port: int) -> str:
-    """What the agent of a job directory writes into `PORT_FILE`: where it listens for others."""
-    return json.dumps([host, port])
+@dataclass(frozen=True, slots=True)
+class ListeningAgent:
+    """Where the agent of a job directory listens for others.
+
+    Attributes:
+        host: Address.
+        port: Likewise.
+        runs: For which runs; an agent that is gone knew others.
+    """
+
+    host: str
+    port: int
+    runs: frozenset[int] = frozenset()
+
+    def to_json(self) -> str:
+        """As it lies in `PORT_FILE`."""
+        return json.dumps([self.host, self.port, sorted(f"{run:032x}" for run in self.runs)])
 
 
-def read_port(directory: Path) -> tuple[str, int] | None:
+def read_listening(directory: Path) -> ListeningAgent | None:
     """Where the agent of a job directory listens, or one that died did; None when none has said so."""
     with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):
-        host, port = _parsed(_read(directory / PORT_FILE))
-        return str(host), int(port)
+        host, port, runs = cast("list[Any]", _parsed(_read(directory / PORT_FILE)))
+        found = ListeningAgent(str(host), int(port), frozenset(int(run, 16) for run in runs))
+        return found if 0 < found.port < 1 << 16 else None
     return None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
+import socket
 import stat
 import sys
 import tarfile
@@ -32,11 +34,13 @@ TEXT = "rank 2 has not entered all_reduce (sequence 7, default_pg) for 12.0 s"
 NEVER = 3_600.0
 
 
-def ongoing(name: str = "first", is_ours: bool = True) -> OngoingStall:
+def ongoing(tape: TapeReader, name: str = "first", is_ours: bool = True) -> OngoingStall:
     """A stall."""
     site = Site(Lane(RecordKind.OPERATION, "abcd1234"), 7)
     attributes = {semconv.VERDICT: "absent", semconv.VERDICT_RANKS: "2"}
-    return OngoingStall(Ruling(Incident(RUN_ID, name), 1, site, TEXT, attributes), is_ours)
+    return OngoingStall(
+        Ruling(Incident(RUN_ID, name), 1, site, TEXT, attributes), is_ours, frozenset({tape.identity.nonce})
+    )
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def tape(tmp_path: Path) -> TapeReader:
 def stall(tape: TapeReader) -> StalledRun:
     """A stall, as actions are told of it."""
     nonces = frozenset({tape.identity.nonce})
-    trace_id = f"{ongoing().ruling.incident.trace_id:032x}"
+    trace_id = f"{ongoing(tape).ruling.incident.trace_id:032x}"
     found = {semconv.VERDICT: "absent", semconv.VERDICT_RANKS: "2"}
     return StalledRun(f"{RUN_ID:032x}", trace_id, "absent", "2", TEXT, found, tape.path.parent, nonces)
 
@@ -111,15 +115,15 @@ def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path) -
     actions = StallActions([], 0.3, tmp_path, rung.append)
     began = time.monotonic()
     while time.monotonic() - began < 0.2:
-        actions.look([ongoing()], lambda run: [tape])
+        actions.look([ongoing(tape)], [tape])
         time.sleep(0.01)
     assert rung == []
-    until(lambda: actions.look([ongoing()], lambda run: [tape]) or rung)
+    until(lambda: actions.look([ongoing(tape)], [tape]) or rung)
     assert time.monotonic() - began >= 0.3
     for _ in range(20):
-        actions.look([ongoing()], lambda run: [tape])
-    actions.look([], lambda run: [tape])
-    until(lambda: actions.look([ongoing("second")], lambda run: [tape]) or len(rung) > 1)
+        actions.look([ongoing(tape)], [tape])
+    actions.look([], [tape])
+    until(lambda: actions.look([ongoing(tape, "second")], [tape]) or len(rung) > 1)
     assert [(stall.verdict, stall.ranks, stall.text) for stall in rung] == [("absent", "2", TEXT)] * 2
     assert len({stall.trace_id for stall in rung}) == 2
 
@@ -129,9 +133,9 @@ def test_stall_that_ends_within_the_grace(tape: TapeReader, tmp_path: Path) -> N
     rung: list[StalledRun] = []
     actions = StallActions([], 0.2, tmp_path, rung.append)
     for _ in range(4):
-        actions.look([ongoing()], lambda run: [tape])
+        actions.look([ongoing(tape)], [tape])
         time.sleep(0.1)
-        actions.look([], lambda run: [tape])
+        actions.look([], [tape])
     assert rung == []
 
 
@@ -139,7 +143,7 @@ def test_what_another_agent_judges(tape: TapeReader, tmp_path: Path, caplog: pyt
     """Of a stall that another node's agent has told, this node only dumps its own evidence."""
     rung: list[StalledRun] = []
     actions = StallActions(parse_actions("dump,command:false"), 0.0, tmp_path / "dumps", rung.append)
-    actions.look([ongoing(is_ours=False)], lambda run: [tape])
+    actions.look([ongoing(tape, is_ours=False)], [tape])
     until(lambda: told(caplog))
     time.sleep(0.1)
     assert [text.split()[2] for text in told(caplog)] == ["dump"]
@@ -151,7 +155,7 @@ def test_agent_that_was_started_again(tape: TapeReader, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     line = parse_actions(f'command:{sys.executable} -c \'open("{marks}", "a").write("x")\'')
     for _ in range(3):
-        StallActions(line, 0.0, tmp_path).look([ongoing()], lambda run: [tape])
+        StallActions(line, 0.0, tmp_path).look([ongoing(tape)], [tape])
         until(marks.exists)
     time.sleep(0.2)
     assert marks.read_text() == "x"
@@ -166,7 +170,7 @@ def test_one_that_fails_keeps_none_of_the_others(
         raise ZeroDivisionError("no luck")
 
     line = parse_actions("callback:nowhere.at_all:ring,dump,command:/no/such/program --loud")
-    StallActions(line, 0.0, tmp_path / "dumps", explode).look([ongoing()], lambda run: [tape])
+    StallActions(line, 0.0, tmp_path / "dumps", explode).look([ongoing(tape)], [tape])
     until(lambda: len(told(caplog)) == 4)
     first, second, third, fourth = told(caplog)
     assert first == "on stall: the callback failed: ZeroDivisionError: no luck"
@@ -229,15 +233,17 @@ def test_bundle(stall: StalledRun, tape: TapeReader, tmp_path: Path) -> None:
 
 
 def test_bundles_are_bounded(stall: StalledRun, tmp_path: Path) -> None:
-    """The oldest go."""
+    """The oldest of this node go."""
     directory = tmp_path / "dumps"
     directory.mkdir(mode=0o700)
     for number in range(dump.MAX_BUNDLES + 5):
-        (directory / f"torchdist-stall-1999{number:04}.tar.gz").touch()
+        (directory / f"torchdist-stall-1999{number:04}-{socket.gethostname()}.tar.gz").touch()
+    (directory / "torchdist-stall-19980101-elsewhere.tar.gz").touch()
     dump.dump(stall, directory, {})
-    left = sorted(path.name for path in directory.iterdir())
+    elsewhere, *left = sorted(path.name for path in directory.iterdir())
+    assert elsewhere == "torchdist-stall-19980101-elsewhere.tar.gz"
     assert len(left) == dump.MAX_BUNDLES
-    assert left[0] == "torchdist-stall-19990006.tar.gz"
+    assert left[0].startswith("torchdist-stall-19990006-")
 
 
 def test_directory_that_others_may_write_to(stall: StalledRun, tmp_path: Path) -> None:
@@ -299,6 +305,33 @@ def recorder() -> Callable[[Path, Path], None]:
 def test_log_alone_does_nothing_more(tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """`log` is what is done anyway: no thread, no file."""
     caplog.set_level(logging.DEBUG)
-    StallActions(parse_actions("log"), 0.0, tmp_path / "dumps").look([ongoing()], lambda run: [tape])
+    StallActions(parse_actions("log"), 0.0, tmp_path / "dumps").look([ongoing(tape)], [tape])
     assert told(caplog) == []
     assert not (tmp_path / "dumps").exists()
+
+
+def test_stall_that_ends_while_something_is_done(
+    tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A callback takes long, and the ranks go on meanwhile: they are not ended any more."""
+    is_over = threading.Event()
+    actions = StallActions(parse_actions("abort"), 0.0, tmp_path, lambda stall: is_over.wait(10))
+    actions.look([ongoing(tape)], [tape])
+    actions.look([], [tape])
+    is_over.set()
+    until(lambda: len(told(caplog)) == 2)
+    assert told(caplog)[1] == "on stall: abort is left out: the stall is over"
+    assert list(tape.path.parent.glob("*.abort")) == []
+
+
+def test_ranks_of_several_jobs(tape: TapeReader, tmp_path: Path) -> None:
+    """Ranks that do not know their run yet may be of different jobs: nothing is done to any of them."""
+    (tmp_path / "other").mkdir()
+    other = SimulatedRank(tmp_path / "other", 1).reader
+    both = dataclasses.replace(ongoing(tape), nonces=frozenset({tape.identity.nonce, other.identity.nonce}))
+    rung: list[StalledRun] = []
+    actions = StallActions([], 0.0, tmp_path, rung.append)
+    actions.look([both], [tape, other])
+    actions.look([ongoing(tape, "second")], [tape, other])
+    until(lambda: rung)
+    assert [stall.directory for stall in rung] == [tape.path.parent]

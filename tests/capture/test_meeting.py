@@ -21,7 +21,7 @@ from otel_torchdist.capture import run_id
 from otel_torchdist.capture.meeting import Meeting, Place, _key
 from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.tape.peers import PORT_FILE, Peers, peers_files, port_text, read_peers, read_port
+from otel_torchdist.tape.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
 from otel_torchdist.tape.reader import TapeReader
 from tests.tape.tapes import RankProcess, new_writer, until
 
@@ -96,7 +96,7 @@ def ranks_of(base: Path, nodes: int, local: str = str(LOCAL)) -> list[Rank]:
 
 def say_port(directory: Path, port: int = 4711, host: str = HOST) -> None:
     """Say what an agent says."""
-    (directory / PORT_FILE).write_text(port_text(host, port))
+    (directory / PORT_FILE).write_text(ListeningAgent(host, port, frozenset({RUN, *peers_files(directory)})).to_json())
 
 
 def peers_in(directory: Path) -> Peers:
@@ -140,6 +140,7 @@ def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
 
             assert until(is_over)
             assert announced(store) == 3
+            heard = [read_listening(directory) for directory in directories]
     finally:
         for agent in agents:
             agent.stop()
@@ -147,7 +148,9 @@ def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
     found = [peers_in(directory) for directory in directories]
     assert [peers.own_seat // LOCAL for peers in found] == [0, 1, 2]
     assert len({peers.token for peers in found}) == 1
-    places = {peers.own_seat: read_port(directory) for peers, directory in zip(found, directories, strict=True)}
+    places = {
+        peers.own_seat: (agent.host, agent.port) for peers, agent in zip(found, heard, strict=True) if agent is not None
+    }
     for peers in found:
         others = {other.seat: (other.host, other.port) for other in peers.others}
         assert others == {seat: place for seat, place in places.items() if seat != peers.own_seat}

@@ -22,7 +22,7 @@ from otel_torchdist.exchange.envelope import new_life
 from otel_torchdist.exchange.other import STATE_PATH
 from otel_torchdist.exchange.wire import Question, decode_answer, encode
 from otel_torchdist.stall.company import Presides
-from otel_torchdist.tape.peers import PORT_FILE, TOKEN_BYTES, Peer, Peers, read_port, write_peers
+from otel_torchdist.tape.peers import PORT_FILE, TOKEN_BYTES, Peer, Peers, read_listening, write_peers
 from tests.exchange.announced import PEERS, TOKEN, file_of
 from tests.exchange.listening import HOST, peer_at, stranger, until
 from tests.stall.simulated_world import RUN, SimulatedWorld
@@ -54,15 +54,15 @@ def test_agent_takes_in_a_file(neighbours: Neighbours, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
     write_peers(tmp_path, dataclasses.replace(PEERS, others=()))
     neighbours.search([tmp_path])
-    place = read_port(tmp_path)
-    assert place is not None and place[0] == HOST
+    place = read_listening(tmp_path)
+    assert place is not None and (place.host, place.runs) == (HOST, {RUN})
     assert stat.S_IMODE((tmp_path / PORT_FILE).stat().st_mode) == 0o600
-    assert ask(place[1]) == ()
+    assert ask(place.port) == ()
     world = SimulatedWorld(2).snapshot(1.0)
     assert neighbours.meet(world, is_uneasy=False) == Presides(world, 0)
-    assert ask(place[1]) == (0, 1)
+    assert ask(place.port) == (0, 1)
     with pytest.raises(NoAnswerError, match="token"):
-        ask(place[1], token=b"x" * TOKEN_BYTES)
+        ask(place.port, token=b"x" * TOKEN_BYTES)
 
 
 def test_run_on_one_node(neighbours: Neighbours) -> None:
@@ -86,7 +86,7 @@ def test_two_agents_find_each_other(neighbours: Neighbours, tmp_path: Path, monk
             directory.mkdir()
             write_peers(directory, Peers(RUN, TOKEN, seat, HOST))
             agent.search([directory])
-        ports = [place[1] for directory in directories if (place := read_port(directory))]
+        ports = [place.port for directory in directories if (place := read_listening(directory))]
         for agent, directory, seat, other in ((neighbours, 0, 0, 1), (there, 1, 2, 0)):
             peer = Peer(2 - seat, f"node-{other}", HOST, ports[other], 2)
             write_peers(directories[directory], Peers(RUN, TOKEN, seat, HOST, (peer,)))
@@ -106,15 +106,18 @@ def test_port_is_kept(neighbours: Neighbours, tmp_path: Path) -> None:
     """The agent that takes a dead one's place listens where others look for it; if somebody else does, elsewhere."""
     write_peers(tmp_path, PEERS)
     neighbours.search([tmp_path])
-    first = read_port(tmp_path)
+    first = read_listening(tmp_path)
+    said = (tmp_path / PORT_FILE).read_bytes()
     neighbours.stop()
+    assert read_listening(tmp_path) is None  # an agent that is stopped in good order takes back what it said
+    (tmp_path / PORT_FILE).write_bytes(said)  # and one that is killed does not
     second = Neighbours()
     second.search([tmp_path])
     third = Neighbours()
     try:
-        assert read_port(tmp_path) == first
+        assert read_listening(tmp_path) == first
         third.search([tmp_path])
-        assert read_port(tmp_path) not in (first, None)
+        assert read_listening(tmp_path) not in (first, None)
     finally:
         second.stop()
         third.stop()
@@ -127,8 +130,7 @@ def test_one_port_for_all_runs(neighbours: Neighbours, tmp_path: Path) -> None:
         directory.mkdir()
         write_peers(directory, Peers(run, bytes([run]) * TOKEN_BYTES, 0, HOST))
     neighbours.search(directories)
-    places = {read_port(directory) for directory in directories}
-    ((_, port),) = [place for place in places if place]
+    (port,) = {place.port for directory in directories if (place := read_listening(directory))}
     for run in (1, 2):
         assert ask(port, run, bytes([run]) * TOKEN_BYTES) == ()
         with pytest.raises(NoAnswerError):
@@ -145,7 +147,7 @@ def test_address_that_is_not_here(
         neighbours.search([tmp_path])
     (warning,) = warnings_in(caplog)
     assert "agents of other nodes are not heard" in warning
-    assert read_port(tmp_path) is None
+    assert read_listening(tmp_path) is None
     assert isinstance(neighbours.meet(SimulatedWorld(2).snapshot(1.0), True), Presides)
 
 
@@ -159,7 +161,7 @@ def test_file_that_cannot_be_used(neighbours: Neighbours, tmp_path: Path, caplog
     write_peers(tmp_path, PEERS)
     for _ in range(5):
         neighbours.search([tmp_path])
-    assert read_port(tmp_path) is not None
+    assert read_listening(tmp_path) is not None
     assert len(warnings_in(caplog)) == 1
 
 
@@ -169,7 +171,7 @@ def test_search_is_rare(neighbours: Neighbours, tmp_path: Path, monkeypatch: pyt
     neighbours.search([tmp_path])
     write_peers(tmp_path, PEERS)
     neighbours.search([tmp_path])
-    assert read_port(tmp_path) is None
+    assert read_listening(tmp_path) is None
 
 
 def test_runs_that_are_over_are_left(neighbours: Neighbours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +179,9 @@ def test_runs_that_are_over_are_left(neighbours: Neighbours, tmp_path: Path, mon
     write_peers(tmp_path, Peers(RUN, TOKEN, 0, HOST))
     write_peers(tmp_path, Peers(RUN + 1, TOKEN, 0, HOST))
     neighbours.search([tmp_path])
-    place = read_port(tmp_path)
+    place = read_listening(tmp_path)
     assert place is not None
-    assert (ask(place[1]), ask(place[1], RUN + 1)) == ((), ())
+    assert (ask(place.port), ask(place.port, RUN + 1)) == ((), ())
     monkeypatch.setattr(neighbours_module, "UNSEEN_S", 0.3)
     world = SimulatedWorld(1).snapshot(1.0)
 
@@ -190,8 +192,8 @@ def test_runs_that_are_over_are_left(neighbours: Neighbours, tmp_path: Path, mon
 
     until(is_left)
     with pytest.raises(NoAnswerError, match="status 403"):
-        ask(place[1])
-    assert ask(place[1], RUN + 1) == (0,)
+        ask(place.port)
+    assert ask(place.port, RUN + 1) == (0,)
 
 
 def test_to_leave_a_run_takes_no_time(neighbours: Neighbours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

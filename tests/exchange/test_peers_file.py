@@ -16,12 +16,12 @@ from otel_torchdist.tape.peers import (
     MAX_FILES,
     MAX_PEERS,
     PORT_FILE,
+    ListeningAgent,
     Peer,
     peer_from_json,
     peers_files,
-    port_text,
+    read_listening,
     read_peers,
-    read_port,
     write_peers,
 )
 from tests.exchange.announced import OTHERS, PEERS, TOKEN, file_of
@@ -64,11 +64,11 @@ def test_links_are_refused(tmp_path: Path) -> None:
     before = file_of(elsewhere).read_bytes()
     file_of(tmp_path).symlink_to(file_of(elsewhere))
     (tmp_path / PORT_FILE).symlink_to(elsewhere / PORT_FILE)
-    (elsewhere / PORT_FILE).write_text(port_text(HOST, 4711))
+    (elsewhere / PORT_FILE).write_text(ListeningAgent(HOST, 4711, frozenset({RUN})).to_json())
     with pytest.raises(OSError, match="symbolic"):
         read_peers(file_of(tmp_path))
-    assert read_port(tmp_path) is None
-    assert read_port(elsewhere) == (HOST, 4711)
+    assert read_listening(tmp_path) is None
+    assert read_listening(elsewhere) == ListeningAgent(HOST, 4711, frozenset({RUN}))
     write_peers(tmp_path, dataclasses.replace(PEERS, own_seat=2))
     assert file_of(elsewhere).read_bytes() == before
     assert not file_of(tmp_path).is_symlink()
@@ -91,7 +91,7 @@ def test_directory_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="gone"):
         write_peers(gone, PEERS)
     assert peers_files(gone) == {}
-    assert read_port(gone) is None
+    assert read_listening(gone) is None
 
 
 def test_more_peers_than_may_be(tmp_path: Path) -> None:
@@ -168,9 +168,21 @@ def test_any_json_is_no_peer_or_one(content: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '["127.0.0.1"]', '["127.0.0.1", "x"]', "7", '["a", 1e999]', '{"a": 1}', "[" * 200_000]
+    "content",
+    [
+        "",
+        "[]",
+        '["127.0.0.1"]',
+        '["127.0.0.1", "x", []]',
+        "7",
+        '["a", 1e999, []]',
+        '["a", 70000, []]',
+        '["a", 7000, [3]]',
+        '{"a": 1}',
+        "[" * 200_000,
+    ],
 )
 def test_bad_port_file(content: str, tmp_path: Path) -> None:
     """A port file that says no port is as none."""
     (tmp_path / PORT_FILE).write_text(content)
-    assert read_port(tmp_path) is None
+    assert read_listening(tmp_path) is None
