@@ -100,7 +100,8 @@ class OtherAgent:
         """Wake it, for a stall is near; False when it does not answer."""
         try:
             self._line.ask(KNOCK_PATH, b"", timeout_s)
-        except NoAnswerError:
+        except NoAnswerError as error:
+            self._failed(error)
             return False
         return True
 

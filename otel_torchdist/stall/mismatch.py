@@ -61,12 +61,13 @@ _ANY_SIZE: Final = frozenset(
 _ROOTED: Final = frozenset({"broadcast", "gather", "reduce", "scatter"})
 
 
-def find_mismatch(views: Iterable[RankView], site: Site) -> Mismatch | None:
+def find_mismatch(views: Iterable[RankView], site: Site, of_all: bool = False) -> Mismatch | None:
     """The first place of a lane, up to `site`, at which ranks are seen to disagree.
 
     Args:
         views: The members that report.
         site: The operation that does not end. Sends and receives are not compared.
+        of_all: Look only at places of which it is known what all of them called there.
     """
     if site.lane.is_point_to_point:
         return None
@@ -74,6 +75,8 @@ def find_mismatch(views: Iterable[RankView], site: Site) -> Mismatch | None:
     places = sorted({sequence for of in arrivals.values() for sequence in of if sequence <= site.sequence})
     for sequence in places:
         here = {rank: of[sequence] for rank, of in arrivals.items() if sequence in of}
+        if of_all and len(here) < len(arrivals):
+            continue
         found = compare(here, Site(site.lane, sequence))
         if found is not None:
             return found

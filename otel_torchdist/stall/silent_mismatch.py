@@ -55,7 +55,8 @@ class SilentMismatches:
         for view in views:
             windows.add(view.rank, view.windows.get(lane, ()))
         number = windows.first_odd
-        found = find_mismatch(views, Site(lane, _ANYWHERE))
+        # Pictures of other nodes are older: of the latest calls they may show some that are not among our latest.
+        found = find_mismatch(views, Site(lane, _ANYWHERE), of_all=True)
         if number is None and found is None:
             return set()
         self._suspected_ns.setdefault(lane, now_ns)

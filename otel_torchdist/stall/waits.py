@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from otel_torchdist.stall.world import OperationView, RankView, Site, WorldSnapshot
 from otel_torchdist.tape.layout import How
+
+DYING_NS: Final = 500_000_000
+"""How long a process may still be seen alive while the kernel closes its files, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +98,11 @@ def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationVie
 
 
 def _torn_after(view: RankView, alive_ns: int | None) -> list[OperationView]:
-    """What raised after the dead rank had last been seen alive."""
+    """What raised after the dead rank had last been seen alive, or just before: its sockets go before its lock."""
     last = view.last
     if last is None or alive_ns is None or last.record.how is not How.FAILED:
         return []
-    return [last] if (last.record.completed_ns or 0) >= alive_ns else []
+    return [last] if (last.record.completed_ns or 0) >= alive_ns - DYING_NS else []
 
 
 def _takes_part(rank: int, operation: OperationView) -> bool:

@@ -13,26 +13,34 @@ from rich.console import Console
 from otel_torchdist.cli.demo.closing import closing_words
 from otel_torchdist.cli.demo.faults import Fault, expectation
 from otel_torchdist.cli.demo.findings import Findings
-from otel_torchdist.cli.demo.hopeless import GONE_FOR_S, Hopeless
+from otel_torchdist.cli.demo.hopeless import is_hopeless
 from otel_torchdist.cli.demo.options import DemoOptions
 from otel_torchdist.cli.demo.plain_view import PlainView
 from otel_torchdist.cli.rank_rows import Doing, RankRow
 from otel_torchdist.stall.verdict import VerdictKind
-from tests.cli.running import Running, processes_of, until
+from tests.cli.running import Running, processes_of
 from tests.stall.watching import Watching, stalled
 
 THRESHOLD_S = 1.5
 BLOCK_S = 6.0
+FINISHED = "Training has finished: accuracy on "
+NOT_FINISHED = "Training is over, and has not finished."
+HAS_HUNG = "The training has hung for 6 s: torchrun is told to end."
 QUICK = ("--ranks", "3", "--steps", "30", "--seed", "1", "--threshold", str(THRESHOLD_S))
 
 
 @pytest.mark.parametrize(
     ("fault", "expected", "said", "end"),
     [
-        ("kill", "dead, rank 2", "rank 2 is dead, .*the process of rank 2 is gone", "No rank is left"),
-        ("freeze", "frozen, rank 2", r"rank 2 is frozen \(stopped by a signal\)", ""),
-        ("mismatch", "mismatched, rank 2", "rank 2 has shape 9 elements where ranks 0-1 have 10", "No rank is left"),
-        ("circular", "circular, ranks 0-2", "ranks 0-2 wait for each other", "The training has hung for 6 s"),
+        ("kill", "dead, rank 2", "rank 2 is dead, .*the process of rank 2 is gone", NOT_FINISHED),
+        (
+            "freeze",
+            "frozen, rank 2",
+            r"rank 2 is frozen \(stopped by a signal\)",
+            "Training has finished: accuracy on ",
+        ),
+        ("mismatch", "mismatched, rank 2", "rank 2 has shape 9 elements where ranks 0-1 have 10", NOT_FINISHED),
+        ("circular", "circular, ranks 0-2", "ranks 0-2 wait for each other", HAS_HUNG),
     ],
     ids=["kill", "freeze", "mismatch", "circular"],
 )
@@ -49,12 +57,8 @@ def test_fault_gets_its_verdict(
     assert float(told[1]) <= THRESHOLD_S + 2
     assert "STALL: " not in demo.out.partition("torchrun is told to end")[2]
     assert f"stall: all_reduce ({expected.split(',')[0]})" in output.read_text()
-    if end:
-        assert f"{end}: torchrun is told to end." in demo.out
-        assert "Training is over, and has not finished." in demo.out
-    else:
-        assert "torchrun is told to end" not in demo.out
-        assert "Training has finished: accuracy on " in demo.out
+    assert end in demo.out
+    assert (HAS_HUNG in demo.out) == (end == HAS_HUNG)
     assert (processes_of(base), list(base.iterdir())) == ([], [])
 
 
@@ -114,16 +118,8 @@ def rows(*doing: Doing, step: int = 15, age_s: float | None = None) -> list[Rank
 
 def test_job_that_hangs_is_ended() -> None:
     """Also without any verdict, by the age of what it hangs in; a fault that passes gets all the time it takes."""
-    for fault, reason in ((Fault.CIRCULAR, "The training has hung for 6 s"), (Fault.LATE, "")):
-        hopeless = Hopeless(options(fault))
-        assert hopeless.reason(rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S - 0.1)) == ""
-        assert hopeless.reason(rows(Doing.STALLED, Doing.STALLED, step=0, age_s=BLOCK_S)) == ""  # ranks come late
-        assert hopeless.reason(rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S)) == reason
-
-
-def test_job_without_ranks_is_ended() -> None:
-    """Not at once, for a verdict may still come."""
-    hopeless = Hopeless(options(Fault.KILL))
-    assert hopeless.reason(rows(Doing.DEAD, Doing.STARTING)) == ""
-    assert hopeless.reason(rows(Doing.DEAD, Doing.FAILED)) == ""
-    until(lambda: hopeless.reason(rows(Doing.DEAD, Doing.FAILED)) == "No rank is left", GONE_FOR_S + 5)
+    for fault, is_ended in ((Fault.CIRCULAR, True), (Fault.LATE, False)):
+        asked = options(fault)
+        assert not is_hopeless(asked, rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S - 0.1))
+        assert not is_hopeless(asked, rows(Doing.STALLED, Doing.STALLED, step=0, age_s=BLOCK_S))  # ranks come late
+        assert is_hopeless(asked, rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S)) == is_ended

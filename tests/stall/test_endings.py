@@ -53,6 +53,23 @@ def test_death_is_told_though_the_others_failed_at_once() -> None:
     assert [end.outcome for _, end in watching.ends] == [Outcome.FAILED]
 
 
+def test_death_is_told_though_the_rank_was_seen_after_the_exception() -> None:
+    """The kernel closes a dead process's sockets before it lets go of the tape: a look may fall in between."""
+    world, numbers = stalled()
+    watching = Watching(world)
+    watching.until(6.0)
+    for rank, number in numbers.items():
+        world.ranks[rank].end(number, 6.2, How.FAILED, "RuntimeError")
+    watching.until(6.25)
+    for rank in numbers:
+        world.ranks[rank].die(6.5, TapeState.FAILED, "RuntimeError")
+    world.ranks[2].die(6.5)
+    world.ranks[2].heartbeat_age_s = 0.8
+    watching.until(6.5)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+
+
 def test_old_exception_is_no_sign_of_a_death() -> None:
     """An operation that failed long before a rank died tells nothing about that death."""
     world = SimulatedWorld(4)

@@ -11,7 +11,7 @@ from typing import Final
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.demo.agent_seen import AgentSeen
 from otel_torchdist.cli.demo.findings import Findings
-from otel_torchdist.cli.demo.hopeless import Hopeless
+from otel_torchdist.cli.demo.hopeless import is_hopeless
 from otel_torchdist.cli.demo.job import Job
 from otel_torchdist.cli.demo.options import DemoOptions
 from otel_torchdist.cli.demo.outputs import endpoint_in
@@ -58,7 +58,6 @@ class Performance:
         self._watch: PassiveWatch | None = None
         self._agent: AgentSeen | None = None
         self._tapes: tuple[TapeReader, ...] = ()
-        self._hopeless = Hopeless(options)
         self.findings = Findings(options, view, self._scrape)
         self.training = ""
         self.endpoint = ""
@@ -81,8 +80,9 @@ class Performance:
             at_end.callback(self._close, job)
             while self._stop.received is None and job.processes.exit_code is None:
                 rows = self._turn(job, places)
-                if reason := self._hopeless.reason(rows):
-                    self._view.say(f"{reason}: torchrun is told to end.")
+                if is_hopeless(self._options, rows):
+                    length = f"{self._options.block_s:g} s"
+                    self._view.say(f"The training has hung for {length}: torchrun is told to end.")
                     self._end(job, places)
                     break
                 self._stop.wait(TURN_S)
