@@ -19,6 +19,7 @@ def join_job(place: Place) -> None:
     """Become a rank, with one thread for arithmetic."""
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ["LOCAL_WORLD_SIZE"] = str(RANKS)  # as launchers do
     dist.init_process_group(
         "gloo", init_method=f"file://{place.store}", rank=place.rank, world_size=RANKS, timeout=PATIENCE
     )

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from otel_torchdist.tape.abort import EXIT_CODE
+from tests.cli.running import processes_of
 from tests.support.recorded import read_tapes
 from tests.torchrun.test_torchrun import switched_on, torchrun
 
@@ -34,6 +41,15 @@ def verdict_in(directory: Path) -> dict[str, str]:
 def aborted(base: Path) -> list[int]:
     """Ranks that say that they have ended because of the stall."""
     return [tape.identity.rank for tape in read_tapes(base) if tape.failure == FAILURE]
+
+
+@pytest.fixture(autouse=True)
+def none_is_left(tmp_path: Path) -> Iterator[None]:
+    """Kill ranks that hang though they should not: they are in sessions of their own."""
+    yield
+    for pid in processes_of(tmp_path / "tapes"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_stalled_job_is_started_again(tmp_path: Path) -> None:
