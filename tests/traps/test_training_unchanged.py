@@ -11,10 +11,10 @@ EXPORTS_SPANS = {
     "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
     "OTEL_PYTHON_TORCHDIST_READER": "thread",  # where the exporters are in the training's own process
 }
-WAITS_ALLOWED = 2.0
-"""For the GIL, in each operation. A kernel in Python cannot do without them: it needs the GIL when C++ calls it, and
-again when the backend, which runs without, returns. 1.3 to 1.8 were measured on an idle machine, less on a busy one,
-and 3.1 on one whose cores were slowed down."""
+WAITS_ALLOWED = 2.5
+"""For the GIL, in each operation. A kernel in Python cannot do without two of them: it needs the GIL when C++ calls it,
+and again when the backend, which runs without, returns. 1.3 to 2.1 were measured; a third wait in each operation would
+be 3."""
 ATTEMPTS = 3
 """A machine that is busy elsewhere can spoil a measurement."""
 
