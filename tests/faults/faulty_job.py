@@ -88,6 +88,7 @@ class FaultyJob:
         }
         own = [{"RANK": str(rank), "LOCAL_RANK": str(rank), **(of_rank or {}).get(rank, {})} for rank in range(ranks)]
         if nodes is not None:
+            base.mkdir(mode=0o700, exist_ok=True)  # that of each node is made in it
             own = [one | self._on_node(nodes, rank, ranks) for rank, one in enumerate(own)]
         environs = [{**common, **one} for one in own]
         self._size = ranks
