@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.actions.stalled_run import StalledRun
-from otel_torchdist.tape.directory import private_directory, tapes_in
+from otel_torchdist.tape.directory import private_directory
 from otel_torchdist.tape.owned_files import create_anew
-from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError
 
 RECORDER_S: Final = 3.0
 """How long NCCL's flight recorder gets to write its files."""
@@ -92,7 +90,7 @@ def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
 
 def _flight_recorder_files(stall: StalledRun, environ: Mapping[str, str]) -> list[Path]:
     """Files of NCCL's flight recorder, after its own thread was asked, through its pipe, to write them anew."""
-    ranks = _ranks_here(stall)
+    ranks = stall.local_ranks
     asked_at = time.time()
     was_asked = [rank for rank in ranks if _ask_recorder(environ.get(_PIPE, ""), rank)]
     prefixes = _prefixes(environ)
@@ -121,19 +119,6 @@ def _is_own_file(file: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
-
-
-def _ranks_here(stall: StalledRun) -> list[int]:
-    ranks: list[int] = []
-    for path in tapes_in(stall.directory):
-        try:
-            tape = TapeReader(path)
-        except TapeError:
-            continue
-        if tape.identity.nonce in stall.nonces:
-            ranks.append(tape.identity.rank)
-        tape.close()
-    return ranks
 
 
 def _ask_recorder(prefix: str, rank: int) -> bool:

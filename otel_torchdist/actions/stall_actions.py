@@ -79,8 +79,9 @@ class StallActions:
         ).start()
 
     def _act(self, stall: StalledRun, due: list[Action], is_ours: bool) -> None:
-        if self._callback is not None and is_ours and _is_first(stall, "the-callback"):
-            _report("the callback", lambda: _called(self._callback, stall))
+        callback = self._callback
+        if callback is not None and is_ours and _is_first(stall, "the-callback"):
+            _report("the callback", lambda: _called(callback, stall))
         for place, action in enumerate(due):
             if _is_first(stall, f"{place}-{action.kind.value}"):
                 _report(action.kind.value, lambda action=action: self._do(action, stall))
@@ -128,12 +129,12 @@ def _stalled_run(ruling: Ruling, tapes: list[TapeReader]) -> StalledRun:
         attributes=ruling.attributes,
         directory=tapes[0].path.parent,
         nonces=frozenset(tape.identity.nonce for tape in tapes),
+        local_ranks=tuple(sorted(tape.identity.rank for tape in tapes)),
     )
 
 
-def _called(callback: Callback | None, stall: StalledRun) -> str:
-    if callback is not None:
-        callback(stall)
+def _called(callback: Callback, stall: StalledRun) -> str:
+    callback(stall)
     return "has returned"
 
 

@@ -23,6 +23,7 @@ class StalledRun:
         attributes: The verdict as attributes of a span, see the semantic conventions.
         directory: Job directory on this node.
         nonces: Tapes of this node's ranks that belong to the run.
+        local_ranks: Those ranks.
     """
 
     run: str
@@ -33,6 +34,7 @@ class StalledRun:
     attributes: Mapping[str, AttributeValue]
     directory: Path
     nonces: frozenset[int]
+    local_ranks: tuple[int, ...]
 
     def to_json(self) -> str:
         """All but what only this node knows."""

@@ -6,7 +6,6 @@ What it counted is exact, because the records since the last checkpoint are read
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import io
 import logging
@@ -19,7 +18,7 @@ from typing import Any, Final
 
 from otel_torchdist.agent.reader import RankState
 from otel_torchdist.tape.layout import Flag, How, RecordKind
-from otel_torchdist.tape.owned_files import create_anew
+from otel_torchdist.tape.owned_files import replace_at_once
 from otel_torchdist.tape.reader import TapeCursor
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.telemetry.durations import DurationHistogram
@@ -73,15 +72,8 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
         OSError: There is no room, or the directory is gone.
     """
     content = _version() + pickle.dumps(checkpoint, protocol=5)
-    hidden = directory / f".{FILE_NAME}.new"
-    try:
-        with open(create_anew(hidden), "wb") as stream:
-            stream.write(zlib.crc32(content).to_bytes(4, "little") + content)
-        hidden.rename(directory / FILE_NAME)
-    except OSError:
-        with contextlib.suppress(OSError):
-            hidden.unlink()
-        raise
+    sealed = zlib.crc32(content).to_bytes(4, "little") + content
+    replace_at_once(directory / FILE_NAME, directory / f".{FILE_NAME}.new", sealed)
 
 
 def load(directory: Path) -> Checkpoint:

@@ -14,7 +14,7 @@ from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.stall.company import Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.world import Lane, WorldSnapshot
-from otel_torchdist.tape.owned_files import create_anew
+from otel_torchdist.tape.owned_files import replace_at_once
 from otel_torchdist.tape.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
 from otel_torchdist.telemetry.http_server import HttpServer
 
@@ -83,10 +83,7 @@ class Neighbours:
         runs.add(peers.run)
         said = ListeningAgent(host, self._servers[host].port, frozenset(runs))
         if said != last:
-            hidden = directory / f".{PORT_FILE}.new"
-            with open(create_anew(hidden), "w") as stream:
-                stream.write(said.to_json())
-            hidden.rename(directory / PORT_FILE)
+            replace_at_once(directory / PORT_FILE, directory / f".{PORT_FILE}.new", said.to_json().encode())
 
     def _leave(self, run: int) -> RunExchange:
         self._app.drop(run)

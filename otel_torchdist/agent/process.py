@@ -46,6 +46,7 @@ class Agent:
         self.scrapes = 0
         self._config = config
         self._jobs: dict[Path, Job] = {}
+        self._own: set[Path] = set()
         self._targets: dict[Path, ScrapeTarget] = {}
         self._neighbours = Neighbours()
         self._actions = StallActions(config.on_stall, config.on_stall_grace, config.dump_dir)
@@ -65,12 +66,15 @@ class Agent:
     def add(self, job: Job) -> Agent:
         """Read one more job directory, from the next turn on; returns this agent."""
         self._jobs[job.directory] = job
+        if _is_own(job.directory):
+            self._own.add(job.directory)
         return self
 
     def drop(self, directory: Path) -> None:
         """Leave a job directory, all ranks of which have ended, to others."""
         self._save()
         job = self._jobs.pop(directory)
+        self._own.discard(directory)
         for nonce in job.taken_up:
             self.reader.forget(nonce)
         job.close()
@@ -94,9 +98,11 @@ class Agent:
             for job in self._jobs.values():
                 job.take_up(self.reader)
             if self._config.exchange:
-                self._neighbours.search([directory for directory in self.directories if _is_own(directory)])
+                self._neighbours.search(sorted(self._own))
             self.reader.turn()
-            self._actions.look(self.reader.ongoing, [tape for tape in self.reader.tapes if _is_own(tape.path.parent)])
+            self._actions.look(
+                self.reader.ongoing, [tape for tape in self.reader.tapes if tape.path.parent in self._own]
+            )
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:

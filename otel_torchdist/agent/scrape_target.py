@@ -15,7 +15,7 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.tape.owned_files import create_anew, make_directory
+from otel_torchdist.tape.owned_files import make_directory, replace_at_once
 
 FOLDER: Final = "prometheus"
 
@@ -50,9 +50,7 @@ class ScrapeTarget:
         hidden = self._path.with_name(f".{self._job}.new")
         try:
             make_directory(self._path.parent, 0o755)
-            with open(create_anew(hidden, 0o644), "w") as stream:
-                stream.write(json.dumps([target]) + "\n")
-            hidden.rename(self._path)
+            replace_at_once(self._path, hidden, json.dumps([target]).encode() + b"\n", 0o644)
         except OSError as error:
             _logger.warning("%s: scrapers cannot be told where /metrics is: %s", self._path, error)
 

@@ -52,6 +52,8 @@ class RankLogs:
         """Take in the end of a collective on a device."""
         if operation.started_ns is None or lane not in self._calls or operation.how is How.FAILED:
             return
-        log = self._on_device.setdefault(lane, ArrivalLog())
+        log = self._on_device.get(lane)
+        if log is None:
+            log = self._on_device[lane] = ArrivalLog()
         if log.ended(operation.sequence, operation.started_ns):
             self.arrivals = MappingProxyType({**self.arrivals, lane: log.windows})

@@ -36,9 +36,10 @@ class RootFinder:
         Returns:
             None when nothing stalls, or when the root has all its ranks and is about to end.
         """
-        deaths = set[Site]() if self._death_told else left_behind(world, _alive_at(world))
-        last_words = set[Site]() if self._death_told else died_in(world)
-        deaths |= set[Site]() if self._death_told else torn_apart(world)
+        deaths, last_words = set[Site](), set[Site]()
+        if not self._death_told:
+            deaths = left_behind(world, _alive_at(world)) | torn_apart(world)
+            last_words = died_in(world)
         if not stalled and not deaths and not last_words and current is None:
             return None
         judge = Judge(world, self._threshold_ns)

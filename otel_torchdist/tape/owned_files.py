@@ -34,6 +34,22 @@ def create_anew(path: Path, mode: int = 0o600) -> int:
     return _create(path, os.O_WRONLY, mode)
 
 
+def replace_at_once(path: Path, hidden: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file by way of a hidden one beside it: whoever reads finds the old content or the new.
+
+    Raises:
+        OSError: There is no room, or the directory is gone or not ours to write to.
+    """
+    try:
+        with open(create_anew(hidden, mode), "wb") as stream:
+            stream.write(content)
+        hidden.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            hidden.unlink()
+        raise
+
+
 def make_directory(path: Path, mode: int) -> None:
     """Make a directory, unless there is one.
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+from otel_torchdist.tape.owned_files import replace_at_once
+
 TOKEN_BYTES: Final = 32
 MAX_PEERS: Final = 256
 """Nodes whose agents speak with each other."""
@@ -88,7 +90,8 @@ def write_peers(directory: Path, peers: Peers) -> None:
         "host": peers.own_host,
         "others": [json.loads(peer.to_json()) for peer in peers.others],
     }
-    _write(directory / f"peers-{peers.run:032x}.json", json.dumps(content))
+    path = directory / f"peers-{peers.run:032x}.json"
+    replace_at_once(path, path.with_name(f".{path.name}.{os.getpid()}.new"), json.dumps(content).encode())
     for path in sorted(_files(directory), key=_changed_ns)[:-MAX_FILES]:  # of attempts that are over
         path.unlink(missing_ok=True)
 
@@ -182,18 +185,3 @@ def _changed_ns(path: Path) -> int:
 def _read(path: Path) -> bytes:
     with open(os.open(path, _FLAGS), "rb") as stream:
         return stream.read(MAX_FILE_BYTES)
-
-
-def _write(path: Path, content: str) -> None:
-    """Replace a file at once: whoever reads finds the old or the new one."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.new")
-    hidden.unlink(missing_ok=True)
-    file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with open(file, "w") as stream:
-            stream.write(content)
-        hidden.rename(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            hidden.unlink()
-        raise

@@ -56,7 +56,9 @@ def stall(tape: TapeReader) -> StalledRun:
     nonces = frozenset({tape.identity.nonce})
     trace_id = f"{ongoing(tape).ruling.incident.trace_id:032x}"
     found = {semconv.VERDICT: "absent", semconv.VERDICT_RANKS: "2"}
-    return StalledRun(f"{RUN_ID:032x}", trace_id, "absent", "2", TEXT, found, tape.path.parent, nonces)
+    return StalledRun(
+        f"{RUN_ID:032x}", trace_id, "absent", "2", TEXT, found, tape.path.parent, nonces, (tape.identity.rank,)
+    )
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

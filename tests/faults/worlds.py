@@ -28,10 +28,8 @@ from otel_torchdist.stall.world import (
 )
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import GroupName, Operation, SignatureName
+from tests.stall.simulated_world import RUN, SECOND, START_NS
 
-RUN = 0xFEED
-SECOND = 1_000_000_000
-START_NS = 1_000 * SECOND
 THRESHOLD_S = 10.0
 MAX_RANKS = 4_096
 RANKS_OF_A_NODE = 8
