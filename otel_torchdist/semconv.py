@@ -41,6 +41,8 @@ TENSOR_DEVICE: Final = "torchdist.tensor.device"
 TENSOR_COUNT: Final = "torchdist.tensor.count"
 MESSAGE_SIZE: Final = "torchdist.message.size"
 """Bytes that this rank contributes; of more than 64 tensors the first 64."""
+MESSAGE_SIZE_CLASS: Final = "torchdist.message.size_class"
+"""On metrics only: `4KiB`, `64KiB`, `1MiB`, `16MiB`, `256MiB` (at most so much), `larger`, or `other`."""
 ASYNC: Final = "torchdist.async"
 STEP: Final = "torchdist.step"
 """The step in which the operation was entered; its span is in the trace of the step in which it ended."""
@@ -107,6 +109,9 @@ OPERATION_DURATION: Final = "torchdist_operation_duration_seconds"
 TIMED_OPERATIONS: Final = "torchdist_timed_operations_total"
 TIMED_OPERATION_SECONDS: Final = "torchdist_timed_operation_seconds_total"
 MESSAGE_BYTES: Final = "torchdist_message_bytes_total"
+TIMED_MESSAGE_BYTES: Final = "torchdist_timed_message_bytes_total"
+BLOCKED_SECONDS: Final = "torchdist_blocked_seconds_total"
+COMMUNICATION_SECONDS: Final = "torchdist_communication_seconds_total"
 LAST_STARTED_SEQUENCE: Final = "torchdist_last_started_sequence"
 LAST_COMPLETED_SEQUENCE: Final = "torchdist_last_completed_sequence"
 STEP_DURATION: Final = "torchdist_step_duration_seconds"
@@ -118,7 +123,9 @@ FINDING_INFO: Final = "torchdist_finding_info"
 ARRIVALS: Final = "torchdist_arrivals_compared_total"
 LAST_ARRIVALS: Final = "torchdist_last_arrivals_total"
 LATENESS: Final = "torchdist_lateness_seconds_total"
+WAITED_SECONDS: Final = "torchdist_waited_seconds_total"
 GROUP_INFO: Final = "torchdist_group_info"
+GROUP_MEMBERS: Final = "torchdist_group_members"
 GROUPS_FOLDED: Final = "torchdist_groups_folded_total"
 OVERHEAD: Final = "torchdist_overhead_seconds_total"
 RECORDS_LOST: Final = "torchdist_records_lost_total"
@@ -134,6 +141,9 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     TIMED_OPERATIONS: "torchdist.timed_operations",
     TIMED_OPERATION_SECONDS: "torchdist.timed_operation",
     MESSAGE_BYTES: "torchdist.message",
+    TIMED_MESSAGE_BYTES: "torchdist.timed_message",
+    BLOCKED_SECONDS: "torchdist.blocked",
+    COMMUNICATION_SECONDS: "torchdist.communication",
     LAST_STARTED_SEQUENCE: "torchdist.last_started_sequence",
     LAST_COMPLETED_SEQUENCE: "torchdist.last_completed_sequence",
     STEP_DURATION: "torchdist.step.duration",
@@ -145,7 +155,9 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     ARRIVALS: "torchdist.arrivals_compared",
     LAST_ARRIVALS: "torchdist.last_arrivals",
     LATENESS: "torchdist.lateness",
+    WAITED_SECONDS: "torchdist.waited",
     GROUP_INFO: "torchdist.group.info",
+    GROUP_MEMBERS: "torchdist.group.members",
     GROUPS_FOLDED: "torchdist.groups.folded",
     OVERHEAD: "torchdist.overhead",
     RECORDS_LOST: "torchdist.records.lost",
@@ -162,6 +174,8 @@ LABEL_GROUP: Final = "group"
 LABEL_OPERATION: Final = "operation"
 LABEL_DESCRIPTION: Final = "description"
 LABEL_SIZE: Final = "size"
+LABEL_MESSAGE_SIZE: Final = "message_size"
+"""A class of `telemetry.message_sizes`."""
 LABEL_VERDICT: Final = "verdict"
 LABEL_RANKS: Final = "ranks"
 LABEL_COVERAGE: Final = "coverage"
@@ -174,6 +188,7 @@ OTEL_METRIC_ATTRIBUTES: Final[Mapping[str, str]] = {
     LABEL_OPERATION: OPERATION,
     LABEL_DESCRIPTION: GROUP_DESCRIPTION,
     LABEL_SIZE: GROUP_SIZE,
+    LABEL_MESSAGE_SIZE: MESSAGE_SIZE_CLASS,
     LABEL_VERDICT: VERDICT,
     LABEL_RANKS: VERDICT_RANKS,
     LABEL_COVERAGE: VERDICT_COVERAGE,

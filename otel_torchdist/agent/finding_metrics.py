@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from otel_torchdist import semconv
 from otel_torchdist.stall.events import ArrivalsCompared, Event, MismatchFound, StragglerFound, StragglerGone
+from otel_torchdist.telemetry.metric_pictures import ArrivalCounts
 from otel_torchdist.telemetry.node_metrics import FindingStatus, NodeMetrics
 
 
@@ -25,4 +28,5 @@ def show_finding(event: Event, metrics: NodeMetrics) -> None:
     elif isinstance(event, ArrivalsCompared):
         for one in event.lateness:
             late_s = {rank: late_ns / 1e9 for rank, late_ns in one.late_ns.items()}
-            metrics.add_arrivals(event.run, one.group, one.calls, one.last, late_s)
+            counts = ArrivalCounts(one.calls, one.waited_ns / 1e9, Counter(one.last), late_s)
+            metrics.add_arrivals(event.run, one.group, counts)

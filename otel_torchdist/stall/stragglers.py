@@ -60,12 +60,14 @@ class Lateness:
     Attributes:
         group: The group's key.
         calls: How many.
+        waited_ns: For how long a rank waited on average for the last one.
         last: By rank, in how many it came last.
         late_ns: By rank, for how long the others waited for it alone.
     """
 
     group: str
     calls: int
+    waited_ns: int
     last: Mapping[int, int]
     late_ns: Mapping[int, int]
 
@@ -76,6 +78,7 @@ class _Tally:
 
     calls: int = 0
     span_ns: int = 0
+    waited_ns: int = 0
     last: Counter[int] = field(default_factory=Counter[int])
     late_ns: Counter[int] = field(default_factory=Counter[int])
 
@@ -138,7 +141,7 @@ class Stragglers:
                 _compare(times, counted)
         if not counted.calls:
             return None
-        self.lateness.append(Lateness(lane.group, counted.calls, counted.last, counted.late_ns))
+        self.lateness.append(Lateness(lane.group, counted.calls, counted.waited_ns, counted.last, counted.late_ns))
         tally = known.tally
         tally.calls += counted.calls
         tally.span_ns += counted.span_ns
@@ -211,6 +214,7 @@ def _compare(times: Mapping[int, tuple[int, ...]], tally: _Tally) -> None:
         rank = ranks[here.index(latest)]
         tally.last[rank] += 1
         tally.late_ns[rank] += latest - before
+        tally.waited_ns += latest - sum(here) // len(here)
     tally.calls += len(arrivals)
     tally.span_ns += max(arrivals[-1]) - max(arrivals[0])
 

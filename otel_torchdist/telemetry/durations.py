@@ -1,8 +1,9 @@
-"""A histogram of durations with the buckets of all our metrics."""
+"""Durations in the buckets of all our metrics, and what was sent meanwhile."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from typing import Final
 
 BOUNDS_S: Final = (
@@ -50,3 +51,30 @@ class DurationHistogram:
         copied = DurationHistogram()
         copied.counts, copied.sum_s = list(self.counts), self.sum_s
         return copied
+
+
+@dataclass(slots=True, eq=False)
+class TimedMessages:
+    """Operations whose durations are known.
+
+    Attributes:
+        durations: How long they took.
+        message_bytes: What ranks contributed to them.
+    """
+
+    durations: DurationHistogram = field(default_factory=DurationHistogram)
+    message_bytes: int = 0
+
+    def observe(self, seconds: float, message_bytes: int) -> None:
+        """Count one operation."""
+        self.durations.observe(seconds)
+        self.message_bytes += message_bytes
+
+    def add(self, other: TimedMessages) -> None:
+        """Count all operations of another one."""
+        self.durations.add(other.durations)
+        self.message_bytes += other.message_bytes
+
+    def copy(self) -> TimedMessages:
+        """The same, that no longer changes with this one."""
+        return TimedMessages(self.durations.copy(), self.message_bytes)

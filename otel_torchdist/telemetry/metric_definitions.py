@@ -20,6 +20,7 @@ from otel_torchdist.telemetry.metric_readers import (
     arrivals,
     finding_info,
     group_info,
+    group_members,
     last_arrivals,
     lateness,
     of_group,
@@ -29,6 +30,8 @@ from otel_torchdist.telemetry.metric_readers import (
     stall_info,
     stalled,
     step_durations,
+    timed_bytes,
+    waited,
 )
 
 
@@ -90,6 +93,7 @@ class HistogramMetric:
 _RANK: Final = (LABEL_RUN, LABEL_RANK)
 _GROUP: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP)
 _OPERATION: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP, LABEL_OPERATION)
+_SIZED: Final = (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION, semconv.LABEL_MESSAGE_SIZE)
 
 NUMBER_METRICS: Final = (
     NumberMetric(
@@ -164,7 +168,7 @@ NUMBER_METRICS: Final = (
         Unit.OPERATIONS,
         "The rank's operations whose duration is known; see the histogram of the node for its distribution.",
         _OPERATION,
-        of_operation(lambda one: one.durations.count),
+        of_operation(lambda one: one.timed),
     ),
     NumberMetric(
         semconv.TIMED_OPERATION_SECONDS,
@@ -172,7 +176,32 @@ NUMBER_METRICS: Final = (
         Unit.SECONDS,
         "Sum of the rank's known operation durations.",
         _OPERATION,
-        of_operation(lambda one: one.durations.sum_s),
+        of_operation(lambda one: one.timed_s),
+    ),
+    NumberMetric(
+        semconv.TIMED_MESSAGE_BYTES,
+        Kind.COUNTER,
+        Unit.BYTES,
+        "Bytes that the node's ranks have contributed to operations whose duration is known.",
+        _SIZED,
+        timed_bytes,
+    ),
+    NumberMetric(
+        semconv.BLOCKED_SECONDS,
+        Kind.COUNTER,
+        Unit.SECONDS,
+        "Time in which a thread of the rank was inside an operation's call or inside a wait for one. "
+        "Waits in C++, such as DDP's, are not seen.",
+        _RANK,
+        of_rank(lambda rank: rank.blocked_s),
+    ),
+    NumberMetric(
+        semconv.COMMUNICATION_SECONDS,
+        Kind.COUNTER,
+        Unit.SECONDS,
+        "Time in which at least one operation of the rank was in flight, overlapping with computation or not.",
+        _RANK,
+        of_rank(lambda rank: rank.communicating_s),
     ),
     NumberMetric(
         semconv.LAST_STARTED_SEQUENCE,
@@ -231,6 +260,14 @@ NUMBER_METRICS: Final = (
         lateness,
     ),
     NumberMetric(
+        semconv.WAITED_SECONDS,
+        Kind.COUNTER,
+        Unit.SECONDS,
+        "For how long a rank of the node waited in these for the last one, on average over its ranks.",
+        (LABEL_RUN, LABEL_GROUP),
+        waited,
+    ),
+    NumberMetric(
         semconv.TIMED_STEPS,
         Kind.COUNTER,
         Unit.STEPS,
@@ -253,6 +290,14 @@ NUMBER_METRICS: Final = (
         "What a group is for and how many members it has.",
         (LABEL_RUN, LABEL_GROUP, semconv.LABEL_DESCRIPTION, semconv.LABEL_SIZE),
         group_info,
+    ),
+    NumberMetric(
+        semconv.GROUP_MEMBERS,
+        Kind.GAUGE,
+        Unit.NONE,
+        "How many members a group has.",
+        (LABEL_RUN, LABEL_GROUP),
+        group_members,
     ),
     NumberMetric(
         semconv.GROUPS_FOLDED,
@@ -299,8 +344,9 @@ NUMBER_METRICS: Final = (
 HISTOGRAM_METRICS: Final = (
     HistogramMetric(
         semconv.OPERATION_DURATION,
-        "Durations of the node's operations, from entering the call, or the start on the device, until the end.",
-        (LABEL_RUN, LABEL_GROUP, LABEL_OPERATION),
+        "Durations of the node's operations, from entering the call, or the start on the device, until the end, "
+        "by size of what a rank contributes: at most so much (4KiB to 256MiB), or larger.",
+        _SIZED,
         operation_durations,
     ),
     HistogramMetric(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from otel_torchdist.telemetry.durations import DurationHistogram
+from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
 
 
 class Duration(NamedTuple):
@@ -43,7 +43,7 @@ class OperationPicture:
         message_bytes: Bytes that the rank contributed.
         in_flight: Operations that have not ended.
         oldest_age_s: Age of the oldest of them; see `RankMetrics` for those that have none.
-        durations: Of those whose end is known from the call, the wait or an event on the device.
+        sizes: Those whose end is known from the call, the wait or an event on the device, by class of message size.
     """
 
     group: str
@@ -52,7 +52,17 @@ class OperationPicture:
     message_bytes: int
     in_flight: int
     oldest_age_s: float
-    durations: DurationHistogram
+    sizes: Mapping[str, TimedMessages]
+
+    @property
+    def timed(self) -> int:
+        """Operations whose duration is known."""
+        return sum(one.durations.count for one in self.sizes.values())
+
+    @property
+    def timed_s(self) -> float:
+        """Sum of these durations in seconds."""
+        return sum(one.durations.sum_s for one in self.sizes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,8 @@ class RankPicture:
         operations: What it did, by group and operation.
         groups: The groups that it has used, in the order of their first use.
         steps: Durations of its steps.
+        communicating_s: Time with an operation in flight.
+        blocked_s: Time with a thread blocked in a call or wait.
         overhead_s: Time that our own code took on its threads.
         records_lost: Records that were not written or not read.
         operations_untracked: Operations that were handed to a device and whose end there is not known.
@@ -96,6 +108,8 @@ class RankPicture:
     operations: tuple[OperationPicture, ...]
     groups: tuple[GroupPicture, ...]
     steps: DurationHistogram
+    communicating_s: float
+    blocked_s: float
     overhead_s: float
     records_lost: int
     operations_untracked: int
@@ -131,17 +145,19 @@ class ArrivalCounts:
 
     Attributes:
         calls: How many were compared.
+        waited_s: In these, for how long a rank waited on average for the last one.
         last: By rank, in how many it came last.
         late_s: By rank, seconds for which the others waited for it alone.
     """
 
     calls: int = 0
+    waited_s: float = 0.0
     last: Counter[int] = field(default_factory=Counter[int])
     late_s: dict[int, float] = field(default_factory=dict[int, float])
 
     def copy(self) -> ArrivalCounts:
         """The same, that stays as it is."""
-        return ArrivalCounts(self.calls, self.last.copy(), dict(self.late_s))
+        return ArrivalCounts(self.calls, self.waited_s, self.last.copy(), dict(self.late_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +165,7 @@ class RunPicture:
     """What is shown of a run for the whole node, with the share of ranks that have been forgotten since.
 
     Attributes:
-        durations: By labels of group and operation.
+        timed: By labels of group, operation and size of message.
         steps: Durations of steps, of all ranks.
         groups: The groups of the node's ranks, by label.
         stall: The run's incident, if there is one.
@@ -158,7 +174,7 @@ class RunPicture:
         arrivals: Who came last, by label of the group.
     """
 
-    durations: Mapping[tuple[str, str], DurationHistogram]
+    timed: Mapping[tuple[str, str, str], TimedMessages]
     steps: DurationHistogram
     groups: Mapping[str, GroupInfo]
     stall: StallPicture | None

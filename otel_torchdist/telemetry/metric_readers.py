@@ -98,6 +98,20 @@ def lateness(node: NodePicture) -> Numbers:
                 yield (label, str(rank), group), seconds
 
 
+def waited(node: NodePicture) -> Numbers:
+    """For how many seconds a rank waited on average for the last one in the compared calls of each group."""
+    for label, run in node.runs.items():
+        for group, counts in run.arrivals.items():
+            yield (label, group), counts.waited_s
+
+
+def group_members(node: NodePicture) -> Numbers:
+    """How many members each group has."""
+    for label, run in node.runs.items():
+        for group, info in run.groups.items():
+            yield (label, group), info.size
+
+
 def group_info(node: NodePicture) -> Numbers:
     """What each group is for, and its size."""
     for label, run in node.runs.items():
@@ -106,10 +120,17 @@ def group_info(node: NodePicture) -> Numbers:
 
 
 def operation_durations(node: NodePicture) -> Histograms:
-    """How long each operation of each group took."""
+    """How long each operation of each group took, by size."""
     for label, run in node.runs.items():
-        for (group, operation), histogram in run.durations.items():
-            yield (label, group, operation), histogram
+        for labels, one in run.timed.items():
+            yield (label, *labels), one.durations
+
+
+def timed_bytes(node: NodePicture) -> Numbers:
+    """What was contributed to these operations."""
+    for label, run in node.runs.items():
+        for labels, one in run.timed.items():
+            yield (label, *labels), one.message_bytes
 
 
 def step_durations(node: NodePicture) -> Histograms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -13,7 +13,10 @@ from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.reader import Batch, TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
-from otel_torchdist.telemetry.durations import DurationHistogram
+from otel_torchdist.telemetry.busy_time import BusyTime
+from otel_torchdist.telemetry.duration_listeners import DurationListeners
+from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
+from otel_torchdist.telemetry.message_sizes import size_class
 from otel_torchdist.telemetry.metric_pictures import (
     Duration,
     GroupInfo,
@@ -24,6 +27,7 @@ from otel_torchdist.telemetry.metric_pictures import (
 from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
 from otel_torchdist.telemetry.run_label import RunLabel
 from otel_torchdist.telemetry.series_labels import SeriesLabels, label_value
+from otel_torchdist.telemetry.time_shares import TimeShares
 
 MAX_UNPUBLISHED: Final = 16_384
 MAX_CACHED_TARGETS: Final = 16_384
@@ -37,13 +41,13 @@ _ENDS_WELL: Final = (How.CALL, How.WAIT, How.EVENT, *_COARSE)
 
 @dataclass(slots=True, eq=False)
 class _Series:
-    """Counters of one group and operation."""
+    """Counters of one group and operation; what is timed, by size of message."""
 
     group: str
     operation: str
     entered: int = 0
     message_bytes: int = 0
-    durations: DurationHistogram = field(default_factory=DurationHistogram)
+    sizes: dict[str, TimedMessages] = field(default_factory=dict[str, TimedMessages])
 
 
 @dataclass(slots=True, eq=False)
@@ -74,17 +78,17 @@ class RankMetrics:
     was dropped, failed or not followed on its device has no end to speak of.
     """
 
-    def __init__(self, tape: TapeReader, labels: SeriesLabels, publish: Callable[[Sequence[Duration]], None]) -> None:
+    def __init__(self, tape: TapeReader, labels: SeriesLabels, listeners: DurationListeners) -> None:
         """Start at zero.
 
         Args:
             tape: The tape whose batches will be consumed.
             labels: Shared by all ranks of the node.
-            publish: Is handed each duration once, after the label of its run is settled.
+            listeners: Are handed each duration once, after the label of its run is settled.
         """
         self._tape = tape
         self._labels = labels
-        self._publish = publish
+        self._listeners = listeners
         self._lock = threading.Lock()
         self._run = RunLabel()
         self._status: TapeStatus | None = None
@@ -99,6 +103,7 @@ class RankMetrics:
         self._open: list[tuple[_Series, int | None]] = []
         self._steps = DurationHistogram()
         self._last_step: StepMark | None = None
+        self._shares = TimeShares()
         # Bounded for a run id that never settles: then the oldest are missing in histograms kept elsewhere.
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
 
@@ -110,7 +115,7 @@ class RankMetrics:
             groups = self._groups.values()
             return MetricsState(
                 series=tuple(
-                    SeriesState(one.group, one.operation, one.entered, one.message_bytes, one.durations.copy())
+                    SeriesState(one.group, one.operation, one.entered, one.message_bytes, _copied(one.sizes))
                     for one in series
                 ),
                 groups=tuple(
@@ -120,13 +125,15 @@ class RankMetrics:
                 steps=self._steps.copy(),
                 last_step=self._last_step,
                 untracked=self._untracked,
+                communicating=(self._shares.communicating.total_ns, self._shares.communicating.until_ns),
+                blocked=(self._shares.blocked.total_ns, self._shares.blocked.until_ns),
             )
 
     def resume(self, state: MetricsState) -> None:
         """Go on where another reader stood; called before the first `consume`."""
         for one in state.series:
             labels = self._labels.pair(one.group, one.operation)
-            self._counters[labels] = _Series(*labels, one.entered, one.message_bytes, one.durations.copy())
+            self._counters[labels] = _Series(*labels, one.entered, one.message_bytes, dict(_copied(dict(one.sizes))))
         for group in state.groups:
             label = self._labels.group(group.label)
             self._groups[label] = _Group(label, group.info, group.aligned, group.started, group.completed)
@@ -134,6 +141,7 @@ class RankMetrics:
         self._steps = state.steps.copy()
         self._last_step = state.last_step
         self._untracked = state.untracked
+        self._shares = TimeShares(BusyTime(*state.communicating), BusyTime(*state.blocked))
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
         """Count what a poll has found. To be called after every poll: open operations change without new records.
@@ -153,6 +161,7 @@ class RankMetrics:
                 self._count_step(mark)
             # A rank that has ended is inside of nothing any more.
             still_open = self._tape.open_operations() if is_running else ()
+            self._shares.consume(batch.ended, still_open, now_ns)
             self._open = [(self._target(one).series, one.waiting_since_ns) for one in still_open]
             for operation in still_open:
                 if operation.started_ns is not None:
@@ -182,6 +191,8 @@ class RankMetrics:
                 operations=self._picture_operations(now_ns),
                 groups=tuple(_picture_group(group) for group in self._groups.values()),
                 steps=self._steps.copy(),
+                communicating_s=self._shares.communicating.total_ns / 1e9,
+                blocked_s=self._shares.blocked.total_ns / 1e9,
                 overhead_s=self._status.overhead_ns / 1e9,
                 records_lost=self._records_lost,
                 operations_untracked=self._untracked,
@@ -222,9 +233,20 @@ class RankMetrics:
         if how in _COARSE or operation.started_how in _COARSE:
             return
         seconds = (operation.completed_ns - operation.arrived_ns) / 1e9
-        series.durations.observe(seconds)
-        labels = (series.group, series.operation)
-        self._unpublished.append(Duration(semconv.OPERATION_DURATION, labels, seconds))
+        size, timed = self._timed(series, operation.message_bytes)
+        timed.observe(seconds, operation.message_bytes)
+        if self._listeners:
+            labels = (series.group, series.operation, size)
+            self._unpublished.append(Duration(semconv.OPERATION_DURATION, labels, seconds))
+
+    def _timed(self, series: _Series, message_bytes: int) -> tuple[str, TimedMessages]:
+        """Where an operation of this size is timed, and the size's label."""
+        size = size_class(message_bytes)
+        timed = series.sizes.get(size)
+        if timed is None:
+            size = self._labels.size((series.group, series.operation), size)
+            timed = series.sizes.setdefault(size, TimedMessages())
+        return size, timed
 
     def _count_step(self, mark: StepMark) -> None:
         previous, self._last_step = self._last_step, mark
@@ -232,7 +254,8 @@ class RankMetrics:
             return
         seconds = (mark.ended_ns - previous.ended_ns) / 1e9
         self._steps.observe(seconds)
-        self._unpublished.append(Duration(semconv.STEP_DURATION, (), seconds))
+        if self._listeners:
+            self._unpublished.append(Duration(semconv.STEP_DURATION, (), seconds))
 
     def _target(self, operation: Operation) -> _Target:
         # A rendezvous has no signature; -1 is no name's id.
@@ -296,7 +319,7 @@ class RankMetrics:
                 message_bytes=series.message_bytes,
                 in_flight=in_flight.get(id(series), 0),
                 oldest_age_s=(now_ns - oldest.get(id(series), now_ns)) / 1e9,
-                durations=series.durations.copy(),
+                sizes=dict(_copied(series.sizes)),
             )
             for series in self._counters.values()
         )
@@ -307,7 +330,11 @@ class RankMetrics:
         run = self._run.shown
         durations = [duration._replace(labels=(run, *duration.labels)) for duration in self._unpublished]
         self._unpublished.clear()
-        self._publish(durations)
+        self._listeners.tell(durations)
+
+
+def _copied(sizes: Mapping[str, TimedMessages]) -> tuple[tuple[str, TimedMessages], ...]:
+    return tuple((size, timed.copy()) for size, timed in sizes.items())
 
 
 def _picture_group(group: _Group) -> GroupPicture:

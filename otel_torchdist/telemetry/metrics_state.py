@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from otel_torchdist.tape.records import StepMark
-from otel_torchdist.telemetry.durations import DurationHistogram
+from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metric_pictures import GroupInfo
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesState:
-    """Counters of one group and operation."""
+    """Counters of one group and operation; what is timed, by class of message size."""
 
     group: str
     operation: str
     entered: int
     message_bytes: int
-    durations: DurationHistogram
+    sizes: tuple[tuple[str, TimedMessages], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class MetricsState:
         steps: Durations of steps.
         last_step: The step that ended last.
         untracked: Operations that nobody could follow on their device.
+        communicating: Nanoseconds with an operation in flight, and up to when they have been counted.
+        blocked: The same for threads that were blocked.
     """
 
     series: tuple[SeriesState, ...]
@@ -50,3 +52,5 @@ class MetricsState:
     steps: DurationHistogram
     last_step: StepMark | None
     untracked: int
+    communicating: tuple[int, int] = (0, 0)
+    blocked: tuple[int, int] = (0, 0)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.semconv import OTHER
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.telemetry.durations import DurationHistogram
+from otel_torchdist.telemetry.duration_listeners import DurationListeners, Listener
+from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metric_pictures import (
     ArrivalCounts,
-    Duration,
     FindingPicture,
     GroupInfo,
     NodePicture,
@@ -69,9 +69,7 @@ class FindingStatus:
 class _Run:
     """What a run keeps beside its ranks: its incident, and the sums of ranks that were forgotten."""
 
-    durations: dict[tuple[str, str], DurationHistogram] = field(
-        default_factory=dict[tuple[str, str], DurationHistogram]
-    )
+    timed: dict[tuple[str, str, str], TimedMessages] = field(default_factory=dict[tuple[str, str, str], TimedMessages])
     steps: DurationHistogram = field(default_factory=DurationHistogram)
     groups: dict[str, GroupInfo] = field(default_factory=dict[str, GroupInfo])
     stall: StallPicture | None = None
@@ -80,10 +78,10 @@ class _Run:
     arrivals: dict[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
 
     def copy(self) -> _Run:
-        durations = {labels: histogram.copy() for labels, histogram in self.durations.items()}
+        timed = {labels: one.copy() for labels, one in self.timed.items()}
         arrivals = {group: counts.copy() for group, counts in self.arrivals.items()}
         return _Run(
-            durations,
+            timed,
             self.steps.copy(),
             dict(self.groups),
             self.stall,
@@ -95,8 +93,8 @@ class _Run:
     def add(self, rank: RankPicture) -> None:
         self.steps.add(rank.steps)
         for one in rank.operations:
-            if one.durations.count:
-                self.durations.setdefault((one.group, one.operation), DurationHistogram()).add(one.durations)
+            for size, timed in one.sizes.items():
+                self.timed.setdefault((one.group, one.operation, size), TimedMessages()).add(timed)
         for group in rank.groups:
             self.groups.setdefault(group.group, group.info)
 
@@ -125,11 +123,11 @@ class NodeMetrics:
         self._lock = threading.Lock()
         self._ranks: dict[int, RankMetrics] = {}
         self._runs: dict[str, _Run] = {}
-        self._listeners: list[Callable[[Sequence[Duration]], None]] = []
+        self._listeners = DurationListeners()
 
     def track(self, tape: TapeReader) -> RankMetrics:
         """Begin to show a tape's rank; its batches go to the object that is returned."""
-        rank = RankMetrics(tape, self._labels, self._publish)
+        rank = RankMetrics(tape, self._labels, self._listeners)
         with self._lock:
             self._ranks[tape.identity.nonce] = rank
         return rank
@@ -193,23 +191,22 @@ class NodeMetrics:
                 gone = (group, verdict, named)
                 run.findings = tuple(one for one in run.findings if (one.group, one.verdict, one.ranks) != gone)
 
-    def add_arrivals(
-        self, run_id: int, group_key: str, calls: int, last: Mapping[int, int], late_s: Mapping[int, float]
-    ) -> None:
-        """Count who came last; see `ArrivalCounts`."""
+    def add_arrivals(self, run_id: int, group_key: str, more: ArrivalCounts) -> None:
+        """Count who came last."""
         group = self._labels.group(group_key)
         with self._lock:
             counts = self._runs.setdefault(run_label(run_id), _Run()).arrivals.setdefault(group, ArrivalCounts())
-            counts.calls += calls
-            counts.last.update(last)
-            for rank, seconds in late_s.items():
+            counts.calls += more.calls
+            counts.waited_s += more.waited_s
+            counts.last.update(more.last)
+            for rank, seconds in more.late_s.items():
                 counts.late_s[rank] = counts.late_s.get(rank, 0.0) + seconds
 
-    def listen(self, listener: Callable[[Sequence[Duration]], None]) -> None:
+    def listen(self, listener: Listener) -> None:
         """Hand every duration from now on to `listener` too, on the reader's thread."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
-    def ignore(self, listener: Callable[[Sequence[Duration]], None]) -> None:
+    def ignore(self, listener: Listener) -> None:
         """Undo `listen`."""
         self._listeners.remove(listener)
 
@@ -225,7 +222,7 @@ class NodeMetrics:
             ranks=tuple({(rank.run, rank.rank): rank for rank in ranks}.values()),
             runs={
                 label: RunPicture(
-                    run.durations,
+                    run.timed,
                     run.steps,
                     run.groups,
                     run.stall,
@@ -242,7 +239,3 @@ class NodeMetrics:
         now_ns = self._clock()
         pictures = (rank.picture(now_ns) for rank in self._ranks.values())
         return [picture for picture in pictures if picture is not None]
-
-    def _publish(self, durations: Sequence[Duration]) -> None:
-        for listener in self._listeners:
-            listener(durations)

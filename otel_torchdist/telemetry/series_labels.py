@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 from otel_torchdist.semconv import OTHER
 
 MAX_GROUPS: Final = 256
 MAX_OPERATIONS: Final = 32
 MAX_PAIRS: Final = 512
+MAX_SIZED: Final = 768
 MAX_VALUE: Final = 120
+
+_Value = TypeVar("_Value", str, tuple[str, str, str])
 
 
 def label_value(text: str) -> str:
@@ -27,6 +30,7 @@ class SeriesLabels:
         self._groups: set[str] = set()
         self._operations: set[str] = set()
         self._pairs: set[tuple[str, str]] = set()
+        self._sized: set[tuple[str, str, str]] = set()
 
     def group(self, key: str) -> str:
         """The group's own label, or `other` for those beyond `MAX_GROUPS`."""
@@ -45,11 +49,19 @@ class SeriesLabels:
         self._pairs.add(pair)
         return pair
 
+    def size(self, pair: tuple[str, str], size: str) -> str:
+        """The class of message sizes for operations of a pair, `other` for those beyond `MAX_SIZED` label sets."""
+        return size if _admit_one((*pair, size), self._sized, MAX_SIZED) else OTHER
+
 
 def _admit(value: str, admitted: set[str], most: int) -> str:
+    return value if _admit_one(value, admitted, most) else OTHER
+
+
+def _admit_one(value: _Value, admitted: set[_Value], most: int) -> bool:
     if value in admitted:
-        return value
+        return True
     if len(admitted) == most:
-        return OTHER
+        return False
     admitted.add(value)
-    return value
+    return True

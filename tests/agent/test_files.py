@@ -20,7 +20,7 @@ from otel_torchdist.agent.scrape_target import FOLDER, ScrapeTarget, withdraw_st
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.reader import TapeCursor
 from otel_torchdist.tape.records import Operation, StepMark
-from otel_torchdist.telemetry.durations import DurationHistogram
+from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.held_sink import HeldSink
 from otel_torchdist.telemetry.metric_pictures import GroupInfo
 from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
@@ -35,15 +35,18 @@ def full_checkpoint() -> Checkpoint:
     """One with everything that can be in it."""
     flags = Flag.ASYNC | Flag.COALESCED
     operation = Operation(7, RecordKind.OPERATION, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, flags, how=How.WAIT)
-    durations = DurationHistogram()
-    durations.observe(0.5)
+    steps, small = DurationHistogram(), TimedMessages()
+    steps.observe(0.5)
+    small.observe(0.5, 12)
     metrics = MetricsState(
-        series=(SeriesState("group", "all_reduce", 3, 12, durations),),
+        series=(SeriesState("group", "all_reduce", 3, 12, (("4KiB", small),)),),
         groups=(GroupState("group", GroupInfo("default_pg", 2), True, None, 3),),
         folded=frozenset({4}),
-        steps=durations,
+        steps=steps,
         last_step=StepMark(8, 9, 10, 11),
         untracked=1,
+        communicating=(5, 6),
+        blocked=(7, 8),
     )
     spans = SpansState(
         cutter=CutterState(100, None, 2, frozenset({5, 6})),
@@ -64,11 +67,11 @@ def test_checkpoint_is_read_back(tmp_path: Path) -> None:
     assert found.ranks[17].cursor == expected.ranks[17].cursor
     assert found.ranks[17].spans == expected.ranks[17].spans
     [series] = found.ranks[17].metrics.series
-    assert (series.entered, series.durations.counts, series.durations.sum_s) == (
-        3,
-        expected.ranks[17].metrics.steps.counts,
-        0.5,
-    )
+    [(size, timed)] = series.sizes
+    assert (series.entered, size, timed.message_bytes, timed.durations.sum_s) == (3, "4KiB", 12, 0.5)
+    metrics = found.ranks[17].metrics
+    assert timed.durations.counts == metrics.steps.counts == expected.ranks[17].metrics.steps.counts
+    assert (metrics.communicating, metrics.blocked) == ((5, 6), (7, 8))
     assert found.ranks[17].metrics.last_step == StepMark(8, 9, 10, 11)
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 

@@ -141,5 +141,5 @@ def test_whole_healthy_steps_go_and_neither_evidence_nor_metrics(tmp_path: Path,
     assert reader.spans_dropped() == lost > 2_000
     for picture in reader.metrics.picture().ranks:
         [operations] = picture.operations
-        assert operations.entered == operations.durations.count == ranks[picture.rank].entered
+        assert operations.entered == operations.timed == ranks[picture.rank].entered
         assert picture.records_lost == 0

@@ -8,6 +8,7 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How, RecordKind, Word
 from otel_torchdist.telemetry.metric_pictures import Duration
+from otel_torchdist.telemetry.node_metrics import NodeMetrics
 from tests.support.metrics_node import Node
 from tests.support.simulated_rank import RUN, SECOND, WORLD, SimulatedRank, signature
 
@@ -44,6 +45,43 @@ def test_coarse_ends_are_no_durations(node: Node, how: How) -> None:
     assert node.values(semconv.TIMED_OPERATION_SECONDS) == {labels: timed * 2.0}
     assert node.values(semconv.OPERATIONS_IN_FLIGHT) == {labels: 0}
     assert len(node.durations) == timed
+
+
+def test_durations_are_apart_by_size_of_message(node: Node) -> None:
+    """A class holds its bound, and knows what was sent in its time; nothing belongs to the smallest."""
+    rank = node.add()
+    for number, size in enumerate((0, 4096, 4097, 1 << 20, 1 << 28, (1 << 28) + 1, 1 << 40)):
+        rank.run(message_bytes=size, sequence=number + 1, lasts=SECOND)
+    node.poll()
+    timed = node.metrics.picture().runs[RUN].timed
+    assert {size: one.durations.count for (_, _, size), one in timed.items()} == {
+        "4KiB": 2, "64KiB": 1, "1MiB": 1, "256MiB": 1, "larger": 2,
+    }  # fmt: skip
+    labels = (RUN, WORLD.key, "all_reduce")
+    assert node.values(semconv.TIMED_MESSAGE_BYTES)[(*labels, "4KiB")] == 4096
+    assert node.values(semconv.TIMED_OPERATIONS) == {(RUN, "0", WORLD.key, "all_reduce"): 7}
+
+
+def test_durations_are_made_only_for_those_who_listen(tmp_path: Path) -> None:
+    """Histograms need nobody; from the moment on that somebody listens, each duration is handed out."""
+    node, heard = NodeMetrics(), list[Duration]()
+    rank = SimulatedRank(tmp_path)
+    metrics = node.track(rank.reader)
+    rank.run()
+    metrics.consume(rank.reader.poll(), rank.reader.status(), 0)
+    node.listen(heard.extend)
+    rank.run(sequence=2, lasts=2 * SECOND)
+    metrics.consume(rank.reader.poll(), rank.reader.status(), 0)
+    node.ignore(heard.extend)
+    assert heard == [Duration(semconv.OPERATION_DURATION, (RUN, WORLD.key, "all_reduce", "4KiB"), 2.0)]
+    assert node.picture().runs[RUN].timed[WORLD.key, "all_reduce", "4KiB"].durations.count == 2
+
+
+def test_members_of_groups(node: Node) -> None:
+    """As a number too, for arithmetic."""
+    node.add().run()
+    node.poll()
+    assert node.values(semconv.GROUP_MEMBERS) == {(RUN, WORLD.key): 4}
 
 
 def test_age_grows_between_polls(node: Node) -> None:

@@ -139,6 +139,7 @@ WHERE_SOMETHING_WAS_FOUND = (
     semconv.ARRIVALS,
     semconv.LAST_ARRIVALS,
     semconv.LATENESS,
+    semconv.WAITED_SECONDS,
 )
 
 

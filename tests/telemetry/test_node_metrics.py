@@ -16,6 +16,7 @@ from otel_torchdist import semconv
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry import run_label
+from otel_torchdist.telemetry.metric_pictures import ArrivalCounts
 from otel_torchdist.telemetry.node_metrics import MAX_FINDINGS, FindingStatus, NodeMetrics, StallStatus
 from tests.support.metrics_node import METRICS, Node, series_of
 from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
@@ -60,7 +61,7 @@ def test_provisional_run_is_held_back(node: Node) -> None:
     labels = (RUN, "0", WORLD.key, "all_reduce")
     assert node.values(semconv.OPERATIONS) == {labels: 2}
     assert [duration.seconds for duration in node.durations] == [3.0, 1.0]
-    assert {duration.labels for duration in node.durations} == {(RUN, WORLD.key, "all_reduce")}
+    assert {duration.labels for duration in node.durations} == {(RUN, WORLD.key, "all_reduce", "4KiB")}
 
 
 def test_findings_stay_until_they_hold_no_longer(node: Node) -> None:
@@ -85,9 +86,10 @@ def test_last_arrivals_add_up(node: Node) -> None:
     """Who came last, and for how long the others waited, is counted from one comparison to the next."""
     node.add(0)
     node.poll()
-    node.metrics.add_arrivals(RUN_ID, WORLD.key, 64, {0: 60, 1: 4}, {0: 1.5, 1: 0.25})
-    node.metrics.add_arrivals(RUN_ID, WORLD.key, 64, {0: 64}, {0: 2.0})
+    node.metrics.add_arrivals(RUN_ID, WORLD.key, ArrivalCounts(64, 1.0, Counter({0: 60, 1: 4}), {0: 1.5, 1: 0.25}))
+    node.metrics.add_arrivals(RUN_ID, WORLD.key, ArrivalCounts(64, 0.5, Counter({0: 64}), {0: 2.0}))
     assert node.values(semconv.ARRIVALS) == {(RUN, WORLD.key): 128}
+    assert node.values(semconv.WAITED_SECONDS) == {(RUN, WORLD.key): 1.5}
     assert node.values(semconv.LAST_ARRIVALS) == {(RUN, "0", WORLD.key): 124, (RUN, "1", WORLD.key): 4}
     assert node.values(semconv.LATENESS) == {(RUN, "0", WORLD.key): 3.5, (RUN, "1", WORLD.key): 0.25}
 
@@ -223,7 +225,7 @@ def test_sums_of_the_node_outlive_a_rank(node: Node) -> None:
     node.poll()
     run = node.metrics.picture().runs[RUN]
     assert node.values(semconv.OPERATIONS) == {(RUN, "1", WORLD.key, "all_reduce"): 1}
-    assert run.durations[WORLD.key, "all_reduce"].count == 2
+    assert run.timed[WORLD.key, "all_reduce", "4KiB"].durations.count == 2
     assert run.steps.sum_s == 2.0
     node.forget(second)
     assert list(series_of(node.metrics.picture())) == [(semconv.SPANS_DROPPED, ())]
@@ -319,8 +321,8 @@ def test_scrapes_and_the_reader_do_not_disturb_each_other(tmp_path: Path) -> Non
     while not done.is_set() or seen[-1] < 8_000:
         picture = metrics.picture()
         for _, entered in METRICS[semconv.OPERATIONS].read(picture):
-            (histogram,) = picture.runs[RUN].durations.values()
-            assert histogram.count == histogram.sum_s == entered
+            (timed,) = picture.runs[RUN].timed.values()
+            assert timed.durations.count == timed.durations.sum_s == entered
             seen.append(entered)
     reader.join()
     assert seen == sorted(seen)

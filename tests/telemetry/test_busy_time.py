@@ -1,0 +1,35 @@
+"""Time in which something was going on is counted once, in whatever portions it becomes known."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_torchdist.telemetry.busy_time import BusyTime
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=12)
+POLLS = st.sets(st.integers(0, 90), min_size=1, max_size=8)
+
+
+def covered(intervals: list[tuple[int, int]], until: int) -> int:
+    """How many moments before `until` lie in an interval, counted one by one."""
+    return sum(any(begin <= moment < begin + lasts for begin, lasts in intervals) for moment in range(until))
+
+
+@given(INTERVALS, POLLS)
+def test_each_moment_is_counted_once(intervals: list[tuple[int, int]], polls: set[int]) -> None:
+    """After every poll the total is what a count of single moments says, intervals that are open up to now."""
+    busy, before = BusyTime(), 0
+    for now in sorted(polls):
+        ended = [(begin, begin + lasts) for begin, lasts in intervals if before < begin + lasts <= now]
+        begins = [begin for begin, lasts in intervals if begin <= now < begin + lasts]
+        busy.add(ended, min(begins, default=None), now)
+        assert busy.total_ns == covered(intervals, now)
+        before = now
+
+
+def test_goes_on_from_a_checkpoint() -> None:
+    """What another reader has counted is not counted again."""
+    first = BusyTime()
+    first.add([(0, 10)], 12, 20)
+    second = BusyTime(first.total_ns, first.until_ns)
+    second.add([(0, 10), (12, 25)], None, 30)
+    assert (first.total_ns, second.total_ns) == (18, 23)

@@ -1,0 +1,78 @@
+"""For how long a rank communicates, and for how long it is blocked by that."""
+
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist import semconv
+from otel_torchdist.tape.layout import Flag, How, Word
+from tests.support.metrics_node import Node
+from tests.support.simulated_rank import RUN, SECOND
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node without ranks."""
+    return Node(tmp_path)
+
+
+def shares(node: Node) -> tuple[float, float]:
+    """Seconds in communication and seconds blocked, of rank 0."""
+    node.poll()
+    communicating = node.values(semconv.COMMUNICATION_SECONDS)
+    return communicating[RUN, "0"], node.values(semconv.BLOCKED_SECONDS)[RUN, "0"]
+
+
+def test_synchronous_calls_block_for_as_long_as_they_take(node: Node) -> None:
+    """Both times are theirs."""
+    rank = node.add()
+    rank.run(lasts=2 * SECOND)
+    rank.run(at=5 * SECOND, lasts=SECOND, sequence=2)
+    assert shares(node) == (3.0, 3.0)
+
+
+def test_asynchronous_calls_that_overlap_are_counted_once(node: Node) -> None:
+    """Two in flight from 0 to 4 s and from 3 to 6 s; the thread was in the calls, and waited from 5 s on."""
+    rank = node.add()
+    for at, sequence, returned in ((0, 1, SECOND // 2), (3 * SECOND, 2, SECOND // 4)):
+        number = rank.begin(at=at, sequence=sequence, flags=Flag.ASYNC)
+        rank.mark(number, Word.RETURNED, returned)
+        if sequence == 2:
+            rank.mark(number, Word.WAIT_ENTERED, 2 * SECOND)
+            rank.mark(number, Word.WAIT_RETURNED, 3 * SECOND)
+        rank.writer.complete(number, at, at + (4 if sequence == 1 else 3) * SECOND, How.POLL)
+    assert shares(node) == (6.0, 1.75)
+
+
+def test_what_goes_on_counts_while_it_goes_on(node: Node) -> None:
+    """A call that hangs grows both times from poll to poll, and adds nothing twice when it ends."""
+    rank = node.add()
+    number = rank.begin(at=90 * SECOND)
+    assert shares(node) == (10.0, 10.0)
+    node.clock.now_ns += 5 * SECOND
+    assert shares(node) == (15.0, 15.0)
+    rank.writer.complete(number, 90 * SECOND, 107 * SECOND, How.CALL)
+    node.clock.now_ns += 5 * SECOND
+    assert shares(node) == (17.0, 17.0)
+
+
+def test_receive_posted_early_counts_from_the_wait(node: Node) -> None:
+    """Nobody knows when it came; what lies between call and wait is not communication."""
+    rank = node.add()
+    number = rank.begin("recv", flags=Flag.POINT_TO_POINT | Flag.END_BY_WAIT | Flag.ASYNC)
+    rank.mark(number, Word.RETURNED, SECOND)
+    assert shares(node) == (0.0, 0.0)
+    rank.mark(number, Word.WAIT_ENTERED, 60 * SECOND)
+    rank.mark(number, Word.WAIT_RETURNED, 62 * SECOND)
+    rank.writer.complete(number, 0, 62 * SECOND, How.WAIT)
+    assert shares(node) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize("how", [How.ABANDONED, How.UNTRACKED, How.FAILED])
+def test_without_an_end_there_is_no_communication(node: Node, how: How) -> None:
+    """What was dropped, failed or not followed on its device tells nothing of how long it took."""
+    rank = node.add()
+    number = rank.begin(flags=Flag.ASYNC)
+    rank.mark(number, Word.RETURNED, SECOND)
+    rank.writer.complete(number, 0, 30 * SECOND, how)
+    assert shares(node) == (0.0, 1.0)
