@@ -12,7 +12,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench faults stack clean constraints
+.PHONY: demo test lint bench faults stack up down clean constraints
 
 demo: $(STAMP)
 	$(BIN)/otel-torchdist demo $(ARGS)
@@ -34,9 +34,16 @@ faults: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# The real components that benchmarks run against where they are there; in the user's cache, not here.
+# The real servers; in the user's cache, not here.
 stack:
 	$(MAKE) --directory deploy/native
+
+# They run in the background, on loopback, with a job that stalls.  make up PROMETHEUS_PORT=9091
+up: stack $(STAMP)
+	$(BIN)/python -m deploy.native up
+
+down: $(STAMP)
+	$(BIN)/python -m deploy.native down
 
 clean:
 	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache

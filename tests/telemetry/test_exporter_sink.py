@@ -148,7 +148,7 @@ def test_a_dead_endpoint_is_one_warning_and_no_wait(
         pass  # its port now refuses connections
     random.seed(1)
     state = random.getstate()
-    sink = sinks(otlp_exporter(receiver, timeout_s=1), max_spans=1_000)
+    sink = sinks(otlp_exporter(receiver, timeout_s=3), max_spans=1_000)
     slowest = 0.0
     for first in range(1, 20_001, 100):
         began = time.perf_counter()
@@ -156,7 +156,7 @@ def test_a_dead_endpoint_is_one_warning_and_no_wait(
         slowest = max(slowest, time.perf_counter() - began)
     wait_until(lambda: len(caplog.records) > 0)
     assert not sink.flush(5)
-    assert slowest < 0.5
+    assert slowest < 1.5  # who waited for the exporter would wait for 3 s
     assert sink.dropped >= 19_000
     [record] = caplog.records
     assert record.levelno == logging.WARNING

@@ -97,6 +97,7 @@ def test_values(port: int) -> None:
     lines = scrape(port, "text/plain").text.splitlines()
     run, world, pair = f'run="{RUN}"', f'group="{WORLD.key}"', f'group="{PAIR.key}"'
     reduce_0 = f'{{{world},operation="all_reduce",rank="0",{run}}}'
+    reduce, gather = (f'message_size="4KiB",operation="{name}",{run}' for name in ("all_reduce", "all_gather"))
     gather_1 = f'{{{pair},operation="all_gather",rank="1",{run}}}'
     for line in (
         f'torchdist_up{{rank="0",{run}}} 1.0',
@@ -108,11 +109,11 @@ def test_values(port: int) -> None:
         f"torchdist_timed_operation_seconds_total{gather_1} 2.0",
         f'torchdist_last_started_sequence{{{world},rank="0",{run}}} 2.0',
         f'torchdist_last_completed_sequence{{{world},rank="0",{run}}} 1.0',
-        f'torchdist_operation_duration_seconds_bucket{{{world},le="0.001",message_size="4KiB",operation="all_reduce",{run}}} 0.0',
-        f'torchdist_operation_duration_seconds_bucket{{{world},le="0.0025",message_size="4KiB",operation="all_reduce",{run}}} 2.0',
-        f'torchdist_operation_duration_seconds_bucket{{{pair},le="+Inf",message_size="4KiB",operation="all_gather",{run}}} 2.0',
-        f'torchdist_operation_duration_seconds_sum{{{pair},message_size="4KiB",operation="all_gather",{run}}} 4.0',
-        f'torchdist_operation_duration_seconds_count{{{pair},message_size="4KiB",operation="all_gather",{run}}} 2.0',
+        f'torchdist_operation_duration_seconds_bucket{{{world},le="0.001",{reduce}}} 0.0',
+        f'torchdist_operation_duration_seconds_bucket{{{world},le="0.0025",{reduce}}} 2.0',
+        f'torchdist_operation_duration_seconds_bucket{{{pair},le="+Inf",{gather}}} 2.0',
+        f"torchdist_operation_duration_seconds_sum{{{pair},{gather}}} 4.0",
+        f"torchdist_operation_duration_seconds_count{{{pair},{gather}}} 2.0",
         f"torchdist_step_duration_seconds_count{{{run}}} 2.0",
         f'torchdist_timed_steps_total{{rank="1",{run}}} 1.0',
         f'torchdist_timed_step_seconds_total{{rank="1",{run}}} 0.25',

@@ -1,0 +1,125 @@
+"""The stack without containers: `python -m deploy.native up` and `down`; `make up` and `make down` call them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from rich.console import Console
+
+from deploy.native import keeper
+from deploy.native.http_json import ApiError
+from deploy.native.jaeger_api import JaegerApi
+from deploy.native.ports import PortError, Ports, ports_from
+from deploy.native.program import ProgramError
+from deploy.native.prometheus_api import Alert, AlertmanagerApi
+from deploy.native.stack import addresses_of
+from deploy.native.timeline import timeline
+from deploy.native.training import SERVICE
+from otel_torchdist.tape.directory import base_directory
+from otel_torchdist.tape.records import TapeError
+
+PATIENCE_S: Final = 120.0
+_Found = TypeVar("_Found")
+
+
+def up(home: Path) -> int:
+    """Start everything, and show the stall of the demo's job as the servers know it."""
+    console, began = Console(highlight=False), time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"{time.monotonic() - began:6.1f} s  {text}", soft_wrap=True)
+
+    if keeper.is_running(home):
+        raise ProgramError("it is running already; `make down` ends it")
+    ports = ports_from(os.environ)
+    ports.check_free()
+    shutil.rmtree(home, ignore_errors=True)
+    keeper.start(home, ports)
+    say("Jaeger, Collector, Prometheus and Alertmanager are up; four ranks begin to train.")
+    addresses = addresses_of(ports)
+    jaeger, alertmanager = JaegerApi(addresses.jaeger), AlertmanagerApi(addresses.alertmanager)
+    marked = _await("Jaeger shows no stall", lambda: _stalled_step(jaeger))
+    say(f"Jaeger shows operations that have not ended: {addresses.jaeger}/trace/{marked}")
+    alert = _await("no alert fires", lambda: _stall_alert(alertmanager))
+    say(f"The alert fires. {alert.annotations['summary']}")
+    say(f"It links to the trace of the stall: {alert.annotations['trace']}")
+    for title, trace_id in (("The step", marked), ("The stall", alert.annotations["trace"].rpartition("/")[2])):
+        console.print()
+        console.print(timeline(jaeger.trace(trace_id), f"{title}, trace {trace_id}"))
+    _tell_where(console, ports, home)
+    return 0
+
+
+def down(home: Path) -> int:
+    """End everything."""
+    print("The stack is down." if keeper.stop(home) else "It was not running.")
+    return 0
+
+
+def keep(home: Path) -> int:
+    """What runs in the background."""
+    keeper.keep(home, base_directory(None, on_disk=False))
+    return 0
+
+
+def _stalled_step(jaeger: JaegerApi) -> str | None:
+    """The trace of the step in which ranks hang."""
+    for trace in jaeger.find(SERVICE, {"torchdist.stalled": "true"}):
+        if any(span.name.endswith("(in progress)") for span in trace):
+            return trace[0].trace_id
+    return None
+
+
+def _stall_alert(alertmanager: AlertmanagerApi) -> Alert | None:
+    return next((one for one in alertmanager.alerts() if one.name == "TorchdistStalled" and one.is_active), None)
+
+
+def _await(complaint: str, look: Callable[[], _Found | None]) -> _Found:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = look()
+        if found is not None:
+            return found
+        time.sleep(0.5)
+    raise ProgramError(f"{complaint} after {PATIENCE_S:g} s")
+
+
+def _tell_where(console: Console, ports: Ports, home: Path) -> None:
+    addresses = addresses_of(ports)
+    console.print(
+        f"""
+The storage of rank 2 answers again after two minutes; then the alert is over, and the training goes on to its end.
+
+  Jaeger        {addresses.jaeger}  (as built from Go modules it has no pages, only its API)
+  Prometheus    {addresses.prometheus}
+  Alertmanager  {addresses.alertmanager}
+  OTLP          {addresses.otlp} (gRPC), {addresses.otlp_http} (HTTP)
+  logs          {home}
+
+A job of your own: OTEL_PYTHON_TORCHDIST_ENABLED=true OTEL_EXPORTER_OTLP_ENDPOINT={addresses.otlp} torchrun …
+`make down` ends it all.""",
+        soft_wrap=True,
+    )
+
+
+def main() -> int:
+    """Do what the command line says; errors are one line."""
+    actions: dict[str, Callable[[Path], int]] = {"up": up, "down": down, "keep": keep}
+    parser = argparse.ArgumentParser(prog="deploy.native", description=__doc__)
+    parser.add_argument("action", choices=actions)
+    try:
+        return actions[parser.parse_args().action](keeper.running_home())
+    except (ProgramError, PortError, ApiError, TapeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The ports of the native stack, all on loopback."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+HIGHEST: Final = 65_535
+
+
+class PortError(Exception):
+    """A port cannot be used; says which setting to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """One for each thing that listens. In capitals a field is the variable that sets it, `PROMETHEUS_PORT`.
+
+    Attributes:
+        collector_otlp_grpc_port: Where jobs send spans.
+        collector_otlp_http_port: The same over HTTP.
+        collector_prometheus_port: Metrics that jobs have pushed.
+        collector_metrics_port: The Collector's own.
+        jaeger_query_port: Jaeger's pages and its API.
+        jaeger_query_grpc_port: Its API over gRPC.
+        jaeger_otlp_grpc_port: Where the Collector sends spans; 4317 is the Collector's.
+        jaeger_otlp_http_port: The same over HTTP.
+        jaeger_health_port: Says whether Jaeger is ready.
+        jaeger_metrics_port: Jaeger's own.
+        prometheus_port: Prometheus' pages and its API.
+        alertmanager_port: Alertmanager's pages and its API.
+        webhook_port: Who is told of alerts.
+    """
+
+    collector_otlp_grpc_port: int = 4317
+    collector_otlp_http_port: int = 4318
+    collector_prometheus_port: int = 8889
+    collector_metrics_port: int = 8888
+    jaeger_query_port: int = 16686
+    jaeger_query_grpc_port: int = 16685
+    jaeger_otlp_grpc_port: int = 14317
+    jaeger_otlp_http_port: int = 14318
+    jaeger_health_port: int = 13133
+    jaeger_metrics_port: int = 8887
+    prometheus_port: int = 9090
+    alertmanager_port: int = 9093
+    webhook_port: int = 9095
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """As the servers' configuration files ask for them."""
+        return {name.upper(): str(port) for name, port in dataclasses.asdict(self).items()}
+
+    def check_free(self) -> None:
+        """Make sure that nobody listens on any of them.
+
+        Raises:
+            PortError: Somebody does.
+        """
+        for name, port in dataclasses.asdict(self).items():
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((HOST, port))
+                except OSError as error:
+                    reason = (
+                        f"port {port} cannot be had ({error.strerror}); choose another: {name.upper()}={port + 1000}"
+                    )
+                    raise PortError(reason) from None
+
+
+def ports_from(environ: Mapping[str, str]) -> Ports:
+    """The usual ports, but for those that the environment sets.
+
+    Raises:
+        PortError: A value is no port, or two are the same.
+    """
+    usual = dataclasses.asdict(Ports())
+    chosen = {name: _port(name.upper(), environ.get(name.upper(), ""), port) for name, port in usual.items()}
+    by_port: dict[int, str] = {}
+    for name, port in chosen.items():
+        if port in by_port:
+            raise PortError(f"{by_port[port].upper()} and {name.upper()} are both {port}")
+        by_port[port] = name
+    return Ports(**chosen)
+
+
+def free_ports() -> Ports:
+    """Ports on which nobody listens."""
+    fields = dataclasses.fields(Ports)
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in fields]
+        for one in sockets:
+            one.bind((HOST, 0))
+        return Ports(*(one.getsockname()[1] for one in sockets))
+
+
+def _port(variable: str, text: str, usual: int) -> int:
+    if not text:
+        return usual
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text) <= HIGHEST:
+        raise PortError(f"{variable}={text} is no port")
+    return int(text)

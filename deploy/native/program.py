@@ -1,0 +1,126 @@
+"""A server that runs as a process of its own: started, waited for, ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+START_S: Final = 60.0
+STOP_S: Final = 15.0
+LAST_LINES: Final = 12
+
+
+class ProgramError(Exception):
+    """A server does not come up; says what it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run.
+
+    Attributes:
+        name: For people, and of the log file.
+        command: Its command line.
+        home: Working directory, where its log lies too.
+        ready: Answers with 200 when it is up.
+        environment: Added to ours.
+    """
+
+    name: str
+    command: tuple[str | Path, ...]
+    home: Path
+    ready: str
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def log(self) -> Path:
+        """Where its output goes."""
+        return self.home / f"{self.name}.log"
+
+
+class Running:
+    """A program from `__enter__`, when it is up, to `__exit__`, when it is gone."""
+
+    def __init__(self, program: Program) -> None:
+        """Nothing runs yet."""
+        self.program = program
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Running:
+        """Start it.
+
+        Raises:
+            ProgramError: It has ended, or is not up in a minute.
+        """
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it is up.
+
+        Raises:
+            ProgramError: It has ended, or is not up in a minute.
+        """
+        self.program.home.mkdir(parents=True, exist_ok=True)
+        with self.program.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.program.command,
+                cwd=self.program.home,
+                env=os.environ | dict(self.program.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            self._await_ready(self._process)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it, gently at first; idempotent."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise ProgramError(self._complaint(f"ended with exit code {process.returncode}"))
+            if _answers(self.program.ready):
+                return
+            time.sleep(0.05)
+        raise ProgramError(self._complaint(f"is not up after {START_S:g} s"))
+
+    def _complaint(self, what: str) -> str:
+        lines = self.program.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        return "\n".join((f"{self.program.name} {what}; the end of {self.program.log}:", *lines))
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.status == 200
+    except (OSError, urllib.error.URLError, ValueError):
+        return False

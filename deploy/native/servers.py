@@ -1,0 +1,122 @@
+"""The servers of the stack, with the same configuration files as in containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from deploy.native.ports import HOST, Ports
+from deploy.native.program import Program
+
+DEPLOY: Final = Path(__file__).resolve().parents[1]
+BINARIES: Final = ("jaeger", "otelcol-torchdist", "prometheus", "promtool", "alertmanager", "amtool")
+
+
+def stack_binaries() -> Path | None:
+    """Where `make stack` puts the servers; None while one of them is not there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "otel-torchdist" / "stack" / "bin"
+    return folder if all((folder / name).is_file() for name in BINARIES) else None
+
+
+def jaeger(binaries: Path, home: Path, ports: Ports) -> Program:
+    """Jaeger, with its store on disk in `home`."""
+    return Program(
+        "jaeger",
+        (binaries / "jaeger", "--config", f"file:{DEPLOY / 'jaeger' / 'config.yaml'}"),
+        home,
+        f"http://{HOST}:{ports.jaeger_health_port}/status",
+        ports.environment | {"JAEGER_HOST": HOST, "JAEGER_DATA": str(home)},
+    )
+
+
+def collector(binaries: Path, home: Path, ports: Ports, overlay: Mapping[str, str] | None = None) -> Program:
+    """The Collector, which passes spans on to Jaeger.
+
+    Args:
+        binaries: What `make stack` has built.
+        home: Its working directory.
+        ports: Of the stack.
+        overlay: Environment of `secure.yaml`, to have TLS and a token; None to have neither.
+    """
+    configs = ["config.yaml"] if overlay is None else ["config.yaml", "secure.yaml"]
+    arguments = [argument for name in configs for argument in ("--config", str(DEPLOY / "collector" / name))]
+    return Program(
+        "collector",
+        (binaries / "otelcol-torchdist", *arguments),
+        home,
+        f"http://{HOST}:{ports.collector_metrics_port}/metrics",
+        ports.environment
+        | {"COLLECTOR_HOST": HOST, "JAEGER_OTLP_ENDPOINT": f"{HOST}:{ports.jaeger_otlp_grpc_port}"}
+        | dict(overlay or {}),
+    )
+
+
+def prometheus(binaries: Path, home: Path, ports: Ports, tapes: Path) -> Program:
+    """Prometheus, which finds the agents of all jobs whose tapes lie in `tapes`."""
+    # Relative paths in its configuration are relative to where that lies, so the file is laid out anew.
+    home.mkdir(parents=True, exist_ok=True)
+    for name in ("prometheus.yml", "rules"):
+        _link(home / name, DEPLOY / "prometheus" / name)
+    targets = home / "targets"
+    targets.mkdir(exist_ok=True)
+    _link(targets / "torchdist", tapes / "prometheus")
+    _write_target(targets / "alertmanager", ports.alertmanager_port)
+    _write_target(targets / "collector", ports.collector_prometheus_port)
+    return Program(
+        "prometheus",
+        (
+            binaries / "prometheus",
+            f"--config.file={home / 'prometheus.yml'}",
+            f"--storage.tsdb.path={home / 'data'}",
+            "--storage.tsdb.retention.time=7d",
+            f"--web.listen-address={HOST}:{ports.prometheus_port}",
+            "--enable-feature=exemplar-storage",
+        ),
+        home,
+        f"http://{HOST}:{ports.prometheus_port}/-/ready",
+        {"JAEGER_URL": f"http://{HOST}:{ports.jaeger_query_port}"},
+    )
+
+
+def alertmanager(binaries: Path, home: Path, ports: Ports) -> Program:
+    """Alertmanager, which tells the webhook."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "webhook-url").write_text(f"http://{HOST}:{ports.webhook_port}/")
+    return Program(
+        "alertmanager",
+        (
+            binaries / "alertmanager",
+            f"--config.file={DEPLOY / 'alertmanager' / 'alertmanager.yml'}",
+            f"--storage.path={home / 'data'}",
+            f"--web.listen-address={HOST}:{ports.alertmanager_port}",
+            "--cluster.listen-address=",
+        ),
+        home,
+        f"http://{HOST}:{ports.alertmanager_port}/-/ready",
+    )
+
+
+def webhook(home: Path, ports: Ports) -> Program:
+    """Takes Alertmanager's messages in place of a chat or pager; see `deploy.native.webhook`."""
+    return Program(
+        "webhook",
+        (sys.executable, "-m", "deploy.native.webhook", str(ports.webhook_port), home / "alerts.jsonl"),
+        home,
+        f"http://{HOST}:{ports.webhook_port}/",
+        {"PYTHONPATH": str(DEPLOY.parent)},
+    )
+
+
+def _link(link: Path, target: Path) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+def _write_target(folder: Path, port: int) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "native.json").write_text(json.dumps([{"targets": [f"{HOST}:{port}"]}]))

@@ -1,0 +1,109 @@
+"""All servers together."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from deploy.native import servers
+from deploy.native.jaeger_api import JaegerApi
+from deploy.native.ports import HOST, Ports
+from deploy.native.program import Running
+from deploy.native.prometheus_api import AlertmanagerApi, PrometheusApi
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the stack is to be had.
+
+    Attributes:
+        otlp: For jobs, OTLP over gRPC.
+        otlp_http: The same over HTTP.
+        jaeger: Its pages and API.
+        prometheus: The same.
+        alertmanager: The same.
+    """
+
+    otlp: str
+    otlp_http: str
+    jaeger: str
+    prometheus: str
+    alertmanager: str
+
+
+def addresses_of(ports: Ports) -> Addresses:
+    """Where a stack with these ports is to be had."""
+    chosen = (
+        ports.collector_otlp_grpc_port,
+        ports.collector_otlp_http_port,
+        ports.jaeger_query_port,
+        ports.prometheus_port,
+        ports.alertmanager_port,
+    )
+    return Addresses(*(f"http://{HOST}:{port}" for port in chosen))
+
+
+class Stack:
+    """Jaeger, Collector, Prometheus, Alertmanager and a webhook, from `__enter__` to `__exit__`.
+
+    Attributes:
+        ports: Where they listen.
+        addresses: The same, as URLs.
+        messages: What Alertmanager has told the webhook, a JSON document a line.
+        jaeger: May be stopped and started.
+        prometheus: Likewise.
+        collector: Likewise.
+    """
+
+    def __init__(self, binaries: Path, home: Path, ports: Ports, tapes: Path) -> None:
+        """Nothing runs yet.
+
+        Args:
+            binaries: What `make stack` has built.
+            home: For data and logs.
+            ports: Where to listen.
+            tapes: Where the jobs' tapes lie; Prometheus finds their agents there.
+        """
+        self.ports = ports
+        self.addresses = addresses_of(ports)
+        self.messages = home / "webhook" / "alerts.jsonl"
+        self.jaeger = Running(servers.jaeger(binaries, home / "jaeger", ports))
+        self.collector = Running(servers.collector(binaries, home / "collector", ports))
+        self.prometheus = Running(servers.prometheus(binaries, home / "prometheus", ports, tapes))
+        self._alertmanager = Running(servers.alertmanager(binaries, home / "alertmanager", ports))
+        self._webhook = Running(servers.webhook(home / "webhook", ports))
+        self._running = ExitStack()
+
+    @property
+    def traces(self) -> JaegerApi:
+        """Jaeger's API."""
+        return JaegerApi(self.addresses.jaeger)
+
+    @property
+    def metrics(self) -> PrometheusApi:
+        """Prometheus' API."""
+        return PrometheusApi(self.addresses.prometheus)
+
+    @property
+    def alerts(self) -> AlertmanagerApi:
+        """Alertmanager's API."""
+        return AlertmanagerApi(self.addresses.alertmanager)
+
+    def __enter__(self) -> Stack:
+        """Start all, each when those that it needs are up.
+
+        Raises:
+            ProgramError: One does not come up.
+        """
+        with self._running:
+            for one in (self._webhook, self.jaeger, self.collector, self._alertmanager, self.prometheus):
+                self._running.enter_context(one)
+            self._running = self._running.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._running.close()
