@@ -12,7 +12,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench faults stack up down clean constraints
+.PHONY: demo test lint bench faults dashboards kubernetes-rules stack up down clean constraints
 
 demo: $(STAMP)
 	$(BIN)/otel-torchdist demo $(ARGS)
@@ -26,6 +26,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --pythonpath $(BIN)/python --project grafana
 	$(BIN)/lint-imports
 
 faults: $(STAMP)
@@ -33,6 +34,14 @@ faults: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Writes grafana/dashboards from the code beside it; needs Python 3.11.
+dashboards: $(STAMP)
+	$(BIN)/python -m grafana
+
+# The rules of deploy/prometheus/rules as a resource of the Prometheus operator.
+kubernetes-rules: $(STAMP)
+	$(BIN)/python deploy/kubernetes/prometheus_rule.py
 
 # The real servers; in the user's cache, not here.
 stack:

@@ -1,0 +1,64 @@
+#!/bin/bash
+# What train.sbatch runs on each node: an agent, torchrun, and a diagnosis if that fails.
+#
+# Slurm kills what is left of a step when its tasks have ended, so an agent that ranks start would lose its last spans. This
+# one is waited for. Its tapes have a directory of their own, which is gone with the job.
+set -uo pipefail
+
+tapes=/dev/shm/torchdist-$SLURM_JOB_ID-$SLURM_NODEID
+export OTEL_PYTHON_TORCHDIST_TAPE_DIR=$tapes
+export OTEL_PYTHON_TORCHDIST_ENABLED=true
+export OTEL_PYTHON_TORCHDIST_READER=none
+target=${TORCHDIST_TARGETS:+$TORCHDIST_TARGETS/slurm-$SLURM_JOB_ID-$SLURM_NODEID.json}
+
+# Tells Prometheus where the agent serves its metrics, as soon as the agent says so.
+publish() {
+    local said
+    until said=$(compgen -G "$tapes/prometheus/*.json"); do
+        sleep 1
+    done
+    cp "$said" "$target.new" && mv "$target.new" "$target"
+}
+
+# Slurm sends SIGTERM to all processes of a step. The agent ignores it, for it is to see how the ranks end; SIGHUP ends it.
+(
+    trap '' TERM
+    exec otel-torchdist agent --wait 604800 --keep 15
+) >"$TORCHDIST_RESULTS/agent-$SLURM_NODEID.log" 2>&1 &
+agent=$!
+
+if [[ -n $target ]]; then
+    publish &
+    publisher=$!
+fi
+
+# This script goes on after SIGTERM, once torchrun has ended by it.
+trap : TERM
+torchrun \
+    --nnodes="$SLURM_NNODES" \
+    --nproc-per-node="${NPROC_PER_NODE:-gpu}" \
+    --rdzv-id="$SLURM_JOB_ID" \
+    --rdzv-backend=c10d \
+    --rdzv-endpoint="$RENDEZVOUS" \
+    "$@"
+code=$?
+
+# While the tapes are there: /dev/shm belongs to the job on many clusters.
+if ((code != 0)); then
+    otel-torchdist diagnose >"$TORCHDIST_RESULTS/diagnose-$SLURM_NODEID.txt" 2>&1
+fi
+
+# The agent leaves by itself: at once, or after a last scrape, or 15 s after ranks that failed. If none ever came it is told.
+for _ in {1..20}; do
+    kill -0 "$agent" 2>/dev/null || break
+    sleep 1
+done
+kill -HUP "$agent" 2>/dev/null
+wait "$agent"
+
+if [[ -n $target ]]; then
+    kill "$publisher" 2>/dev/null
+    rm -f "$target" "$target.new"
+fi
+rm -rf "$tapes"
+exit "$code"

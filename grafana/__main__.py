@@ -1,0 +1,65 @@
+"""Command line: `python -m grafana [--check]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from grafana import collective_detail, job_overview, links, stall_investigation, variables
+from grafana.dashboard import dashboard_json
+
+DASHBOARDS: Final = Path(__file__).parent / "dashboards"
+
+
+def main() -> None:
+    """Write the dashboards, or say which of them are out of date."""
+    parser = argparse.ArgumentParser(prog="python -m grafana", description="Grafana dashboards from code.")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 if a file is not what would be written"
+    )
+    if parser.parse_args().check:
+        _check()
+    else:
+        _write()
+
+
+def files() -> dict[Path, str]:
+    """Every dashboard's file, and what belongs into it."""
+    return {
+        DASHBOARDS / "job-overview.json": dashboard_json(
+            links.JOB,
+            "Is the job alive, is it fast, what does communication cost, and can the numbers be trusted.",
+            job_overview.sections(),
+        ),
+        DASHBOARDS / "collective-detail.json": dashboard_json(
+            links.COLLECTIVE,
+            "How long collectives take, how much of that is waiting, and for whom.",
+            collective_detail.sections(),
+            [variables.operation()],
+        ),
+        DASHBOARDS / "stall-investigation.json": dashboard_json(
+            links.STALL,
+            "Which rank holds the job up, in which collective, and since when.",
+            stall_investigation.sections(),
+        ),
+    }
+
+
+def _write() -> None:
+    DASHBOARDS.mkdir(exist_ok=True)
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
+
+
+def _check() -> None:
+    wanted = files()
+    wrong = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    wrong += sorted(path for path in DASHBOARDS.glob("*.json") if path not in wanted)
+    if wrong:
+        sys.exit("\n".join(f"{path} is out of date: run `make dashboards`" for path in wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""How long collectives take, by operation and message size, how much of that is waiting, and for whom."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from grafana.dashboard import Section
+from grafana.panels import (
+    About,
+    Limits,
+    Panel,
+    Query,
+    bars,
+    heat_of_buckets,
+    lines,
+    stacked,
+)
+from grafana.promql import (
+    OF_GROUPS,
+    OF_MEMBERS,
+    OF_MEMBERS_OPERATIONS,
+    OF_OPERATIONS,
+    largest,
+    mean_of,
+    percentile,
+    rate,
+)
+
+_DURATION: Final = "torchdist_operation_duration_seconds"
+_BARS: Final = 16
+_NO_CALLS: Final = "no operation has ended"
+_NOT_COMPARED: Final = "no collective was compared"
+_STRAGGLER: Final = Limits(warn=0.05, bad=0.1)
+"""A rank to which the others lose a tenth of their time is told as a straggler."""
+
+
+def sections() -> list[Section]:
+    """The dashboard's rows."""
+    return [
+        Section("Latency", (_latency("operation"), _latency("message_size"), _distribution(), _wait_and_transfer())),
+        Section("Arrival order", (_comes_last(), _makes_wait())),
+        Section("Throughput", (_bandwidth("algorithm"), _bandwidth("bus"), _calls(), _bytes())),
+    ]
+
+
+def _latency(by: str) -> Panel:
+    name = by.replace("_", " ")
+    return lines(
+        About(
+            f"Latency by {name}",
+            "Median, 90th and 99th percentile of how long operations took, waiting for other ranks included. A 99th "
+            "percentile far above the median is bad: some calls are held up by a late rank or a slow link.",
+            "s",
+            _NO_CALLS,
+        ),
+        [
+            Query(percentile(share / 100, f"{_DURATION}_bucket", OF_OPERATIONS, by), f"p{share} {{{{{by}}}}}")
+            for share in (50, 90, 99)
+        ],
+    )
+
+
+def _distribution() -> Panel:
+    return heat_of_buckets(
+        About(
+            "Distribution of latency",
+            "Operations a second that took so long. A second band above the usual one is bad: those calls wait for "
+            "something.",
+            "ops",
+            _NO_CALLS,
+        ),
+        f"sum by (le) ({rate(f'{_DURATION}_bucket', OF_OPERATIONS)})",
+        axis_unit="s",
+    )
+
+
+def _wait_and_transfer() -> Panel:
+    duration = mean_of(f"{_DURATION}_sum", f"{_DURATION}_count", OF_GROUPS)
+    wait = mean_of("torchdist_waited_seconds_total", "torchdist_arrivals_compared_total", OF_GROUPS)
+    return stacked(
+        About(
+            "Wait against transfer",
+            "A mean call of the chosen groups, whatever its operation: waiting until the last rank of the node came, "
+            "and the rest. Much waiting is bad and the fault of a rank, much of the rest is that of the "
+            "network or the size.",
+            "s",
+            _NO_CALLS,
+        ),
+        [
+            Query(wait, "wait for the last rank"),
+            Query(f"clamp_min({duration} - ({wait} or 0 * ({duration})), 0)", "transfer and the rest"),
+        ],
+    )
+
+
+def _comes_last() -> Panel:
+    return bars(
+        About(
+            "Who comes last",
+            "Share of the compared collectives to which the rank came last on its node, over five minutes. One rank "
+            "far above the others is bad if they lose time to it.",
+            "percentunit",
+            _NOT_COMPARED,
+        ),
+        Query(
+            largest(_BARS, f"job_run_group_rank:torchdist_last_arrival_share:rate5m{{{OF_MEMBERS}}}", "group, rank"),
+            "rank {{rank}} in {{group}}",
+        ),
+    )
+
+
+def _makes_wait() -> Panel:
+    return bars(
+        About(
+            "Time that others lose to a rank",
+            "Share of time for which the other ranks of the node waited for this rank alone, over five minutes. From a "
+            "tenth on the rank is a straggler.",
+            "percentunit",
+            _NOT_COMPARED,
+        ),
+        Query(
+            largest(_BARS, f"job_run_group_rank:torchdist_lateness_share:rate5m{{{OF_MEMBERS}}}", "group, rank"),
+            "rank {{rank}} in {{group}}",
+        ),
+        _STRAGGLER,
+    )
+
+
+def _bandwidth(kind: str) -> Panel:
+    meaning = {
+        "algorithm": "Bytes that a rank contributes for each second that the operation takes: algbw of nccl-tests.",
+        "bus": "Algorithm bandwidth corrected by the group's size and the operation, so that it can be held against "
+        "the speed of a link: busbw of nccl-tests.",
+    }
+    rule = f"job_run_group_operation_message_size:torchdist_{kind}_bandwidth_bytes:rate1m"
+    return lines(
+        About(
+            f"{kind.capitalize()} bandwidth",
+            f"{meaning[kind]} Mean of the chosen groups. Falling for the same operation and size is bad.",
+            "Bps",
+            _NO_CALLS,
+        ),
+        [
+            Query(
+                f"avg by (operation, message_size) ({rule}{{{OF_OPERATIONS}}})",
+                "{{operation}} up to {{message_size}}",
+            )
+        ],
+    )
+
+
+def _calls() -> Panel:
+    return lines(
+        About(
+            "Operations a second",
+            "Operations that the chosen ranks enter in a second, all together. Zero while the job should train is bad.",
+            "ops",
+            "no operation",
+        ),
+        [Query(f"sum by (operation) ({rate('torchdist_operations_total', OF_MEMBERS_OPERATIONS)})", "{{operation}}")],
+    )
+
+
+def _bytes() -> Panel:
+    return lines(
+        About(
+            "Bytes a second",
+            "Bytes that the chosen ranks contribute in a second, all together. A fall without a change of the model "
+            "means that the job has slowed down.",
+            "Bps",
+            "no operation",
+        ),
+        [
+            Query(
+                f"sum by (operation) ({rate('torchdist_message_bytes_total', OF_MEMBERS_OPERATIONS)})", "{{operation}}"
+            )
+        ],
+    )

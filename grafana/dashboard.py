@@ -1,0 +1,59 @@
+"""What the dashboards have in common: how they open, what they link to, and how their panels are numbered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from grafana_foundation_sdk.builders.dashboard import Dashboard, Row
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.common import TimeZoneBrowser
+from grafana_foundation_sdk.models.dashboard import DashboardCursorSync, RowPanel, VariableModel
+
+from grafana import variables
+from grafana.links import title_of, to_the_others
+from grafana.panels import Panel
+
+_TAG: Final = "torchdist"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and the panels under it."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
+def dashboard_json(
+    uid: str, description: str, sections: Sequence[Section], more_variables: Sequence[Builder[VariableModel]] = ()
+) -> str:
+    """A dashboard as the text of its file, which is the same whenever the same is built."""
+    builder = (
+        Dashboard(f"torchdist: {title_of(uid)}")
+        .uid(uid)
+        .description(description)
+        .tags([_TAG])
+        .refresh("5s")
+        .time("now-30m", "now")
+        .timezone(TimeZoneBrowser)
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .readonly()
+        .links(to_the_others(uid))
+        .variables([*variables.of_every_dashboard(), *more_variables])
+    )
+    for section in sections:
+        builder.with_row(Row(section.title))
+        for panel in section.panels:
+            builder.with_panel(panel)
+    dashboard = builder.build()
+    for number, panel in enumerate(dashboard.panels or [], start=1):
+        panel.id_val = number
+        if not isinstance(panel, RowPanel) and panel.options is None:
+            panel.options = {}  # Grafana's schema knows no null here
+    for variable in dashboard.templating.list_val or []:
+        variable.auto = variable.auto_min = variable.auto_count = None  # of intervals alone
+    return json.dumps(dashboard, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,256 @@
+"""The first dashboard to open: whether the job lives, how fast it is, and what communication costs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from grafana.dashboard import Section
+from grafana.links import to_the_trace
+from grafana.panels import About, Column, Limits, Panel, Query, heat_by_row, lines, number, rows
+from grafana.promql import (
+    OF_GROUPS,
+    OF_MEMBERS,
+    OF_RANKS,
+    ROWS,
+    RUN,
+    WORST,
+    highest,
+    percentile,
+    rate,
+    worst_in_range,
+)
+
+_LONG_WAIT_S: Final = 5
+"""An operation that was in flight for so long puts its rank to the top of the heat map."""
+_STALL_TIMEOUT_S: Final = 10
+"""The default age at which an open operation may be a stall: as hot as a cell gets."""
+_NO_DATA: Final = "no data"
+_NO_STEPS: Final = "no steps yet"
+
+_UP: Final = f"max by (run, rank) (torchdist_up{{{OF_RANKS}}})"
+_OLDEST: Final = f"job_run_rank:torchdist_oldest_age_seconds:max{{{OF_RANKS}}}"
+_BLOCKED: Final = f"job_run_rank:torchdist_blocked_share:rate1m{{{OF_RANKS}}}"
+_IN_FLIGHT: Final = f"job_run_rank:torchdist_communication_share:rate1m{{{OF_RANKS}}}"
+_TOO_MUCH_COMMUNICATION: Final = Limits(warn=None, bad=0.05)
+_TOO_MUCH_OVERHEAD: Final = Limits(warn=None, bad=0.005)
+
+
+def sections() -> list[Section]:
+    """The dashboard's rows."""
+    return [
+        Section("Now", (*_health(), *_speed(), _stalls())),
+        Section("Ranks", (_ages(),)),
+        Section("Speed", (_step_time(), _steps(), _bytes(), _communication())),
+        Section("Evidence", (_lost(), _overhead())),
+    ]
+
+
+def _health() -> list[Panel]:
+    return [
+        number(
+            About(
+                "Ranks up", "Ranks whose process lives. Fewer than the job was started with is bad.", "short", _NO_DATA
+            ),
+            Query(f"sum({_UP})", "ranks up"),
+            span=3,
+        ),
+        number(
+            About(
+                "Ranks gone",
+                "Ranks that have failed, or are gone without having finished. Any is bad.",
+                "short",
+                _NO_DATA,
+            ),
+            Query(f"sum(1 - {_UP})", "ranks gone"),
+            Limits(warn=None, bad=1),
+            span=3,
+        ),
+        number(
+            About(
+                "Stalled groups",
+                "Process groups whose operation holds up the run now. Any is bad; the table below has the verdict.",
+                "short",
+                _NO_DATA,
+            ),
+            Query(f"sum(max by (run, group) (torchdist_stalled{{{OF_GROUPS}}}))", "stalled groups"),
+            Limits(warn=None, bad=1),
+            span=3,
+        ),
+        number(
+            About(
+                "Oldest operation",
+                "Age of the oldest operation in flight on any rank. Growing without end means that somebody waits for "
+                "a rank that does not come.",
+                "s",
+                _NO_DATA,
+            ),
+            Query(f"max({_OLDEST})", "oldest operation"),
+            Limits(warn=_LONG_WAIT_S, bad=_STALL_TIMEOUT_S),
+        ),
+    ]
+
+
+def _speed() -> list[Panel]:
+    return [
+        number(
+            About("Step time", "Mean duration of a step over the last minute. Rising is bad.", "s", _NO_STEPS),
+            Query(f"job_run:torchdist_step_seconds:mean1m{{{RUN}}}", "step time"),
+        ),
+        number(
+            About("Steps", "Steps a rank finishes in a second. Falling is bad.", "suffix: /s", _NO_STEPS),
+            Query(f"job_run:torchdist_steps:rate1m{{{RUN}}}", "steps"),
+            span=3,
+        ),
+        number(
+            About(
+                "Blocked in communication",
+                "Share of their time for which ranks were blocked in operations and in waits for them, mean over the "
+                "chosen ranks. From 5 % on the network or a late rank costs more than it should.",
+                "percentunit",
+                _NO_DATA,
+            ),
+            Query(f"avg({_BLOCKED})", "blocked"),
+            _TOO_MUCH_COMMUNICATION,
+        ),
+    ]
+
+
+def _stalls() -> Panel:
+    labels = "group, operation, verdict, ranks, trace_id"
+    info = f"torchdist_stall_info{{{OF_GROUPS}}}"
+    since = f"1000 * min by ({labels}) (min_over_time(timestamp({info})[$__range:5s]))"
+    return rows(
+        About(
+            "Stalls that are going on",
+            "The verdict on each stall that lasts, with the ranks that it names and the trace that shows it. Any row "
+            "is bad; the dashboard Stall investigation has the details.",
+            "none",
+            "no stall",
+        ),
+        [
+            Query(
+                f"{since} and on ({labels}) max by ({labels}) ({info})", "{{verdict}}: ranks {{ranks}} in {{operation}}"
+            )
+        ],
+        [
+            Column("verdict", "Verdict"),
+            Column("ranks", "Ranks"),
+            Column("operation", "Operation"),
+            Column("group", "Group"),
+            Column("Value", "Since", unit="dateTimeFromNow"),
+            Column("trace_id", "Trace", links=to_the_trace()),
+        ],
+    )
+
+
+def _ages() -> Panel:
+    def ranks(condition: str) -> str:
+        chosen = f"topk({ROWS}, max by (rank) ({highest(_OLDEST)}) {condition})"
+        return f"max by (rank) ({_OLDEST}) and on (rank) {chosen}"
+
+    return heat_by_row(
+        About(
+            "Age of the oldest operation in flight, by rank",
+            f"Ranks that were in one operation for {_LONG_WAIT_S} s or more stand on top, {ROWS} at most, and {ROWS} "
+            "of the others below. A hot stripe is a rank that waits; a rank that stays pale beside them may be the one "
+            "that does not come.",
+            "s",
+            "no data",
+        ),
+        [
+            Query(ranks(f">= {_LONG_WAIT_S}"), "rank {{rank}}"),
+            Query(ranks(f"< {_LONG_WAIT_S}"), "rank {{rank}}"),
+        ],
+        hottest=_STALL_TIMEOUT_S,
+    )
+
+
+def _step_time() -> Panel:
+    buckets = "torchdist_step_duration_seconds_bucket"
+    return lines(
+        About(
+            "Duration of steps",
+            "How long steps take: mean of the last minute, median and 99th percentile. A 99th percentile far "
+            "above the median means that some steps are held up.",
+            "s",
+            _NO_STEPS,
+        ),
+        [
+            Query(f"job_run:torchdist_step_seconds:mean1m{{{RUN}}}", "mean"),
+            Query(percentile(0.5, buckets, RUN), "p50"),
+            Query(percentile(0.99, buckets, RUN), "p99"),
+        ],
+    )
+
+
+def _steps() -> Panel:
+    return lines(
+        About("Steps a second", "Steps that a rank finishes in a second. Falling is bad.", "suffix: /s", _NO_STEPS),
+        [Query(f"job_run:torchdist_steps:rate1m{{{RUN}}}", "steps")],
+    )
+
+
+def _bytes() -> Panel:
+    return lines(
+        About(
+            "Bytes contributed",
+            "Bytes a second that the chosen ranks put into their operations, all together. A fall without a change of "
+            "the model means that the job has slowed down.",
+            "Bps",
+            _NO_DATA,
+        ),
+        [Query(f"sum({rate('torchdist_message_bytes_total', OF_MEMBERS)})", "bytes")],
+    )
+
+
+def _communication() -> Panel:
+    return lines(
+        About(
+            "Share of time in communication",
+            "Blocked: threads of the rank stood in operations or in waits for them, which delays the step; above the "
+            "line at 5 % is bad. In flight: some operation was under way, perhaps beside computation; this alone is "
+            "not bad.",
+            "percentunit",
+            _NO_DATA,
+        ),
+        [
+            Query(f"avg({_BLOCKED})", "blocked, mean"),
+            Query(f"avg({_IN_FLIGHT})", "in flight, mean"),
+            Query(worst_in_range(WORST, _BLOCKED, "rank"), "blocked, rank {{rank}}"),
+            Query(worst_in_range(WORST, _IN_FLIGHT, "rank"), "in flight, rank {{rank}}"),
+        ],
+        _TOO_MUCH_COMMUNICATION,
+    )
+
+
+def _lost() -> Panel:
+    spans = rate("torchdist_spans_dropped_total", 'job="$job"')
+    return lines(
+        About(
+            "Evidence lost",
+            "Records that were lost on the way out of a rank, spans that could not be exported, and operations whose "
+            "end on a device is not known. All should be zero: what is lost here is missing from traces and metrics.",
+            "cps",
+            _NO_DATA,
+        ),
+        [
+            Query(f"sum({rate('torchdist_records_lost_total', OF_RANKS)})", "records lost"),
+            Query(f"sum({spans})", "spans dropped, all runs"),
+            Query(f"sum({rate('torchdist_operations_untracked_total', OF_RANKS)})", "operations untracked"),
+        ],
+    )
+
+
+def _overhead() -> Panel:
+    of_a_rank = f"sum by (rank) ({rate('torchdist_overhead_seconds_total', OF_RANKS)})"
+    return lines(
+        About(
+            "Overhead of the instrumentation",
+            "Share of their time that the instrumentation takes on the ranks' threads, as it estimates itself. Above "
+            "the line at 0.5 % is bad.",
+            "percentunit",
+            _NO_DATA,
+        ),
+        [Query(f"avg({of_a_rank})", "mean"), Query(f"max({of_a_rank})", "worst rank")],
+        _TOO_MUCH_OVERHEAD,
+    )

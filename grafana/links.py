@@ -1,0 +1,54 @@
+"""Links between the dashboards, and from a cell that holds a trace's id to that trace."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+from urllib.parse import quote
+
+from grafana_foundation_sdk.builders.dashboard import DashboardLink
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import dashboard as models
+
+JOB: Final = "torchdist-job"
+COLLECTIVE: Final = "torchdist-collective"
+STALL: Final = "torchdist-stall"
+
+_TITLES: Final = {JOB: "Job overview", COLLECTIVE: "Collective detail", STALL: "Stall investigation"}
+
+
+def title_of(uid: str) -> str:
+    """The dashboard's title."""
+    return _TITLES[uid]
+
+
+def to_the_others(uid: str) -> list[Builder[models.DashboardLink]]:
+    """Links to the other dashboards, which keep the variables and the time range."""
+    return [
+        DashboardLink(title)
+        .type(models.DashboardLinkType.LINK)
+        .icon("dashboard")
+        .tooltip(f"{title}, with the same job, run and time")
+        .url(f"/d/{other}")
+        .include_vars(True)
+        .keep_time(True)
+        for other, title in _TITLES.items()
+        if other != uid
+    ]
+
+
+def to_the_trace() -> list[dict[str, object]]:
+    """Data links of a cell whose value is the id of a trace: Jaeger's own page, and inside Grafana."""
+    return [
+        {"title": "Open the trace in Jaeger", "url": "${jaeger_url}/trace/${__value.raw}", "targetBlank": True},
+        {"title": "Open the trace in Grafana", "url": _explore(), "targetBlank": True},
+    ]
+
+
+def _explore() -> str:
+    query = {"refId": "A", "datasource": {"type": "jaeger", "uid": "${jaeger}"}, "query": "${__value.raw}"}
+    panes = {"trace": {"datasource": "${jaeger}", "queries": [query], "range": {"from": "now-1h", "to": "now"}}}
+    encoded = quote(json.dumps(panes, separators=(",", ":")))
+    for value in ("${jaeger}", "${__value.raw}"):  # Grafana fills in only what is not encoded
+        encoded = encoded.replace(quote(value), value)
+    return f"/explore?schemaVersion=1&panes={encoded}"

@@ -1,0 +1,191 @@
+"""What is known of a stall: the verdict and its trace, how far each rank came, and what it is in."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from grafana.dashboard import Section
+from grafana.links import to_the_trace
+from grafana.panels import HALF, About, Column, Panel, Query, lines, rows
+from grafana.promql import OF_GROUPS, OF_MEMBERS, OF_RANKS, ROWS, highest, largest
+
+_GROUPS: Final = 16
+_MEMBER: Final = "run, group, rank"
+
+
+def sections() -> list[Section]:
+    """The dashboard's rows."""
+    return [
+        Section("Verdict", (_verdicts(), _findings(), _over_time(), _alerts())),
+        Section("Ranks", (_sequences(), _in_flight(), _gone(), _groups())),
+    ]
+
+
+def _verdicts() -> Panel:
+    return _told(
+        About(
+            "Stalls",
+            "Every verdict on a stall within the time range, the newest first. Coverage says how many of how many "
+            "ranks report. Any row is bad; its trace has a bar for each rank, and the stack of the "
+            "one that is missing.",
+            "none",
+            "no stall",
+        ),
+        "torchdist_stall_info",
+        ("verdict", "ranks", "operation", "coverage", "group", "run", "trace_id"),
+    )
+
+
+def _findings() -> Panel:
+    return _told(
+        About(
+            "Findings without a stall",
+            "Calls that do not fit (mismatched) and ranks that are last again and again (straggler), within the time "
+            "range. A mismatch is bad even where the job goes on: results may be wrong.",
+            "none",
+            "no finding",
+        ),
+        "torchdist_finding_info",
+        ("verdict", "ranks", "operation", "group", "run", "trace_id"),
+    )
+
+
+def _told(about: About, metric: str, labels: tuple[str, ...]) -> Panel:
+    by = ", ".join(labels)
+    times = f"timestamp({metric}{{{OF_GROUPS}}})[$__range:5s]"
+    legend = "{{verdict}}: ranks {{ranks}} in {{operation}}"
+    return rows(
+        about,
+        [
+            Query(f"1000 * min by ({by}) (min_over_time({times}))", f"{legend}, first seen"),
+            Query(f"1000 * max by ({by}) (max_over_time({times}))", f"{legend}, last seen"),
+        ],
+        [
+            Column("Value #A", "First seen", unit="dateTimeAsLocal"),
+            Column("Value #B", "Last seen", unit="dateTimeFromNow"),
+            *(Column(label, label.capitalize()) for label in labels if label != "trace_id"),
+            Column("trace_id", "Trace", links=to_the_trace()),
+        ],
+        sort="Last seen",
+    )
+
+
+def _over_time() -> Panel:
+    stalled = f"torchdist_stalled{{{OF_GROUPS}}}"
+    chosen = f"topk({_GROUPS}, max by (group) ({highest(stalled)}) > 0)"
+    return lines(
+        About(
+            "Stalled over time",
+            "Is 1 while the group's operation is the cause of a stall. Lines that come back at regular times point to "
+            "something periodic, such as a checkpoint.",
+            "short",
+            "no stall in this time",
+        ),
+        [Query(f"max by (group) ({stalled}) and on (group) {chosen}", "{{group}}")],
+    )
+
+
+def _alerts() -> Panel:
+    # Not every alert has a run or a rank: an empty label passes too.
+    of_this_job = 'job=~"$job|", run=~"$run|", group=~"$group|", rank=~"$rank|"'
+    where = f'alertname=~"Torchdist.*", alertstate="firing", {of_this_job}'
+    labels = ("alertname", "severity", "run", "group", "rank")
+    return rows(
+        About(
+            "Firing alerts",
+            "Alerts of this job that fire now. Any row is bad.",
+            "none",
+            "no alert",
+        ),
+        [Query(largest(ROWS, f"ALERTS{{{where}}}", ", ".join(labels)), "{{alertname}}")],
+        [Column("alertname", "Alert"), *(Column(label, label.capitalize()) for label in labels[1:])],
+        span=HALF,
+    )
+
+
+def _sequences() -> Panel:
+    behind = largest(ROWS, f"job_run_group_rank:torchdist_sequence_behind:max{{{OF_MEMBERS}}}", _MEMBER)
+
+    def of_these(metric: str) -> str:
+        return f"max by ({_MEMBER}) ({metric}{{{OF_MEMBERS}}}) and on ({_MEMBER}) {behind}"
+
+    return rows(
+        About(
+            "Last collective of each rank",
+            "Sequence number of the last collective that a rank has entered and finished in a group, and how far it is "
+            f"behind the one that is furthest; the {ROWS} that are most behind. Whoever is behind while others wait is "
+            "the one to look at.",
+            "none",
+            "no collective",
+        ),
+        [
+            Query(behind, "rank {{rank}} in {{group}}, behind"),
+            Query(of_these("torchdist_last_started_sequence"), "rank {{rank}} in {{group}}, started"),
+            Query(of_these("torchdist_last_completed_sequence"), "rank {{rank}} in {{group}}, completed"),
+        ],
+        [
+            Column("rank", "Rank"),
+            Column("group", "Group"),
+            Column("Value #A", "Behind"),
+            Column("Value #B", "Started"),
+            Column("Value #C", "Completed"),
+        ],
+        sort="Behind",
+        span=HALF,
+    )
+
+
+def _in_flight() -> Panel:
+    ages = f"torchdist_operation_oldest_age_seconds{{{OF_MEMBERS}}}"
+    return rows(
+        About(
+            "Operations in flight",
+            f"What ranks are in now, and for how long: the {ROWS} oldest. An age that grows means that the rank waits.",
+            "s",
+            "nothing in flight",
+        ),
+        [
+            Query(
+                f"{largest(ROWS, ages, f'{_MEMBER}, operation')} > 0",
+                "rank {{rank}} in {{operation}} of {{group}}",
+            )
+        ],
+        [
+            Column("rank", "Rank"),
+            Column("operation", "Operation"),
+            Column("group", "Group"),
+            Column("Value", "Age"),
+        ],
+        sort="Age",
+        span=HALF,
+    )
+
+
+def _gone() -> Panel:
+    return rows(
+        About(
+            "Ranks gone",
+            f"Ranks that have failed or are gone without having finished, {ROWS} at most. Any row is bad.",
+            "none",
+            "no rank is gone",
+        ),
+        [Query(f"bottomk({ROWS}, max by (run, rank) (torchdist_up{{{OF_RANKS}}}) == 0)", "rank {{rank}}")],
+        [Column("rank", "Rank"), Column("run", "Run")],
+        span=8,
+    )
+
+
+def _groups() -> Panel:
+    labels = "group, description, size"
+    return rows(
+        About(
+            "What each group is",
+            "Process groups by the label that metrics have for them, with what they are for and how many ranks are in "
+            "them.",
+            "none",
+            "no group",
+        ),
+        [Query(largest(2 * ROWS, f"torchdist_group_info{{{OF_GROUPS}}}", labels), "{{group}}: {{description}}")],
+        [Column("group", "Group"), Column("description", "Description"), Column("size", "Ranks")],
+        span=16,
+    )

@@ -1,0 +1,68 @@
+"""The variables that all dashboards have, so that a link from one to another keeps what was chosen."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from grafana_foundation_sdk.builders.dashboard import DatasourceVariable, QueryVariable, TextBoxVariable
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models.dashboard import (
+    DataSourceRef,
+    VariableModel,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+
+from grafana.promql import OF_GROUPS, RUN
+
+PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
+JAEGER_UI: Final = "http://localhost:16686"
+
+_SEEN: Final = 'max by (run) (timestamp(torchdist_up{job="$job"}))[$__range:10s]'
+# First the run that was there last; of several that are there now, the one that began last.
+_NEWEST_RUN_FIRST: Final = f"query_result(sort_desc(10 * max_over_time({_SEEN}) + min_over_time({_SEEN})))"
+
+
+def of_every_dashboard() -> list[Builder[VariableModel]]:
+    """Data sources, job, run, group and rank."""
+    return [
+        DatasourceVariable("datasource").label("Prometheus").type("prometheus"),
+        DatasourceVariable("jaeger").label("Jaeger").type("jaeger"),
+        TextBoxVariable("jaeger_url")
+        .label("Jaeger's address")
+        .description("Where a browser finds Jaeger's own pages.")
+        .default_value(JAEGER_UI)
+        .current(VariableOption(text=JAEGER_UI, value=JAEGER_UI)),
+        _query("job", "Job", "label_values(torchdist_up, job)").sort(VariableSort.ALPHABETICAL_ASC),
+        _query("run", "Run", _NEWEST_RUN_FIRST).regex('/run="([^"]+)"/').sort(VariableSort.DISABLED),
+        _with_all("group", "Group", f"label_values(torchdist_stalled{{{RUN}}}, group)", VariableSort.ALPHABETICAL_ASC),
+        _with_all("rank", "Rank", f"label_values(torchdist_up{{{RUN}}}, rank)", VariableSort.NUMERICAL_ASC),
+    ]
+
+
+def operation() -> Builder[VariableModel]:
+    """Operations that the chosen groups have called."""
+    query = f"label_values(torchdist_operation_duration_seconds_count{{{OF_GROUPS}}}, operation)"
+    return _with_all("operation", "Operation", query, VariableSort.ALPHABETICAL_ASC)
+
+
+def _query(name: str, label: str, query: str) -> QueryVariable:
+    return (
+        QueryVariable(name)
+        .label(label)
+        .datasource(PROMETHEUS)
+        .query(query)
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+    )
+
+
+def _with_all(name: str, label: str, query: str, sort: VariableSort) -> QueryVariable:
+    return (
+        _query(name, label, query)
+        .sort(sort)
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+        .current(VariableOption(selected=True, text=["All"], value=["$__all"]))
+    )

@@ -1,0 +1,110 @@
+"""The node's agent as its manifest has it: with these capabilities alone, in a PID namespace of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.agent.training import page_of, until
+from tests.cli.running import SCRIPT, environment
+from tests.deploy.manifests import containers, manifest, pod_template
+from tests.support.job_ranks import Ranks
+
+NOBODY = 65534
+JOB = "job-0123456789abcdef"
+NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+TEMPLATE = pod_template(manifest("base/node-agent/daemonset.yaml", "DaemonSet"))
+AGENT = containers(TEMPLATE)[0]
+GRANTED: list[str] = AGENT["securityContext"]["capabilities"]["add"]
+MISSED_S = 5.0
+"""The agent looks for jobs once a second."""
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away and drop capabilities")
+
+
+def confined(capabilities: list[str]) -> list[str]:
+    """The agent's command, with capabilities and no others."""
+    bounds = ",".join(["-all", *(f"+{name.lower()}" for name in capabilities)])
+    return [*NAMESPACE, "setpriv", f"--bounding-set={bounds}", "--inh-caps=-all", "--no-new-privs", str(SCRIPT)]
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A base directory for tapes, in memory."""
+    folder = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
+    folder.chmod(0o755)
+    yield folder / "tapes"
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def ranks(base: Path) -> Iterator[Ranks]:
+    """Two ranks of a job whose files belong to another user."""
+    if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode:
+        pytest.skip("this machine gives no PID namespace")
+    base.mkdir(0o700)
+    with contextlib.closing(Ranks(base / JOB, 2)) as ranks:
+        for path in (base, *base.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        yield ranks
+
+
+@pytest.fixture
+def watch(base: Path) -> Iterator[Callable[[list[str]], None]]:
+    """Starts the command of the manifest with capabilities."""
+    with contextlib.ExitStack() as stack:
+
+        def start(capabilities: list[str]) -> None:
+            command = [*confined(capabilities), *AGENT["command"][1:]]
+            process = subprocess.Popen(command, env={**environment(base), "OTEL_TRACES_EXPORTER": "none"})
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+
+        yield start
+
+
+def owners(path: Path) -> set[int]:
+    """Users to whom belongs what lies there."""
+    return {entry.lstat().st_uid for entry in [path, *path.rglob("*")]}
+
+
+def up_in(page: str) -> dict[str, float]:
+    """The value of `torchdist_up` by rank."""
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    samples = families["torchdist_up"].samples if "torchdist_up" in families else []
+    return {sample.labels["rank"]: sample.value for sample in samples}
+
+
+def test_capabilities_suffice(base: Path, ranks: Ranks, watch: Callable[[list[str]], None]) -> None:
+    """It reads another user's job, leaves nothing of root's there, and sees a death across PID namespaces."""
+    watch(GRANTED)
+    until(lambda: up_in(page_of(base)) == {"0": 1, "1": 1})
+    until((base / JOB / "agent.checkpoint").exists)
+    assert owners(base) == {NOBODY}
+    ranks.kill(1)
+    until(lambda: up_in(page_of(base)).get("1") == 0)
+
+
+def test_no_access_without_override(base: Path, ranks: Ranks, watch: Callable[[list[str]], None]) -> None:
+    """Without DAC_OVERRIDE it comes to no tape."""
+    watch([name for name in GRANTED if name != "DAC_OVERRIDE"])
+    time.sleep(MISSED_S)
+    assert page_of(base) == ""
+    ranks.meet(1)
+
+
+def test_files_of_root_without_chown(base: Path, ranks: Ranks, watch: Callable[[list[str]], None]) -> None:
+    """Without CHOWN the user finds files of root's, which their own agent could not use."""
+    watch([name for name in GRANTED if name != "CHOWN"])
+    until(lambda: up_in(page_of(base)))
+    assert owners(base) == {NOBODY, 0}
+    ranks.meet(1)

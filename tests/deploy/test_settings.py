@@ -1,0 +1,32 @@
+"""Names of settings in everything that is deployed: none that nobody reads."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist import environment_variables
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+TEXTS = sorted(path for path in DEPLOY.rglob("*") if path.suffix in {".yaml", ".yml", ".md", ".sh", ".sbatch"})
+SCRIPTS = sorted(path for path in DEPLOY.rglob("*") if path.suffix in {".sh", ".sbatch"})
+
+
+def test_settings_exist() -> None:
+    """Every setting of ours that is written anywhere is one that we read."""
+    pattern = re.compile(r"OTEL_PYTHON_TORCHDIST_[A-Z_]+[A-Z]")
+    written = {name for path in TEXTS for name in pattern.findall(path.read_text())}
+    assert "OTEL_PYTHON_TORCHDIST_ENABLED" in written
+    assert written - set(vars(environment_variables)) == set()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_scripts(script: Path) -> None:
+    """Shell scripts are free of what shellcheck knows."""
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([shellcheck, "--shell=bash", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,152 @@
+"""The Slurm example, run for real: two torchruns on this machine, behind an `srun` and a `scontrol` of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
+WORKER = Path(__file__).parent / "workers" / "steps.py"
+BIN = Path(sys.executable).parent
+NODES = ("0", "1")
+
+SRUN = """\
+#!/bin/bash
+# Runs the command once for each node, side by side; fails as the last of them that fails.
+while [[ $1 == --* ]]; do shift; done
+trap : TERM
+SLURM_NODEID=0 "$@" & first=$!
+SLURM_NODEID=1 "$@" & second=$!
+code=0
+for task in $first $second; do
+    while true; do wait "$task"; ended=$?; kill -0 "$task" 2>/dev/null || break; done
+    ((ended)) && code=$ended
+done
+exit $code
+"""
+SCONTROL = "#!/bin/bash\necho localhost\necho elsewhere\n"
+
+
+class SlurmJob:
+    """A job that runs `train.sbatch` from a directory of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        """Submit it."""
+        self.number = str(os.getpid())
+        self.folder = folder
+        self.results = folder / f"torchdist-{self.number}"
+        self.spans = folder / "spans.jsonl"
+        (folder / "bin").mkdir()
+        (folder / "targets").mkdir()
+        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+            (folder / "bin" / name).write_text(text)
+            (folder / "bin" / name).chmod(0o755)
+        for script in ("train.sbatch", "node.sh"):
+            shutil.copy(SLURM / script, folder)
+        environ = {
+            "PATH": f"{folder / 'bin'}:{BIN}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": self.number,
+            "SLURM_JOB_NAME": "training",
+            "SLURM_JOB_NODELIST": "node[0-1]",
+            "SLURM_NNODES": "2",
+            "SLURM_SUBMIT_DIR": str(folder),
+            "TORCHDIST_TARGETS": str(folder / "targets"),
+            "NPROC_PER_NODE": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OTEL_EXPORTER_PROMETHEUS_HOST": "localhost",
+            "OTEL_TRACES_EXPORTER": "torchdist_otlp_json",
+            "OTEL_PYTHON_TORCHDIST_OTLP_FILE": str(self.spans),
+        }
+        self.process = subprocess.Popen(
+            ["bash", str(folder / "train.sbatch"), str(WORKER), *arguments],
+            env={**os.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    @property
+    def targets(self) -> dict[str, str]:
+        """What Prometheus would scrape, by file."""
+        found = (self.folder / "targets").glob("slurm-*.json")
+        return {path.name: json.loads(path.read_text())[0]["targets"][0] for path in found}
+
+    def end(self) -> tuple[int, str]:
+        """Wait for it; returns the exit code and what it has printed."""
+        out, _ = self.process.communicate(timeout=120)
+        return self.process.returncode, out
+
+    def tapes(self) -> list[Path]:
+        """What is left of the directories for tapes."""
+        return list(Path("/dev/shm").glob(f"torchdist-{self.number}-*"))
+
+    def log(self, node: str) -> str:
+        """The agent's log of a node."""
+        return (self.results / f"agent-{node}.log").read_text()
+
+    def clean_up(self) -> None:
+        """Leave nothing running and nothing in memory."""
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.communicate()
+        for tapes in self.tapes():
+            shutil.rmtree(tapes)
+
+
+def exported_ranks(spans: Path) -> set[int]:
+    """The ranks of which spans have left."""
+    requests = [json.loads(line) for line in spans.read_text().splitlines()]
+    scopes = [s for request in requests for r in request["resourceSpans"] for s in r["scopeSpans"]]
+    attributes = [a for scope in scopes for span in scope["spans"] for a in span["attributes"]]
+    return {int(a["value"]["intValue"]) for a in attributes if a["key"] == "torchdist.rank"}
+
+
+@pytest.fixture
+def submitted(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SlurmJob]:
+    """A job with as many steps as the test says."""
+    job = SlurmJob(tmp_path, request.param)
+    yield job
+    job.clean_up()
+
+
+@pytest.mark.parametrize("submitted", ["20"], indirect=True)
+def test_job_that_succeeds(submitted: SlurmJob) -> None:
+    """Both nodes train together, all spans leave, and nothing stays behind."""
+    code, out = submitted.end()
+    assert code == 0, out
+    assert all("all ranks have ended; what they recorded is exported" in submitted.log(node) for node in NODES)
+    assert exported_ranks(submitted.spans) == {0, 1}
+    assert sorted(path.name for path in submitted.results.iterdir()) == ["agent-0.log", "agent-1.log"]
+    assert submitted.targets == {}
+    assert submitted.tapes() == []
+
+
+@pytest.mark.parametrize("submitted", ["1000000"], indirect=True)
+def test_job_whose_time_is_over(submitted: SlurmJob) -> None:
+    """After SIGTERM to all its processes each node says what its rank was doing, and its agent has seen the end."""
+    deadline = time.monotonic() + 60
+    while len(submitted.targets) < len(NODES):
+        assert time.monotonic() < deadline, submitted.process.poll()
+        time.sleep(0.1)
+    assert all(target.startswith("localhost:") for target in submitted.targets.values())
+    os.killpg(submitted.process.pid, signal.SIGTERM)
+    code, out = submitted.end()
+    assert code != 0, out
+    for node in NODES:
+        assert f"rank {node} " in (submitted.results / f"diagnose-{node}.txt").read_text()
+        assert "all ranks have ended; what they recorded is exported" in submitted.log(node)
+    assert exported_ranks(submitted.spans) == {0, 1}
+    assert submitted.targets == {}
+    assert submitted.tapes() == []

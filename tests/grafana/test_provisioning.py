@@ -1,0 +1,72 @@
+"""Grafana finds its data sources, and what they lead to."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from otel_torchdist import semconv
+from otel_torchdist.telemetry.metric_definitions import NUMBER_METRICS
+from tests.grafana.queries import DASHBOARDS
+from tests.grafana.selectors import selectors
+from tests.support.warm_python import REPOSITORY
+
+PROVISIONING = REPOSITORY / "deploy" / "grafana" / "provisioning"
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, dict[str, Any]]:
+    """Data sources by uid."""
+    files = sorted((PROVISIONING / "datasources").glob("*.yaml"))
+    return {one["uid"]: one for path in files for one in yaml.safe_load(path.read_text())["datasources"]}
+
+
+def test_sources_come_from_the_environment(sources: dict[str, dict[str, Any]]) -> None:
+    """Where they are is said by whoever starts Grafana, and none has a secret."""
+    assert {one["url"] for one in sources.values()} == {
+        "${PROMETHEUS_URL}",
+        "${JAEGER_QUERY_URL}",
+        "${ALERTMANAGER_URL}",
+    }
+    assert not any("secureJsonData" in one or "basicAuth" in one for one in sources.values())
+
+
+def test_dashboards_have_their_sources(sources: dict[str, dict[str, Any]]) -> None:
+    """There is one source of each kind that the dashboards let one choose from, so that none need be chosen."""
+    kinds = [one["type"] for one in sources.values()]
+    for path in DASHBOARDS:
+        variables = json.loads(path.read_text(encoding="utf-8"))["templating"]["list"]
+        chosen = [variable["query"] for variable in variables if variable["type"] == "datasource"]
+        assert sorted(chosen) == ["jaeger", "prometheus"]
+        assert all(kinds.count(kind) == 1 for kind in chosen)
+
+
+def test_sources_lead_to_each_other(sources: dict[str, dict[str, Any]]) -> None:
+    """From an exemplar to its trace, and from a span to metrics."""
+    [exemplars] = sources["torchdist-prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    assert exemplars == {"name": semconv.LABEL_TRACE_ID, "datasourceUid": "torchdist-jaeger"}
+    assert sources["torchdist-jaeger"]["jsonData"]["tracesToMetrics"]["datasourceUid"] == "torchdist-prometheus"
+
+
+def test_spans_lead_to_their_metrics(sources: dict[str, dict[str, Any]]) -> None:
+    """The attributes of a span are matched with the labels that stand for them, on metrics that have all of these."""
+    to_metrics = sources["torchdist-jaeger"]["jsonData"]["tracesToMetrics"]
+    labels = {tag["value"] for tag in to_metrics["tags"]}
+    assert all(semconv.OTEL_METRIC_ATTRIBUTES[tag["value"]] == tag["key"] for tag in to_metrics["tags"])
+    having = {metric.name for metric in NUMBER_METRICS if labels <= set(metric.labels)}
+    for query in to_metrics["queries"]:
+        asked = list(selectors(query["query"].replace("{$$__tags}", "{}")))
+        assert asked and {one.metric for one in asked} <= having
+        assert query["query"].count("{$$__tags}") == len(asked)
+
+
+def test_dashboards_come_from_a_folder() -> None:
+    """One provider reads the folder that is mounted, and nobody can change by hand what the next start would undo."""
+    [path] = (PROVISIONING / "dashboards").glob("*.yaml")
+    [provider] = yaml.safe_load(path.read_text())["providers"]
+    assert re.fullmatch(r"/var/lib/grafana/\w+", provider["options"]["path"])
+    assert provider["type"] == "file" and provider["allowUiUpdates"] is False

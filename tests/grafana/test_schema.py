@@ -1,0 +1,81 @@
+"""Dashboards are what Grafana's own types say they must be."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.warm_python import REPOSITORY
+
+PROJECT = Path(__file__).parent / "schema"
+
+
+@pytest.fixture(scope="module")
+def modules() -> Path:
+    """The installed packages: in the user's cache, once for each content of package.json."""
+    missing = [tool for tool in ("node", "npm") if shutil.which(tool) is None]
+    if missing and os.environ.get("CI"):
+        pytest.fail(f"no {' and no '.join(missing)} on this machine")
+    if missing:
+        pytest.skip(f"no {' and no '.join(missing)} on this machine")
+    manifest = PROJECT / "package.json"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel-torchdist" / "node"
+    home = cache / hashlib.sha256(manifest.read_bytes()).hexdigest()[:16]
+    if not home.exists():
+        _install(manifest, home)
+    return home / "node_modules"
+
+
+def test_types_fit(modules: Path, tmp_path: Path) -> None:
+    """No dashboard has a field or value that Grafana does not know, nor lacks one."""
+    done = _type_check(REPOSITORY / "grafana" / "dashboards", modules, tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [('"type": "row"', '"type": "row", "hot": true'), ('"showValue": "auto"', '"showValue": "often"')],
+)
+def test_errors_are_found(right: str, wrong: str, modules: Path, tmp_path: Path) -> None:
+    """A field that no type knows is refused, and so is an option's value that does not exist."""
+    text = (REPOSITORY / "grafana" / "dashboards" / "job-overview.json").read_text(encoding="utf-8")
+    assert right in text
+    dashboards = tmp_path / "dashboards"
+    dashboards.mkdir()
+    (dashboards / "wrong.json").write_text(text.replace(right, wrong), encoding="utf-8")
+    done = _type_check(dashboards, modules, tmp_path)
+    assert done.returncode != 0
+    assert "generated/wrong.ts" in done.stdout
+
+
+def _type_check(dashboards: Path, modules: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    project = shutil.copytree(PROJECT, tmp_path / "project")
+    (project / "node_modules").symlink_to(modules)
+    generated = _run(["node", "generate.mjs", str(dashboards)], project)
+    assert generated.returncode == 0, generated.stderr
+    return _run(["node_modules/.bin/tsc", "--project", "tsconfig.json"], project)
+
+
+def _install(manifest: Path, home: Path) -> None:
+    home.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=home.parent))
+    try:
+        shutil.copy(manifest, unfinished)
+        command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"]
+        done = _run(command, unfinished)
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+        with contextlib.suppress(OSError):  # another test run has put it there meanwhile
+            unfinished.rename(home)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _run(command: list[str], where: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=150)
