@@ -41,6 +41,7 @@ class OperationSpans:
         self._identity = identity
         self._names = names
         self._clock = clock
+        self._run: AttributeValue = ""
         self._templates: dict[tuple[int, int, int, int], dict[str, AttributeValue]] = {}
 
     def span(
@@ -54,6 +55,7 @@ class OperationSpans:
             incident: Links to the incident of an operation that was reported as stalled; None for others.
             open_because: Why an operation without an end has none, as the end of a sentence.
         """
+        self._take_run(anchor.attributes[semconv.RUN])
         attributes = self._attributes(operation)
         if incident is not None:
             attributes[semconv.STALLED] = True
@@ -70,6 +72,12 @@ class OperationSpans:
             error=_error(operation, attributes, open_because),
             links=incident or (),
         )
+
+    def _take_run(self, run: AttributeValue) -> None:
+        """Templates name the run, so that one search finds an operation of it; a provisional id may still change."""
+        if run != self._run:
+            self._run = run
+            self._templates.clear()
 
     def _attributes(self, operation: Operation) -> dict[str, AttributeValue]:
         key = (operation.group, operation.signature, operation.call_site, operation.label)
@@ -102,6 +110,7 @@ class OperationSpans:
         attributes: dict[str, AttributeValue] = {
             semconv.OPERATION: semconv.OTHER,
             semconv.RANK: self._identity.rank,
+            semconv.RUN: self._run,
         }
         signature = self._names.signature(operation.signature)
         if signature:

@@ -32,6 +32,7 @@ def test_an_operation_tells_everything_that_its_record_knows(rank: Rank) -> None
     assert span.attributes == {
         semconv.OPERATION: "all_reduce",
         semconv.RANK: 2,
+        semconv.RUN: "01234567",
         semconv.REDUCE_OP: "sum",
         semconv.TENSOR_SHAPES: ["64x128", "scalar"],
         semconv.TENSOR_DTYPES: ["float32"],

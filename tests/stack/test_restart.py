@@ -1,0 +1,51 @@
+"""Servers that go away for a while."""
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.native.jaeger_api import JaegerSpan
+from deploy.native.stack import Stack
+from deploy.native.training import SERVICE
+from tests.stack.jobs import RANKS, running_job
+
+STEPS, PAUSE_S = 120, 0.08
+AWAY_S = 4.0
+PATIENCE_S = 40.0
+
+
+def test_jaeger_killed_in_the_middle_loses_nothing(stack: Stack, tapes: Path, tmp_path: Path) -> None:
+    """Spans go over HTTP to the Collector, which keeps them while Jaeger is away; each is there once afterwards."""
+    log = tmp_path / "job.log"
+    before = {trace[0].trace_id for trace in stack.traces.find(SERVICE, limit=1500)}
+
+    def spans() -> list[JaegerSpan]:
+        traces = stack.traces.find(SERVICE, limit=1500)
+        return [span for trace in traces if trace[0].trace_id not in before for span in trace]
+
+    def finished() -> int:
+        return Counter(span.name for span in spans())["all_reduce"]
+
+    environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"}
+    with running_job(
+        "steady.py", STEPS, PAUSE_S, otlp=stack.addresses.otlp_http, tapes=tapes, log=log, **environment
+    ) as job:
+        wait_until(lambda: finished() > 0, log)
+        stack.jaeger.stop(signal.SIGKILL)
+        time.sleep(AWAY_S)
+        stack.jaeger.start()
+        assert job.wait(60) == 0, log.read_text()
+    wait_until(lambda: finished() >= 2 * STEPS * RANKS, log)
+    assert finished() == 2 * STEPS * RANKS
+    assert [id_ for id_, count in Counter(span.span_id for span in spans()).items() if count > 1] == []
+    assert [span.warnings for span in spans() if span.warnings] == []
+
+
+def wait_until(condition: Callable[[], bool], log: Path) -> None:
+    """Wait for what must come true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.3)
