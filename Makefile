@@ -12,7 +12,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench faults dashboards kubernetes-rules stack up down clean constraints
+.PHONY: demo test lint bench faults dashboards kubernetes-rules stack up down pictures clean constraints
 
 demo: $(STAMP)
 	$(BIN)/otel-torchdist demo $(ARGS)
@@ -53,6 +53,10 @@ up: stack $(STAMP)
 
 down: $(STAMP)
 	$(BIN)/python -m deploy.native down
+
+# What README and docs show, from a real demo and a real Jaeger.
+pictures: stack $(STAMP)
+	$(BIN)/python -m pictures
 
 clean:
 	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache

@@ -14,7 +14,7 @@ from typing import Final
 from urllib.request import urlopen
 
 START_S: Final = 20.0
-_CONFIG: Final = Path(__file__).parents[1] / "deploy" / "native" / "collector" / "config.yaml"
+_CONFIG: Final = Path(__file__).with_suffix(".yaml")
 _ACCEPTED: Final = re.compile(r"^otelcol_receiver_accepted_spans(?:_total)?\{.*\} (\S+)$", re.MULTILINE)
 
 

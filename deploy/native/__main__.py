@@ -52,7 +52,7 @@ def up(home: Path) -> int:
     say(f"It links to the trace of the stall: {alert.annotations['trace']}")
     for title, trace_id in (("The step", marked), ("The stall", alert.annotations["trace"].rpartition("/")[2])):
         console.print()
-        console.print(timeline(jaeger.trace(trace_id), f"{title}, trace {trace_id}"))
+        console.print(timeline(jaeger.trace(trace_id), f"{title}, trace {trace_id}", console.width))
     _tell_where(console, ports, home)
     return 0
 

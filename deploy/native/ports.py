@@ -104,5 +104,5 @@ def _port(variable: str, text: str, usual: int) -> int:
     if not text:
         return usual
     if not text.isascii() or not text.isdecimal() or not 0 < int(text) <= HIGHEST:
-        raise PortError(f"{variable}={text} is no port")
+        raise PortError(f"{variable}={text} is no port (1 to {HIGHEST})")
     return int(text)

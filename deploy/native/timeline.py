@@ -10,32 +10,38 @@ from rich.text import Text
 
 from deploy.native.jaeger_api import JaegerSpan
 
-BAR_WIDTH: Final = 56
+LEAST_BAR: Final = 16
+MOST_BAR: Final = 72
 MOST_ROWS: Final = 40
+_REST: Final = 12
+"""Columns of the duration and between."""
 _OPEN: Final = "(in progress)"
 _ERROR: Final = "red"
 _USUAL: Final = "cyan"
 
 
-def timeline(spans: Sequence[JaegerSpan], title: str) -> Table:
+def timeline(spans: Sequence[JaegerSpan], title: str, width: int) -> Table:
     """A trace as a table; of very long ones the beginning.
 
     Args:
         spans: All spans of the trace.
         title: What stands above.
+        width: Columns that it may take.
     """
+    rows = list(_in_tree_order(spans))
+    names = ["  " * depth + span.name for depth, span in rows[:MOST_ROWS]]
+    bar_width = min(max(width - max(map(len, names)) - _REST, LEAST_BAR), MOST_BAR)
     begin = min(span.start_us for span in spans)
     length = max(max(span.end_us for span in spans) - begin, 1)
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("span", no_wrap=True)
-    table.add_column(_scale(length), no_wrap=True, width=BAR_WIDTH)
+    table.add_column(f"0 s{_duration(length):>{bar_width - 3}}", no_wrap=True, width=bar_width)
     table.add_column("duration", justify="right", no_wrap=True)
-    rows = list(_in_tree_order(spans))
-    for depth, span in rows[:MOST_ROWS]:
+    for name, (_, span) in zip(names, rows, strict=False):
         is_error = bool(span.tags.get("error")) or span.tags.get("torchdist.stalled") is True
         style = _ERROR if is_error else _USUAL
-        name = Text("  " * depth + span.name, style=style if is_error else "")
-        table.add_row(name, Text(_bar(span, begin, length), style=style), _duration(span.duration_us))
+        bar = Text(_bar(span, begin, length, bar_width), style=style)
+        table.add_row(Text(name, style=style if is_error else ""), bar, _duration(span.duration_us))
     if len(rows) > MOST_ROWS:
         table.add_row(f"… {len(rows) - MOST_ROWS} more spans", "", "")
     return table
@@ -45,7 +51,7 @@ def _in_tree_order(spans: Sequence[JaegerSpan]) -> Iterator[tuple[int, JaegerSpa
     """Each span under its parent, siblings by start, with its depth."""
     known = {span.span_id for span in spans}
     children: dict[str, list[JaegerSpan]] = {}
-    for span in sorted(spans, key=lambda one: (one.start_us, one.name)):
+    for span in sorted(spans, key=lambda one: (one.start_us, one.end_us, one.name)):
         children.setdefault(span.parent_id if span.parent_id in known else "", []).append(span)
     pending = [(0, span) for span in reversed(children.get("", []))]
     while pending:
@@ -54,16 +60,12 @@ def _in_tree_order(spans: Sequence[JaegerSpan]) -> Iterator[tuple[int, JaegerSpa
         pending += [(depth + 1, child) for child in reversed(children.get(span.span_id, []))]
 
 
-def _bar(span: JaegerSpan, begin_us: int, length_us: int) -> str:
-    first = min((span.start_us - begin_us) * BAR_WIDTH // length_us, BAR_WIDTH - 1)
-    last = max(min(-(-(span.end_us - begin_us) * BAR_WIDTH // length_us), BAR_WIDTH), first + 1)
+def _bar(span: JaegerSpan, begin_us: int, length_us: int, width: int) -> str:
+    first = min((span.start_us - begin_us) * width // length_us, width - 1)
+    last = max(min(-(-(span.end_us - begin_us) * width // length_us), width), first + 1)
     bar = "█" * (last - first)
     # What has not ended has no end to draw.
     return " " * first + (bar[:-1] + "▶" if span.name.endswith(_OPEN) else bar)
-
-
-def _scale(length_us: int) -> str:
-    return f"0 s{_duration(length_us):>{BAR_WIDTH - 3}}"
 
 
 def _duration(microseconds: int) -> str:

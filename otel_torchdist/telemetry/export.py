@@ -14,6 +14,8 @@ from typing import Final, cast
 from opentelemetry.context import Context
 from opentelemetry.environment_variables import OTEL_TRACES_EXPORTER
 from opentelemetry.sdk.environment_variables import (
+    OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
     OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
     OTEL_TRACES_SAMPLER,
     OTEL_TRACES_SAMPLER_ARG,
@@ -50,7 +52,7 @@ def environment_sink(resource: Resource) -> FanOutSink:
     for name in dict.fromkeys(names):
         exporter = _exporter(name) if name.lower() != "none" else None
         if exporter is not None:
-            found.append(ExporterSink(exporter, resource, f"{OTEL_TRACES_EXPORTER}={name}"))
+            found.append(ExporterSink(exporter, resource, f"{OTEL_TRACES_EXPORTER}={name}{_endpoint(name)}"))
     return FanOutSink(found)
 
 
@@ -89,6 +91,18 @@ def _exporter(name: str) -> SpanExporter | None:
             "%s=%s: the exporter cannot be built (%s): no spans are exported there", OTEL_TRACES_EXPORTER, name, error
         )
         return None
+
+
+def _endpoint(name: str) -> str:
+    """For a warning, where `otlp` sends to, without what may be a password."""
+    if name != _OTLP:
+        return ""
+    for variable in (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT):
+        endpoint = os.environ.get(variable, "").strip()
+        if endpoint:
+            scheme, separator, rest = endpoint.rpartition("//")
+            return f", {variable}={scheme}{separator}{rest.rpartition('@')[2]}"
+    return f", no {OTEL_EXPORTER_OTLP_ENDPOINT}"
 
 
 def _sampler_argument(name: str) -> str | float | None:

@@ -9,6 +9,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from otel_torchdist.telemetry.export_hints import with_hint
 from otel_torchdist.telemetry.log_capture import LogCapture
 from otel_torchdist.telemetry.model import FinishedSpan
 from otel_torchdist.telemetry.private_random import give_exporters_private_random
@@ -55,7 +56,7 @@ class _Exporter:
         with self._log as log:
             result = self._exporter.export(self._batch(spans))
         if result is SpanExportResult.FAILURE:
-            raise ExportError(log.messages[0] if log.messages else "the exporter gives no reason")
+            raise ExportError(with_hint(log.messages[0]) if log.messages else "the exporter gives no reason")
 
     def flush(self, timeout_s: float) -> bool:
         # Exporters that have nothing to flush may return None.

@@ -1,0 +1,1 @@
+"""The pictures of docs/pictures, made from what really happens: `make pictures`."""

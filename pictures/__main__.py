@@ -1,0 +1,112 @@
+"""Makes docs/pictures: the demo in a terminal, and the traces of its stall as Jaeger has them."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from rich.console import Console, RenderableType
+
+from deploy.native.jaeger_api import JaegerSpan
+from deploy.native.ports import free_ports
+from deploy.native.servers import DEPLOY, stack_binaries
+from deploy.native.stack import Stack
+from deploy.native.timeline import timeline
+from deploy.native.training import SERVICE, training_command, training_environment
+from pictures.screen import COLUMNS, photograph
+
+FOLDER: Final = DEPLOY.parent / "docs" / "pictures"
+PATIENCE_S: Final = 90.0
+# Rich's own form takes its font from a server; a reader's browser has one.
+_SVG: Final = """<svg class="{unique_id}" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{ font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
+ white-space: pre; font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width; }}
+{styles}
+</style>
+<defs><clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" /></clipPath>
+{lines}</defs>
+<rect fill="#0c0c0c" x="1" y="1" width="{width}" height="{height}" rx="8"/>
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g></g></svg>
+"""
+_Found = TypeVar("_Found")
+
+
+def main() -> int:
+    """Make them all."""
+    binaries = stack_binaries()
+    if binaries is None:
+        print("the servers have not been built; run `make stack`", file=sys.stderr)
+        return 1
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-", dir="/dev/shm") as tapes:
+        _draw("demo", _demo(Path(tapes)))
+    with tempfile.TemporaryDirectory(prefix="otel-torchdist-pictures-", dir="/dev/shm") as home:
+        folder = Path(home)
+        with Stack(binaries, folder / "servers", free_ports(), folder) as stack:
+            _draw_traces(stack, folder)
+    return 0
+
+
+def _demo(tapes: Path) -> RenderableType:
+    """The screen some seconds into the stall."""
+    environment = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    command = [str(Path(sys.executable).parent / "otel-torchdist"), "demo", "--output", str(tapes / "demo.jsonl")]
+    return photograph(command, environment, lambda text: "for 5." in text and "absent" in text, PATIENCE_S)
+
+
+def _draw_traces(stack: Stack, tapes: Path) -> None:
+    environment = training_environment(stack.addresses.otlp, tapes, 5.0)
+    job = subprocess.Popen(
+        training_command(4, 60, 25.0), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        step = _await(lambda: _with_markers(stack))
+        alert = _await(lambda: next(iter(stack.alerts.alerts()), None))
+        stall = stack.traces.trace(alert.annotations["trace"].rpartition("/")[2])
+    finally:
+        job.terminate()
+        job.wait()
+    _draw("step", timeline(step, "The step in which ranks hang, while they hang", COLUMNS))
+    _draw("stall", timeline(stall, f"The alert's trace. {alert.annotations['summary']}", COLUMNS))
+
+
+def _with_markers(stack: Stack) -> list[JaegerSpan] | None:
+    """The step's trace, when all three ranks that wait have been seen twice."""
+    for trace in stack.traces.find(SERVICE, {"torchdist.stalled": "true"}):
+        if sum(span.name.endswith("(in progress)") for span in trace) >= 6:
+            return trace
+    return None
+
+
+def _await(look: Callable[[], _Found | None]) -> _Found:
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := look()) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the stall does not show")
+        time.sleep(0.5)
+    return found
+
+
+def _draw(name: str, content: RenderableType) -> None:
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(content, end="\n\n")  # the last line's descenders would be cut off
+    path = FOLDER / f"{name}.svg"
+    path.write_text(console.export_svg(code_format=_SVG, unique_id=name))
+    print(path.relative_to(DEPLOY.parent))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""What is said to a user whose spans cannot be exported."""
+
+import threading
+
+import pytest
+
+from otel_torchdist.telemetry.export import environment_sink
+from otel_torchdist.telemetry.export_hints import with_hint
+from otel_torchdist.telemetry.resource import environment_resource
+
+
+def test_what_is_not_known_is_said_as_it_is() -> None:
+    """No guess is made, and no full stop is doubled."""
+    assert with_hint("the moon is full.. ") == "the moon is full"
+
+
+def test_known_signs_have_advice() -> None:
+    """The real Collector's complaints are in the tests of the stack; this is the form."""
+    assert with_hint("failed: Connection refused.") == "failed: Connection refused (nobody listens there)"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "shown"),
+    [
+        ("http://user:secret@host:4317", "OTEL_EXPORTER_OTLP_ENDPOINT=http://host:4317"),
+        ("host:4317", "OTEL_EXPORTER_OTLP_ENDPOINT=host:4317"),
+        ("", "no OTEL_EXPORTER_OTLP_ENDPOINT"),
+    ],
+)
+def test_endpoint_is_named_without_its_password(endpoint: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning says where the spans were to go, and may be read by anybody."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    sink = environment_sink(environment_resource())
+    try:
+        names = [thread.name for thread in threading.enumerate()]
+        assert f"otel-torchdist OTEL_TRACES_EXPORTER=otlp, {shown}" in names
+    finally:
+        sink.shutdown(1)
