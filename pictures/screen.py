@@ -27,7 +27,11 @@ class ScreenError(Exception):
 
 
 def photograph(
-    command: Sequence[str], environment: Mapping[str, str], wanted: Callable[[str], bool], patience_s: float
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    wanted: Callable[[str], bool],
+    patience_s: float,
+    lines: int = LINES,
 ) -> Text:
     """Run a command in a terminal, and take the screen at the first moment at which it is as wanted.
 
@@ -36,26 +40,26 @@ def photograph(
         environment: Its whole environment.
         wanted: Whether this text of the screen is it.
         patience_s: How long to wait.
+        lines: How high the terminal is.
 
     Raises:
-        ScreenError: It never is.
+        ScreenError: It never is; says what the screen shows at last.
     """
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", LINES, COLUMNS, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", lines, COLUMNS, 0, 0))
     process = subprocess.Popen(
         command, env=dict(environment), stdin=slave, stdout=slave, stderr=slave, start_new_session=True
     )
     os.close(slave)
     try:
-        return _first(master, wanted, time.monotonic() + patience_s)
+        return _first(master, pyte.Screen(COLUMNS, lines), wanted, time.monotonic() + patience_s)
     finally:
         process.send_signal(2)
         _drain(master, process)
         os.close(master)
 
 
-def _first(master: int, wanted: Callable[[str], bool], deadline: float) -> Text:
-    screen = pyte.Screen(COLUMNS, LINES)
+def _first(master: int, screen: pyte.Screen, wanted: Callable[[str], bool], deadline: float) -> Text:
     stream = pyte.ByteStream(screen)
     while time.monotonic() < deadline:
         if select.select([master], [], [], 0.03)[0]:
