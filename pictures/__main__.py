@@ -31,11 +31,9 @@ _SVG: Final = """<svg class="{unique_id}" viewBox="0 0 {width} {height}" xmlns="
  white-space: pre; font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width; }}
 {styles}
 </style>
-<defs><clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" /></clipPath>
-{lines}</defs>
+<defs>{lines}</defs>
 <rect fill="#0c0c0c" x="1" y="1" width="{width}" height="{height}" rx="8"/>
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+<g transform="translate({terminal_x}, {terminal_y})">
 {backgrounds}
 <g class="{unique_id}-matrix">
 {matrix}
@@ -102,7 +100,7 @@ def _await(look: Callable[[], _Found | None]) -> _Found:
 
 def _draw(name: str, content: RenderableType) -> None:
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    console.print(content, end="\n\n")  # the last line's descenders would be cut off
+    console.print(content)
     path = FOLDER / f"{name}.svg"
     path.write_text(console.export_svg(code_format=_SVG, unique_id=name))
     print(path.relative_to(DEPLOY.parent))

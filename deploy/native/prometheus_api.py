@@ -42,6 +42,16 @@ class PrometheusApi:
         times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
         return len(get_json(f"{self.url}/api/v1/query_range", {"query": expression, **times})["data"]["result"])
 
+    def exemplars(self, expression: str, start: float, end: float) -> list[Mapping[str, str]]:
+        """The labels of all exemplars that series of an expression have between two times.
+
+        Raises:
+            ApiError: Prometheus does not answer, or the expression is wrong.
+        """
+        times = {"start": f"{start:.3f}", "end": f"{end:.3f}"}
+        found = get_json(f"{self.url}/api/v1/query_exemplars", {"query": expression, **times})["data"]
+        return [exemplar["labels"] for series in found for exemplar in series["exemplars"]]
+
 
 @dataclass(frozen=True, slots=True)
 class Alert:

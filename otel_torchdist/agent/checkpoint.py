@@ -22,6 +22,7 @@ from otel_torchdist.tape.owned_files import replace_at_once
 from otel_torchdist.tape.reader import TapeCursor
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
+from otel_torchdist.telemetry.exemplars import Exemplar
 from otel_torchdist.telemetry.metric_pictures import GroupInfo
 from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
 from otel_torchdist.telemetry.sampling import SamplerState
@@ -49,7 +50,7 @@ class Checkpoint:
 _TYPES: Final[tuple[type, ...]] = (
     *(Checkpoint, RankState, TapeCursor, Operation, StepMark, Flag, How, RecordKind),
     *(SpansState, CutterState, SamplerState),
-    *(MetricsState, SeriesState, GroupState, GroupInfo, DurationHistogram, TimedMessages),
+    *(MetricsState, SeriesState, GroupState, GroupInfo, DurationHistogram, TimedMessages, Exemplar),
     frozenset,
 )
 _KNOWN: Final = {(known.__module__, known.__qualname__): known for known in _TYPES}

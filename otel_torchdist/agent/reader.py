@@ -129,8 +129,8 @@ class Reader:
         spans = metrics = None
         if exported:
             sampler = StepSampler(self._outputs.sampler, self._span_budget, identity.rank, identity.world_size)
-            spans = RankSpans(tape, self._outputs.sink, sampler, self._outputs.links)
             metrics = self.metrics.track(tape)
+            spans = RankSpans(tape, self._outputs.sink, sampler, self._outputs.links, metrics.exemplify)
         rank = self._ranks[identity.nonce] = _Rank(tape, spans, metrics)
         self._watch.follow(tape)
         if before is not None:
@@ -216,10 +216,10 @@ class Reader:
             self._forget(nonce)
             return
         self._watch.observe(nonce, batch)
+        if rank.metrics is not None:  # before the spans, which say where what has been counted can be seen
+            rank.metrics.consume(batch, status, now_ns)
         if rank.spans is not None:
             rank.spans.consume(batch, status, now_ns)
-        if rank.metrics is not None:
-            rank.metrics.consume(batch, status, now_ns)
         is_over = not alive or status.state is not TapeState.RUNNING
         if is_over and not (batch.entered or batch.ended or batch.steps):
             rank.ended_at = time.monotonic()

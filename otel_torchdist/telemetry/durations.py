@@ -6,6 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.telemetry.exemplars import Exemplar
+
 BOUNDS_S: Final = (
     0.0001, 0.00025, 0.0005,
     0.001, 0.0025, 0.005,
@@ -23,13 +25,15 @@ class DurationHistogram:
     Attributes:
         counts: Durations in each bucket; the last one holds what is above all bounds.
         sum_s: Their sum in seconds.
+        exemplars: By bucket, one of them that is in an exported trace, the newest.
     """
 
-    __slots__ = ("counts", "sum_s")
+    __slots__ = ("counts", "exemplars", "sum_s")
 
     def __init__(self) -> None:
         self.counts: list[int] = [0] * (len(BOUNDS_S) + 1)
         self.sum_s: float = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
 
     @property
     def count(self) -> int:
@@ -41,15 +45,25 @@ class DurationHistogram:
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
 
+    def exemplify(self, exemplar: Exemplar) -> None:
+        """Say where one of the durations that were counted can be seen."""
+        bucket = bisect_left(BOUNDS_S, exemplar.seconds)
+        known = self.exemplars.get(bucket)
+        if known is None or known.wall_s < exemplar.wall_s:
+            self.exemplars[bucket] = exemplar
+
     def add(self, other: DurationHistogram) -> None:
         """Count all durations of another histogram."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.sum_s += other.sum_s
+        for exemplar in other.exemplars.values():
+            self.exemplify(exemplar)
 
     def copy(self) -> DurationHistogram:
         """A histogram that no longer changes with this one."""
         copied = DurationHistogram()
         copied.counts, copied.sum_s = list(self.counts), self.sum_s
+        copied.exemplars = dict(self.exemplars)
         return copied
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.semconv import OTHER
@@ -16,6 +15,7 @@ from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
 from otel_torchdist.telemetry.busy_time import BusyTime
 from otel_torchdist.telemetry.duration_listeners import DurationListeners
 from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
+from otel_torchdist.telemetry.exemplars import Exemplar
 from otel_torchdist.telemetry.message_sizes import size_class
 from otel_torchdist.telemetry.metric_pictures import (
     Duration,
@@ -25,7 +25,10 @@ from otel_torchdist.telemetry.metric_pictures import (
     RankPicture,
 )
 from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
+from otel_torchdist.telemetry.model import FinishedSpan
+from otel_torchdist.telemetry.rank_series import GroupProgress, Series, Target
 from otel_torchdist.telemetry.run_label import RunLabel
+from otel_torchdist.telemetry.segments import Segment, SegmentEnd
 from otel_torchdist.telemetry.series_labels import SeriesLabels, label_value
 from otel_torchdist.telemetry.time_shares import TimeShares
 
@@ -36,36 +39,8 @@ MAX_CACHED_TARGETS: Final = 16_384
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _COARSE: Final = (How.POLL, How.WATCHDOG)
-_ENDS_WELL: Final = (How.CALL, How.WAIT, How.EVENT, *_COARSE)
-
-
-@dataclass(slots=True, eq=False)
-class _Series:
-    """Counters of one group and operation; what is timed, by size of message."""
-
-    group: str
-    operation: str
-    entered: int = 0
-    message_bytes: int = 0
-    sizes: dict[str, TimedMessages] = field(default_factory=dict[str, TimedMessages])
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """A group's label and the progress of its collectives."""
-
-    label: str
-    info: GroupInfo
-    aligned: bool
-    started: int | None = None
-    completed: int | None = None
-
-
-class _Target(NamedTuple):
-    """Where an operation is counted; no progress where its sequence says nothing across ranks."""
-
-    series: _Series
-    progress: _Group | None
+_EXACT: Final = (How.CALL, How.WAIT, How.EVENT)
+_ENDS_WELL: Final = (*_EXACT, *_COARSE)
 
 
 class RankMetrics:
@@ -95,12 +70,12 @@ class RankMetrics:
         self._up: bool | None = True
         self._records_lost = 0
         self._untracked = 0
-        self._counters: dict[tuple[str, str], _Series] = {}
-        self._groups: dict[str, _Group] = {}
-        self._groups_by_id: dict[int, _Group] = {}
+        self._counters: dict[tuple[str, str], Series] = {}
+        self._groups: dict[str, GroupProgress] = {}
+        self._groups_by_id: dict[int, GroupProgress] = {}
         self._folded: set[int] = set()
-        self._targets: dict[tuple[int, int], _Target] = {}
-        self._open: list[tuple[_Series, int | None]] = []
+        self._targets: dict[tuple[int, int], Target] = {}
+        self._open: list[tuple[Series, int | None]] = []
         self._steps = DurationHistogram()
         self._last_step: StepMark | None = None
         self._shares = TimeShares()
@@ -133,10 +108,10 @@ class RankMetrics:
         """Go on where another reader stood; called before the first `consume`."""
         for one in state.series:
             labels = self._labels.pair(one.group, one.operation)
-            self._counters[labels] = _Series(*labels, one.entered, one.message_bytes, dict(_copied(dict(one.sizes))))
+            self._counters[labels] = Series(*labels, one.entered, one.message_bytes, dict(_copied(dict(one.sizes))))
         for group in state.groups:
             label = self._labels.group(group.label)
-            self._groups[label] = _Group(label, group.info, group.aligned, group.started, group.completed)
+            self._groups[label] = GroupProgress(label, group.info, group.aligned, group.started, group.completed)
         self._folded = set(state.folded)
         self._steps = state.steps.copy()
         self._last_step = state.last_step
@@ -171,6 +146,25 @@ class RankMetrics:
             self._records_lost = self._tape.lost + status.records_dropped
             self._run.update(status, is_running, now_ns)
         self._publish_durations()
+
+    def exemplify(self, segment: Segment, anchor: FinishedSpan) -> None:
+        """Point from the histograms to an exported trace: to its longest operation whose end is exact, and to its step.
+
+        Args:
+            segment: A piece of a step whose durations have been counted.
+            anchor: Its span.
+        """
+        end_s = (anchor.start_ns + segment.end_ns - segment.start_ns) / 1e9
+        timed = [one for one in segment.operations if one.completed_ns is not None and self._is_timed(one)]
+        longest = max(timed, key=_lasted_s, default=None)
+        with self._lock:
+            if longest is not None:
+                series, _ = self._target(longest)
+                _, messages = self._timed(series, longest.message_bytes)
+                messages.durations.exemplify(Exemplar(anchor.trace_id, _lasted_s(longest), end_s))
+            if segment.end is SegmentEnd.STEP and segment.number == 0:
+                seconds = (segment.end_ns - segment.start_ns) / 1e9
+                self._steps.exemplify(Exemplar(anchor.trace_id, seconds, end_s))
 
     def picture(self, now_ns: int) -> RankPicture | None:
         """The rank as it is now.
@@ -230,16 +224,20 @@ class RankMetrics:
         series, group = self._target(operation)
         if group is not None and not int(operation.flags) & _POINT_TO_POINT:
             group.completed = max(group.completed or 0, operation.sequence)
-        if how in _COARSE or operation.started_how in _COARSE:
+        if not self._is_timed(operation):
             return
-        seconds = (operation.completed_ns - operation.arrived_ns) / 1e9
+        seconds = _lasted_s(operation)
         size, timed = self._timed(series, operation.message_bytes)
         timed.observe(seconds, operation.message_bytes)
         if self._listeners:
             labels = (series.group, series.operation, size)
             self._unpublished.append(Duration(semconv.OPERATION_DURATION, labels, seconds))
 
-    def _timed(self, series: _Series, message_bytes: int) -> tuple[str, TimedMessages]:
+    def _is_timed(self, operation: Operation) -> bool:
+        """Whether its begin and end are known well enough for a duration."""
+        return operation.how in _EXACT and operation.started_how not in _COARSE
+
+    def _timed(self, series: Series, message_bytes: int) -> tuple[str, TimedMessages]:
         """Where an operation of this size is timed, and the size's label."""
         size = size_class(message_bytes)
         timed = series.sizes.get(size)
@@ -257,7 +255,7 @@ class RankMetrics:
         if self._listeners:
             self._unpublished.append(Duration(semconv.STEP_DURATION, (), seconds))
 
-    def _target(self, operation: Operation) -> _Target:
+    def _target(self, operation: Operation) -> Target:
         # A rendezvous has no signature; -1 is no name's id.
         signature = -1 if operation.kind is RecordKind.RENDEZVOUS else operation.signature
         target = self._targets.get((operation.group, signature))
@@ -269,14 +267,14 @@ class RankMetrics:
         self._targets[operation.group, signature] = target
         return target
 
-    def _find_target(self, operation: Operation) -> _Target:
+    def _find_target(self, operation: Operation) -> Target:
         group = self._group(operation.group)
         labels = self._labels.pair(group.label if group else OTHER, self._operation_name(operation))
         series = self._counters.get(labels)
         if series is None:
-            series = self._counters[labels] = _Series(*labels)
+            series = self._counters[labels] = Series(*labels)
         in_order = group is not None and group.aligned and operation.kind is RecordKind.OPERATION
-        return _Target(series, group if in_order else None)
+        return Target(series, group if in_order else None)
 
     def _operation_name(self, operation: Operation) -> str:
         if operation.kind is RecordKind.RENDEZVOUS:
@@ -284,7 +282,7 @@ class RankMetrics:
         signature = self._tape.names.signature(operation.signature)
         return signature.operation if signature else OTHER
 
-    def _group(self, name_id: int) -> _Group | None:
+    def _group(self, name_id: int) -> GroupProgress | None:
         """The group with this name id; None when it is not known or has no series of its own."""
         group = self._groups_by_id.get(name_id)
         if group is not None:
@@ -299,7 +297,7 @@ class RankMetrics:
         group = self._groups.get(label)
         if group is None:
             info = GroupInfo(label_value(name.description), len(name.ranks))
-            group = self._groups[label] = _Group(label, info, name.aligned)
+            group = self._groups[label] = GroupProgress(label, info, name.aligned)
         self._groups_by_id[name_id] = group
         return group
 
@@ -333,9 +331,13 @@ class RankMetrics:
         self._listeners.tell(durations)
 
 
+def _lasted_s(operation: Operation) -> float:
+    return ((operation.completed_ns or 0) - operation.arrived_ns) / 1e9
+
+
 def _copied(sizes: Mapping[str, TimedMessages]) -> tuple[tuple[str, TimedMessages], ...]:
     return tuple((size, timed.copy()) for size, timed in sizes.items())
 
 
-def _picture_group(group: _Group) -> GroupPicture:
+def _picture_group(group: GroupProgress) -> GroupPicture:
     return GroupPicture(group.label, group.info, group.started, group.completed)

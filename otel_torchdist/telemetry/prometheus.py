@@ -14,9 +14,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar as Sample
 
+from otel_torchdist import semconv
 from otel_torchdist._guard import guard
 from otel_torchdist.telemetry.durations import BOUNDS_S, DurationHistogram
+from otel_torchdist.telemetry.exemplars import Exemplar
 from otel_torchdist.telemetry.metric_definitions import (
     HISTOGRAM_METRICS,
     NUMBER_METRICS,
@@ -72,5 +75,13 @@ def _histogram_family(metric: HistogramMetric, node: NodePicture) -> Metric:
     return family
 
 
-def _buckets(histogram: DurationHistogram) -> list[tuple[str, float]]:
-    return list(zip(_BUCKETS, accumulate(histogram.counts), strict=True))
+def _buckets(histogram: DurationHistogram) -> list[tuple[str, float, Sample | None]]:
+    exemplars = (_sample(histogram.exemplars.get(bucket)) for bucket in range(len(_BUCKETS)))
+    return list(zip(_BUCKETS, accumulate(histogram.counts), exemplars, strict=True))
+
+
+def _sample(exemplar: Exemplar | None) -> Sample | None:
+    """Only the form that Prometheus itself asks for, OpenMetrics, shows it."""
+    if exemplar is None:
+        return None
+    return Sample({semconv.LABEL_TRACE_ID: f"{exemplar.trace_id:032x}"}, exemplar.seconds, exemplar.wall_s)

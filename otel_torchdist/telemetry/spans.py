@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,14 +70,28 @@ class RankSpans:
     """
 
     def __init__(
-        self, tape: TapeReader, sink: SpanSink, sampler: StepSampler, links: Sequence[LinkTarget] = ()
+        self,
+        tape: TapeReader,
+        sink: SpanSink,
+        sampler: StepSampler,
+        links: Sequence[LinkTarget] = (),
+        handed_over: Callable[[Segment, FinishedSpan], None] | None = None,
     ) -> None:
-        """Hand the spans of `tape` to `sink`; every anchor carries `links`."""
+        """Hand the spans of `tape` to `sink`.
+
+        Args:
+            tape: The tape.
+            sink: Takes them.
+            sampler: Chooses steps.
+            links: Every anchor carries them.
+            handed_over: Is told of every segment that has been, with its anchor.
+        """
         self.dropped = 0
         self._tape = tape
         self._sink = sink
         self._sampler = sampler
         self._links = tuple(links)
+        self._handed_over = handed_over
         self._identity = tape.identity
         self._clock = WallClock(tape.identity)
         self._operations = OperationSpans(tape.identity, tape.names, self._clock)
@@ -241,6 +255,8 @@ class RankSpans:
                 self._sink.emit(operations)
         else:
             self._sink.emit([anchor, *operations])
+        if self._handed_over is not None:
+            self._handed_over(segment, anchor)
 
     def _anchor_span(self, segment: Segment) -> FinishedSpan:
         identity = self._identity

@@ -21,6 +21,7 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.reader import TapeCursor
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
+from otel_torchdist.telemetry.exemplars import Exemplar
 from otel_torchdist.telemetry.held_sink import HeldSink
 from otel_torchdist.telemetry.metric_pictures import GroupInfo
 from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
@@ -37,6 +38,7 @@ def full_checkpoint() -> Checkpoint:
     operation = Operation(7, RecordKind.OPERATION, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, flags, how=How.WAIT)
     steps, small = DurationHistogram(), TimedMessages()
     steps.observe(0.5)
+    steps.exemplify(Exemplar(0xABC, 0.5, 12.0))
     small.observe(0.5, 12)
     metrics = MetricsState(
         series=(SeriesState("group", "all_reduce", 3, 12, (("4KiB", small),)),),
@@ -72,6 +74,7 @@ def test_checkpoint_is_read_back(tmp_path: Path) -> None:
     metrics = found.ranks[17].metrics
     assert timed.durations.counts == metrics.steps.counts == expected.ranks[17].metrics.steps.counts
     assert (metrics.communicating, metrics.blocked) == ((5, 6), (7, 8))
+    assert list(metrics.steps.exemplars.values()) == [Exemplar(0xABC, 0.5, 12.0)]
     assert found.ranks[17].metrics.last_step == StepMark(8, 9, 10, 11)
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 

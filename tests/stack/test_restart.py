@@ -1,4 +1,4 @@
-"""Servers that go away for a while."""
+"""Ways to Jaeger: with the Collector between, which keeps what Jaeger cannot take, and without."""
 
 import signal
 import time
@@ -6,12 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from deploy.native.jaeger_api import JaegerSpan
+from deploy.native.ports import HOST
 from deploy.native.stack import Stack
 from deploy.native.training import SERVICE
 from tests.stack.jobs import RANKS, running_job
 
 STEPS, PAUSE_S = 120, 0.08
+FEW_STEPS = 20
 AWAY_S = 4.0
 PATIENCE_S = 40.0
 
@@ -40,6 +44,32 @@ def test_jaeger_killed_in_the_middle_loses_nothing(stack: Stack, tapes: Path, tm
     wait_until(lambda: finished() >= 2 * STEPS * RANKS, log)
     assert finished() == 2 * STEPS * RANKS
     assert [id_ for id_, count in Counter(span.span_id for span in spans()).items() if count > 1] == []
+    assert [span.warnings for span in spans() if span.warnings] == []
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_jaeger_without_a_collector(protocol: str, stack: Stack, tapes: Path, tmp_path: Path) -> None:
+    """Jaeger takes spans from agents themselves, over both protocols, each once and without a warning."""
+    log, service = tmp_path / "job.log", f"direct-{protocol[:4]}"
+    port = stack.ports.jaeger_otlp_grpc_port if protocol == "grpc" else stack.ports.jaeger_otlp_http_port
+    environment = {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "OTEL_SERVICE_NAME": service,
+        "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
+    }
+    otlp = f"http://{HOST}:{port}"
+    with running_job("steady.py", FEW_STEPS, 0.02, otlp=otlp, tapes=tapes, log=log, **environment) as job:
+        assert job.wait(60) == 0, log.read_text()
+
+    def spans() -> list[JaegerSpan]:
+        return [span for trace in stack.traces.find(service, limit=1500) for span in trace]
+
+    def finished() -> int:
+        return Counter(span.name for span in spans())["all_reduce"]
+
+    wait_until(lambda: finished() >= 2 * FEW_STEPS * RANKS, log)
+    assert finished() == 2 * FEW_STEPS * RANKS
+    assert len({span.span_id for span in spans()}) == len(spans())
     assert [span.warnings for span in spans() if span.warnings] == []
 
 

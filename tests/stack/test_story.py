@@ -1,5 +1,6 @@
 """From the job's ranks to what people see: traces, metrics, alert and message, each from the server that shows it."""
 
+import time
 from collections import Counter
 
 import pytest
@@ -125,3 +126,13 @@ def test_odd_names_come_through_whole(story: Story, traces: list[list[JaegerSpan
     """Quotes, backslashes, line breaks and whatever else a group is called, in Prometheus and in Jaeger."""
     assert ODD in {sample.labels["description"] for sample in story.groups}
     assert ODD in {span.tags.get("torchdist.group.description") for trace in traces for span in trace}
+
+
+@pytest.mark.parametrize("metric", ["torchdist_operation_duration_seconds", "torchdist_step_duration_seconds"])
+def test_exemplars_lead_to_traces(metric: str, story: Story, stack: Stack) -> None:
+    """What Prometheus keeps beside a histogram's bucket is the id of a trace that Jaeger has."""
+    now = time.time()
+    found = stack.metrics.exemplars(f'{metric}_bucket{{run="{story.run}"}}', now - 600, now)
+    assert found
+    for trace_id in {labels["trace_id"] for labels in found}:
+        assert any(span.name.startswith("step (") for span in stack.traces.trace(trace_id))
