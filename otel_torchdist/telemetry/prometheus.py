@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeAlias
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -29,6 +29,8 @@ from otel_torchdist.telemetry.metric_definitions import (
     Unit,
 )
 from otel_torchdist.telemetry.metric_pictures import NodePicture
+
+_Bucket: TypeAlias = tuple[str, float] | tuple[str, float, Sample]
 
 _UNITS: Final = {Unit.SECONDS: "seconds", Unit.BYTES: "bytes"}
 _BUCKETS: Final = (*(str(bound) for bound in BOUNDS_S), "+Inf")
@@ -75,13 +77,14 @@ def _histogram_family(metric: HistogramMetric, node: NodePicture) -> Metric:
     return family
 
 
-def _buckets(histogram: DurationHistogram) -> list[tuple[str, float, Sample | None]]:
-    exemplars = (_sample(histogram.exemplars.get(bucket)) for bucket in range(len(_BUCKETS)))
-    return list(zip(_BUCKETS, accumulate(histogram.counts), exemplars, strict=True))
+def _buckets(histogram: DurationHistogram) -> list[_Bucket]:
+    found: list[_Bucket] = []
+    for number, (bound, count) in enumerate(zip(_BUCKETS, accumulate(histogram.counts), strict=True)):
+        exemplar = histogram.exemplars.get(number)
+        found.append((bound, count) if exemplar is None else (bound, count, _sample(exemplar)))
+    return found
 
 
-def _sample(exemplar: Exemplar | None) -> Sample | None:
+def _sample(exemplar: Exemplar) -> Sample:
     """Only the form that Prometheus itself asks for, OpenMetrics, shows it."""
-    if exemplar is None:
-        return None
     return Sample({semconv.LABEL_TRACE_ID: f"{exemplar.trace_id:032x}"}, exemplar.seconds, exemplar.wall_s)

@@ -21,9 +21,9 @@ from tests.stack.rules import rule_expressions
 ODD: Final = 'pipeline "1" \\ back\nnext\ttab ☃ } , = ; {{x}} $y'
 """What a group is for, in every odd character that a text of torch may have."""
 HEALTHY_S: Final = 16.0
-AWAY_S: Final = 28.0
+AWAY_S: Final = 25.0
 AFTER_S: Final = 10.0
-LINGER_S: Final = 25.0
+LINGER_S: Final = 15.0
 STRAGGLER: Final = 1
 ABSENT: Final = 2
 DIES: Final = 3

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -91,58 +93,89 @@ def export(run: Path, endpoint: str, **more: str) -> str:
     return done.stdout + done.stderr
 
 
-CASES = {
-    "grpc-to-http": ("http", "collector_otlp_http_port", {}, "that port speaks HTTP: OTEL_EXPORTER_OTLP_PROTOCOL"),
-    "http-to-grpc": ("http", "collector_otlp_grpc_port", HTTP, "that port may speak gRPC"),
-    "tls-to-plain": ("https", "collector_otlp_grpc_port", {}, "that port does not speak TLS: name it with http://"),
-    "tls-to-plain-http": ("https", "collector_otlp_http_port", HTTP, "that port does not speak TLS"),
+@dataclass(frozen=True)
+class Case:
+    """An agent that is told to export somewhere.
+
+    Attributes:
+        scheme: Of the endpoint.
+        port: Field of `Ports`.
+        more: Other variables.
+        hint: What it must say; '' when all must be well.
+        certificate: Which one of `Secure` it trusts; '' for an endpoint that asks for nothing.
+        token: What it brings.
+    """
+
+    scheme: str
+    port: str
+    hint: str
+    more: dict[str, str] = field(default_factory=dict[str, str])
+    certificate: str = ""
+    token: str = ""
+
+
+GRPC_PORT, HTTP_PORT = "collector_otlp_grpc_port", "collector_otlp_http_port"
+NOT_TRUSTED = "OTEL_EXPORTER_OTLP_CERTIFICATE must name"
+NO_TOKEN = "OTEL_EXPORTER_OTLP_HEADERS must bring a token"
+PLAIN = {
+    "nobody": Case("http", "webhook_port", "nobody listens there"),
+    "grpc-to-http": Case("http", HTTP_PORT, "that port speaks HTTP: OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"),
+    "http-to-grpc": Case("http", GRPC_PORT, "that port may speak gRPC", HTTP),
+    "tls-to-plain": Case("https", GRPC_PORT, "that port does not speak TLS: name it with http://"),
+    "tls-to-plain-http": Case("https", HTTP_PORT, "that port does not speak TLS", HTTP),
+}
+SECURE = {
+    "plain": Case("http", GRPC_PORT, "that port may ask for TLS"),
+    "plain-http": Case("http", HTTP_PORT, "or ask for TLS (https://)", HTTP),
+    "not-trusted": Case("https", GRPC_PORT, NOT_TRUSTED, {}, "another", TOKEN),
+    "not-trusted-http": Case("https", HTTP_PORT, NOT_TRUSTED, HTTP, "another", TOKEN),
+    "no-token": Case("https", GRPC_PORT, NO_TOKEN, {}, "certificate"),
+    "wrong-token": Case("https", GRPC_PORT, NO_TOKEN, {}, "certificate", "sun-1"),
+    "wrong-token-http": Case("https", HTTP_PORT, NO_TOKEN, HTTP, "certificate", "sun-1"),
+    "right": Case("https", GRPC_PORT, "", {}, "certificate", TOKEN),
+    "right-http": Case("https", HTTP_PORT, "", HTTP, "certificate", TOKEN),
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_wrong_protocol_is_named(case: tuple[str, str, dict[str, str], str], stack: Stack, ended_run: Path) -> None:
-    """One warning says where spans were to go and what is probably wrong; the agent ends as ever."""
-    scheme, port, more, hint = case
-    endpoint = f"{scheme}://{HOST}:{getattr(stack.ports, port)}"
-    told = [line for line in export(ended_run, endpoint, **more).splitlines() if "cannot be exported (" in line]
+@pytest.fixture(scope="module")
+def said(stack: Stack, secure: Secure, ended_run: Path) -> dict[str, str]:
+    """What each case's agent says; they wait for most of their time, so several do so at once."""
+    unused = free_ports()
+
+    def run(name: str) -> str:
+        case = PLAIN.get(name) or SECURE[name]
+        ports = unused if case.port == "webhook_port" else stack.ports if name in PLAIN else secure.ports
+        more = dict(case.more)
+        if case.certificate:
+            more["OTEL_EXPORTER_OTLP_CERTIFICATE"] = str(getattr(secure, case.certificate).file)
+        if case.token:
+            more["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization=Bearer%20{case.token}"
+        # An agent of its own for the same tapes: a copy of the job's directory.
+        copied = ended_run.with_name(f"job-{zlib.crc32(name.encode()):016x}")
+        shutil.copytree(ended_run, copied)
+        return export(copied, f"{case.scheme}://{HOST}:{getattr(ports, case.port)}", **more)
+
+    names = [*PLAIN, *SECURE]
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(names, pool.map(run, names), strict=True))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_wrong_endpoint_is_named(name: str, said: dict[str, str]) -> None:
+    """One warning says where spans were to go and what is probably wrong, and how many are lost by it at the end."""
+    told = [line for line in said[name].splitlines() if "cannot be exported (" in line]
     assert len(told) == 1
-    assert f"OTEL_EXPORTER_OTLP_ENDPOINT={endpoint})" in told[0]
-    assert hint in told[0]
+    assert f"OTEL_EXPORTER_OTLP_ENDPOINT={PLAIN[name].scheme}://{HOST}:" in told[0]
+    assert PLAIN[name].hint in told[0]
+    assert "spans could not be exported" in said[name]
 
 
-def test_endpoint_that_is_down(ended_run: Path) -> None:
-    """Where nobody listens that is what is said, and how many spans are lost by it."""
-    said = export(ended_run, f"http://{HOST}:{free_ports().webhook_port}")
-    assert "Connection refused" in said
-    assert "(nobody listens there)" in said
-    assert "spans could not be exported" in said
-
-
-SECURE_CASES = {
-    "plain": ("http", "", "", {}, "that port may ask for TLS"),
-    "plain-http": ("http", "", "", HTTP, "or ask for TLS (https://)"),
-    "not-trusted": ("https", "another", TOKEN, {}, "OTEL_EXPORTER_OTLP_CERTIFICATE must name"),
-    "not-trusted-http": ("https", "another", TOKEN, HTTP, "OTEL_EXPORTER_OTLP_CERTIFICATE must name"),
-    "no-token": ("https", "certificate", "", {}, "OTEL_EXPORTER_OTLP_HEADERS must bring a token"),
-    "wrong-token": ("https", "certificate", "sun-1", {}, "OTEL_EXPORTER_OTLP_HEADERS must bring a token"),
-    "wrong-token-http": ("https", "certificate", "sun-1", HTTP, "OTEL_EXPORTER_OTLP_HEADERS must bring a token"),
-    "right": ("https", "certificate", TOKEN, {}, ""),
-    "right-http": ("https", "certificate", TOKEN, HTTP, ""),
-}
-
-
-@pytest.mark.parametrize("case", SECURE_CASES.values(), ids=SECURE_CASES)
-def test_tls_and_token(case: tuple[str, str, str, dict[str, str], str], secure: Secure, ended_run: Path) -> None:
+@pytest.mark.parametrize("name", SECURE)
+def test_tls_and_token(name: str, said: dict[str, str]) -> None:
     """Without the right certificate and token nothing passes, and it is said which; with them everything does."""
-    scheme, certificate, token, more, hint = case
-    port = secure.ports.collector_otlp_http_port if more else secure.ports.collector_otlp_grpc_port
-    if certificate:
-        more = more | {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(getattr(secure, certificate).file)}
-    if token:
-        more = more | {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer%20{token}"}
-    said = export(ended_run, f"{scheme}://{HOST}:{port}", **more)
-    assert ("could not be exported" in said) == bool(hint), said
-    assert hint in said
+    hint = SECURE[name].hint
+    assert ("could not be exported" in said[name]) == bool(hint), said[name]
+    assert hint in said[name]
 
 
 def test_pushed_metrics_are_scraped_over_tls(
