@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from deploy.native import keeper
 from deploy.native.http_json import ApiError
-from deploy.native.jaeger_api import JaegerApi
+from deploy.native.jaeger_api import JaegerApi, JaegerSpan
 from deploy.native.ports import PortError, Ports, ports_from
 from deploy.native.program import ProgramError
 from deploy.native.prometheus_api import Alert, AlertmanagerApi
@@ -36,21 +36,19 @@ def up(home: Path) -> int:
     def say(text: str) -> None:
         console.print(f"{time.monotonic() - began:6.1f} s  {text}", soft_wrap=True)
 
-    if keeper.is_running(home):
-        raise ProgramError("it is running already; `make down` ends it")
     ports = ports_from(os.environ)
-    ports.check_free()
-    shutil.rmtree(home, ignore_errors=True)
     keeper.start(home, ports)
     say("Jaeger, Collector, Prometheus and Alertmanager are up; four ranks begin to train.")
     addresses = addresses_of(ports)
     jaeger, alertmanager = JaegerApi(addresses.jaeger), AlertmanagerApi(addresses.alertmanager)
-    marked = _await("Jaeger shows no stall", lambda: _stalled_step(jaeger))
-    say(f"Jaeger shows operations that have not ended: {addresses.jaeger}/trace/{marked}")
-    alert = _await("no alert fires", lambda: _stall_alert(alertmanager))
+    step = _await("Jaeger shows no stall", lambda: _stalled_step(jaeger))
+    say(f"Jaeger shows operations that have not ended: {addresses.jaeger}/trace/{step[0].trace_id}")
+    run = next(str(span.tags["torchdist.run"]) for span in step if not span.parent_id)
+    alert = _await("no alert fires", lambda: _stall_alert(alertmanager, run))
     say(f"The alert fires. {alert.annotations['summary']}")
     say(f"It links to the trace of the stall: {alert.annotations['trace']}")
-    for title, trace_id in (("The step", marked), ("The stall", alert.annotations["trace"].rpartition("/")[2])):
+    stall_id = alert.annotations["trace"].rpartition("/")[2]
+    for title, trace_id in (("The step", step[0].trace_id), ("The stall", stall_id)):
         console.print()
         console.print(timeline(jaeger.trace(trace_id), f"{title}, trace {trace_id}", console.width))
     _tell_where(console, ports, home)
@@ -69,24 +67,27 @@ def keep(home: Path) -> int:
     return 0
 
 
-def _stalled_step(jaeger: JaegerApi) -> str | None:
+def _stalled_step(jaeger: JaegerApi) -> list[JaegerSpan] | None:
     """The trace of the step in which ranks hang."""
     for trace in jaeger.find(SERVICE, {"torchdist.stalled": "true"}):
         if any(span.name.endswith("(in progress)") for span in trace):
-            return trace[0].trace_id
+            return trace
     return None
 
 
-def _stall_alert(alertmanager: AlertmanagerApi) -> Alert | None:
-    return next((one for one in alertmanager.alerts() if one.name == "TorchdistStalled" and one.is_active), None)
+def _stall_alert(alertmanager: AlertmanagerApi, run: str) -> Alert | None:
+    """That of this run: Prometheus sees all jobs of the user."""
+    alerts = (one for one in alertmanager.alerts() if one.name == "TorchdistStalled" and one.is_active)
+    return next((one for one in alerts if one.labels["run"] == run), None)
 
 
 def _await(complaint: str, look: Callable[[], _Found | None]) -> _Found:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        found = look()
-        if found is not None:
-            return found
+        with contextlib.suppress(ApiError):  # the next time, perhaps
+            found = look()
+            if found is not None:
+                return found
         time.sleep(0.5)
     raise ProgramError(f"{complaint} after {PATIENCE_S:g} s")
 

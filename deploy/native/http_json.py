@@ -11,9 +11,21 @@ from typing import Any, Final
 
 TIMEOUT_S: Final = 20.0
 
+# The servers are on this machine; what an environment says of proxies is for others.
+_opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 
 class ApiError(Exception):
     """A server does not answer, or refuses."""
+
+
+def answers(url: str) -> bool:
+    """Whether a server says that all is well."""
+    try:
+        with _opener.open(url, timeout=2) as answer:
+            return answer.status == 200
+    except (OSError, ValueError):
+        return False
 
 
 def get_json(url: str, parameters: Mapping[str, str] | None = None) -> Any:
@@ -24,7 +36,7 @@ def get_json(url: str, parameters: Mapping[str, str] | None = None) -> Any:
     """
     full = f"{url}?{urllib.parse.urlencode(parameters)}" if parameters else url
     try:
-        with urllib.request.urlopen(full, timeout=TIMEOUT_S) as answer:
+        with _opener.open(full, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         raise ApiError(f"{full}: {error.code} {error.read(2000).decode(errors='replace')}") from None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,9 +29,10 @@ RANKS: Final = 4
 STEPS: Final = 60
 BLOCK_S: Final = 120.0
 THRESHOLD_S: Final = 5.0
-STOP_S: Final = 45.0
+JOB_ENDS_S: Final = 45.0
+"""torchrun itself gives its ranks 30 s, and only then kills them."""
+STOP_S: Final = 90.0
 _STATE: Final = "stack.json"
-_LOCK: Final = "stack.lock"
 _LOG: Final = "keeper.log"
 _UP: Final = "up"
 
@@ -39,34 +42,32 @@ def running_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel-torchdist" / "running"
 
 
-def is_running(home: Path) -> bool:
-    """Whether a keeper holds the lock."""
-    with _lock_file(home) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 def start(home: Path, ports: Ports) -> None:
     """Start a keeper in a session of its own, and wait until the servers are up.
 
     Raises:
-        ProgramError: It has ended instead.
+        ProgramError: One is there already, or it has ended instead.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    (home / _UP).unlink(missing_ok=True)
-    (home / _STATE).write_text(json.dumps(asdict(ports)))
-    with (home / _LOG).open("wb") as log:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "deploy.native", "keep"],
-            cwd=DEPLOY.parent,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    with _lock_file(home) as lock:
+        if not _take(lock):
+            raise ProgramError("it is running already; `make down` ends it")
+        ports.check_free()
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        (home / _STATE).write_text(json.dumps(asdict(ports)))
+        with (home / _LOG).open("wb") as log:
+            # The lock goes with the descriptor: it is held until the keeper has ended, however it does.
+            keeper = subprocess.Popen(
+                [sys.executable, "-m", "deploy.native", "keep"],
+                cwd=DEPLOY.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[lock],
+            )
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(keeper.pid).encode(), 0)
     while not (home / _UP).exists():
         if keeper.poll() is not None:
             raise ProgramError((home / _LOG).read_text(errors="replace").strip())
@@ -79,15 +80,21 @@ def stop(home: Path) -> bool:
     Raises:
         ProgramError: It does not end.
     """
-    if not is_running(home):
-        return False
-    os.kill(int((home / _LOCK).read_text()), signal.SIGTERM)
     deadline = time.monotonic() + STOP_S
-    while is_running(home):
-        if time.monotonic() > deadline:
-            raise ProgramError(f"the stack does not end; see {home / _LOG}")
-        time.sleep(0.1)
-    return True
+    was_running = False
+    with _lock_file(home) as lock:
+        while not _take(lock):
+            pid = os.pread(lock, 32, 0)
+            if pid and not was_running:
+                # It holds the lock, so it lives and the number is its own.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGTERM)
+                was_running = True
+            if time.monotonic() > deadline:
+                raise ProgramError(f"the stack does not end; see {home / _LOG}")
+            time.sleep(0.1)
+        os.ftruncate(lock, 0)
+    return was_running
 
 
 def keep(home: Path, tapes: Path) -> None:
@@ -107,32 +114,49 @@ def keep(home: Path, tapes: Path) -> None:
     if binaries is None:
         raise ProgramError("the servers have not been built; run `make stack`")
     ports = Ports(**json.loads((home / _STATE).read_text()))
-    with _held_lock(home), Stack(binaries, home / "servers", ports, tapes) as stack:
-        environment = training_environment(stack.addresses.otlp, tapes, THRESHOLD_S, metrics_port=9464)
-        job = subprocess.Popen(training_command(RANKS, STEPS, BLOCK_S), env=environment, cwd=home)
+    with Stack(binaries, home / "servers", ports, tapes) as stack, _training(stack, home, tapes):
         (home / _UP).touch()
-        told.wait()
+        ended: list[str] = []
+        while not told.wait(1.0):
+            for name in stack.ended:
+                if name not in ended:
+                    print(f"{name} has ended by itself; see its log in {home}", flush=True)
+                    ended.append(name)
+
+
+@contextmanager
+def _training(stack: Stack, home: Path, tapes: Path) -> Iterator[None]:
+    """The demo's job, in a session of its own as a scheduler would have it."""
+    job = subprocess.Popen(
+        training_command(RANKS, STEPS, BLOCK_S),
+        env=training_environment(stack.addresses.otlp, tapes, THRESHOLD_S),
+        cwd=home,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
         job.send_signal(signal.SIGTERM)
         try:
-            job.wait(10)
+            job.wait(JOB_ENDS_S)
         except subprocess.TimeoutExpired:
             job.kill()
             job.wait()
 
 
-@contextmanager
-def _held_lock(home: Path) -> Iterator[None]:
-    with _lock_file(home) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(file, 0)
-        os.write(file, str(os.getpid()).encode())
-        yield
+def _take(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager
 def _lock_file(home: Path) -> Iterator[int]:
-    home.mkdir(parents=True, exist_ok=True)
-    file = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Beside the directory, for that is made anew each time."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(home.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         yield file
     finally:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from deploy.native.http_json import answers
+
 START_S: Final = 60.0
 STOP_S: Final = 15.0
 LAST_LINES: Final = 12
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class ProgramError(Exception):
@@ -84,12 +86,18 @@ class Running:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                preexec_fn=_end_with_parent,
             )
         try:
             self._await_ready(self._process)
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End it, gently at first; idempotent."""
@@ -108,7 +116,7 @@ class Running:
         while time.monotonic() < deadline:
             if process.poll() is not None:
                 raise ProgramError(self._complaint(f"ended with exit code {process.returncode}"))
-            if _answers(self.program.ready):
+            if answers(self.program.ready):
                 return
             time.sleep(0.05)
         raise ProgramError(self._complaint(f"is not up after {START_S:g} s"))
@@ -118,9 +126,6 @@ class Running:
         return "\n".join((f"{self.program.name} {what}; the end of {self.program.log}:", *lines))
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return answer.status == 200
-    except (OSError, urllib.error.URLError, ValueError):
-        return False
+def _end_with_parent() -> None:
+    """Between fork and exec: a server must not outlive who has started it, even if that is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -75,6 +75,13 @@ class Stack:
         self._alertmanager = Running(servers.alertmanager(binaries, home / "alertmanager", ports))
         self._webhook = Running(servers.webhook(home / "webhook", ports))
         self._running = ExitStack()
+        # Each after those that it needs.
+        self._all = (self._webhook, self.jaeger, self.collector, self._alertmanager, self.prometheus)
+
+    @property
+    def ended(self) -> list[str]:
+        """Servers that have ended by themselves."""
+        return [one.program.name for one in self._all if one.has_ended]
 
     @property
     def traces(self) -> JaegerApi:
@@ -92,13 +99,13 @@ class Stack:
         return AlertmanagerApi(self.addresses.alertmanager)
 
     def __enter__(self) -> Stack:
-        """Start all, each when those that it needs are up.
+        """Start all, one after the other.
 
         Raises:
             ProgramError: One does not come up.
         """
         with self._running:
-            for one in (self._webhook, self.jaeger, self.collector, self._alertmanager, self.prometheus):
+            for one in self._all:
                 self._running.enter_context(one)
             self._running = self._running.pop_all()
         return self

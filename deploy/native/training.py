@@ -21,14 +21,13 @@ def training_command(ranks: int, steps: int, block_s: float, fault: str = "late"
     ]
 
 
-def training_environment(otlp: str, tapes: Path, threshold_s: float, metrics_port: int = 0) -> dict[str, str]:
+def training_environment(otlp: str, tapes: Path, threshold_s: float) -> dict[str, str]:
     """The environment that switches us on, beside what is there.
 
     Args:
         otlp: Where spans go.
         tapes: Where tapes lie.
         threshold_s: Age at which an operation stalls.
-        metrics_port: Where the agent shows its metrics; 0 for any free one.
     """
     return os.environ | {
         "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
@@ -36,6 +35,6 @@ def training_environment(otlp: str, tapes: Path, threshold_s: float, metrics_por
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(round(threshold_s * 1000)),
         "OTEL_SERVICE_NAME": SERVICE,
         "OTEL_EXPORTER_OTLP_ENDPOINT": otlp,
-        "OTEL_EXPORTER_PROMETHEUS_PORT": str(metrics_port),
+        "OTEL_EXPORTER_PROMETHEUS_PORT": "0",  # any free one: Prometheus finds it by its file
         "OMP_NUM_THREADS": "1",
     }

@@ -34,7 +34,9 @@ class BusyTime:
         intervals = sorted(ended if open_since_ns is None else (*ended, (open_since_ns, now_ns)))
         total, until = self.total_ns, self.until_ns
         for begin, end in intervals:
-            if end > until:
-                total += end - (begin if begin > until else until)
+            start = begin if begin > until else until
+            # One that began after `now_ns` was taken ends before it begins.
+            if end > start:
+                total += end - start
                 until = end
         self.total_ns, self.until_ns = total, until

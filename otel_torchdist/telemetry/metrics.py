@@ -108,7 +108,9 @@ class RankMetrics:
         """Go on where another reader stood; called before the first `consume`."""
         for one in state.series:
             labels = self._labels.pair(one.group, one.operation)
-            self._counters[labels] = Series(*labels, one.entered, one.message_bytes, dict(_copied(dict(one.sizes))))
+            series = self._counters[labels] = Series(*labels, one.entered, one.message_bytes)
+            for size, timed in one.sizes:
+                series.sizes.setdefault(self._labels.size(labels, size), TimedMessages()).add(timed)
         for group in state.groups:
             label = self._labels.group(group.label)
             self._groups[label] = GroupProgress(label, group.info, group.aligned, group.started, group.completed)

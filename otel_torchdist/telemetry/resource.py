@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Final
 
-from opentelemetry.sdk.resources import HOST_NAME, SERVICE_NAME, Resource
+from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
+from opentelemetry.sdk.resources import HOST_NAME, SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
 
 DEFAULT_SERVICE_NAME: Final = "torch.distributed"
 _UNKNOWN: Final = "unknown_service"
@@ -29,6 +31,9 @@ def environment_resource() -> Resource:
         defaults[HOST_NAME] = socket.gethostname()
     if str(resource.attributes.get(SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN):
         defaults[SERVICE_NAME] = DEFAULT_SERVICE_NAME
+    if f"{SERVICE_INSTANCE_ID}=" not in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, ""):
+        # The SDK makes up a random one, or none. It tells apart what several nodes push, and stands in alerts.
+        defaults[SERVICE_INSTANCE_ID] = f"{socket.gethostname()}:{os.getpid()}"
     if _IP not in resource.attributes:
         defaults[_IP] = _own_ip()
     return resource.merge(Resource(defaults))

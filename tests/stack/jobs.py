@@ -45,7 +45,7 @@ def running_job(
         finally:
             job.terminate()
             try:
-                job.wait(20)
+                job.wait(45)  # torchrun itself gives its ranks 30 s
             except subprocess.TimeoutExpired:
                 job.kill()
                 job.wait()

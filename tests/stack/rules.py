@@ -11,20 +11,15 @@ import yaml
 from deploy.native.servers import DEPLOY
 
 RULES: Final = sorted((DEPLOY / "prometheus" / "rules").glob("*.yaml"))
-_BOUND: Final = re.compile(r"\s*(==|>)\s*[\d.]+\)?\s*$")
+_BOUND: Final = re.compile(r" (==|>) [\d.]+(?=\)?$)", re.MULTILINE)
 
 
 def rule_expressions() -> Iterator[tuple[str, str]]:
-    """Name and expression of each rule: of an alert what it compares with its bound, with a window of seconds."""
+    """Name and expression of each rule: of an alert what it compares with bounds, with a window of seconds."""
     for file in RULES:
         for group in yaml.safe_load(file.read_text())["groups"]:
             for rule in group["rules"]:
                 if "record" in rule:
                     yield rule["record"], rule["expr"]
                 else:
-                    yield rule["alert"], _without_bound(rule["expr"]).replace("offset 1m", "offset 15s")
-
-
-def _without_bound(expression: str) -> str:
-    shorter = _BOUND.sub("", expression)
-    return shorter + ")" * (shorter.count("(") - shorter.count(")"))
+                    yield rule["alert"], _BOUND.sub("", rule["expr"]).replace("offset 1m", "offset 15s")

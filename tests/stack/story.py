@@ -93,7 +93,7 @@ def _is_over(story: Story, stack: Stack) -> bool:
 
 def _look(story: Story, stack: Stack, now_s: float) -> None:
     if not story.run:
-        ranks = stack.metrics.query('torchdist_up{job="torchdist"}')
+        ranks = stack.metrics.query('torchdist_up{job="torchdist"} == 1')
         if not ranks:
             return
         story.run = ranks[0].labels["run"]

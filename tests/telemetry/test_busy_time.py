@@ -26,6 +26,15 @@ def test_each_moment_is_counted_once(intervals: list[tuple[int, int]], polls: se
         before = now
 
 
+def test_what_begins_after_the_clock_was_read_takes_nothing_away() -> None:
+    """A reader takes the time, and then polls its tapes, one after the other; a counter must never fall."""
+    busy = BusyTime()
+    busy.add([(0, 10)], 25, 20)
+    assert (busy.total_ns, busy.until_ns) == (10, 10)
+    busy.add([], 25, 30)
+    assert busy.total_ns == 15
+
+
 def test_goes_on_from_a_checkpoint() -> None:
     """What another reader has counted is not counted again."""
     first = BusyTime()

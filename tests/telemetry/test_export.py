@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import random
@@ -161,11 +162,14 @@ def test_the_resource_says_what_the_user_says(monkeypatch: pytest.MonkeyPatch) -
     attributes = environment_resource().attributes
     assert attributes["service.name"] == "torch.distributed"
     assert attributes["host.name"] == os.uname().nodename
+    assert attributes["service.instance.id"] == f"{os.uname().nodename}:{os.getpid()}"
+    assert ipaddress.ip_address(str(attributes["ip"]))
     assert attributes["telemetry.sdk.name"] == "opentelemetry"
     monkeypatch.setenv("OTEL_SERVICE_NAME", "llm")
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=node-7,team=blue")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=node-7,team=blue,service.instance.id=a1")
     attributes = environment_resource().attributes
     assert (attributes["service.name"], attributes["host.name"], attributes["team"]) == ("llm", "node-7", "blue")
+    assert attributes["service.instance.id"] == "a1"
 
 
 FORKING = """
