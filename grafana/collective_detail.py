@@ -128,7 +128,7 @@ def _makes_wait() -> Panel:
 
 def _bandwidth(kind: str) -> Panel:
     meaning = {
-        "algorithm": "Bytes that a rank contributes for each second that the operation takes: algbw of nccl-tests.",
+        "algorithm": "Size of the whole for each second that the operation takes: algbw of nccl-tests.",
         "bus": "Algorithm bandwidth corrected by the group's size and the operation, so that it can be held against "
         "the speed of a link: busbw of nccl-tests.",
     }
@@ -136,14 +136,15 @@ def _bandwidth(kind: str) -> Panel:
     return lines(
         About(
             f"{kind.capitalize()} bandwidth",
-            f"{meaning[kind]} Mean of the chosen groups. Falling for the same operation and size is bad.",
+            f"{meaning[kind]} Mean of the chosen groups, by size of what a rank contributes. Falling for the same "
+            "operation and size is bad.",
             "Bps",
-            _NO_CALLS,
+            "no all_reduce, gather, scatter of shares or all_to_all has ended",
         ),
         [
             Query(
                 f"avg by (operation, message_size) ({rule}{{{OF_OPERATIONS}}})",
-                "{{operation}} up to {{message_size}}",
+                "{{operation}} {{message_size}}",
             )
         ],
     )

@@ -19,7 +19,8 @@ from grafana.promql import OF_GROUPS, RUN
 PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 JAEGER_UI: Final = "http://localhost:16686"
 
-_SEEN: Final = 'max by (run) (timestamp(torchdist_up{job="$job"}))[$__range:10s]'
+# Of a recording rule with one series a run: `torchdist_up` has one a rank, too many for a week of 1,000 ranks.
+_SEEN: Final = 'max by (run) (timestamp(job_run:torchdist_blocked_share:rate1m{job="$job"}))[$__range:1m]'
 # First the run that was there last; of several that are there now, the one that began last.
 _NEWEST_RUN_FIRST: Final = f"query_result(sort_desc(10 * max_over_time({_SEEN}) + min_over_time({_SEEN})))"
 
@@ -28,7 +29,6 @@ def of_every_dashboard() -> list[Builder[VariableModel]]:
     """Data sources, job, run, group and rank."""
     return [
         DatasourceVariable("datasource").label("Prometheus").type("prometheus"),
-        DatasourceVariable("jaeger").label("Jaeger").type("jaeger"),
         TextBoxVariable("jaeger_url")
         .label("Jaeger's address")
         .description("Where a browser finds Jaeger's own pages.")

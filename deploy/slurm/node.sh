@@ -17,7 +17,7 @@ publish() {
     until said=$(compgen -G "$tapes/prometheus/*.json"); do
         sleep 1
     done
-    cp "$said" "$target.new" && mv "$target.new" "$target"
+    cp "${said%%$'\n'*}" "$target.new" && mv "$target.new" "$target"
 }
 
 # Slurm sends SIGTERM to all processes of a step. The agent ignores it, for it is to see how the ranks end; SIGHUP ends it.

@@ -53,6 +53,11 @@ class OtherAgent:
         """Whether it is out of reach, with ranks that may live; an agent leaves when all of its ranks have ended."""
         return self.unanswered >= LOST_AFTER and (not self.views or any(view.alive for view in self.views))
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it did not answer, and the next question will tell whether it is out of reach."""
+        return 0 < self.unanswered < LOST_AFTER
+
     def is_due(self, now: float) -> bool:
         """Whether it should be asked in this round."""
         return now >= self._next_at

@@ -29,10 +29,11 @@ PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
 HURRIED_ROUND_S: Final = 0.2
 ROUND_S_PER_AGENT: Final = 0.002
 """What one answer costs the agent that asks, with room to spare."""
-PEACEFUL_TIMEOUT_S: Final = 3.0
+PEACEFUL_TIMEOUT_S: Final = 1.5
 HURRIED_TIMEOUT_S: Final = 0.7
-HOLD_S: Final = 1.5
-"""How long a judgement waits for a first round of answers."""
+HOLD_S: Final = 2.5
+"""How long a judgement waits for a first round of answers, and to learn whether who did not answer is out of reach: a
+question in peace that nobody answers, and one in a hurry after it."""
 KNOCK_AFTER_S: Final = 1.0
 """Who sees a stall coming and is not asked for so long knocks at the agent that should ask."""
 SHORTEST_PAUSE_S: Final = 0.05
@@ -113,7 +114,8 @@ class RunExchange:
             if self._uneasy_since is None or self._judges_since is None:
                 return Presides(self._all_that_is_seen(world), self._own)
             since = max(self._uneasy_since, self._judges_since)
-            if self._others and self._round_began < since and now - since < HOLD_S:
+            is_in_doubt = any(other.is_in_doubt for other in self._others.values())
+            if self._others and (self._round_began < since or is_in_doubt) and now - since < HOLD_S:
                 return Awaits()
             return Presides(self._all_that_is_seen(world), self._own)
 

@@ -143,8 +143,9 @@ def agents(count: int) -> Iterator[Agents]:
 
 
 def world_of(agents: Agents, number: int) -> WorldSnapshot:
-    """What the agent that judges sees."""
-    seating = agents.nodes[number].meet()
+    """What the agent that judges sees, as soon as it is in no doubt about any other."""
+    until(lambda: isinstance(agents.nodes[number].meet(), Presides))
+    seating = agents.nodes[number].seatings[-1]
     assert isinstance(seating, Presides)
     return seating.world
 

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from otel_torchdist.exchange.run_exchange import RunExchange
+from otel_torchdist.stall.company import Presides
 from otel_torchdist.tape.peers import Peers
 from tests.exchange.company import Agents, exchange_of, world_of
 from tests.exchange.listening import HOST, until
@@ -47,6 +48,28 @@ def test_one_unanswered_question_is_no_loss(two: Agents) -> None:
     them._failed(RuntimeError("a hiccup"))
     assert not them.is_lost
     assert sorted(world_of(two, 0).ranks) == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("quick")
+def test_nothing_is_judged_in_doubt(two: Agents) -> None:
+    """Whether an agent is out of reach the second question tells; until then, and for so long only, judging waits."""
+    two.begin()
+    two.set_uneasy(True)
+    two.wait_until_judges(True, False)
+    two.nodes[1].end()
+    (them,) = exchange_of(two, 0)._others.values()
+    until(lambda: them.unanswered > 0)
+    judged_in_doubt = 0
+
+    def look() -> bool:
+        nonlocal judged_in_doubt
+        before, seating, after = them.is_in_doubt, two.nodes[0].meet(), them.is_in_doubt
+        judged_in_doubt += before and after and isinstance(seating, Presides)
+        return them.is_lost
+
+    until(look)
+    assert not judged_in_doubt
+    assert dict(world_of(two, 0).unreachable) == {2: "node-2", 3: "node-2"}
 
 
 @pytest.mark.usefixtures("quick")

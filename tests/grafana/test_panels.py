@@ -83,7 +83,7 @@ def test_links_lead_somewhere(document: dict[str, Any]) -> None:
 
 
 def test_traces_can_be_opened() -> None:
-    """A cell with the id of a trace leads to Jaeger, and to the trace inside Grafana; there are such cells."""
+    """A cell with the id of a trace leads to Jaeger; there are such cells."""
     found = 0
     for path in DASHBOARDS:
         for panel in panels(json.loads(path.read_text(encoding="utf-8"))):
@@ -94,8 +94,5 @@ def test_traces_can_be_opened() -> None:
                 continue
             found += 1
             [links] = [one["value"] for one in columns["Trace"] if one["id"] == "links"]
-            jaeger, explore = (link["url"] for link in links)
-            assert jaeger == "${jaeger_url}/trace/${__value.raw}"
-            assert explore.startswith("/explore?schemaVersion=1&panes=%7B")
-            assert {"jaeger", "__value"} <= set(re.findall(r"\$\{(\w+)", explore))
+            assert [link["url"] for link in links] == ["${jaeger_url}/trace/${__value.raw}"]
     assert found == 3

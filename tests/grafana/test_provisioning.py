@@ -41,7 +41,7 @@ def test_dashboards_have_their_sources(sources: dict[str, dict[str, Any]]) -> No
     for path in DASHBOARDS:
         variables = json.loads(path.read_text(encoding="utf-8"))["templating"]["list"]
         chosen = [variable["query"] for variable in variables if variable["type"] == "datasource"]
-        assert sorted(chosen) == ["jaeger", "prometheus"]
+        assert chosen == ["prometheus"]
         assert all(kinds.count(kind) == 1 for kind in chosen)
 
 

@@ -55,9 +55,11 @@ def test_variables_ask_for_metrics_that_exist(known: set[str]) -> None:
     """The same holds for the queries that fill the variables."""
     for path in DASHBOARDS:
         for variable in json.loads(path.read_text(encoding="utf-8"))["templating"]["list"]:
-            names = set(re.findall(r"torchdist_\w+", variable["query"]))
+            names = set(re.findall(r"[\w:]*torchdist_[\w:]+", variable["query"]))
             assert (variable["type"] == "query") == bool(names)
-            assert names <= known
+            recorded = {name for name in names if ":" in name}
+            assert names - recorded <= known
+            assert all(f"record: {name}\n" in RECORDING.read_text(encoding="utf-8") for name in recorded)
 
 
 def test_it_is_of_the_chosen_run(query: PanelQuery) -> None:

@@ -37,9 +37,11 @@ def test_jaeger_killed_in_the_middle_loses_nothing(stack: Stack, tapes: Path, tm
         "steady.py", STEPS, PAUSE_S, otlp=stack.addresses.otlp_http, tapes=tapes, log=log, **environment
     ) as job:
         wait_until(lambda: finished() > 0, log)
-        stack.jaeger.stop(signal.SIGKILL)
-        time.sleep(AWAY_S)
-        stack.jaeger.start()
+        try:
+            stack.jaeger.stop(signal.SIGKILL)
+            time.sleep(AWAY_S)
+        finally:
+            stack.jaeger.start()
         assert job.wait(60) == 0, log.read_text()
     wait_until(lambda: finished() >= 2 * STEPS * RANKS, log)
     assert finished() == 2 * STEPS * RANKS

@@ -36,12 +36,24 @@ def test_rules_fire_when_they_should(tests: Path, binaries: Path) -> None:
 
 
 def test_every_rule_has_a_test() -> None:
-    """By name, in some file of tests."""
-    tested = "\n".join(path.read_text() for path in TESTS)
-    groups = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
-    names = {rule.get("alert") or rule["record"] for group in groups for rule in group["rules"]}
-    assert len(names) > 20
-    assert {name for name in names if name not in tested} == set()
+    """Each alert is seen firing and not firing at some moment, and each recording rule with a value."""
+    cases = [case for path in TESTS for case in yaml.safe_load(path.read_text())["tests"]]
+    moments = [moment for case in cases for moment in case.get("alert_rule_test", [])]
+    queries = [query for case in cases for query in case.get("promql_expr_test", []) if query.get("exp_samples")]
+    quiet = [
+        query["expr"] for case in cases for query in case.get("promql_expr_test", []) if not query.get("exp_samples")
+    ]
+    firing = {moment["alertname"] for moment in moments if moment.get("exp_alerts")}
+    silent = {moment["alertname"] for moment in moments if not moment.get("exp_alerts")}
+    shown = " ".join(f"{query['expr']} {query['exp_samples']}" for query in queries)
+    rules = [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
+    assert len(rules) > 20
+    for rule in rules:
+        if "record" in rule:
+            assert rule["record"] in shown
+        else:
+            assert rule["alert"] in firing or rule["alert"] in shown, rule["alert"]
+            assert rule["alert"] in silent or any(rule["alert"] in expression for expression in quiet), rule["alert"]
 
 
 def test_configurations_are_understood(binaries: Path) -> None:
