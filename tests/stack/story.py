@@ -36,6 +36,7 @@ class Story:
 
     Attributes:
         run: Label of the run in metrics.
+        others: Those of jobs before, which Prometheus may still show.
         marked: The spans of the step in which ranks hung, as Jaeger had them meanwhile.
         alert: The alert of the stall, as Alertmanager had it meanwhile.
         stalled_at_s: When Prometheus first said that the run stalls.
@@ -50,6 +51,7 @@ class Story:
     """
 
     run: str = ""
+    others: set[str] = field(default_factory=set[str])
     marked: list[JaegerSpan] = field(default_factory=list[JaegerSpan])
     alert: Alert | None = None
     stalled_at_s: float | None = None
@@ -68,6 +70,7 @@ class Story:
 def live_through(stack: Stack, tapes: Path, folder: Path) -> Story:
     """Run the job, and ask the servers until its agent has left and the alert is over."""
     story, began = Story(), time.monotonic()
+    story.others = {sample.labels["run"] for sample in stack.metrics.query("torchdist_up")}
     environment = {
         "OTEL_METRICS_EXPORTER": "otlp",
         "OTEL_METRIC_EXPORT_INTERVAL": "2000",
@@ -93,10 +96,10 @@ def _is_over(story: Story, stack: Stack) -> bool:
 
 def _look(story: Story, stack: Stack, now_s: float) -> None:
     if not story.run:
-        ranks = stack.metrics.query('torchdist_up{job="torchdist"} == 1')
-        if not ranks:
+        runs = {sample.labels["run"] for sample in stack.metrics.query('torchdist_up{job="torchdist"} == 1')}
+        if not runs - story.others:
             return
-        story.run = ranks[0].labels["run"]
+        [story.run] = runs - story.others
         _ask_for(story)
     _look_at_stall(story, stack, now_s)
     _ask_everything(story, stack)

@@ -193,6 +193,7 @@ def test_pushed_metrics_are_scraped_over_tls(
     with Stack(binaries, tmp_path, free_ports(), tmp_path / "no-tapes") as other:
         more = HTTP | {
             "OTEL_METRICS_EXPORTER": "otlp",
+            "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
             "OTEL_METRIC_EXPORT_INTERVAL": "500",
             "OTEL_EXPORTER_OTLP_CERTIFICATE": str(secure.certificate.file),
             "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer%20{TOKEN}",
