@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from deploy.native.ports import free_ports
 from deploy.native.servers import DEPLOY, stack_binaries
 from deploy.native.stack import Stack
 from deploy.native.timeline import timeline
-from deploy.native.training import SERVICE, training_command, training_environment
+from deploy.native.training import SERVICE, running, training_command, training_environment
 from pictures.screen import COLUMNS, photograph
 
 FOLDER: Final = DEPLOY.parent / "docs" / "pictures"
@@ -67,16 +66,10 @@ def _demo(tapes: Path) -> RenderableType:
 
 def _draw_traces(stack: Stack, tapes: Path) -> None:
     environment = training_environment(stack.addresses.otlp, tapes, 5.0)
-    job = subprocess.Popen(
-        training_command(4, 60, 25.0), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
+    with running(training_command(4, 60, 25.0), environment, tapes / "training.log"):
         step = _await(lambda: _with_markers(stack))
         alert = _await(lambda: next(iter(stack.alerts.alerts()), None))
         stall = stack.traces.trace(alert.annotations["trace"].rpartition("/")[2])
-    finally:
-        job.terminate()
-        job.wait()
     _draw("step", timeline(step, "The step in which ranks hang, while they hang", COLUMNS))
     _draw("stall", timeline(stall, f"The alert's trace. {alert.annotations['summary']}", COLUMNS))
 

@@ -21,16 +21,14 @@ from typing import Final
 
 from deploy.native.ports import Ports
 from deploy.native.program import ProgramError
-from deploy.native.servers import DEPLOY, stack_binaries
+from deploy.native.servers import DEPLOY, cache_folder, stack_binaries
 from deploy.native.stack import Stack
-from deploy.native.training import training_command, training_environment
+from deploy.native.training import running, training_command, training_environment
 
 RANKS: Final = 4
 STEPS: Final = 60
 BLOCK_S: Final = 120.0
 THRESHOLD_S: Final = 5.0
-JOB_ENDS_S: Final = 45.0
-"""torchrun itself gives its ranks 30 s, and only then kills them."""
 STOP_S: Final = 90.0
 _STATE: Final = "stack.json"
 _LOG: Final = "keeper.log"
@@ -39,7 +37,7 @@ _UP: Final = "up"
 
 def running_home() -> Path:
     """Where the stack of this user lives."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel-torchdist" / "running"
+    return cache_folder() / "running"
 
 
 def start(home: Path, ports: Ports) -> None:
@@ -114,34 +112,21 @@ def keep(home: Path, tapes: Path) -> None:
     if binaries is None:
         raise ProgramError("the servers have not been built; run `make stack`")
     ports = Ports(**json.loads((home / _STATE).read_text()))
-    with Stack(binaries, home / "servers", ports, tapes) as stack, _training(stack, home, tapes):
-        (home / _UP).touch()
-        ended: list[str] = []
-        while not told.wait(1.0):
-            for name in stack.ended:
-                if name not in ended:
-                    print(f"{name} has ended by itself; see its log in {home}", flush=True)
-                    ended.append(name)
+    with Stack(binaries, home / "servers", ports, tapes) as stack:
+        environment = training_environment(stack.addresses.otlp, tapes, THRESHOLD_S)
+        with running(training_command(RANKS, STEPS, BLOCK_S), environment, home / "training.log"):
+            (home / _UP).touch()
+            _watch(stack, home, told)
 
 
-@contextmanager
-def _training(stack: Stack, home: Path, tapes: Path) -> Iterator[None]:
-    """The demo's job, in a session of its own as a scheduler would have it."""
-    job = subprocess.Popen(
-        training_command(RANKS, STEPS, BLOCK_S),
-        env=training_environment(stack.addresses.otlp, tapes, THRESHOLD_S),
-        cwd=home,
-        start_new_session=True,
-    )
-    try:
-        yield
-    finally:
-        job.send_signal(signal.SIGTERM)
-        try:
-            job.wait(JOB_ENDS_S)
-        except subprocess.TimeoutExpired:
-            job.kill()
-            job.wait()
+def _watch(stack: Stack, home: Path, told: threading.Event) -> None:
+    """Say which servers end by themselves, once, until a signal comes."""
+    ended: list[str] = []
+    while not told.wait(1.0):
+        for name in stack.ended:
+            if name not in ended:
+                print(f"{name} has ended by itself; see its log in {home}", flush=True)
+                ended.append(name)
 
 
 def _take(lock: int) -> bool:

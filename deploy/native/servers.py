@@ -16,10 +16,14 @@ DEPLOY: Final = Path(__file__).resolve().parents[1]
 BINARIES: Final = ("jaeger", "otelcol-torchdist", "prometheus", "promtool", "alertmanager", "amtool")
 
 
+def cache_folder() -> Path:
+    """What is ours in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel-torchdist"
+
+
 def stack_binaries() -> Path | None:
     """Where `make stack` puts the servers; None while one of them is not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "otel-torchdist" / "stack" / "bin"
+    folder = cache_folder() / "stack" / "bin"
     return folder if all((folder / name).is_file() for name in BINARIES) else None
 
 

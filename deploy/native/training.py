@@ -1,9 +1,12 @@
-"""The demo's training as a user would start it: torchrun, our variables, nothing else."""
+"""A training as a user would start it: torchrun, our variables, nothing else."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -11,14 +14,43 @@ from deploy.native.servers import DEPLOY
 
 SCRIPT: Final = DEPLOY.parent / "otel_torchdist" / "demo" / "train.py"
 SERVICE: Final = "torchdist-demo"
+JOB_ENDS_S: Final = 45.0
+"""torchrun itself gives its ranks 30 s, and only then kills them."""
 
 
-def training_command(ranks: int, steps: int, block_s: float, fault: str = "late") -> list[str]:
-    """The command line of torchrun on this machine."""
-    return [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)),
-        *(str(SCRIPT), "--steps", str(steps), "--block-seconds", str(block_s), "--fault", fault),
-    ]
+def torchrun(ranks: int, script: Path, *arguments: object) -> list[str]:
+    """The command line for a script on this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [*launcher, str(script), *map(str, arguments)]
+
+
+def training_command(ranks: int, steps: int, block_s: float) -> list[str]:
+    """The command line for the demo's training."""
+    return torchrun(ranks, SCRIPT, "--steps", steps, "--block-seconds", block_s)
+
+
+@contextmanager
+def running(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A job, in a session of its own as a scheduler would have it; ended at the latest with the block.
+
+    Args:
+        command: Its command line.
+        environment: Its whole environment.
+        log: What it writes.
+    """
+    with log.open("wb") as output:
+        job = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        yield job
+    finally:
+        job.terminate()
+        try:
+            job.wait(JOB_ENDS_S)
+        except subprocess.TimeoutExpired:
+            job.kill()
+            job.wait()
 
 
 def training_environment(otlp: str, tapes: Path, threshold_s: float) -> dict[str, str]:

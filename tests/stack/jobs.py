@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from deploy.native.training import training_environment
+from deploy.native.training import running, torchrun, training_environment
 
 RANKS: Final = 4
 THRESHOLD_S: Final = 3.0
@@ -30,22 +29,6 @@ def running_job(
         log: What it writes.
         more: Other variables.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    environment: Mapping[str, str] = training_environment(otlp, tapes, THRESHOLD_S) | more
-    with log.open("wb") as output:
-        job = subprocess.Popen(
-            [*command, str(WORKERS / script), *map(str, arguments)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-        try:
-            yield job
-        finally:
-            job.terminate()
-            try:
-                job.wait(45)  # torchrun itself gives its ranks 30 s
-            except subprocess.TimeoutExpired:
-                job.kill()
-                job.wait()
+    environment = training_environment(otlp, tapes, THRESHOLD_S) | more
+    with running(torchrun(RANKS, WORKERS / script, *arguments), environment, log) as job:
+        yield job
