@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import time
-from contextlib import ExitStack
+import signal
+import tempfile
 from pathlib import Path
-from subprocess import DEVNULL, Popen
 from types import TracebackType
 from typing import Final
 from urllib.request import urlopen
 
-START_S: Final = 20.0
+from deploy.native.ports import HOST, free_ports
+from deploy.native.program import Program, Running
+from deploy.native.servers import cache_folder
+
 _CONFIG: Final = Path(__file__).with_suffix(".yaml")
 _ACCEPTED: Final = re.compile(r"^otelcol_receiver_accepted_spans(?:_total)?\{.*\} (\S+)$", re.MULTILINE)
 
 
 def collector_binary() -> Path | None:
     """Where `make stack` puts the Collector; None while it is not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    binary = cache / "otel-torchdist" / "stack" / "bin" / "otelcol-torchdist"
+    binary = cache_folder() / "stack" / "bin" / "otelcol-torchdist"
     return binary if binary.is_file() else None
 
 
@@ -34,9 +33,14 @@ class Collector:
     """
 
     def __init__(self, binary: Path) -> None:
-        self._binary = binary
-        self._metrics = ""
-        self.grpc = self.http = ""
+        ports = free_ports()
+        self.grpc = f"http://{HOST}:{ports.collector_otlp_grpc_port}"
+        self.http = f"http://{HOST}:{ports.collector_otlp_http_port}"
+        self._metrics = f"http://{HOST}:{ports.collector_metrics_port}/metrics"
+        self._home = tempfile.TemporaryDirectory()
+        command = (binary, "--config", _CONFIG)
+        program = Program("collector", command, Path(self._home.name), self._metrics, ports.environment)
+        self._running = Running(program)
 
     def received(self) -> int:
         """How many spans it has accepted, as it says itself."""
@@ -47,20 +51,12 @@ class Collector:
         """Start.
 
         Raises:
-            RuntimeError: It does not come up.
+            ProgramError: It does not come up.
         """
-        grpc, http, metrics = _free_ports(3)
-        ports = {"OTLP_GRPC_PORT": grpc, "OTLP_HTTP_PORT": http, "METRICS_PORT": metrics}
-        environment = os.environ | {name: str(port) for name, port in ports.items()}
-        self._process = Popen(
-            [self._binary, "--config", _CONFIG], env=environment, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
-        )
-        self.grpc, self.http = f"http://127.0.0.1:{grpc}", f"http://127.0.0.1:{http}"
-        self._metrics = f"http://127.0.0.1:{metrics}/metrics"
         try:
-            self._wait_until_it_answers()
+            self._running.start()
         except BaseException:
-            self._end()
+            self._home.cleanup()
             raise
         return self
 
@@ -68,27 +64,5 @@ class Collector:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop."""
-        self._end()
-
-    def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + START_S
-        while self._process.poll() is None and time.monotonic() < deadline:
-            try:
-                self.received()
-                return
-            except OSError:
-                time.sleep(0.05)
-        raise RuntimeError(f"{self._binary} does not come up; {_CONFIG} is its configuration")
-
-    def _end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        self._running.stop(signal.SIGKILL)
+        self._home.cleanup()
