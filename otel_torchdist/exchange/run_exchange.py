@@ -22,7 +22,7 @@ from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_que
 from otel_torchdist.stall.company import Awaits, Follows, Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.world import Lane, RankView, WorldSnapshot
-from otel_torchdist.tape.peers import Peers
+from otel_torchdist.tape.peers import MAX_PEERS, Peers
 
 PEACEFUL_ROUND_S: Final = 2.0
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
@@ -60,6 +60,7 @@ class RunExchange:
         self._seats = Seats(peers.own_seat)
         self._others: dict[int, OtherAgent] = {}
         self._changed = threading.Condition()
+        self._ranks_of: dict[int, frozenset[int]] = {}
         self._has_changed = False
         self._local: WorldSnapshot | None = None
         self._uneasy_since: float | None = None
@@ -85,7 +86,8 @@ class RunExchange:
             for peer in peers.others:
                 known = self._others.get(peer.seat)
                 if peer.seat != self._own and (known is None or known.peer != peer):
-                    self._others[peer.seat] = OtherAgent(peer, self._run, self.token, self._life)
+                    self._others[peer.seat] = other = OtherAgent(peer, self._run, self.token, self._life)
+                    other.ranks = self._ranks_of.pop(peer.seat, other.ranks)
             self._wake()
 
     def stop(self) -> None:
@@ -199,9 +201,11 @@ class RunExchange:
             raise WireError("it has our seat")
         self._stacks.update(question.stacks)
         self._signals.update(question.signals)
-        asker = self._others.get(question.seat)
+        asker, ranks = self._others.get(question.seat), frozenset(question.ranks)
         if asker is not None:
-            asker.ranks = frozenset(question.ranks)
+            asker.ranks = ranks
+        elif len(self._ranks_of) < MAX_PEERS:  # it may be announced to us only later, and be out of reach by then
+            self._ranks_of[question.seat] = ranks
         if question.seat > self._own:
             self._is_knocked_at |= question.is_hurried
             self._wake()

@@ -39,6 +39,20 @@ def test_agent_out_of_reach(two: Agents, caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.usefixtures("quick")
+def test_agent_that_has_asked_before_it_was_announced(two: Agents) -> None:
+    """Its ranks are known from its questions, also where the network is cut before it could be asked anything."""
+    two.begin(0)
+    two.nodes[1].begin(())
+    two.set_uneasy(True)
+    two.wait_until_judges(True, False)
+    two.nodes[0].end()
+    exchange = exchange_of(two, 1)
+    exchange.renew(Peers(RUN, exchange.token, 2, HOST, two.others_of(1)))
+    until(lambda: two.judges()[1] is True and world_of(two, 1).unreachable)
+    assert dict(world_of(two, 1).unreachable) == {0: "node-0", 1: "node-0"}
+
+
+@pytest.mark.usefixtures("quick")
 def test_one_unanswered_question_is_no_loss(two: Agents) -> None:
     """An agent that misses a single question is not out of reach: its ranks stay as they were."""
     two.begin()
