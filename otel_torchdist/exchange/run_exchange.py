@@ -19,6 +19,7 @@ from otel_torchdist.exchange.other import KNOCK_PATH, STATE_PATH, OtherAgent
 from otel_torchdist.exchange.picture import answer_of
 from otel_torchdist.exchange.seats import HURRIED_TRUST_S, Seats
 from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
+from otel_torchdist.stall.attempts import of_this_attempt
 from otel_torchdist.stall.company import Awaits, Follows, Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.world import Lane, RankView, WorldSnapshot
@@ -59,8 +60,8 @@ class RunExchange:
         self._run, self._life, self._own = peers.run, life, peers.own_seat
         self._seats = Seats(peers.own_seat)
         self._others: dict[int, OtherAgent] = {}
-        self._changed = threading.Condition()
         self._ranks_of: dict[int, frozenset[int]] = {}
+        self._changed = threading.Condition()
         self._has_changed = False
         self._local: WorldSnapshot | None = None
         self._uneasy_since: float | None = None
@@ -142,6 +143,7 @@ class RunExchange:
                     ranks[view.rank] = view
             if other.is_lost and not other.views:  # it has asked us, and never answered
                 unreachable |= dict.fromkeys(other.ranks - ranks.keys(), other.peer.node)
+        ranks = {view.rank: view for view in of_this_attempt(ranks.values())}
         return WorldSnapshot(world.run, world.taken_ns, MappingProxyType(ranks), MappingProxyType(unreachable))
 
     def tell(self, ruling: Ruling | None) -> None:

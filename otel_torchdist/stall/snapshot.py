@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.stall.attempts import of_this_attempt
 from otel_torchdist.stall.habits import Habits
 from otel_torchdist.stall.process_state import ProcessState
 from otel_torchdist.stall.rank_logs import RankLogs
@@ -297,11 +298,6 @@ def _runs_with(view: RankView, members: list[RankView]) -> bool:
 
 
 def _ranks(views: list[RankView]) -> dict[int, RankView]:
-    """One picture for each rank, without what is left of an earlier attempt.
-
-    An id that is not agreed upon yet may be that of the attempt before, whose ranks are dead: they were gone before
-    this attempt's tapes were created.
-    """
-    youngest_ns = max((view.created_ns for view in views if view.alive and not view.run_is_sure), default=0)
-    ordered = sorted(views, key=lambda view: (view.alive, view.created_ns))
-    return {view.rank: view for view in ordered if view.alive or view.heartbeat_ns >= youngest_ns}
+    """One picture for each rank, without what is left of an earlier attempt."""
+    ordered = sorted(of_this_attempt(views), key=lambda view: (view.alive, view.created_ns))
+    return {view.rank: view for view in ordered}

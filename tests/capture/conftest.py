@@ -8,9 +8,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
+from otel_torchdist.capture import meeting as meeting_module
+from tests.capture.meetings import HOST
 from tests.support.recorded import RecordedTape, read_tapes
 from tests.support.warm_python import Done, WarmPython
 
@@ -99,3 +103,16 @@ def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
 def pytest_configure() -> None:
     """Let forked ranks find a loopback device for gloo without a name service."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+@pytest.fixture
+def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look more often than in life."""
+    monkeypatch.setattr(meeting_module, "FIRST_LOOK_S", 0.01)
+    monkeypatch.setattr(meeting_module, "LONGEST_LOOK_S", 0.05)
+
+
+@pytest.fixture
+def store() -> Any:
+    """The job's store; ranks have clones of it."""
+    return TCPStore(HOST, 0, is_master=True, wait_for_workers=False)

@@ -9,39 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.capture import meeting as meeting_module
-from otel_torchdist.capture import run_id
-from otel_torchdist.capture.meeting import Meeting, Place, _key
-from otel_torchdist.capture.run_id import RunIdAgreement
-from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.tape.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
-from otel_torchdist.tape.reader import TapeReader
-from tests.tape.tapes import RankProcess, new_writer, until
+from otel_torchdist.capture.meeting import Meeting, Place
+from otel_torchdist.tape.peers import peers_files, read_listening
+from tests.capture.meetings import HOST, LOCAL, RUN, announced, peers_in, say_port
+from tests.tape.tapes import RankProcess, until
 
-HOST = "127.0.0.1"
-RUN = 0xFEED
-LOCAL = 2
-"""Ranks on each node."""
-
-
-@pytest.fixture(autouse=True)
-def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look more often than in life."""
-    monkeypatch.setattr(meeting_module, "FIRST_LOOK_S", 0.01)
-    monkeypatch.setattr(meeting_module, "LONGEST_LOOK_S", 0.05)
-
-
-@pytest.fixture
-def store() -> Any:
-    """The job's store; ranks have clones of it."""
-    return TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+pytestmark = pytest.mark.usefixtures("short_looks")
 
 
 @dataclass
@@ -92,22 +71,6 @@ def ranks_of(base: Path, nodes: int, local: str = str(LOCAL)) -> list[Rank]:
         directory.mkdir(exist_ok=True)
         made.append(Rank(rank, directory, nodes * LOCAL, local))
     return made
-
-
-def say_port(directory: Path, port: int = 4711, host: str = HOST) -> None:
-    """Say what an agent says."""
-    (directory / PORT_FILE).write_text(ListeningAgent(host, port, frozenset({RUN, *peers_files(directory)})).to_json())
-
-
-def peers_in(directory: Path) -> Peers:
-    """What a rank has written for its node's agent."""
-    ((path, _),) = peers_files(directory).values()
-    return read_peers(path)
-
-
-def announced(store: Any, run: int = RUN) -> int:
-    """How many have announced an agent."""
-    return store.add(_key(run, "count"), 0)
 
 
 @contextlib.contextmanager
@@ -279,84 +242,3 @@ def test_more_nodes_than_may_be(
     assert sorted(len(peers_in(rank.directory).others) for rank in ranks) == [0, 1, 1]
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert "first 2 nodes" in caplog.text
-
-
-# --- as a part of the agreement on the run's id -------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def agreeing(store: Any, directory: Path) -> Iterator[tuple[RunIdAgreement, Path]]:
-    """Rank 0 of two nodes, as a session starts it; its tape."""
-    tape = new_writer(directory, rank=0)
-    place = Place(0, 4, tape.path, HOST)
-    agreement = RunIdAgreement(
-        SimpleNamespace(tape=tape),  # type: ignore[arg-type]  # of a recorder it takes the tape
-        store,
-        lambda: True,
-        lambda stopping: Meeting(place, stopping, {"LOCAL_WORLD_SIZE": "2"}),
-    )
-    try:
-        yield agreement, tape.path
-    finally:
-        agreement.stop()
-        tape.close()
-
-
-def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The host of the store ends while nodes are looked for: one warning, no exception, and the run id stays."""
-    hosts: list[Any] = [TCPStore(HOST, 0, is_master=True, wait_for_workers=False)]
-    client = TCPStore(HOST, hosts[0].port, is_master=False)
-    with agreeing(client, tmp_path) as (agreement, tape):
-        assert until(lambda: len(peers_files(tmp_path)) == 1)
-        say_port(tmp_path)
-        assert until(lambda: announced(client, next(iter(peers_files(tmp_path)))) == 1)
-        hosts.clear()
-        assert until(lambda: not agreement._thread.is_alive())
-        warnings = [record.getMessage() for record in caplog.records if record.name == "otel_torchdist"]
-        assert len(warnings) == 1
-        assert warnings[0].startswith("the agents of this job's nodes cannot find each other: ")
-        reader = TapeReader.of_writer(agreement._tape)
-        reader.poll()
-        assert reader.status().run_id_state is RunIdState.AGREED
-        assert tape.exists()
-
-
-def test_something_else_in_the_store(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A value that is no agent is one warning, and ends the meeting."""
-    with agreeing(store, tmp_path) as (agreement, _):
-        assert until(lambda: len(peers_files(tmp_path)) == 1)
-        (run,) = peers_files(tmp_path)
-        store.set(_key(run, "1"), "[1, 2]")
-        store.add(_key(run, "count"), 1)
-        say_port(tmp_path)
-        assert until(lambda: not agreement._thread.is_alive())
-    assert [record.levelname for record in caplog.records if record.name == "otel_torchdist"] == ["WARNING"]
-    assert "it is no peer" in caplog.text
-
-
-def test_rank_that_ends_meanwhile(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A rank that ends while it waits for its agent is not held up, and says nothing."""
-    with agreeing(store, tmp_path) as (agreement, _):
-        assert until(lambda: len(peers_files(tmp_path)) == 1)
-        began = time.monotonic()
-        agreement.stop()
-        assert time.monotonic() - began < run_id.STOP_S
-        assert not agreement._thread.is_alive()
-    assert caplog.records == []
-
-
-def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A job directory that cannot be written to is one warning, and the run id is agreed all the same."""
-    directory = tmp_path / "job"
-    directory.mkdir()
-    tape = new_writer(directory, rank=0)
-    place = Place(0, 4, tmp_path / "gone" / "rank-0.tape", HOST)
-    recorder: Any = SimpleNamespace(tape=tape)
-    agreement = RunIdAgreement(
-        recorder, store, lambda: True, lambda stopping: Meeting(place, stopping, {"LOCAL_WORLD_SIZE": "2"})
-    )
-    assert until(lambda: not agreement._thread.is_alive())
-    agreement.stop()
-    tape.close()
-    (record,) = caplog.records
-    assert (record.levelname, "gone" in record.getMessage()) == ("WARNING", True)

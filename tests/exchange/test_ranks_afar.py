@@ -47,6 +47,22 @@ def test_rank_that_has_moved(two: Agents) -> None:
     until(lambda: exchange_of(two, 1).meet(two.nodes[1].local(), True) and world_of(two, 0).ranks[1].alive)
 
 
+def test_what_an_earlier_attempt_has_left(two: Agents) -> None:
+    """As long as ranks may have an earlier attempt's id, another node's that died before them is no death of theirs."""
+    for rank in two.world.ranks[:2]:
+        rank.created_s, rank.run_is_sure = 5.0, False
+    for rank, died_s in zip(two.world.ranks[2:], (3.0, 9.0), strict=True):
+        rank.die(died_s)
+        rank.heartbeat_age_s, rank.seen_alive_s = 7.0, died_s  # the last heartbeat of both was at 3 s
+    two.begin()
+    two.set_uneasy(True)
+    until(lambda: two.judges()[0] is True and 3 in world_of(two, 0).ranks)
+    assert sorted(world_of(two, 0).ranks) == [0, 1, 3]
+    for rank in two.world.ranks[:2]:
+        rank.run_is_sure = True
+    until(lambda: two.judges()[0] is True and 2 in world_of(two, 0).ranks)
+
+
 class _Elsewhere(RunExchange):
     """An agent whose monotonic clock shows another time, as that of another machine does."""
 

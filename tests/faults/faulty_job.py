@@ -84,13 +84,13 @@ class FaultyJob:
             "OTEL_PYTHON_TORCHDIST_READER": "agent",
             "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
             "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base),
-            **(environ or {}),
         }
-        own = [{"RANK": str(rank), "LOCAL_RANK": str(rank), **(of_rank or {}).get(rank, {})} for rank in range(ranks)]
+        own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
         if nodes is not None:
             base.mkdir(mode=0o700, exist_ok=True)  # that of each node is made in it
             own = [one | self._on_node(nodes, rank, ranks) for rank, one in enumerate(own)]
-        environs = [{**common, **one} for one in own]
+        added = [{**(environ or {}), **(of_rank or {}).get(rank, {})} for rank in range(ranks)]
+        environs = [{**common, **one, **more} for one, more in zip(own, added, strict=True)]
         self._size = ranks
         argv = [arguments[0], str(self._gate), str(self._pids), *arguments[1:]]
         self._thread = threading.Thread(

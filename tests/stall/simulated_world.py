@@ -56,6 +56,8 @@ class SimulatedRank:
     label: str = ""
     count: int = 0
     seen_alive_s: float = -START_NS / SECOND
+    created_s: float = 0.0
+    run_is_sure: bool = True
 
     def enter(
         self,
@@ -149,9 +151,9 @@ class SimulatedRank:
             rank=self.rank,
             nonce=0x1000 + self.rank,
             run=RUN,
-            run_is_sure=True,
+            run_is_sure=self.run_is_sure,
             host="node-1",
-            created_ns=START_NS,
+            created_ns=START_NS + round(self.created_s * SECOND),
             alive=self.alive,
             state=self.state,
             failure=self.failure,

@@ -326,6 +326,20 @@ def test_dead_ranks_of_the_attempt_before_are_left_out(tmp_path: Path) -> None:
     after.close()
 
 
+def test_rank_that_was_seen_alive_is_of_this_attempt(tmp_path: Path) -> None:
+    """A rank that dies within its first second has no heartbeat that is younger than the others, but it was seen."""
+    died, after = WrittenRank(tmp_path, 1), WrittenRank(tmp_path, 0)
+    after.writer.set_run_id(RUN, RunIdState.PROVISIONAL)
+    died.writer.set_run_id(RUN, RunIdState.PROVISIONAL)
+    followers = [died.follower, after.follower]
+    worlds(followers, time.monotonic_ns())
+    died.writer.close()
+    (world,) = worlds(followers, time.monotonic_ns())
+    assert world.ranks[1].heartbeat_ns < world.ranks[0].created_ns
+    assert world.ranks[1].is_dead
+    after.close()
+
+
 def test_damaged_tape_is_left_out(ranks: list[WrittenRank]) -> None:
     """A tape whose words cannot be read any more does not report; the others do."""
     ranks[0].writer.view().cast("Q")[LiveWord.STATE] = 1

@@ -1,0 +1,30 @@
+"""What the tests of the nodes' meeting share: where agents say that they listen, and what ranks have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from otel_torchdist.capture.meeting import _key
+from otel_torchdist.tape.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_peers
+
+HOST = "127.0.0.1"
+RUN = 0xFEED
+LOCAL = 2
+"""Ranks on each node."""
+
+
+def say_port(directory: Path, port: int = 4711, host: str = HOST) -> None:
+    """Say what an agent says."""
+    (directory / PORT_FILE).write_text(ListeningAgent(host, port, frozenset({RUN, *peers_files(directory)})).to_json())
+
+
+def peers_in(directory: Path) -> Peers:
+    """What a rank has written for its node's agent."""
+    ((path, _),) = peers_files(directory).values()
+    return read_peers(path)
+
+
+def announced(store: Any, run: int = RUN) -> int:
+    """How many have announced an agent."""
+    return store.add(_key(run, "count"), 0)
