@@ -1,8 +1,10 @@
 """One id for the run on all of its ranks, agreed through the job's store, without a collective.
 
-Rank 0 draws it and sets it; the others read it. What a rank reads first may be left over from an attempt before
-(torchrun's shared store kept the very same key through restarts), so it is provisional, and read again and again, until
-rank 0 must have set the new one. What is provisional serves all the same: a job may hang in its first collective.
+Rank 0 draws it and sets it; the others read it. What they find may be left over from an attempt before: torchrun keeps
+its store through restarts, and it counts a restart only on the node that has failed, so that no name for the attempt is
+the same everywhere. So each rank *asks*, by drawing a number, and rank 0 says with the id up to which number it has
+seen questions. An id that answers a rank's own question is of its own attempt, for torchrun ends all ranks of an
+attempt before it begins the next.
 """
 
 from __future__ import annotations
@@ -10,12 +12,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_torchdist.tape.layout import RunIdState
 
@@ -30,13 +31,25 @@ SET_DEADLINE_S: Final = 2.0
 FIRST_LOOK_S: Final = 0.05
 LONGEST_LOOK_S: Final = 1.0
 """Rank 0 may come minutes later than the others; ten thousand of them must not drown the store until then."""
-AGAIN_AFTER_S: Final = 0.5
-"""After so long what was found is read again, and then after twice as long each time."""
-SURE_AFTER_S: Final = 20.0
-"""Most ranks of a mesh share no group with rank 0. What they still find after this time is of this attempt."""
+DOUBT_S: Final = 2.0
+"""After so long an id that is no answer is taken, provisionally: rank 0 may be stuck, and that may be the stall."""
+ANSWER_S: Final = 60.0
+"""How long after the last question rank 0 looks for another. Who comes later is sure after a collective with rank 0."""
 STOP_S: Final = 1.0
 _attempts = itertools.count()
 """Default groups of this process so far: ranks that re-create theirs together agree on it."""
+
+
+class _Said(NamedTuple):
+    """What rank 0 has set.
+
+    Attributes:
+        run_id: The id; 0 while there is none.
+        answers: The last question that it had seen.
+    """
+
+    run_id: int
+    answers: int
 
 
 class RunIdAgreement:
@@ -60,9 +73,7 @@ class RunIdAgreement:
         identity = recorder.tape.identity
         self._tape = recorder.tape
         self._has_met_rank_0 = has_met_rank_0
-        self._key = "otel_torchdist/run/{}/{}/{}".format(
-            os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), identity.world_size, next(_attempts)
-        )
+        self._key = f"otel_torchdist/run/{identity.world_size}/{next(_attempts)}"
         self._store = store
         self._stopping = threading.Event()
         self._meeting = meeting(self._stopping) if meeting is not None else None
@@ -85,49 +96,89 @@ class RunIdAgreement:
         for thread in self._threads:  # the first may start the second meanwhile
             thread.join(max(deadline - time.monotonic(), 0.0))
 
-    def is_over(self) -> bool:
-        """Whether all is found that can be."""
-        return not any(thread.is_alive() for thread in list(self._threads))
-
     def _begin(self, name: str, target: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=target, args=args, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
+
+    # --- rank 0 ---------------------------------------------------------------------------------------------------
 
     def _set(self, run_id: int) -> None:
         try:
             store = self._store.clone()
             if self._meeting is not None:
                 self._meeting.prepare(store, run_id)
-            store.set(self._key, f"{run_id:032x}")
+            said = self._say(store, run_id)
+            self._settle(run_id, RunIdState.AGREED)
         except (RuntimeError, AttributeError, TypeError):  # fake, MPI and Python stores cannot be cloned
             self._settle(run_id, RunIdState.UNAGREED)
-        else:
-            self._settle(run_id, RunIdState.AGREED)
-            self._has_set.set()
-            self._meet(store, run_id)
+            return
         finally:
             self._has_set.set()
+        self._meet(store, run_id)
+        with contextlib.suppress(RuntimeError, ValueError):  # the store is gone, or it has another use for our key
+            self._answer(store, said)
+
+    def _say(self, store: Any, run_id: int) -> _Said:
+        said = _Said(run_id, store.add(self._questions, 0))
+        store.set(self._key, f"{run_id:032x}/{said.answers}")
+        return said
+
+    def _answer(self, store: Any, said: _Said) -> None:
+        """Say the id again when somebody has asked, unless it is another attempt's turn."""
+        pause, asked_at = FIRST_LOOK_S, time.monotonic()
+        while time.monotonic() - asked_at < ANSWER_S and not self._stopping.wait(pause):
+            pause = min(pause * 1.5, LONGEST_LOOK_S)
+            if store.add(self._questions, 0) == said.answers:
+                continue
+            if self._read(store).run_id != said.run_id:
+                return
+            said = self._say(store, said.run_id)
+            pause, asked_at = FIRST_LOOK_S, time.monotonic()
+
+    # --- the other ranks ------------------------------------------------------------------------------------------
 
     def _find(self, own_id: int) -> None:
         try:
             store = self._store.clone()
-            found = self._look_until_found(store)
+            self._look(store, store.add(self._questions, 1))
         except (RuntimeError, AttributeError, TypeError, ValueError):
             # It cannot be cloned, it is gone, or somebody else's value lies there.
-            self._settle(own_id, RunIdState.UNAGREED)
-            return
-        # Later the store may go before us, for its host ends when it likes: what was found is then as good as it gets.
-        with contextlib.suppress(RuntimeError, ValueError):
-            if found and self._look_until_sure(store) and (run_id := self._read(store)):
+            if not self._met:
+                self._settle(own_id, RunIdState.UNAGREED)
+
+    def _look(self, store: Any, question: int) -> None:
+        """Look until rank 0 has answered, or for as long as we may."""
+        pause, doubts_at = FIRST_LOOK_S, time.monotonic() + DOUBT_S
+        is_last_look = False
+        while True:
+            has_met_rank_0 = self._has_met_rank_0()  # asked before the id is read, which rank 0 then must have set
+            run_id, answers = self._read(store)
+            if run_id and (answers >= question or has_met_rank_0):
                 self._settle(run_id, RunIdState.AGREED)
                 self._meet(store, run_id)
+                return
+            if run_id and (is_last_look or time.monotonic() >= doubts_at):
+                self._tape.set_run_id(run_id, RunIdState.PROVISIONAL)
+                self._meet(store, run_id)
+            if is_last_look:
+                return
+            is_last_look = self._stopping.wait(pause)
+            pause = min(pause * 1.5, LONGEST_LOOK_S)
 
-    def _assume(self, store: Any, run_id: int) -> None:
-        """Go on with what the store has, as long as nothing is known for certain."""
-        if run_id:
-            self._tape.set_run_id(run_id, RunIdState.PROVISIONAL)
-            self._meet(store, run_id)
+    # --- all ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _questions(self) -> str:
+        """The key under which questions are counted."""
+        return f"{self._key}/questions"
+
+    def _read(self, store: Any) -> _Said:
+        """What rank 0 has set; `get` alone would block until the store's own timeout."""
+        if not store.check([self._key]):
+            return _Said(0, 0)
+        run_id, _, answers = store.get(self._key).decode().partition("/")
+        return _Said(int(run_id, 16), int(answers))
 
     def _meet(self, store: Any, run_id: int) -> None:
         """Have the nodes' agents find each other; without that each of them judges by what it sees itself.
@@ -135,9 +186,9 @@ class RunIdAgreement:
         On a thread of its own, for a node may come minutes later. Under an id that an earlier attempt has left there
         is nothing to find, and the agents' own rules keep what is left of it out of their verdicts.
         """
-        if self._meeting is None or run_id == self._met or self._stopping.is_set():
+        before, self._met = self._met, run_id
+        if self._meeting is None or run_id == before or self._stopping.is_set():
             return
-        self._met = run_id
         with contextlib.suppress(RuntimeError):  # no thread is to be had, at the interpreter's end for one
             self._begin("otel-torchdist-meeting", self._hold, self._meeting, store, run_id)
 
@@ -147,33 +198,6 @@ class RunIdAgreement:
         except (RuntimeError, OSError, ValueError) as error:
             if not self._stopping.is_set():
                 _logger.warning("the agents of this job's nodes cannot find each other: %s", error)
-
-    def _look_until_found(self, store: Any) -> bool:
-        pause, is_last_look = FIRST_LOOK_S, False
-        while not (run_id := self._read(store)):
-            if is_last_look:
-                return False
-            is_last_look = self._stopping.wait(pause)
-            pause = min(pause * 1.5, LONGEST_LOOK_S)
-        self._assume(store, run_id)
-        return True
-
-    def _look_until_sure(self, store: Any) -> bool:
-        """Wait until what the store has is of this attempt; False when we are stopped before."""
-        began = time.monotonic()
-        waited_s, look_at_s = 0.0, AGAIN_AFTER_S
-        while not self._has_met_rank_0() and waited_s < SURE_AFTER_S:
-            if self._stopping.wait(LONGEST_LOOK_S / 4):
-                return self._has_met_rank_0()
-            waited_s = time.monotonic() - began
-            if waited_s >= look_at_s:
-                look_at_s *= 2
-                self._assume(store, self._read(store))
-        return True
-
-    def _read(self, store: Any) -> int:
-        """What rank 0 has set, 0 if nothing; `get` alone would block until the store's own timeout."""
-        return int(store.get(self._key), 16) if store.check([self._key]) else 0
 
     def _settle(self, run_id: int, state: RunIdState) -> None:
         with self._settling:

@@ -17,9 +17,9 @@ from otel_torchdist.capture import run_id
 from otel_torchdist.capture.meeting import Meeting, Place, _key
 from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.tape.peers import peers_files
+from otel_torchdist.tape.peers import peers_files, read_peers
 from otel_torchdist.tape.reader import TapeReader
-from tests.capture.meetings import HOST, announced, peers_in, say_port
+from tests.capture.meetings import HOST, announced, say_port
 from tests.tape.tapes import new_writer, until
 
 pytestmark = pytest.mark.usefixtures("short_looks")
@@ -53,46 +53,81 @@ def run_of(agreement: RunIdAgreement) -> tuple[int, RunIdState]:
     return status.run_id, status.run_id_state
 
 
+def is_meeting(agreement: RunIdAgreement) -> bool:
+    """Whether its node still looks for the others."""
+    return any(thread.name == "otel-torchdist-meeting" and thread.is_alive() for thread in agreement._threads)
+
+
 @pytest.fixture
 def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agreements of this process are of one default group, as in the processes of a job."""
     monkeypatch.setattr(run_id, "_attempts", itertools.repeat(0))
 
 
-@pytest.mark.usefixtures("one_attempt")
-def test_nodes_meet_before_the_first_collective_has_ended(store: Any, tmp_path: Path) -> None:
-    """A job that hangs in its very first collective proves no rank's id, and its nodes find each other all the same."""
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Path]:
+    """Job directories of two nodes, whose agents say that they listen for every run that they have been told of."""
     directories = [tmp_path / "node-0", tmp_path / "node-1"]
     for directory in directories:
         directory.mkdir()
+    return directories
+
+
+def have_met(directories: list[Path]) -> bool:
+    """Whether each node knows of one other, after its agent has listened to what ranks have written so far."""
+    for directory in directories:
         say_port(directory)
-    with (
-        agreeing(store, directories[0], 0, has_met_rank_0=False) as (first, _),
-        agreeing(store.clone(), directories[1], 2, has_met_rank_0=False) as (other, _),
-    ):
-        for directory in directories:
-            assert until(lambda directory=directory: len(peers_files(directory)) == 1)
-            say_port(directory)
-        assert until(lambda: all(len(peers_in(directory).others) == 1 for directory in directories), 5)
-        assert run_of(first)[1] is RunIdState.AGREED
-        assert run_of(other) == (run_of(first)[0], RunIdState.PROVISIONAL)
+    known = [list(peers_files(directory).values()) for directory in directories]
+    return all(len(files) == 1 and len(read_peers(files[0][0]).others) == 1 for files in known)
 
 
 @pytest.mark.usefixtures("one_attempt")
-def test_id_of_an_earlier_attempt(store: Any, tmp_path: Path) -> None:
-    """A rank that was there before rank 0 takes its id within a second or two, and its node meets under that."""
-    here, elsewhere = tmp_path / "node-1", tmp_path / "node-0"
-    here.mkdir()
-    elsewhere.mkdir()
-    with agreeing(store, elsewhere, 0, has_met_rank_0=False) as (earlier, _):
+def test_before_any_collective(store: Any, nodes: list[Path]) -> None:
+    """A job that hangs in its very first collective: its ranks agree on the id and its nodes meet all the same."""
+    with (
+        agreeing(store.clone(), nodes[1], 2, has_met_rank_0=False) as (other, _),
+        agreeing(store, nodes[0], 0, has_met_rank_0=False) as (first, _),
+    ):
+        assert until(lambda: run_of(other)[1] is RunIdState.AGREED, run_id.DOUBT_S)
+        assert run_of(other) == run_of(first)
+        assert until(lambda: have_met(nodes), 5)
+
+
+@pytest.mark.usefixtures("one_attempt")
+def test_rank_0_is_stuck(store: Any, nodes: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 answers nobody after it has set the id: it is taken provisionally, and the nodes meet under it."""
+    monkeypatch.setattr(RunIdAgreement, "_answer", lambda *_: None)
+    with (
+        agreeing(store, nodes[0], 0, has_met_rank_0=False) as (first, _),
+        agreeing(store.clone(), nodes[1], 2, has_met_rank_0=False) as (other, _),
+    ):
+        assert until(lambda: run_of(other) == (run_of(first)[0], RunIdState.PROVISIONAL), run_id.DOUBT_S + 2)
+        assert until(lambda: have_met(nodes), 5)
+
+
+@pytest.mark.usefixtures("one_attempt")
+def test_id_of_an_earlier_attempt(store: Any, nodes: list[Path]) -> None:
+    """A rank that comes before rank 0 takes what is left in the store provisionally, and then what rank 0 says."""
+    elsewhere, here = nodes
+    with agreeing(store, elsewhere, 0) as (earlier, _):
         left, _ = run_of(earlier)
     with agreeing(store.clone(), here, 2, has_met_rank_0=False) as (other, _):
         assert until(lambda: run_of(other) == (left, RunIdState.PROVISIONAL))
-        with agreeing(store, elsewhere, 0, has_met_rank_0=False) as (first, _):
+        with agreeing(store, elsewhere, 0) as (first, _):
             now, _ = run_of(first)
-            assert until(lambda: run_of(other) == (now, RunIdState.PROVISIONAL), 3)
+            assert until(lambda: run_of(other) == (now, RunIdState.AGREED), 5)
             assert until(lambda: now in peers_files(here))
     assert now != left
+
+
+@pytest.mark.usefixtures("one_attempt")
+def test_rank_0_of_an_attempt_that_should_be_over(store: Any, nodes: list[Path]) -> None:
+    """It says no more once another has set its id, so that nobody gets the wrong answer."""
+    with agreeing(store, nodes[0], 0) as (earlier, _), agreeing(store.clone(), nodes[0], 0) as (first, _):
+        for rank in (2, 3):
+            with agreeing(store.clone(), nodes[1], rank, has_met_rank_0=False) as (other, _):
+                assert until(lambda other=other: run_of(other) == (run_of(first)[0], RunIdState.AGREED), 5)
+        assert not earlier._threads[0].is_alive()
 
 
 def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -104,7 +139,7 @@ def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         say_port(tmp_path)
         assert until(lambda: announced(client, next(iter(peers_files(tmp_path)))) == 1)
         hosts.clear()
-        assert until(lambda: agreement.is_over())
+        assert until(lambda: not is_meeting(agreement))
         warnings = [record.getMessage() for record in caplog.records if record.name == "otel_torchdist"]
         assert len(warnings) == 1
         assert warnings[0].startswith("the agents of this job's nodes cannot find each other: ")
@@ -122,7 +157,7 @@ def test_something_else_in_the_store(store: Any, tmp_path: Path, caplog: pytest.
         store.set(_key(run, "1"), "[1, 2]")
         store.add(_key(run, "count"), 1)
         say_port(tmp_path)
-        assert until(lambda: agreement.is_over())
+        assert until(lambda: not is_meeting(agreement))
     assert [record.levelname for record in caplog.records if record.name == "otel_torchdist"] == ["WARNING"]
     assert "it is no peer" in caplog.text
 
@@ -134,7 +169,7 @@ def test_rank_that_ends_meanwhile(store: Any, tmp_path: Path, caplog: pytest.Log
         began = time.monotonic()
         agreement.stop()
         assert time.monotonic() - began < run_id.STOP_S
-        assert agreement.is_over()
+        assert not any(thread.is_alive() for thread in agreement._threads)
     assert caplog.records == []
 
 
@@ -148,7 +183,7 @@ def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCa
     agreement = RunIdAgreement(
         recorder, store, lambda: True, lambda stopping: Meeting(place, stopping, {"LOCAL_WORLD_SIZE": "2"})
     )
-    assert until(lambda: agreement.is_over())
+    assert until(lambda: len(caplog.records) == 1)
     agreement.stop()
     tape.close()
     (record,) = caplog.records

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,8 @@ DEADLINE_S = 170.0
 
 def torchrun(worker: str, *arguments: str, options: tuple[str, ...] = (), environ: Mapping[str, str]) -> Done:
     """Run a worker script as two ranks; nothing of it is left when it takes too long."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command = [*launcher, *(options if "--nnodes=2" in options else ("--standalone", *options))]
     process = subprocess.Popen(
         [*command, str(WORKERS / worker), *arguments],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", **environ},
@@ -43,6 +47,13 @@ def torchrun(worker: str, *arguments: str, options: tuple[str, ...] = (), enviro
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     return Done(process.returncode, out, err)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def switched_on(tapes: Path) -> dict[str, str]:
@@ -128,6 +139,29 @@ def test_restarts(tmp_path: Path, backend: str, environ: dict[str, str]) -> None
     assert [all_reduces(tape) for tape in (*first, *second)] == [1, 1, 2, 2]
     assert (first[1].status.state, first[1].failure) == (TapeState.FAILED, "ZeroDivisionError")
     assert [tape.status.state for tape in second] == [TapeState.FINISHED] * 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "environ", "failing"), [("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, 3), ("fake", {}, 0)]
+)
+def test_restart_of_two_nodes(tmp_path: Path, backend: str, environ: dict[str, str], failing: int) -> None:
+    """A restart that torchrun counts only on the node that has failed: all ranks are of the new run nevertheless."""
+    environ = {**switched_on(tmp_path / "tapes"), **environ}
+    options = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--max-restarts=2")
+    arguments = (backend, str(failing), str(tmp_path))
+    with ThreadPoolExecutor(2) as pool:
+        run = functools.partial(torchrun, "restarts_elsewhere.py", *arguments, options=options, environ=environ)
+        nodes = list(pool.map(lambda _: run(), range(2)))
+    assert [done.code for done in nodes] == [0, 0], nodes[0].err + nodes[1].err
+    second = [line for done in nodes for line in done.lines() if line["attempt"]]
+    assert sorted(line["rank"] for line in second) == [0, 1, 2, 3]
+    assert sorted(line["restarts"] for line in second) == [0, 0, 1, 1]
+    recorded = read_tapes(tmp_path / "tapes")
+    assert [tape.identity.rank for tape in recorded] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {tape.status.run_id_state for tape in recorded} == {RunIdState.AGREED}
+    runs = [{tape.status.run_id for tape in recorded[attempt::2]} for attempt in (0, 1)]
+    assert [len(run) for run in runs] == [1, 1]
+    assert runs[0] != runs[1]
 
 
 def all_reduces(tape: RecordedTape) -> int:

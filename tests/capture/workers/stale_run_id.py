@@ -30,7 +30,7 @@ dist.init_process_group("gloo", store=store, rank=rank(), world_size=world_size(
 tape = own_tape(capture)
 if rank() == 1:
     _, store_of_group = distributed_c10d._world.pg_map[dist.group.WORLD]
-    store_of_group.set("otel_torchdist/run/0/2/0", f"{STALE:032x}")
+    store_of_group.set("otel_torchdist/run/2/0", f"{STALE:032x}/0")
     until(lambda: tape.status().run_id_state is RunIdState.PROVISIONAL)
     say(first=tape.status().run_id)
     store.set("rank 1 has read it", "")
