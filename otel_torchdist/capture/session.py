@@ -168,9 +168,13 @@ class Capture:
         self._agree(self._recorder, backend_and_store(group)[1])
 
     def _agree(self, recorder: Recorder, store: Any) -> None:
-        groups = self._groups
+        groups, everybody = self._groups, recorder.default_group
         self._agreement = RunIdAgreement(
-            recorder, store, lambda: any(state.has_met(0) for state in groups.states()), self._meeting_of(recorder)
+            recorder,
+            store,
+            has_met_rank_0=lambda: any(state.has_met(0) for state in groups.states()),
+            has_met_all=lambda: everybody is not None and everybody.synchronized,
+            meeting=self._meeting_of(recorder),
         )
 
     def _meeting_of(self, recorder: Recorder) -> Callable[[threading.Event], Meeting] | None:

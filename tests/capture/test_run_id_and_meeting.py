@@ -36,6 +36,7 @@ def agreeing(
         SimpleNamespace(tape=tape),  # type: ignore[arg-type]  # of a recorder it takes the tape
         store,
         lambda: has_met_rank_0,
+        lambda: False,
         lambda stopping: Meeting(place, stopping, {"LOCAL_WORLD_SIZE": "2"}),
     )
     try:
@@ -181,7 +182,11 @@ def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCa
     place = Place(0, 4, tmp_path / "gone" / "rank-0.tape", HOST)
     recorder: Any = SimpleNamespace(tape=tape)
     agreement = RunIdAgreement(
-        recorder, store, lambda: True, lambda stopping: Meeting(place, stopping, {"LOCAL_WORLD_SIZE": "2"})
+        recorder,
+        store,
+        lambda: True,
+        lambda: False,
+        lambda stopping: Meeting(place, stopping, {"LOCAL_WORLD_SIZE": "2"}),
     )
     assert until(lambda: len(caplog.records) == 1)
     agreement.stop()
