@@ -19,9 +19,9 @@ class RunLabel:
     """Decides when a rank is shown, and under which run.
 
     A settled run id is shown at once, and so is whatever id there is when the rank ends. An unsettled one is held
-    back for `HOLD_BACK_S`. After that the rank is shown under what it has ('' when it has none), because a job that
-    hangs in its first collective settles nothing. Should the settled id then be another one, those series end and
-    the rank goes on under the settled id.
+    back for `HOLD_BACK_S`. After that the rank is shown under what it has ('' when it has none), because nothing is
+    settled while rank 0 hangs. Should the settled id then be another one, those series end and the rank goes on under
+    the settled id.
 
     Attributes:
         shown: The label; None while the rank is held back.

@@ -169,7 +169,7 @@ class RankSpans:
     def end_segment(self, now_ns: int, incident: LinkTarget | None = None) -> LinkTarget:
         """A stall begins: end the segment, so that the stall's markers have a parent that is there.
 
-        Does not wait for the ranks to agree on their run's id: a stall in the first collective keeps them from it.
+        Does not wait for the ranks to agree on their run's id: where rank 0 hangs from the beginning they never do.
 
         Args:
             now_ns: Monotonic time.
