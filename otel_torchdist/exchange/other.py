@@ -32,7 +32,6 @@ class OtherAgent:
         views: The ranks that it sees, as of its last answer.
         is_uneasy: Whether it saw a stall coming then.
         unanswered: Questions in a row that it has not answered.
-        ranks: Those that it has, as far as it has ever said so.
     """
 
     def __init__(self, peer: Peer, run: int, token: bytes, own_life: str) -> None:
@@ -40,7 +39,6 @@ class OtherAgent:
         self.peer = peer
         self.views: tuple[RankView, ...] = ()
         self.is_uneasy = False
-        self.ranks: frozenset[int] = frozenset()
         self._run = run
         self._line = Line(peer, run, token, own_life)
         self.unanswered = 0
@@ -98,7 +96,6 @@ class OtherAgent:
         if self.is_lost:
             _logger.info("the agent on %s answers again", self.peer.node)
         self.views, self.is_uneasy, self.unanswered = views, answer.is_uneasy, 0
-        self.ranks = frozenset(view.rank for view in views)
         return True
 
     def knock(self, timeout_s: float) -> bool:

@@ -87,8 +87,7 @@ class RunExchange:
             for peer in peers.others:
                 known = self._others.get(peer.seat)
                 if peer.seat != self._own and (known is None or known.peer != peer):
-                    self._others[peer.seat] = other = OtherAgent(peer, self._run, self.token, self._life)
-                    other.ranks = self._ranks_of.pop(peer.seat, other.ranks)
+                    self._others[peer.seat] = OtherAgent(peer, self._run, self.token, self._life)
             self._wake()
 
     def stop(self) -> None:
@@ -142,7 +141,8 @@ class RunExchange:
                 elif view.rank not in ranks or not ranks[view.rank].alive:
                     ranks[view.rank] = view
             if other.is_lost and not other.views:  # it has asked us, and never answered
-                unreachable |= dict.fromkeys(other.ranks - ranks.keys(), other.peer.node)
+                told = self._ranks_of.get(other.peer.seat, frozenset[int]())
+                unreachable |= dict.fromkeys(told - ranks.keys(), other.peer.node)
         ranks = {view.rank: view for view in of_this_attempt(ranks.values())}
         return WorldSnapshot(world.run, world.taken_ns, MappingProxyType(ranks), MappingProxyType(unreachable))
 
@@ -203,11 +203,9 @@ class RunExchange:
             raise WireError("it has our seat")
         self._stacks.update(question.stacks)
         self._signals.update(question.signals)
-        asker, ranks = self._others.get(question.seat), frozenset(question.ranks)
-        if asker is not None:
-            asker.ranks = ranks
-        elif len(self._ranks_of) < MAX_PEERS:  # it may be announced to us only later, and be out of reach by then
-            self._ranks_of[question.seat] = ranks
+        # Who asks may be announced to us only later, and be out of reach by then.
+        if question.seat in self._ranks_of or len(self._ranks_of) < MAX_PEERS:
+            self._ranks_of[question.seat] = frozenset(question.ranks)
         if question.seat > self._own:
             self._is_knocked_at |= question.is_hurried
             self._wake()

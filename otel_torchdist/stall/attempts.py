@@ -14,9 +14,5 @@ def of_this_attempt(views: Collection[RankView]) -> list[RankView]:
     this attempt's tapes were created.
     """
     youngest_ns = max((view.created_ns for view in views if view.alive and not view.run_is_sure), default=0)
-    return [view for view in views if view.alive or _last_sign_ns(view) >= youngest_ns]
-
-
-def _last_sign_ns(view: RankView) -> int:
-    """Heartbeats come once a second; whoever reads the tape looks more often, if he was there in time."""
-    return max(view.heartbeat_ns, view.seen_alive_ns)
+    # Heartbeats come once a second; whoever reads the tape looks more often, if he was there in time.
+    return [view for view in views if view.alive or max(view.heartbeat_ns, view.seen_alive_ns) >= youngest_ns]
