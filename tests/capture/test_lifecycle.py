@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-
 from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
 from tests.capture.conftest import Jobs
+from tests.support.ports import free_port
 from tests.support.recorded import RecordedTape
 
 
@@ -17,13 +16,6 @@ def run_ids(tapes: list[RecordedTape]) -> list[int]:
 def sequences(tape: RecordedTape, description: str) -> list[int]:
     """Sequence numbers of a group's operations."""
     return [operation.raw.sequence for operation in tape.operations if operation.group.description == description]
-
-
-def free_port() -> str:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def test_created_again(jobs: Jobs) -> None:
@@ -49,7 +41,7 @@ def test_created_again(jobs: Jobs) -> None:
 
 def test_device_mesh_only(jobs: Jobs) -> None:
     """Groups of meshes are known from the start, with their dimension's name; run ids agree, also far from rank 0."""
-    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     tapes = jobs.run("meshes", 4, environ=environ).tapes
     assert len(set(run_ids(tapes))) == 1
     rows, columns = [(0, 1), (2, 3)], [(0, 2), (1, 3)]

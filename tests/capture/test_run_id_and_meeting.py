@@ -27,11 +27,11 @@ pytestmark = pytest.mark.usefixtures("short_looks")
 
 @contextlib.contextmanager
 def agreeing(
-    store: Any, directory: Path, rank: int = 0, has_met_rank_0: bool = True
+    store: Any, directory: Path, rank: int = 0, has_met_rank_0: bool = True, meets_in: Path | None = None
 ) -> Iterator[tuple[RunIdAgreement, Path]]:
-    """A rank of two nodes, as a session starts it; its tape."""
+    """A rank of two nodes, as a session starts it; its tape. Where it meets is where its tape lies, if not said."""
     tape = new_writer(directory, rank=rank)
-    place = Place(rank, 4, tape.path, HOST)
+    place = Place(rank, 4, (meets_in or directory) / tape.path.name, HOST)
     agreement = RunIdAgreement(
         SimpleNamespace(tape=tape),  # type: ignore[arg-type]  # of a recorder it takes the tape
         store,
@@ -144,9 +144,7 @@ def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         warnings = [record.getMessage() for record in caplog.records if record.name == "otel_torchdist"]
         assert len(warnings) == 1
         assert warnings[0].startswith("the agents of this job's nodes cannot find each other: ")
-        reader = TapeReader.of_writer(agreement._tape)
-        reader.poll()
-        assert reader.status().run_id_state is RunIdState.AGREED
+        assert run_of(agreement)[1] is RunIdState.AGREED
         assert tape.exists()
 
 
@@ -176,20 +174,8 @@ def test_rank_that_ends_meanwhile(store: Any, tmp_path: Path, caplog: pytest.Log
 
 def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A job directory that cannot be written to is one warning, and the run id is agreed all the same."""
-    directory = tmp_path / "job"
-    directory.mkdir()
-    tape = new_writer(directory, rank=0)
-    place = Place(0, 4, tmp_path / "gone" / "rank-0.tape", HOST)
-    recorder: Any = SimpleNamespace(tape=tape)
-    agreement = RunIdAgreement(
-        recorder,
-        store,
-        lambda: True,
-        lambda: False,
-        lambda stopping: Meeting(place, stopping, {"LOCAL_WORLD_SIZE": "2"}),
-    )
-    assert until(lambda: len(caplog.records) == 1)
-    agreement.stop()
-    tape.close()
+    with agreeing(store, tmp_path, meets_in=tmp_path / "gone") as (agreement, _):
+        assert until(lambda: len(caplog.records) == 1)
+        assert run_of(agreement)[1] is RunIdState.AGREED
     (record,) = caplog.records
     assert (record.levelname, "gone" in record.getMessage()) == ("WARNING", True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.tape.layout import RunIdState, TapeState
+from tests.support.ports import free_port
 from tests.support.profiled import names_of
 from tests.support.quiet import QUIET
 from tests.support.recorded import RecordedTape, read_tapes
@@ -27,10 +27,15 @@ WORKERS = Path(__file__).parent / "workers"
 DEADLINE_S = 170.0
 
 
-def torchrun(worker: str, *arguments: str, options: tuple[str, ...] = (), environ: Mapping[str, str]) -> Done:
+def torchrun(
+    worker: str,
+    *arguments: str,
+    options: tuple[str, ...] = (),
+    rendezvous: tuple[str, ...] = ("--standalone",),
+    environ: Mapping[str, str],
+) -> Done:
     """Run a worker script as two ranks; nothing of it is left when it takes too long."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command = [*launcher, *(options if "--nnodes=2" in options else ("--standalone", *options))]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *rendezvous, *options]
     process = subprocess.Popen(
         [*command, str(WORKERS / worker), *arguments],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", **environ},
@@ -47,13 +52,6 @@ def torchrun(worker: str, *arguments: str, options: tuple[str, ...] = (), enviro
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     return Done(process.returncode, out, err)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def switched_on(tapes: Path) -> dict[str, str]:
@@ -147,10 +145,16 @@ def test_restarts(tmp_path: Path, backend: str, environ: dict[str, str]) -> None
 def test_restart_of_two_nodes(tmp_path: Path, backend: str, environ: dict[str, str], failing: int) -> None:
     """A restart that torchrun counts only on the node that has failed: all ranks are of the new run nevertheless."""
     environ = {**switched_on(tmp_path / "tapes"), **environ}
-    options = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--max-restarts=2")
-    arguments = (backend, str(failing), str(tmp_path))
+    rendezvous = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
+    run = functools.partial(
+        torchrun,
+        "restarts_elsewhere.py",
+        *(backend, str(failing), str(tmp_path)),
+        options=("--max-restarts=2",),
+        rendezvous=rendezvous,
+        environ=environ,
+    )
     with ThreadPoolExecutor(2) as pool:
-        run = functools.partial(torchrun, "restarts_elsewhere.py", *arguments, options=options, environ=environ)
         nodes = list(pool.map(lambda _: run(), range(2)))
     assert [done.code for done in nodes] == [0, 0], nodes[0].err + nodes[1].err
     second = [line for done in nodes for line in done.lines() if line["attempt"]]

@@ -1,7 +1,4 @@
-"""A training on two nodes of which one fails in the first attempt; torchrun counts that restart on this node only.
-
-Over gloo, or over the fake backend where the store is kept; see `restarts.py`.
-"""
+"""A training on two nodes of which one fails in the first attempt; torchrun counts that restart on this node only."""
 
 from __future__ import annotations
 
@@ -9,22 +6,16 @@ import json
 import os
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from joining import join
 
 backend, failing, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 has_failed = folder / "has failed"
 attempt = int(has_failed.exists())
-if backend == "fake":
-    import torch.testing._internal.distributed.fake_pg  # registers it
-store, rank, size = next(dist.rendezvous("env://", timeout=timedelta(seconds=60)))
-dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
-if backend == "fake":
-    store.set(f"{attempt}/{rank}", "here")
-    store.wait([f"{attempt}/{other}" for other in range(size)], timedelta(seconds=60))
+rank = join(backend, attempt)
 dist.all_reduce(torch.ones(1))
 dist.barrier()
 said = {"attempt": attempt, "rank": rank, "restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"])}
