@@ -23,7 +23,7 @@ from otel_torchdist.capture.cuda_lanes import LEFT_ALONE, Enqueued, Wait
 from otel_torchdist.capture.cuda_watch import CudaWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from otel_torchdist.capture.call import Call
 
@@ -117,6 +117,17 @@ class CudaOperations:
         """A stream is about to be made to wait for what writes to `pointer`; None when that is not watched."""
         began_ns = time.monotonic_ns()
         enqueued = self.written.pop(pointer, None)
+        return self._wait_for(enqueued, device, began_ns)
+
+    def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> Wait | None:
+        """As `wait_begins`, for several: the stream goes on when the last has ended, which is known within one lane."""
+        began_ns = time.monotonic_ns()
+        found = {enqueued for pointer in pointers if (enqueued := self.written.pop(pointer, None)) is not None}
+        if len({enqueued.lane for enqueued in found}) != 1:
+            return None
+        return self._wait_for(max(found, key=lambda enqueued: enqueued.call.number), device, began_ns)
+
+    def _wait_for(self, enqueued: Enqueued | None, device: int, began_ns: int) -> Wait | None:
         recorded = self._record(device, 2) if enqueued is not None and enqueued.device == device else None
         if enqueued is None or recorded is None:
             return None

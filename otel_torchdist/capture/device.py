@@ -120,6 +120,16 @@ class Devices:
             _guard.report("wait_tensor", error)
         return None
 
+    def wait_for_several_begins(self, tensors: Any) -> Wait | None:
+        """The current stream is about to be made to wait for what writes to any of these tensors, if anything does."""
+        try:
+            devices = {tensor.get_device() for tensor in tensors if not tensor.is_meta and tensor.is_cuda}
+            if len(devices) == 1 and self._cuda is not None:
+                return self._cuda.wait_for_several_begins(_pointers(tensors), devices.pop())
+        except Exception as error:
+            _guard.report("wait_tensors", error)
+        return None
+
     def wait_ends(self, wait: Wait) -> None:
         """The stream waits."""
         with _guard.guard("wait_tensor"):

@@ -58,7 +58,7 @@ _ANY_SIZE: Final = frozenset(
     {"all_gather", "all_gather_coalesced", "all_to_all", "all_to_all_single", "reduce_scatter"}
 )
 """Each rank may bring a tensor of its own size."""
-_ROOTED: Final = frozenset({"broadcast", "gather", "reduce", "scatter"})
+_ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
 
 
 def find_mismatch(views: Iterable[RankView], site: Site, of_all: bool = False) -> Mismatch | None:

@@ -62,6 +62,16 @@ def test_functional(job: Job) -> None:
     assert all(operation.has_ended for operation in of_length(job, 25) + of_length(job, 26))
 
 
+def test_several_at_once(job: Job) -> None:
+    """`wait_tensors` ends each of its operations once, those that only a wait can end among them."""
+    if not of_length(job, 28):
+        pytest.skip("this torch has no wait_tensors")
+    assert hows(job, 28) == hows(job, 30) == ["WAIT"] * 2
+    assert all(operation.has_ended for operation in of_length(job, 33))
+    waits = [[one.raw.wait_entered_ns for one in of_length(job, length)] for length in (28, 30)]
+    assert all(wait is not None for wait in [*waits[0], *waits[1]])
+
+
 def test_no_python_frame(job: Job) -> None:
     """A call from a thread without a Python frame is recorded, without a call site."""
     assert [(one.function, one.line, one.group.description) for one in of_length(job, 41)] == [

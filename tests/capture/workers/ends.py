@@ -71,6 +71,11 @@ def from_functions() -> None:
     functional.wait_tensor(second)
     assert (float(first[0]), float(reduced[0]), gathered.shape[0]) == (2.0, 1.0, 52)
     kept.append(functional.all_reduce(torch.ones(27), "sum", group))
+    if hasattr(functional, "wait_tensors"):  # from torch 2.15 on
+        several = [functional.reduce_scatter_tensor(torch.ones(size), "sum", 0, group) for size in (28, 30)]
+        several.append(functional.all_reduce(torch.ones(33), "sum", group))
+        first, _, third = functional.wait_tensors(several)
+        assert (float(first[0]), float(third[0])) == (2.0, 2.0)
 
 
 def from_c(tape: TapeReader) -> None:
