@@ -3,6 +3,7 @@
 A synchronous operation runs on the caller's stream, between two events. An asynchronous one runs on a stream of NCCL's
 that cannot be reached without holding its Work: it begins when the caller's stream has come to an event before the call
 and NCCL has ended what was ahead, and its end is what PyTorch's watchdog says, or an event after a wait that we see.
+The watchdog of `nccl2`, which is `nccl` from torch 2.15 on, makes its rounds once a second, that of before ten times.
 
 On a device that waits for its host, the time between two events is the host's: the device has come to an operation
 when its stream is free for it, and the host may take some 0.1 ms more to enqueue it.

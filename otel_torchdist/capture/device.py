@@ -11,6 +11,7 @@ from torch.distributed import Work
 
 from otel_torchdist import _guard
 from otel_torchdist.capture.cuda import CudaOperations, cuda_operations
+from otel_torchdist.capture.cuda_lanes import LEFT_ALONE
 from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.tape.layout import Flag, How, Word
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 MAX_WRITTEN: Final = 64
 """Output tensors of an operation by which a wait for it is recognised."""
+
+RETURNS_WORK: Final = frozenset({"nccl2", "nccl-lazy"})
+"""Backends that return a Work of synchronous operations too, which run on the caller's stream as NCCL's do elsewhere.
+
+From torch 2.15 on `nccl` means the first of them."""
+ONE_STREAM: Final = frozenset({"nccl2"})
+"""Backends that carry out sends and receives on the same stream as asynchronous collectives."""
 
 _ASYNC: Final = int(Flag.ASYNC)
 _STRIDED: Final = torch.strided
@@ -63,7 +71,8 @@ class Devices:
             tensor = tensors[0] if type(tensors) is LIST else tensors
             cuda = self._find_cuda() if tensor.is_cuda else None
             if cuda is not None:
-                call.enqueued = cuda.begin(call, tensor.get_device(), peer)
+                has_one_stream = call.group.backend_on("cuda") in ONE_STREAM
+                call.enqueued = cuda.begin(call, tensor.get_device(), -1 if has_one_stream else peer)
         except Exception as error:
             _guard.report("device", error)
         if call.enqueued is None:
@@ -90,6 +99,8 @@ class Devices:
         if call.enqueued is None or self._cuda is None:
             _end_unknown(call)
             return
+        if boxed is not None and not call.flags & LEFT_ALONE and call.group.backend_on("cuda") in RETURNS_WORK:
+            boxed = None
         pointers = _pointers(args[0]) if boxed is not None and call.flags & _ASYNC else ()
         if not self._cuda.issued(call.enqueued, None if boxed is None else Work.unbox(boxed), pointers):
             _end_unknown(call)

@@ -34,6 +34,7 @@ class GroupState:
     """
 
     __slots__ = (
+        "_backends",
         "coalescing",
         "group_rank",
         "is_default",
@@ -62,12 +63,17 @@ class GroupState:
         self.group_rank = group.rank()
         self.rank = name.ranks[self.group_rank] if self.group_rank < len(name.ranks) else self.group_rank
         self.reference = weakref.ref(group)
-        self.signatures = Signatures(recorder.tape.names, self._backend, group.size())
+        self._backends: dict[str, str] = {}
+        self.signatures = Signatures(recorder.tape.names, self.backend_on, group.size())
         self.plans = Plans(self)
 
-    def _backend(self, device: str) -> str:
-        group = self.reference()
-        return "" if group is None else backend_name(group, device)
+    def backend_on(self, device: str) -> str:
+        """What the backend for a device type calls itself; '' when the group has none."""
+        known = self._backends.get(device, "")
+        group = None if known else self.reference()
+        if group is not None:
+            known = self._backends[device] = backend_name(group, device)
+        return known
 
     def global_rank(self, group_rank: int) -> int:
         """Global rank of a member; -1 when there is no such member."""

@@ -53,7 +53,7 @@ def test_each_is_recorded_as_it_was_issued(job: Job) -> None:
 
 
 def test_gather_into_tensor(job: Job) -> None:
-    """What torch 2.15 calls `gather_into_tensor` and `gather_single` has one name; gloo refuses it, and that is recorded."""
+    """What torch 2.15 calls `gather_into_tensor` and `gather_single` has one name; gloo refuses it."""
     if not GATHERS_INTO_TENSOR:
         pytest.skip("this torch has no gather_into_tensor")
     for tape in job.tapes:
