@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from otel_torchdist.stall.mismatch import Mismatch, find_mismatch
+from otel_torchdist.stall.mismatch import Mismatch
+from otel_torchdist.stall.mismatch_cause import find_cause
 from otel_torchdist.stall.roll_call import RollCall, Standing, call_roll, open_by_site, since_of
 from otel_torchdist.stall.verdict import Doubt, Link, Verdict, VerdictKind, urgency
 from otel_torchdist.stall.world import ANYBODY, Lane, OperationView, RankView, Site, Stopped, WorldSnapshot
@@ -68,7 +69,7 @@ class Judge:
     def _search_at(self, site: Site, path: tuple[_Hop, ...], seen: dict[Site, Verdict | None]) -> Verdict | None:
         roll = self._roll(site)
         # Before deaths: backends end processes whose calls do not fit.
-        mismatch = find_mismatch((self._world.ranks[rank] for rank in roll.standings), site)
+        mismatch = find_cause({rank: self._world.ranks[rank] for rank in roll.standings}, site)
         if mismatch is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
         dead = self._first_dead(roll)
