@@ -24,6 +24,7 @@ class Field(enum.Enum):
     SHAPE = "shape"
     REDUCE_OP = "reduce op"
     ROOT = "root"
+    GROUP_NAME = "group name"
 
 
 @dataclass(frozen=True, slots=True)
