@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.stall.judge import Judge
+from otel_torchdist.stall.rules import is_expected
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, urgency
 from otel_torchdist.stall.waits import Wait, died_in, left_behind, torn_apart
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
@@ -55,11 +56,18 @@ class RootFinder:
             if found is not None
             and (found.kind is VerdictKind.MISMATCHED or (found.kind is VerdictKind.DEAD and site in deaths))
         ]
-        best = min((verdict for verdict in verdicts if verdict is not None), key=urgency, default=None)
+        candidates = [verdict for verdict in verdicts if verdict is not None]
+        unexpected = [verdict for verdict in candidates if _blames(verdict) and not is_expected(world, verdict)]
+        # What is expected to take long does not hide another rank that is not.
+        best = min(unexpected or candidates, key=urgency, default=None)
         if current is None or kept is None or best is None:
             return best
         # Among equals the one that was told stays.
         return kept if kept.site == current.site and kept.kind is best.kind else best
+
+
+def _blames(verdict: Verdict) -> bool:
+    return verdict.kind is not VerdictKind.UNKNOWN and bool(verdict.ranks)
 
 
 def _alive_at(world: WorldSnapshot) -> dict[int, int]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.stall.causes import cause_of, describe_mismatch
+from otel_torchdist.stall.creations import DEFAULT_GROUP
 from otel_torchdist.stall.events import Finding, MismatchFound, Outcome
-from otel_torchdist.stall.phrases import describe_place, describe_site, have, name_ranks
+from otel_torchdist.stall.phrases import describe_frame, describe_place, describe_site, have, name_ranks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
+from otel_torchdist.tape.layout import RecordKind
 
 MAX_PLACES: Final = 3
 """Ranks whose place is told; the others have theirs in the incident's trace."""
@@ -22,7 +24,8 @@ def sentence(verdict: Verdict, age_s: float) -> str:
         age_s: Seconds since the first rank began to wait.
     """
     cause = cause_of(verdict, f"{age_s:.1f} s")
-    return "; ".join([cause, *_crowd(verdict), *_endings(verdict), *_places(verdict), *_coverage(verdict)])
+    clauses = [*_crowd(verdict), *_creation(verdict), *_endings(verdict), *_places(verdict), *_coverage(verdict)]
+    return "; ".join([cause, *clauses])
 
 
 def _crowd(verdict: Verdict) -> list[str]:
@@ -33,6 +36,14 @@ def _crowd(verdict: Verdict) -> list[str]:
     if out and verdict.kind is VerdictKind.TRANSPORT:
         parts.append(f"{name_ranks(out)} came out")
     return parts
+
+
+def _creation(verdict: Verdict) -> list[str]:
+    """Where those who have come create the group: that is the line which the others have left out."""
+    sites = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
+    frame = next((site for site in sites if site is not None), None)
+    is_new_group = verdict.site.lane.kind is RecordKind.RENDEZVOUS and verdict.operation != DEFAULT_GROUP
+    return [f"the group is created in {describe_frame(frame)}"] if is_new_group and frame is not None else []
 
 
 def _endings(verdict: Verdict) -> list[str]:

@@ -15,6 +15,7 @@ from otel_torchdist.stall.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.stall.world import (
     ANYBODY,
     MAX_RECENT,
+    MAX_THREADS,
     Arrival,
     GroupView,
     Lane,
@@ -112,6 +113,7 @@ class TapeFollower:
             aligned=group is not None and group.name.aligned,
             losses=losses,
             recent=(*before.recent[1 - MAX_RECENT :], arrival),
+            threads=_with_thread(before.threads, operation.thread),
         )
         if not lane.is_point_to_point and lane.kind is RecordKind.OPERATION:
             self._logs.entered(lane, arrival, operation)
@@ -134,7 +136,16 @@ class TapeFollower:
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
             completed = max(before.completed, sequence)
-            return Progress(entered, completed, failed, before.failure, before.aligned, before.losses, before.recent)
+            return Progress(
+                entered,
+                completed,
+                failed,
+                before.failure,
+                before.aligned,
+                before.losses,
+                before.recent,
+                before.threads,
+            )
         if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
             # It raised before it was issued, and capture gives its number to the next one.
             entered = min(before.entered, sequence - 1)
@@ -263,6 +274,10 @@ class TapeFollower:
         self._groups[identity] = view = GroupView(name.key, name, frozenset(name.ranks))
         self._groups_by_key = MappingProxyType({**self._groups_by_key, view.key: view})
         return view
+
+
+def _with_thread(threads: tuple[int, ...], thread: int) -> tuple[int, ...]:
+    return threads if thread in threads else (*threads[1 - MAX_THREADS :], thread)
 
 
 def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot]:

@@ -13,6 +13,7 @@ from otel_torchdist.tape.stacks import ThreadStack
 ANYBODY = -1
 """Source of a receive that takes from whoever sends first."""
 MAX_RECENT: Final = 8
+MAX_THREADS: Final = 4
 
 
 class Lane(NamedTuple):
@@ -96,6 +97,7 @@ class Progress(NamedTuple):
         aligned: Whether the sequence can be compared with that of other ranks.
         losses: `RankView.losses` when this was last renewed: if it has grown since, more may have been entered.
         recent: What it entered last, oldest first; at most `MAX_RECENT`.
+        threads: Native ids of its threads that have entered it, the last ones; at most `MAX_THREADS`.
     """
 
     entered: int = 0
@@ -105,6 +107,7 @@ class Progress(NamedTuple):
     aligned: bool = True
     losses: int = 0
     recent: tuple[Arrival, ...] = ()
+    threads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +255,11 @@ class RankView:
     def at(self, site: Site) -> OperationView | None:
         """Its open operation at a site."""
         return next((operation for operation in self.open if operation.site == site), None)
+
+    def uses(self, thread: int, lane: Lane) -> bool:
+        """Whether a thread of this rank is one of those that enter a lane, as far as that is known."""
+        progress = self.progress.get(lane)
+        return progress is None or not progress.threads or thread in progress.threads
 
     def waits_in(self, operation: OperationView) -> bool:
         """Whether an open operation of this rank is evidence that it waits.
