@@ -6,6 +6,7 @@ it exports all of a node's. Of several that see the same tapes only one looks fo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from typing import Final
 
 from otel_torchdist import _guard
 from otel_torchdist.agent.finding_metrics import show_finding
+from otel_torchdist.agent.helpers import HelperLives
+from otel_torchdist.agent.lives import Life
 from otel_torchdist.stall.company import Company
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
 from otel_torchdist.stall.reporter import StallReporter
@@ -102,6 +105,7 @@ class Reader:
         self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
+        self._helpers = HelperLives()
         self.metrics = NodeMetrics(self.spans_dropped)
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
@@ -166,6 +170,14 @@ class Reader:
         """The tapes that are being read."""
         return [rank.tape for rank in self._ranks.values()]
 
+    def life_of(self, tape: TapeReader) -> Life:
+        """What became of the process that writes a tape; a helper that ended with its rank has finished.
+
+        Raises:
+            TapeError: The tape is damaged.
+        """
+        return self._helpers.life_of(tape, self.tapes)
+
     @property
     def ongoing(self) -> list[OngoingStall]:
         """The stalls that are on."""
@@ -227,6 +239,10 @@ class Reader:
                 rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
 
     def _retire(self, nonce: int, rank: _Rank) -> None:
+        if rank.ended_at is not None and rank.metrics is not None and rank.tape.identity.parent:
+            with contextlib.suppress(TapeError):
+                if self.life_of(rank.tape) is Life.DEAD:
+                    rank.metrics.helper_died()
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from otel_torchdist.stall.attempts import of_this_attempt
 from otel_torchdist.stall.habits import Habits
+from otel_torchdist.stall.helpers import settled
 from otel_torchdist.stall.process_state import ProcessState
 from otel_torchdist.stall.rank_logs import RankLogs
 from otel_torchdist.stall.stack_signal import AskedBySignal, ask_by_signal
@@ -282,7 +283,8 @@ def _with_thread(threads: tuple[int, ...], thread: int) -> tuple[int, ...]:
 
 def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot]:
     """The pictures of all runs that the tapes belong to, each with its local ranks."""
-    views = [view for follower in followers if (view := follower.view(now_ns)) is not None]
+    seen = [(one.reader.identity, view) for one in followers if (view := one.view(now_ns)) is not None]
+    views = settled(seen)
     runs: dict[int, list[RankView]] = {}
     for view in views:
         if view.run:
