@@ -18,6 +18,7 @@ from otel_torchdist.agent.finding_metrics import show_finding
 from otel_torchdist.agent.helpers import HelperLives
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.stall.company import Company
+from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
@@ -88,6 +89,7 @@ class Reader:
         stall_ignored: Sequence[str] = (),
         compares_calls: bool = True,
         company: Company | None = None,
+        deaths: DeathWatch | None = None,
     ) -> None:
         """Write to `outputs`.
 
@@ -98,11 +100,12 @@ class Reader:
             stall_ignored: Operations that are never called stalled, see `StallRules`.
             compares_calls: Likewise.
             company: Who else sees ranks of the same runs; None for nobody.
+            deaths: See `StallWatch`; stopped by whoever has made it.
         """
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company)
+        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company, deaths)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
         self._helpers = HelperLives()

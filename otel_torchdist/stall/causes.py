@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from otel_torchdist.stall.fates import describe_deaths
 from otel_torchdist.stall.mismatch import Field, Mismatch
 from otel_torchdist.stall.phrases import describe_site, have, name_ranks
 from otel_torchdist.stall.roll_call import Standing
@@ -35,8 +36,7 @@ def _their_side(verdict: Verdict) -> str:
 
 
 def _dead(verdict: Verdict, age: str) -> str:
-    verb = "is" if len(verdict.ranks) == 1 else "are"
-    return f"{name_ranks(verdict.ranks)} {verb} dead, and {_site(verdict)} has waited for {age}"
+    return f"{describe_deaths(verdict)}, and {_site(verdict)} has waited for {age}"
 
 
 def _frozen(verdict: Verdict, age: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 from otel_torchdist.tape.stacks import ThreadStack
@@ -218,6 +219,7 @@ class RankView:
         groups: The groups that it has used, by their key.
         seen_alive_ns: When it was last seen to be alive; 0 for never.
         is_afar: Whether another agent reads its tape.
+        death: The end of its process as its agent has seen it; None while none was seen.
     """
 
     rank: int
@@ -246,11 +248,20 @@ class RankView:
     groups: Mapping[str, GroupView] = field(default_factory=dict[str, GroupView])
     seen_alive_ns: int = 0
     is_afar: bool = False
+    death: Death | None = None
 
     @property
     def is_dead(self) -> bool:
         """Whether it is gone and did not end in good order."""
-        return not self.alive and self.state is not TapeState.FINISHED
+        if self.alive or self.state is TapeState.FINISHED:
+            return False
+        return not self.has_left
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its process has exited with code 0, out of no operation: by `os._exit`, which leaves no word."""
+        is_zero = self.death is not None and self.death.exit_code == 0
+        return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
 
     def at(self, site: Site) -> OperationView | None:
         """Its open operation at a site."""

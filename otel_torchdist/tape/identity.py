@@ -144,6 +144,26 @@ def process_state(pid: int) -> tuple[str, int] | None:
     return fields[0].decode(), int(fields[19])
 
 
+def dead_status(pid: int, start_ticks: int) -> int | None:
+    """The wait status of a process that has ended and that nobody has waited for; None when it cannot be seen.
+
+    The kernel shows it to whom it would let debug the process, and to all others 0.
+
+    Args:
+        pid: The process.
+        start_ticks: Its `process_start_ticks`.
+    """
+    try:
+        may_see = os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if not may_see or fields[0] != b"Z" or int(fields[19]) != start_ticks:
+        return None
+    return int(fields[49])
+
+
 def shares_pids(identity: TapeIdentity) -> bool:
     """Whether the pid of a tape's writer means to us what it means to itself."""
     here = pid_namespace(), boot_id()
