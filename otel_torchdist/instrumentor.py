@@ -25,6 +25,7 @@ from otel_torchdist import _guard
 from otel_torchdist.config import Config, ReaderHome
 from otel_torchdist.first_group import C10D, when_first_group
 from otel_torchdist.package import _instruments  # pyright: ignore[reportPrivateUsage]  # OpenTelemetry's convention
+from otel_torchdist.tape.ancestry import directory_of_parent
 from otel_torchdist.tape.directory import base_directory, clean_up, job_directory, job_key
 
 if TYPE_CHECKING:
@@ -130,6 +131,10 @@ def _directory(config: Config) -> Path:
     base = base_directory(config.tape_dir, config.tape_on_disk)
     with _guard.guard("clean-up"):
         clean_up(base, config.keep_runs, config.keep_bytes)
+    with _guard.guard("the parent's job"):
+        directory = directory_of_parent(base)
+        if directory is not None:
+            return directory
     return job_directory(base, job_key(os.environ))
 
 

@@ -18,6 +18,7 @@ from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.agent.scrape_target import ScrapeTarget
 from otel_torchdist.config import Config
+from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.telemetry.held_sink import HeldSink
 from otel_torchdist.telemetry.metric_pictures import NodePicture
 from otel_torchdist.telemetry.metrics_server import MetricsServer
@@ -50,6 +51,7 @@ class Agent:
         self._targets: dict[Path, ScrapeTarget] = {}
         self._neighbours = Neighbours()
         self._actions = StallActions(config.on_stall, config.on_stall_grace, config.dump_dir)
+        self._deaths = DeathWatch()
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
@@ -60,6 +62,7 @@ class Agent:
             config.stall_ignore,
             config.compare_calls,
             self._neighbours,
+            self._deaths,
         )
         self._server: MetricsServer | None = None
 
@@ -111,6 +114,7 @@ class Agent:
     def close(self) -> None:
         """Read what is left, flush, and leave the directories to others; takes little more than five seconds."""
         self.reader.close()
+        self._deaths.stop()
         self._neighbours.stop()
         self._save()
         if self._server is not None:

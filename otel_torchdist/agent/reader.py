@@ -6,6 +6,7 @@ it exports all of a node's. Of several that see the same tapes only one looks fo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,10 @@ from typing import Final
 
 from otel_torchdist import _guard
 from otel_torchdist.agent.finding_metrics import show_finding
+from otel_torchdist.agent.helpers import HelperLives
+from otel_torchdist.agent.lives import Life
 from otel_torchdist.stall.company import Company
+from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
@@ -85,6 +89,7 @@ class Reader:
         stall_ignored: Sequence[str] = (),
         compares_calls: bool = True,
         company: Company | None = None,
+        deaths: DeathWatch | None = None,
     ) -> None:
         """Write to `outputs`.
 
@@ -95,13 +100,15 @@ class Reader:
             stall_ignored: Operations that are never called stalled, see `StallRules`.
             compares_calls: Likewise.
             company: Who else sees ranks of the same runs; None for nobody.
+            deaths: See `StallWatch`; stopped by whoever has made it.
         """
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company)
+        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company, deaths)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
+        self._helpers = HelperLives()
         self.metrics = NodeMetrics(self.spans_dropped)
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
@@ -166,6 +173,14 @@ class Reader:
         """The tapes that are being read."""
         return [rank.tape for rank in self._ranks.values()]
 
+    def life_of(self, tape: TapeReader) -> Life:
+        """What became of the process that writes a tape; a helper that ended with its rank has finished.
+
+        Raises:
+            TapeError: The tape is damaged.
+        """
+        return self._helpers.life_of(tape, self.tapes)
+
     @property
     def ongoing(self) -> list[OngoingStall]:
         """The stalls that are on."""
@@ -227,6 +242,10 @@ class Reader:
                 rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
 
     def _retire(self, nonce: int, rank: _Rank) -> None:
+        if rank.ended_at is not None and rank.metrics is not None and rank.tape.identity.parent:
+            with contextlib.suppress(TapeError):
+                if self.life_of(rank.tape) is Life.DEAD:
+                    rank.metrics.helper_died()
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.capture.callsite import CallSites
+from otel_torchdist.tape.ancestry import parent_tape
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.writer import TapeWriter
@@ -34,7 +35,8 @@ class Recorder:
         Raises:
             TapeError: There is no room, or the directory cannot be used.
         """
-        self.tape = TapeWriter(directory, identify(rank, local_rank(), world_size, capacity))
+        identity = identify(rank, local_rank(), world_size, capacity, parent_tape(directory))
+        self.tape = TapeWriter(directory, identity)
         self.call_sites = CallSites(self.tape.names)
         self.step = 0
         self.default_group: GroupState | None = None

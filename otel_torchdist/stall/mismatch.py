@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ class Field(enum.Enum):
     SHAPE = "shape"
     REDUCE_OP = "reduce op"
     ROOT = "root"
+    GROUP_NAME = "group name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,13 @@ _ANY_SIZE: Final = frozenset(
 _ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
 
 
-def find_mismatch(views: Iterable[RankView], site: Site, of_all: bool = False) -> Mismatch | None:
-    """The first place of a lane, up to `site`, at which ranks are seen to disagree.
+def find_mismatch(views: Iterable[RankView], site: Site) -> Mismatch | None:
+    """The first place of a lane, up to `site`, of which all calls are known and at which ranks disagree."""
+    return next(find_mismatches(views, site, of_all=True), None)
+
+
+def find_mismatches(views: Iterable[RankView], site: Site, of_all: bool = False) -> Iterator[Mismatch]:
+    """The places of a lane, up to `site`, at which ranks are seen to disagree, in order.
 
     Args:
         views: The members that report.
@@ -70,7 +76,7 @@ def find_mismatch(views: Iterable[RankView], site: Site, of_all: bool = False) -
         of_all: Look only at places of which it is known what all of them called there.
     """
     if site.lane.is_point_to_point:
-        return None
+        return
     arrivals = {view.rank: _arrivals(view, site.lane) for view in views}
     places = sorted({sequence for of in arrivals.values() for sequence in of if sequence <= site.sequence})
     for sequence in places:
@@ -79,8 +85,7 @@ def find_mismatch(views: Iterable[RankView], site: Site, of_all: bool = False) -
             continue
         found = compare(here, Site(site.lane, sequence))
         if found is not None:
-            return found
-    return None
+            yield found
 
 
 def _arrivals(view: RankView, lane: Lane) -> dict[int, Arrival]:

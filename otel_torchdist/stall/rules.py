@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Final
 
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
+from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind
 from otel_torchdist.stall.waits import Wait
 from otel_torchdist.stall.world import OperationView, RankView, WorldSnapshot
 
@@ -16,6 +16,7 @@ COMPILE_NS: Final = 600_000_000_000
 """How long others may wait for a rank that compiles."""
 _NOT_EXCUSED: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
 """No rank expects these."""
+_CIRCLES: Final = (Doubt.CYCLE, Doubt.THREADS)
 _COMPILER: Final = re.compile(r"/torch/(_dynamo|_inductor|_functorch|fx)/|/triton/")
 
 
@@ -56,14 +57,17 @@ class StallRules:
 
 
 def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Whether a rank that holds the others up, or all that wait, have said that it may take this long."""
+    """Whether all ranks that hold the others up, or all that wait, have said that it may take this long.
+
+    In a circle each rank holds up all others, so one is enough.
+    """
     if verdict.kind in _NOT_EXCUSED:
         return False
-    named = [world.ranks[rank] for rank in verdict.ranks if rank in world.ranks]
-    waiting = [world.ranks[rank] for rank in verdict.waiting if rank in world.ranks]
-    if any(expects(view, world) for view in named):
-        return True
-    return bool(waiting) and all(expects(view, world) for view in waiting)
+    named = [expects(world.ranks[rank], world) for rank in verdict.ranks if rank in world.ranks]
+    waiting = [expects(world.ranks[rank], world) for rank in verdict.waiting if rank in world.ranks]
+    is_circle = verdict.kind is VerdictKind.CIRCULAR or verdict.doubt in _CIRCLES
+    is_announced = any(named) if is_circle else len(named) == len(verdict.ranks) and all(named)
+    return (bool(named) and is_announced) or (bool(waiting) and all(waiting))
 
 
 def expects(view: RankView, world: WorldSnapshot) -> bool:

@@ -56,7 +56,7 @@ class SilentMismatches:
             windows.add(view.rank, view.windows.get(lane, ()))
         number = windows.first_odd
         # Pictures of other nodes are older: of the latest calls they may show some that are not among our latest.
-        found = find_mismatch(views, Site(lane, _ANYWHERE), of_all=True)
+        found = find_mismatch(views, Site(lane, _ANYWHERE))
         if number is None and found is None:
             return set()
         self._suspected_ns.setdefault(lane, now_ns)

@@ -8,13 +8,16 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.stall.attempts import of_this_attempt
+from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.habits import Habits
+from otel_torchdist.stall.helpers import settled
 from otel_torchdist.stall.process_state import ProcessState
 from otel_torchdist.stall.rank_logs import RankLogs
 from otel_torchdist.stall.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.stall.world import (
     ANYBODY,
     MAX_RECENT,
+    MAX_THREADS,
     Arrival,
     GroupView,
     Lane,
@@ -25,7 +28,7 @@ from otel_torchdist.stall.world import (
     Stacks,
     WorldSnapshot,
 )
-from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState
+from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.reader import Batch, TapeReader
 from otel_torchdist.tape.records import Operation, TapeError
 from otel_torchdist.tape.stacks import read_stacks
@@ -39,6 +42,8 @@ _SEND: Final = "send"
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
+DYING_NS: Final = 1_000_000_000
+"""How long a process may close its files after the one with the lock, before it has ended."""
 
 
 class TapeFollower:
@@ -48,9 +53,11 @@ class TapeFollower:
         reader: The tape. Who polls it hands every batch to `observe`.
     """
 
-    def __init__(self, reader: TapeReader) -> None:
-        """Follow a tape from its reader's first batch on."""
+    def __init__(self, reader: TapeReader, deaths: DeathWatch | None = None) -> None:
+        """Follow a tape from its reader's first batch on; `deaths` sees the end of its process, where there is one."""
         self.reader = reader
+        self._deaths = deaths
+        self._unlocked_ns: int | None = None
         self._groups: dict[int, GroupView] = {}
         self._progress: dict[Lane, Progress] = {}
         self._frozen: Mapping[Lane, Progress] | None = None
@@ -112,6 +119,7 @@ class TapeFollower:
             aligned=group is not None and group.name.aligned,
             losses=losses,
             recent=(*before.recent[1 - MAX_RECENT :], arrival),
+            threads=_with_thread(before.threads, operation.thread),
         )
         if not lane.is_point_to_point and lane.kind is RecordKind.OPERATION:
             self._logs.entered(lane, arrival, operation)
@@ -134,7 +142,16 @@ class TapeFollower:
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
             completed = max(before.completed, sequence)
-            return Progress(entered, completed, failed, before.failure, before.aligned, before.losses, before.recent)
+            return Progress(
+                entered,
+                completed,
+                failed,
+                before.failure,
+                before.aligned,
+                before.losses,
+                before.recent,
+                before.threads,
+            )
         if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
             # It raised before it was issued, and capture gives its number to the next one.
             entered = min(before.entered, sequence - 1)
@@ -161,11 +178,15 @@ class TapeFollower:
     def view(self, now_ns: int) -> RankView | None:
         """The rank as it is now; None when its tape cannot be read any more."""
         # In this order: a process says that it has finished before it lets go of its lock.
-        alive = self.reader.is_alive()
+        death = self._deaths.death_of(self.reader.identity.nonce) if self._deaths is not None else None
+        alive = death is None and self._is_alive(now_ns)
         try:
             status = self.reader.status()
         except TapeError:
             return None
+        stopped = self._process.look(now_ns)
+        if alive and self._deaths is not None:
+            self._deaths.note(self.reader.identity.nonce, stopped)
         self._clock.update(status)
         if alive:
             self._seen_alive_ns = now_ns
@@ -194,13 +215,31 @@ class TapeFollower:
             forgotten=self._forgotten,
             wall_offset_ns=self._clock.wall_ns(0),
             stacks=self._current_stacks(),
-            stopped=self._process.look(now_ns),
+            stopped=stopped,
             expects_until_ns=status.expects_until_ns,
             windows=self._logs.windows,
             arrivals=self._logs.arrivals,
             groups=self._groups_by_key,
             seen_alive_ns=self._seen_alive_ns,
+            death=death,
         )
+
+    def _is_alive(self, now_ns: int) -> bool:
+        """Whether its lock is held; once it is not, for a moment, whether its process has not ended yet."""
+        if self.reader.is_alive():
+            self._unlocked_ns = None
+            return True
+        self._unlocked_ns = self._unlocked_ns or now_ns
+        if self._deaths is None or now_ns - self._unlocked_ns > DYING_NS:
+            return False
+        return self._deaths.holds(self.reader.identity.nonce) and not self._has_ended()
+
+    def _has_ended(self) -> bool:
+        """Whether the rank has said how it ended; its process may go on for as long as it likes."""
+        try:
+            return self.reader.status().state is not TapeState.RUNNING
+        except TapeError:
+            return True
 
     def _current_stacks(self) -> Stacks | None:
         if self._stacks is None or self._stacks.threads is not None or not self._request:
@@ -265,9 +304,14 @@ class TapeFollower:
         return view
 
 
+def _with_thread(threads: tuple[int, ...], thread: int) -> tuple[int, ...]:
+    return threads if thread in threads else (*threads[1 - MAX_THREADS :], thread)
+
+
 def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot]:
     """The pictures of all runs that the tapes belong to, each with its local ranks."""
-    views = [view for follower in followers if (view := follower.view(now_ns)) is not None]
+    seen = [(one.reader.identity, view) for one in followers if (view := one.view(now_ns)) is not None]
+    views = settled(seen)
     runs: dict[int, list[RankView]] = {}
     for view in views:
         if view.run:

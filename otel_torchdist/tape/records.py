@@ -34,6 +34,7 @@ class TapeIdentity:
         monotonic_ns: Monotonic clock at creation.
         realtime_ns: Wall clock at the same moment.
         host: Host name.
+        parent: Nonce of the tape of the rank that has started this process, which is then its helper; 0 for none.
     """
 
     nonce: int
@@ -48,6 +49,7 @@ class TapeIdentity:
     monotonic_ns: int
     realtime_ns: int
     host: str
+    parent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class SimulatedRank:
         reduce_op: str = "sum",
         shape: tuple[int, ...] = (16,),
         dtype: str = "float32",
+        thread: int = 100,
     ) -> int:
         """Enter the next operation of a lane; returns its number."""
         lane = Lane(kind, group.key)
@@ -84,7 +85,8 @@ class SimulatedRank:
         place = before.entered + 1 if sequence is None else sequence
         signature = SignatureName(name, reduce_op, (shape,), (dtype,), "cpu", 1)
         recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer))
-        self.progress[lane] = before._replace(entered=place, losses=self.losses, recent=recent)
+        threads = tuple(dict.fromkeys((*before.threads, thread)))
+        self.progress[lane] = before._replace(entered=place, losses=self.losses, recent=recent, threads=threads)
         self.count += 1
         entered_ns = START_NS + round(at_s * SECOND)
         record = Operation(
@@ -100,7 +102,7 @@ class SimulatedRank:
             label=0,
             peer=peer,
             tag=tag,
-            thread=100,
+            thread=thread,
             flags=flags,
             returned_ns=None if blocking else entered_ns + 1000,
         )

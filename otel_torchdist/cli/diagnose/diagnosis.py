@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.diagnose.judgement import age_ns, judge
 from otel_torchdist.cli.diagnose.last_moment import LastMoment, last_moment
 from otel_torchdist.cli.fates import life_in
 from otel_torchdist.cli.recorded_stacks import RecordedStacks
-from otel_torchdist.cli.runs import Run
+from otel_torchdist.cli.runs import POLL_LIMIT, Run
+from otel_torchdist.stall.helpers import is_idle
 from otel_torchdist.stall.places import Place, Source, place_of
 from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.sentence import sentence
 from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import OperationView, RankView
-from otel_torchdist.tape.layout import LiveWord
+from otel_torchdist.tape.layout import LiveWord, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError
-
-POLL_LIMIT: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,7 @@ class Diagnosis:
         ranks: Those that have a tape here, ascending.
         verdict: With places; None when nothing had stalled, or what had was expected, and nobody was left behind.
         warnings: What could not be read.
+        helpers: Runs of processes that its ranks have started, in the same way.
     """
 
     run: Run
@@ -75,6 +75,7 @@ class Diagnosis:
     ranks: tuple[RankAccount, ...]
     verdict: Verdict | None
     warnings: tuple[str, ...]
+    helpers: tuple[Diagnosis, ...] = ()
 
     @property
     def unknown(self) -> tuple[int, ...]:
@@ -84,8 +85,9 @@ class Diagnosis:
 
     @property
     def has_problem(self) -> bool:
-        """Whether there is a verdict, or a rank has failed or died."""
-        return self.verdict is not None or any(one.life in (Life.FAILED, Life.DEAD) for one in self.ranks)
+        """Whether there is a verdict, or a rank has failed or died; here or among its helpers."""
+        has_died = any(one.life in (Life.FAILED, Life.DEAD) for one in self.ranks)
+        return self.verdict is not None or has_died or any(helper.has_problem for helper in self.helpers)
 
     @property
     def has_long_wait(self) -> bool:
@@ -132,7 +134,7 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
         if view is None:
             warnings.append(f"{tape.path}: damaged")
             continue
-        views.append(RecordedStacks(tape.path).shown_in(view))
+        views.append(_settled(run, tape, RecordedStacks(tape.path).shown_in(view)))
         if _has_holes(tape):
             warnings.append(f"{tape.path}: {tape.lost} of its records are damaged or were never finished")
     if not views:
@@ -157,6 +159,13 @@ def _read_all(tape: TapeReader) -> TapeFollower:
     for _ in range(2 + tape.capacity // POLL_LIMIT):
         follower.observe(tape.poll(POLL_LIMIT))
     return follower
+
+
+def _settled(run: Run, tape: TapeReader, view: RankView) -> RankView:
+    """The view of a helper that has ended with its rank, waiting for nothing, as one that has finished."""
+    if view.is_dead and is_idle(view) and run.has_ended_with_parent(tape):
+        return dataclasses.replace(view, state=TapeState.FINISHED)
+    return view
 
 
 def _has_holes(tape: TapeReader) -> bool:

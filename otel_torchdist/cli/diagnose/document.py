@@ -7,7 +7,7 @@ known is null.
 - `run`: `id` (32 hex digits, or null), `directory`, `host`, `begun`, `world_size`.
 - `coverage`: `reporting` and `unknown`, lists of ranks with and without a tape here.
 - `moment`: `time`, and `is_now`, which is false when no rank lives: then it is that of the newest sign of life.
-- `problem`: whether there is a verdict, or a rank has failed or died; the same as exit code 1.
+- `problem`: whether there is a verdict, or a rank or one of its helpers has failed or died; the same as exit code 1.
 - `threshold_s`: age at which an open operation counts as stalled at the earliest.
 - `verdict`: null, or `kind`, `ranks`, `waiting`, `operation`, `sequence`, `group`, `since`, `age_s`, `doubt`,
   `reporting`, `members`, `sentence`, `mismatch`, `circle`.
@@ -25,6 +25,8 @@ known is null.
 - an operation: `operation`, `sequence`, `group`, `peers` (ranks that meet in it), `tag`, `entered`, `age_s` (since it
   waits or was entered), `waits`, `ended`, `exception`, `call_site` (`function`, `file`, `line`).
 - `warnings`: tapes that could not be read, and why.
+- `helps`: null, or the id of the run whose ranks have started the processes of this one.
+- `helpers`: a document like this one for each run of processes that these ranks have started.
 """
 
 from __future__ import annotations
@@ -65,6 +67,8 @@ def document_of(diagnosis: Diagnosis) -> Json:
         "verdict": _verdict(diagnosis, diagnosis.verdict) if diagnosis.verdict is not None else None,
         "ranks": [_rank(diagnosis, account) for account in diagnosis.ranks],
         "warnings": list(diagnosis.warnings),
+        "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
+        "helpers": [document_of(helper) for helper in diagnosis.helpers],
     }
 
 

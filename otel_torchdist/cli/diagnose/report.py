@@ -42,13 +42,18 @@ def _lines(diagnosis: Diagnosis) -> Iterator[Text]:
         yield Text()
         verb = "has" if len(diagnosis.unknown) == 1 else "have"
         yield Text(f"{name_ranks(diagnosis.unknown)}  unknown: {verb} no tape on this node", style="yellow")
+    for helper in diagnosis.helpers:
+        yield Text()
+        yield from _helper(helper)
 
 
 def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
     run = diagnosis.run
+    of = f", helper processes of run {run.helps.label}" if run.helps is not None else ""
     yield Text.assemble(
         (f"run {run.label}" if run.label else "a run without an id", "bold"),
-        f", begun {day_and_time(run.begun_ns)} on {run.host}, {len(diagnosis.ranks)} of {run.world_size} ranks report",
+        f"{of}, begun {day_and_time(run.begun_ns)} on {run.host}, "
+        f"{len(diagnosis.ranks)} of {run.world_size} ranks report",
     )
     yield Text(str(run.directory), style="dim")
     moment_ns = diagnosis.wall_ns(diagnosis.moment_ns)
@@ -58,6 +63,19 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
         when = f"as of the last sign of life, {day_and_time(moment_ns)}, {ago} ago"
     first_gone_first = sorted(diagnosis.ranks, key=lambda one: one.sign_ns)
     yield Text(f"{when}: {'; '.join(fates(one.view for one in first_gone_first))}")
+
+
+def _helper(helper: Diagnosis) -> Iterator[Text]:
+    """What processes do that these ranks have started; all of it under the id of their own run."""
+    label = helper.run.label
+    yield Text.assemble(
+        (f"helper processes of {name_ranks(helper.run.ranks)}", "bold"), f", run {label or 'without an id'}: ",
+        "; ".join(fates(one.view for one in helper.ranks)),
+    )  # fmt: skip
+    if helper.verdict is not None:
+        yield from _verdict(helper)
+    if helper.has_problem and label:
+        yield Text(f"  what each was doing last: otel-torchdist diagnose {label}")
 
 
 def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
