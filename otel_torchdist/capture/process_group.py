@@ -16,6 +16,7 @@ from otel_torchdist.tape.records import GroupName
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.call import Call
+    from otel_torchdist.capture.membership import Membership
     from otel_torchdist.capture.recorder import Recorder
 
 
@@ -50,8 +51,8 @@ class GroupState:
         "synchronized",
     )
 
-    def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName) -> None:
-        """Learn a group that was not known before."""
+    def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName, group_rank: int) -> None:
+        """Learn a group that was not known before, in which this rank is number `group_rank`."""
         self.recorder = recorder
         self.name = name
         self.name_id = recorder.tape.names.intern(name)
@@ -60,11 +61,11 @@ class GroupState:
         self.coalescing: list[Call] | None = None
         self.synchronized = False
         self.is_default = False
-        self.group_rank = group.rank()
-        self.rank = name.ranks[self.group_rank] if self.group_rank < len(name.ranks) else self.group_rank
+        self.group_rank = group_rank
+        self.rank = name.ranks[group_rank] if 0 <= group_rank < len(name.ranks) else group_rank
         self.reference = weakref.ref(group)
         self._backends: dict[str, str] = {}
-        self.signatures = Signatures(recorder.tape.names, self.backend_on, group.size())
+        self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
         self.plans = Plans(self)
 
     def backend_on(self, device: str) -> str:
@@ -116,7 +117,12 @@ class Groups:
         return self.by_identity.get(id(group))
 
     def learn(
-        self, recorder: Recorder, group: ProcessGroup, ranks: tuple[int, ...] | None = None, nth: int | None = None
+        self,
+        recorder: Recorder,
+        group: ProcessGroup,
+        ranks: tuple[int, ...] | None = None,
+        nth: int | None = None,
+        membership: Membership | None = None,
     ) -> GroupState:
         """Take up a group at its creation or when it is first met in an operation.
 
@@ -125,7 +131,10 @@ class Groups:
             group: The group.
             ranks: Global ranks of its members, where the caller knows them.
             nth: How many groups with these members came before, where it was counted already.
+            membership: Where its members have just changed.
         """
+        if membership is not None:
+            ranks, nth = membership.ranks, 0
         members = ranks if ranks is not None else member_ranks(group)
         is_listed = ranks is not None or ranks_in_books(group) is not None
         # A group that a library made by hand, smaller than the world: who its members are is a guess.
@@ -136,9 +145,10 @@ class Groups:
             ranks=members,
             nth=recorder.count_group(members) if nth is None else nth,
             backend=_configured_backend(group),
-            aligned=group not in self._before_us and not is_guess,
+            aligned=group not in self._before_us and not is_guess and (membership is None or membership.is_known),
+            epoch=membership.epoch if membership is not None else -1,
         )
-        state = GroupState(recorder, group, name)
+        state = GroupState(recorder, group, name, group.rank() if membership is None else membership.group_rank)
         identity = id(group)
         # The object may go while C++ keeps the group; another object may then get its id.
         weakref.finalize(group, self._forget, identity, state).atexit = False

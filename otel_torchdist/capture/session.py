@@ -26,6 +26,7 @@ from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.meeting import Meeting, Place
 from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.process_group import Groups, GroupState
+from otel_torchdist.capture.reconfigure import Reconfigurations
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.capture.stack_signal import offer_stacks, still_offers_stacks, withdraw_offer, write_no_stacks
@@ -89,6 +90,7 @@ class Capture:
         follow_creation(self._patches, self)
         for name in ("_start_coalescing", "_end_coalescing"):
             self._patches.replace(ProcessGroup, name, getattr(self, "_make" + name))
+        Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
         self._steps.hook()
         self._expectations.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works)
