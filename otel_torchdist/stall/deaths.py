@@ -196,7 +196,7 @@ def _last_sign_ns(view: RankView) -> int:
 def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> bool:
     """Whether one and the same thing ended all of them: a cancelled job, or an error that all of them made."""
     first = causes[0]
-    if len(dead) < 2:
+    if len(dead) < 2 or torn_out_of(first) is not None:
         return False
     if _was_interrupted(first) or (first.death is not None and first.death.signal == signal.SIGINT):
         return True  # that comes from a terminal, and to all

@@ -109,7 +109,10 @@ class Judge:
             return False
         if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
             return True
-        # They had come out of it, or failed in it themselves: only if nobody else is missing.
+        # They had come out of it, or are the only ones that failed in it: then nobody else may be missing.
+        failed = roll.ranks(Standing.FAILED)
+        if len(failed) > 1 and {*first.ranks} <= {*failed}:
+            return False
         return not roll.silent and not roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
 
     def _is_outlived(self, roll: RollCall) -> bool:
