@@ -42,7 +42,8 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
                 break
             time.sleep(LOOK_S)
         killed = [tape for tape in wanted if tape.is_alive() and _kill(tape)]
-        return _account(wanted, killed, [tape for tape in wanted if tape not in killed and tape.is_alive()])
+        left = [tape for tape in wanted if tape not in killed and tape.is_alive()]
+        return _account(wanted, killed, left) + _missing(stall, tapes)
     finally:
         for tape in tapes:
             tape.close()
@@ -58,6 +59,11 @@ def _account(wanted: list[TapeReader], killed: list[TapeReader], left: list[Tape
             "(another PID namespace), or belongs to another user"
         )
     return text
+
+
+def _missing(stall: StalledRun, tapes: list[TapeReader]) -> str:
+    missing = len(stall.nonces - {tape.identity.nonce for tape in tapes})
+    return f"; {missing} cannot be asked to end, for their files in {stall.directory} are gone" if missing else ""
 
 
 def _listed(tapes: list[TapeReader]) -> str:
