@@ -56,7 +56,9 @@ class NodeWatch:
         """Take up jobs with a rank that lives, and leave those that have had none for a while."""
         now = time.monotonic()
         live = [directory for base in self._bases() for directory in live_jobs(base)]
-        self._live_at.update(dict.fromkeys(live, now))
+        # Also one whose directory somebody has removed, as long as its ranks live: their tapes are open here.
+        held = [tape.path.parent for tape in self._agent.reader.tapes if tape.is_alive()]
+        self._live_at.update(dict.fromkeys([*live, *held], now))
         for directory in live:
             if directory not in self._agent.directories:
                 self._take_up(directory)

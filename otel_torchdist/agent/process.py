@@ -12,7 +12,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
-from otel_torchdist.actions.stall_actions import StallActions
+from otel_torchdist.actions.stall_actions import StallActions, suspended_among
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.agent.reader import Reader
@@ -103,9 +103,9 @@ class Agent:
             if self._config.exchange:
                 self._neighbours.search(sorted(self._own))
             self.reader.turn()
-            self._actions.look(
-                self.reader.ongoing, [tape for tape in self.reader.tapes if tape.path.parent in self._own]
-            )
+            ongoing, tapes = self.reader.ongoing, self.reader.tapes
+            own = [tape for tape in tapes if tape.path.parent in self._own]
+            self._actions.look(ongoing, own, suspended_among(ongoing))
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -264,7 +265,8 @@ class Capture:
         self._works.let_go_of_issued()
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
-        answer_stack_request(recorder.tape)
+        with contextlib.suppress(OSError):  # no room, or no directory any more: the agent says that once
+            answer_stack_request(recorder.tape)
         abort_if_asked(recorder.tape.path, lambda: recorder.fail(FAILURE))
         for listener in self._beat_listeners:
             with _guard.guard("beat"):

@@ -77,7 +77,7 @@ class Detector:
     def ongoing(self) -> list[OngoingStall]:
         """The stalls that are on, as far as something has been said of them."""
         return [
-            OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces)
+            OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces, watch.stands_still)
             for watch in self._runs.values()
             if watch.current is not None
         ]

@@ -32,6 +32,7 @@ from otel_torchdist.stall.root_finder import RootFinder
 from otel_torchdist.stall.rules import StallRules, expects, is_compiling, is_expected
 from otel_torchdist.stall.ruling import ruling_of
 from otel_torchdist.stall.standing import is_being_ended, outcome_of
+from otel_torchdist.stall.standstill import Standstill
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
@@ -72,6 +73,7 @@ class RunWatch:
         self._open: _Open | None = None
         self._pending: Pending | None = None
         self._spared: dict[tuple[int, int], int] = {}
+        self._standstill = Standstill()
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
@@ -91,6 +93,11 @@ class RunWatch:
         """Tapes of the run's ranks that this process reads itself, as of the last look."""
         views = self._world.ranks.values() if self._world is not None else ()
         return frozenset(view.nonce for view in views if not view.is_afar)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether no rank of the run showed a sign of life at the last look; known only to the agent that judges."""
+        return self.ruling is not None and self._world is not None and self._standstill.is_on(self._world.taken_ns)
 
     @property
     def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
@@ -123,6 +130,7 @@ class RunWatch:
         self._open = self._incident = self._pending = self.ruling = None
         self._heard, self._heard_ns = ruling, world.taken_ns
         waits = waits_of(world)
+        self._standstill.look(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
             due = self._markers.due(stalled, world.taken_ns)
@@ -137,6 +145,7 @@ class RunWatch:
         """Take in a new picture of the run."""
         events: list[Event] = []
         waits = waits_of(world)
+        self._standstill.look(world, waits)
         standing = self._standing_verdict()
         is_ended = standing is not None and is_being_ended(world, standing)
         if is_ended:
@@ -145,7 +154,7 @@ class RunWatch:
             outcome = Outcome.RANKS_ENDED if is_ended else outcome_of(world, self._open.verdict)
             events.append(self._resolve(world, outcome))
             # What waited behind it gets the time to go on before it counts as a stall of its own.
-            self._spared = {wait.key: world.taken_ns for wait in waits}
+            self._spare(waits, world)
         self._spare_while_expected(waits, world)
         stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
         verdict = self._roots.find(world, stalled, self._open.verdict if self._open is not None else None)
@@ -196,14 +205,16 @@ class RunWatch:
         if cause is not None and is_expected(world, cause):
             self._spare(expected, world)
 
-    def _spare(self, stalled: Iterable[Wait], world: WorldSnapshot) -> None:
+    def _spare(self, stalled: list[Wait], world: WorldSnapshot) -> None:
         """Count the ages of these waits from now on."""
+        self._standstill.forgive(stalled)
         self._spared |= {wait.key: world.taken_ns for wait in stalled}
 
     def _age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
         """For how long a wait has counted; one that another agent sees, until that has said so."""
         seen_ns = min(world.taken_ns, wait.view.seen_alive_ns) if wait.view.is_afar else world.taken_ns
-        return seen_ns - max(wait.since_ns, self._spared.get(wait.key, 0))
+        ran_until_ns = self._standstill.ran_until_ns(seen_ns)
+        return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
 
     # --- the incident -----------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ def replace_at_once(path: Path, hidden: Path, content: bytes, mode: int = 0o600)
 
 
 def make_directory(path: Path, mode: int) -> None:
-    """Make a directory, unless there is one.
+    """Make a directory, unless there is one; its mode is that, whatever the umask.
 
     Raises:
         OSError: It cannot be made, or there is something else.
@@ -60,6 +60,8 @@ def make_directory(path: Path, mode: int) -> None:
         path.mkdir(mode)
     file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _COMMON)
     try:
+        if os.fstat(file).st_uid == os.geteuid():
+            os.fchmod(file, mode)
         _give_to_owner_of(path.parent, file)
     finally:
         os.close(file)
@@ -67,6 +69,7 @@ def make_directory(path: Path, mode: int) -> None:
 
 def _create(path: Path, access: int, mode: int) -> int:
     file = os.open(path, access | _COMMON | os.O_CREAT | os.O_EXCL, mode)
+    os.fchmod(file, mode)  # whatever the umask: Prometheus reads some of them under a name of its own
     _give_to_owner_of(path.parent, file)
     return file
 

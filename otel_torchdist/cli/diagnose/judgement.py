@@ -12,6 +12,7 @@ from otel_torchdist.cli.fates import life_in
 from otel_torchdist.stall.deaths import torn_out_of
 from otel_torchdist.stall.judge import Judge
 from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
+from otel_torchdist.stall.standstill import Standstill
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate, urgency
 from otel_torchdist.stall.waits import left_behind, waits_of
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
@@ -67,9 +68,12 @@ def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]
 def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[Site]:
     """The first operation of each lane that has waited for too long; what comes after waits for that."""
     first: dict[Lane, Site] = {}
-    for wait in waits_of(world):
+    waits, standstill = waits_of(world), Standstill()
+    standstill.look(world, waits)
+    ran_until_ns = standstill.ran_until_ns(world.taken_ns)
+    for wait in waits:
         site = wait.operation.site
-        if rules.is_stalled(wait, world.taken_ns - wait.since_ns):
+        if rules.is_stalled(wait, ran_until_ns - wait.since_ns):
             first[site.lane] = min(first.get(site.lane, site), site)
     return first.values()
 
