@@ -70,6 +70,13 @@ class MappedTape:
         reader._follow(writer.path, OwnMemory(memoryview(writer.view())))
         return reader
 
+    def another(self) -> Self:
+        """A second reader of the same open file, from its oldest record on; not to be closed."""
+        reader = type(self).__new__(type(self))
+        reader._writer, reader._file, reader.owner = self._writer, self._file, self.owner
+        reader._follow(self.path, self.words)
+        return reader
+
     def _follow(self, path: Path, memory: TapeMemory) -> None:
         self.path = path
         self.identity = decode_identity(memory.read(0, min(memory.size, layout.IDENTITY_SIZE)), str(path))
