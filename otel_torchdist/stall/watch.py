@@ -17,6 +17,9 @@ class StallWatch:
 
     Where several processes read the same tapes, all of them may follow, so that each can take over, but only the
     one that was elected looks.
+
+    Attributes:
+        failed: Tapes that the last look could make nothing of, by nonce, and why.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class StallWatch:
         self._ignored = ignored
         self._followers: dict[int, TapeFollower] = {}
         self._detector: Detector | None = None
+        self.failed: dict[int, Exception] = {}
 
     def follow(self, reader: TapeReader) -> None:
         """Follow a tape; every batch from its first poll on must come to `observe`."""
@@ -77,6 +81,9 @@ class StallWatch:
         if self._detector is None:
             self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls, self._company)
         found = self._detector.look(worlds(self._followers.values(), now_ns))
+        self.failed = {nonce: one.failure for nonce, one in self._followers.items() if one.failure is not None}
+        for world, error in self._detector.failed:
+            self.failed |= {view.nonce: error for view in world.ranks.values() if view.nonce in self._followers}
         for event in found:
             if isinstance(event, StacksWanted | StacksOverdue):
                 self._ask(event, now_ns)

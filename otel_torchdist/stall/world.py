@@ -291,12 +291,17 @@ class WorldSnapshot:
         taken_ns: Monotonic time.
         ranks: By their global rank.
         unreachable: Ranks whose agent does not answer, with the host that it was on.
+        source: What tells it from other worlds with the same id: another user, who may have made the id up, or the
+            directory of ranks without one. '' for a run of this process's own user.
+        is_foreign: Whether another user's ranks say all this.
     """
 
     run: int
     taken_ns: int
     ranks: Mapping[int, RankView]
     unreachable: Mapping[int, str] = field(default_factory=dict[int, str])
+    source: str = ""
+    is_foreign: bool = False
 
     @property
     def in_order(self) -> list[RankView]:

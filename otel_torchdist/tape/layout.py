@@ -56,7 +56,11 @@ CHECK_MODULUS: Final = 4093
 CRC_MODULUS: Final = 4294967291
 """The largest prime below 2^32: two record numbers that differ in one bit never share a remainder."""
 MIN_CAPACITY: Final = 8
-MAX_CAPACITY: Final = 1 << 24
+MAX_CAPACITY: Final = 1 << 21
+MAX_TIME_NS: Final = (1 << 62) - 1
+"""146 years. A sum of two still fits the 64 bits that OTLP has for a time."""
+MAX_COUNT: Final = (1 << 31) - 1
+"""Of ranks, and of processes."""
 LIVE_VALUE_MASK: Final = (1 << 52) - 1
 
 
