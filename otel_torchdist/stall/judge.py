@@ -98,7 +98,7 @@ class Judge:
         first = self._first_death(roll)
         if first is None or first.together or roll.silent:
             return None
-        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first)
+        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=first.at_ns)
 
     def _first_death(self, roll: RollCall) -> FirstDeath | None:
         return first_death([self._world.ranks[rank] for rank in roll.standings], self._torn_at(roll))
