@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.stall.compiling import CompileExcuses
 from otel_torchdist.stall.events import (
     Event,
     Incident,
@@ -29,7 +30,7 @@ from otel_torchdist.stall.numbering import Numbering
 from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, with_stacks, without_stacks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
-from otel_torchdist.stall.rules import StallRules, expects, is_compiling, is_expected
+from otel_torchdist.stall.rules import StallRules, expects, is_expected
 from otel_torchdist.stall.ruling import ruling_of
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
@@ -74,6 +75,7 @@ class RunWatch:
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
+        self._compiling = CompileExcuses()
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
@@ -212,7 +214,7 @@ class RunWatch:
             events.append(StacksOverdue(overdue))
         if not pending.is_ready(world):
             return events
-        if self._open is None and is_compiling(world, verdict):
+        if self._open is None and self._compiling.excuse(world, verdict):
             self._spare(stalled, world)
             self._drop_pending()
         else:
