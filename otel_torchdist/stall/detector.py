@@ -49,8 +49,18 @@ class Detector:
         is_hurried = self._awaits or any(run.is_hurried for run in self._runs.values())
         return HURRIED_LOOK_S if is_hurried else LOOK_S
 
-    def look(self, worlds: Iterable[WorldSnapshot]) -> list[Event]:
-        """Take in the newest picture of every run that is there."""
+    @property
+    def is_concluding(self) -> bool:
+        """Whether ranks of other nodes are still compared with those of this node, which are over."""
+        return any(run.is_concluding() for run in self._runs.values())
+
+    def look(self, worlds: Iterable[WorldSnapshot], is_last: bool = False) -> list[Event]:
+        """Take in the newest picture of every run that is there.
+
+        Args:
+            worlds: The pictures.
+            is_last: Whether nobody looks after this; comparisons are then brought to their end.
+        """
         events: list[Event] = []
         seen: set[int] = set()
         self._awaits = False
@@ -62,8 +72,9 @@ class Detector:
             if self._company is None:
                 watch.seat = min(world.ranks)  # on each node another one
                 events += watch.look(world)
+                events += watch.conclude(world) if is_last else []
             else:
-                events += self._look_with(self._company, watch, world)
+                events += self._look_with(self._company, watch, world, is_last)
             self._looked_ns = world.taken_ns
         for run in self._runs.keys() - seen:
             events += self._runs.pop(run).lose_sight()
@@ -82,17 +93,18 @@ class Detector:
             if watch.current is not None
         ]
 
-    def _look_with(self, company: Company, watch: RunWatch, world: WorldSnapshot) -> list[Event]:
+    def _look_with(self, company: Company, watch: RunWatch, world: WorldSnapshot, is_last: bool) -> list[Event]:
         seating = company.meet(world, watch.is_uneasy(world))
         if isinstance(seating, Awaits):
             self._awaits = True
-            return []
+            return watch.conclude(world) if is_last else []
         if isinstance(seating, Follows):
             self._awaits |= seating.is_hurried
             watch.seat = min(world.ranks)
             return watch.follow(world, seating.ruling)
         watch.seat = seating.seat
         events = watch.look(seating.world)
+        events += watch.conclude(seating.world) if is_last else []
         company.tell(world.run, watch.ruling)
         company.want_calls(world.run, watch.wanted_calls)
         return events

@@ -75,6 +75,7 @@ class RunWatch:
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
+        self._local: WorldSnapshot | None = None
         self._compiling = CompileExcuses()
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
@@ -107,9 +108,23 @@ class RunWatch:
         """Whether a stall is on, or near, as far as this picture of some ranks shows."""
         if self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
+        if self.is_concluding(world):
+            return True
         early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
         waits = (wait for wait in waits_of(world) if not expects(wait.view, world))
         return any(self._rules.is_stalled(wait, self._age_ns(wait, world) + early_ns) for wait in waits)
+
+    def is_concluding(self, local: WorldSnapshot | None = None) -> bool:
+        """Whether the ranks of this node are over and comparisons are not; see `FindingWatch`."""
+        picture = local or self._local
+        self._local = picture
+        return self._rules.compares_calls and picture is not None and self._findings.is_concluding(picture)
+
+    def conclude(self, world: WorldSnapshot) -> list[Event]:
+        """Nobody looks after this: what can be compared is, and what was found is reported."""
+        if not self._rules.compares_calls:
+            return []
+        return self._findings.conclude(world, _run_of(world), self.seat)
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Take in a new picture while another agent judges.

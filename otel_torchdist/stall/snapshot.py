@@ -26,7 +26,7 @@ from otel_torchdist.stall.world import (
     Stacks,
     WorldSnapshot,
 )
-from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState
+from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.reader import Batch, TapeReader
 from otel_torchdist.tape.records import Operation, TapeError
 from otel_torchdist.tape.stacks import read_stacks
@@ -47,11 +47,13 @@ class TapeFollower:
 
     Attributes:
         reader: The tape. Who polls it hands every batch to `observe`.
+        is_last_look: Whether nobody looks after this, so that all calls should be compared that are there.
     """
 
     def __init__(self, reader: TapeReader) -> None:
         """Follow a tape from its reader's first batch on."""
         self.reader = reader
+        self.is_last_look = False
         self._groups: dict[int, GroupView] = {}
         self._progress: dict[Lane, Progress] = {}
         self._frozen: Mapping[Lane, Progress] | None = None
@@ -185,6 +187,7 @@ class TapeFollower:
         if self._frozen is None:
             self._frozen = MappingProxyType(dict(self._progress))
         identity = self.reader.identity
+        is_over = not alive or status.state is not TapeState.RUNNING
         return RankView(
             rank=identity.rank,
             nonce=identity.nonce,
@@ -207,7 +210,7 @@ class TapeFollower:
             stacks=self._current_stacks(),
             stopped=self._process.look(now_ns),
             expects_until_ns=status.expects_until_ns,
-            windows=self._logs.windows,
+            windows=self._logs.all_windows if is_over or self.is_last_look else self._logs.windows,
             arrivals=self._logs.arrivals,
             groups=self._groups_by_key,
             seen_alive_ns=self._seen_alive_ns,

@@ -252,6 +252,11 @@ class RankView:
         """Whether it is gone and did not end in good order."""
         return not self.alive and self.state is not TapeState.FINISHED
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it calls nothing any more: its process is gone, or has said that it is done or has failed."""
+        return not self.alive or self.state is not TapeState.RUNNING
+
     def at(self, site: Site) -> OperationView | None:
         """Its open operation at a site."""
         return next((operation for operation in self.open if operation.site == site), None)
