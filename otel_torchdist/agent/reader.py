@@ -198,11 +198,17 @@ class Reader:
         """Seconds until the next turn."""
         return self._watch.next_look_s
 
-    def turn(self, looks: bool = True) -> None:
+    @property
+    def is_concluding(self) -> bool:
+        """Whether ranks of other nodes are still compared with those of this node, which are over."""
+        return self._watch.is_concluding
+
+    def turn(self, looks: bool = True, is_last: bool = False) -> None:
         """Read everything that is new.
 
         Args:
             looks: Whether it is this reader that looks for stalls; its predecessors have stopped.
+            is_last: Whether this is its last turn.
         """
         now_ns = time.monotonic_ns()
         self.failed = {}
@@ -213,7 +219,7 @@ class Reader:
                 self.failed[nonce] = error
         self.incidents = []
         if looks:
-            self.incidents = self._watch.look(time.monotonic_ns())
+            self.incidents = self._watch.look(time.monotonic_ns(), is_last)
             for event in self.incidents:
                 with _guard.guard("the report of a stall"):  # one run's must not cost another its own
                     self._reporter.report([event])
@@ -305,7 +311,7 @@ class Reader:
             looks: As for `turn`; the end of an incident is then reported.
         """
         with _guard.guard("the last turn"):
-            self.turn(looks)
+            self.turn(looks, is_last=True)
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():
             with _guard.guard("the end of a tape"):

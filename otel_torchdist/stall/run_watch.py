@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.stall.compiling import CompileExcuses
 from otel_torchdist.stall.events import (
     Event,
     Incident,
@@ -29,7 +30,7 @@ from otel_torchdist.stall.numbering import Numbering
 from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
-from otel_torchdist.stall.rules import StallRules, expects, is_compiling, is_expected
+from otel_torchdist.stall.rules import StallRules, expects, is_expected
 from otel_torchdist.stall.ruling import ruling_of
 from otel_torchdist.stall.standing import is_being_ended, outcome_of
 from otel_torchdist.stall.standstill import Standstill
@@ -77,6 +78,8 @@ class RunWatch:
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
+        self._local: WorldSnapshot | None = None
+        self._compiling = CompileExcuses()
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
@@ -113,9 +116,23 @@ class RunWatch:
         """Whether a stall is on, or near, as far as this picture of some ranks shows."""
         if self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
+        if self.is_concluding(world):
+            return True
         early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
         waits = (wait for wait in waits_of(world) if not expects(wait.view, world))
         return any(self._rules.is_stalled(wait, self._age_ns(wait, world) + early_ns) for wait in waits)
+
+    def is_concluding(self, local: WorldSnapshot | None = None) -> bool:
+        """Whether the ranks of this node are over and comparisons are not; see `FindingWatch`."""
+        picture = local or self._local
+        self._local = picture
+        return self._rules.compares_calls and picture is not None and self._findings.is_concluding(picture)
+
+    def conclude(self, world: WorldSnapshot) -> list[Event]:
+        """Nobody looks after this: what can be compared is, and what was found is reported."""
+        if not self._rules.compares_calls:
+            return []
+        return self._findings.conclude(world, _run_of(world), self.seat)
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Take in a new picture while another agent judges.
@@ -237,7 +254,7 @@ class RunWatch:
             events.append(StacksOverdue(overdue))
         if not pending.is_ready(world):
             return events
-        if self._open is None and is_compiling(world, verdict):
+        if self._open is None and self._compiling.excuse(world, verdict):
             self._spare(stalled, world)
             self._drop_pending()
         else:

@@ -56,6 +56,7 @@ class TapeFollower:
     Attributes:
         reader: The tape. Who polls it hands every batch to `observe`.
         failure: What a view of it has raised; it is not looked at again.
+        is_last_look: Whether nobody looks after this, so that all calls should be compared that are there.
     """
 
     def __init__(self, reader: TapeReader, deaths: DeathWatch | None = None) -> None:
@@ -63,6 +64,7 @@ class TapeFollower:
         self.reader = reader
         self._deaths = deaths
         self._unlocked_ns: int | None = None
+        self.is_last_look = False
         self._groups: dict[int, GroupView] = {}
         self._progress: dict[Lane, Progress] = {}
         self._frozen: Mapping[Lane, Progress] | None = None
@@ -202,6 +204,7 @@ class TapeFollower:
         if self._frozen is None:
             self._frozen = MappingProxyType(dict(self._progress))
         identity = self.reader.identity
+        is_over = not alive or status.state is not TapeState.RUNNING
         return RankView(
             rank=identity.rank,
             nonce=identity.nonce,
@@ -224,7 +227,7 @@ class TapeFollower:
             stacks=self._current_stacks(),
             stopped=stopped,
             expects_until_ns=status.expects_until_ns,
-            windows=self._logs.windows,
+            windows=self._logs.all_windows if is_over or self.is_last_look else self._logs.windows,
             arrivals=self._logs.arrivals,
             groups=self._groups_by_key,
             seen_alive_ns=self._seen_alive_ns,

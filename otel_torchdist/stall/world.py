@@ -263,6 +263,11 @@ class RankView:
         is_zero = self.death is not None and self.death.exit_code == 0
         return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it calls nothing any more: its process is gone, or has said that it is done or has failed."""
+        return not self.alive or self.state is not TapeState.RUNNING
+
     def at(self, site: Site) -> OperationView | None:
         """Its open operation at a site."""
         return next((operation for operation in self.open if operation.site == site), None)

@@ -9,9 +9,10 @@ from typing import Final
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.diagnose.last_moment import LastMoment
 from otel_torchdist.cli.fates import life_in
+from otel_torchdist.stall.compiling import CompileExcuses
 from otel_torchdist.stall.deaths import torn_out_of
 from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
+from otel_torchdist.stall.rules import StallRules, is_expected
 from otel_torchdist.stall.standstill import Standstill
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate, urgency
 from otel_torchdist.stall.waits import left_behind, waits_of
@@ -58,7 +59,7 @@ def age_ns(verdict: Verdict, moment_ns: int) -> int:
 def _is_excused(world: WorldSnapshot, verdict: Verdict, rules: StallRules) -> bool:
     """Whether ranks expect the wait or compile. What was expected counts as a wait from when it no longer was."""
     lately = dataclasses.replace(world, taken_ns=world.taken_ns - rules.threshold_ns)
-    return is_expected(lately, verdict) or is_compiling(world, verdict)
+    return is_expected(lately, verdict) or CompileExcuses().excuse(world, verdict)
 
 
 def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]) -> list[Verdict]:
