@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.stall.world import Arrival, Lane, RankView, Site
+from otel_torchdist.stall.world import UNREAD, Arrival, Lane, RankView, Site
 from otel_torchdist.tape.records import SignatureName
 
 
@@ -110,7 +110,9 @@ def compare(arrivals: Mapping[int, Arrival], site: Site) -> Mismatch | None:
     for field, value_of in _VALUES.items():
         parties: dict[str, list[int]] = {}
         for rank, arrival in sorted(known.items()):
-            parties.setdefault(value_of(arrival), []).append(rank)
+            value = value_of(arrival)
+            if value != UNREAD:
+                parties.setdefault(value, []).append(rank)
         if len(parties) > 1:
             ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
             largest = known[ordered[0][1][0]].signature

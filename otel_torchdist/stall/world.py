@@ -13,6 +13,8 @@ from otel_torchdist.tape.stacks import ThreadStack
 ANYBODY = -1
 """Source of a receive that takes from whoever sends first."""
 MAX_RECENT: Final = 8
+UNREAD: Final = "?"
+"""Reduce op of a call whose own was not read: it agrees with every other."""
 
 
 class Lane(NamedTuple):

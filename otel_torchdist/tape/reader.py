@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.tape import layout
+from otel_torchdist.tape.abandoned import AbandonedCalls
 from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind
 from otel_torchdist.tape.mapped import RECORD_WORDS, RING_WORD, MappedTape
 from otel_torchdist.tape.records import Operation, StepMark
@@ -66,6 +67,7 @@ class TapeReader(MappedTape):
         self._next = 1
         self._gap_since: float | None = None
         self._missing: set[int] = set()
+        self._abandoned = AbandonedCalls()
         self._open: dict[int, Operation] = {}
 
     @property
@@ -106,6 +108,9 @@ class TapeReader(MappedTape):
         batch = Batch()
         caught_up = self._read_new(batch, limit)
         self._look_at_open(batch, caught_up)
+        for ended in self._abandoned.among(self._open.values()):
+            del self._open[ended.number]
+            batch.ended.append(ended)
         self.lost += batch.lost
         return batch
 
@@ -203,6 +208,7 @@ class TapeReader(MappedTape):
         operation = _operation(number, fields)
         batch.entered.append(operation)
         self._open[number] = operation
+        self._abandoned.entered(operation)
 
     def _take_late(self, fields: tuple[int, ...], data: bytes, batch: Batch) -> None:
         entered, _, original, elapsed, _, failure, _, _, how = fields[:9]
@@ -271,6 +277,8 @@ def _renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
         return None
     returned, wait_entered, wait_returned, started, completed, failure = known  # as in `layout.Word`
     entered_ns = operation.entered_ns
+    # That a wait has given up is taken back when the next one begins.
+    still_waits = None if wait_entered else operation.wait_returned_ns
     # Field by field: `dataclasses.replace` took a quarter of the time of a poll.
     return Operation(
         number=operation.number,
@@ -289,7 +297,7 @@ def _renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
         flags=operation.flags,
         returned_ns=entered_ns + returned[0] if returned else operation.returned_ns,
         wait_entered_ns=entered_ns + wait_entered[0] if wait_entered else operation.wait_entered_ns,
-        wait_returned_ns=entered_ns + wait_returned[0] if wait_returned else operation.wait_returned_ns,
+        wait_returned_ns=entered_ns + wait_returned[0] if wait_returned else still_waits,
         started_ns=entered_ns + started[0] if started else operation.started_ns,
         completed_ns=entered_ns + completed[0] if completed else operation.completed_ns,
         how=completed[1] if completed else operation.how,

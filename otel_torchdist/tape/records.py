@@ -218,6 +218,7 @@ class GroupName:
         nth: How many groups with these members this rank had created before, from 0.
         backend: Backend's name.
         aligned: False when the group was first met in mid-life: its sequence says nothing across ranks.
+        device: Type of device, where the group has a backend of its own for each; else ''.
     """
 
     name: str
@@ -226,11 +227,14 @@ class GroupName:
     nth: int
     backend: str
     aligned: bool
+    device: str = ""
 
     @property
     def key(self) -> str:
         """Eight hex digits that all members compute alike: from the member ranks and `nth`, never from the name."""
         text = f"{self.nth}:{','.join(map(str, self.ranks))}"
+        if self.device:  # its operations are counted for each backend
+            text += f":{self.device}"
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
