@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.stall.world import Arrival, Lane, RankView, Site
+from otel_torchdist.stall.world import UNREAD, Arrival, Lane, RankView, Site
 from otel_torchdist.tape.records import SignatureName
 
 
@@ -173,7 +173,8 @@ def _split(field: Field, values: Mapping[int, str], known: Mapping[int, Arrival]
     """The parties that have different values; None when there is one."""
     parties: dict[str, list[int]] = {}
     for rank, value in values.items():
-        parties.setdefault(value, []).append(rank)
+        if value != UNREAD:
+            parties.setdefault(value, []).append(rank)
     if len(parties) < 2:
         return None
     ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))

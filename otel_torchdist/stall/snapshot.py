@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Collection, Iterable, Mapping
@@ -21,6 +22,7 @@ from otel_torchdist.stall.world import (
     ANYBODY,
     MAX_RECENT,
     MAX_THREADS,
+    UNREAD,
     Arrival,
     GroupView,
     Lane,
@@ -33,7 +35,7 @@ from otel_torchdist.stall.world import (
 )
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.reader import Batch, TapeReader
-from otel_torchdist.tape.records import Operation, TapeError
+from otel_torchdist.tape.records import Operation, SignatureName, TapeError
 from otel_torchdist.tape.stacks_reader import StacksFile
 from otel_torchdist.telemetry.clock import WallClock
 from otel_torchdist.telemetry.ids import run_id_of_claim
@@ -44,6 +46,7 @@ MAX_LANES: Final = 65_536
 _NEVER: Final = Progress()
 _SEND: Final = "send"
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
 DYING_NS: Final = 1_000_000_000
@@ -69,6 +72,7 @@ class TapeFollower:
         self._progress: dict[Lane, Progress] = {}
         self._frozen: Mapping[Lane, Progress] | None = None
         self._views: dict[int, OperationView] = {}
+        self._without_reduce_op: dict[int, SignatureName] = {}
         self._last: Operation | None = None
         self._last_number = 0
         self._losses = 0
@@ -118,7 +122,7 @@ class TapeFollower:
         lane = self._lane(operation)
         before = self._progress.get(lane, _NEVER)
         group = self._group(operation.group)
-        arrival = Arrival(operation.sequence, self.reader.names.signature(operation.signature), operation.peer)
+        arrival = Arrival(operation.sequence, self._called(operation), operation.peer)
         # Made anew here and below: `_replace` is slow, and this happens twice for each operation.
         self._progress[lane] = Progress(
             entered=max(before.entered, operation.sequence),
@@ -132,6 +136,16 @@ class TapeFollower:
         )
         if not lane.is_point_to_point and lane.kind is RecordKind.OPERATION:
             self._logs.entered(lane, arrival, operation)
+
+    def _called(self, operation: Operation) -> SignatureName | None:
+        """What was called, as far as that was looked at for this very call."""
+        signature = self.reader.names.signature(operation.signature)
+        if signature is None or not int(operation.flags) & _REDUCE_OP_UNREAD:
+            return signature
+        known = self._without_reduce_op.get(operation.signature)
+        if known is None:
+            known = self._without_reduce_op[operation.signature] = dataclasses.replace(signature, reduce_op=UNREAD)
+        return known
 
     def _ended(self, operation: Operation) -> None:
         self._habits.ended(operation)

@@ -15,6 +15,8 @@ ANYBODY = -1
 """Source of a receive that takes from whoever sends first."""
 MAX_RECENT: Final = 8
 MAX_THREADS: Final = 4
+UNREAD: Final = "?"
+"""Reduce op of a call whose own was not read: it agrees with every other."""
 
 
 class Lane(NamedTuple):

@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from otel_torchdist import _guard
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 
 Name: TypeAlias = GroupName | SignatureName | CallSiteName | str
@@ -61,8 +62,8 @@ class NamesWriter:
             if os.write(self._file, line) == len(line):
                 return True
             os.ftruncate(self._file, self._bytes)  # a cut line would spoil the next one too
-        except OSError:
-            pass
+        except OSError as error:
+            _guard.pass_on(error)  # TimeoutError is one, too
         return False
 
     def close(self) -> None:

@@ -137,7 +137,8 @@ def _name(line: _Line) -> Name | None:
     if line.group is not None:
         group = line.group
         name, description, backend = readable(group.name), readable(group.description), readable(group.backend)
-        return GroupName(name, description, group.ranks, group.nth, backend, group.aligned)
+        device = readable(group.device)
+        return GroupName(name, description, group.ranks, group.nth, backend, group.aligned, group.epoch, device)
     if line.signature is not None:
         one = line.signature
         dtypes = tuple(map(readable, one.dtypes))
