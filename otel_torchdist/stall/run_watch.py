@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.stall.compiling import CompileExcuses
 from otel_torchdist.stall.events import (
     Event,
     Incident,
@@ -26,11 +27,12 @@ from otel_torchdist.stall.events import (
 from otel_torchdist.stall.findings import FindingWatch, site_name
 from otel_torchdist.stall.markers import MarkerClock, next_doubling
 from otel_torchdist.stall.numbering import Numbering
-from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, with_stacks, without_stacks
+from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
-from otel_torchdist.stall.rules import StallRules, expects, is_compiling, is_expected
+from otel_torchdist.stall.rules import StallRules, expects, is_expected
 from otel_torchdist.stall.ruling import ruling_of
+from otel_torchdist.stall.standing import is_being_ended, outcome_of
 from otel_torchdist.stall.standstill import Standstill
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
@@ -76,6 +78,8 @@ class RunWatch:
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
+        self._local: WorldSnapshot | None = None
+        self._compiling = CompileExcuses()
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
@@ -112,9 +116,23 @@ class RunWatch:
         """Whether a stall is on, or near, as far as this picture of some ranks shows."""
         if self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
+        if self.is_concluding(world):
+            return True
         early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
         waits = (wait for wait in waits_of(world) if not expects(wait.view, world))
         return any(self._rules.is_stalled(wait, self._age_ns(wait, world) + early_ns) for wait in waits)
+
+    def is_concluding(self, local: WorldSnapshot | None = None) -> bool:
+        """Whether the ranks of this node are over and comparisons are not; see `FindingWatch`."""
+        picture = local or self._local
+        self._local = picture
+        return self._rules.compares_calls and picture is not None and self._findings.is_concluding(picture)
+
+    def conclude(self, world: WorldSnapshot) -> list[Event]:
+        """Nobody looks after this: what can be compared is, and what was found is reported."""
+        if not self._rules.compares_calls:
+            return []
+        return self._findings.conclude(world, _run_of(world), self.seat)
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Take in a new picture while another agent judges.
@@ -145,13 +163,20 @@ class RunWatch:
         events: list[Event] = []
         waits = waits_of(world)
         self._standstill.look(world, waits)
+        standing = self._standing_verdict()
+        is_ended = standing is not None and is_being_ended(world, standing)
+        if is_ended:
+            self._roots.death_told()
         if self._open is not None and not _is_waited_for(waits, self._open.verdict.site):
-            events.append(self._resolve(world, _outcome(world, self._open.verdict)))
+            outcome = Outcome.RANKS_ENDED if is_ended else outcome_of(world, self._open.verdict)
+            events.append(self._resolve(world, outcome))
             # What waited behind it gets the time to go on before it counts as a stall of its own.
             self._spare(waits, world)
         self._spare_while_expected(waits, world)
         stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
         verdict = self._roots.find(world, stalled, self._open.verdict if self._open is not None else None)
+        if is_ended:
+            verdict = standing if self._open is not None or (self._pending is not None and stalled) else None
         if verdict is not None and is_expected(world, verdict):
             self._expected |= {wait.key for wait in stalled}
             self._spare(stalled, world)
@@ -182,6 +207,12 @@ class RunWatch:
     def _remember(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
         self._world = world
         self._spared = {wait.key: self._spared[wait.key] for wait in waits if wait.key in self._spared}
+
+    def _standing_verdict(self) -> Verdict | None:
+        """The verdict that was given last, or is about to be given for the first time."""
+        if self._open is not None:
+            return self._open.verdict
+        return self._pending.verdict if self._pending is not None else None
 
     def _spare_while_expected(self, waits: list[Wait], world: WorldSnapshot) -> None:
         """Waits that were expected to take long count from the last look at which they still were."""
@@ -223,7 +254,7 @@ class RunWatch:
             events.append(StacksOverdue(overdue))
         if not pending.is_ready(world):
             return events
-        if self._open is None and is_compiling(world, verdict):
+        if self._open is None and self._compiling.excuse(world, verdict):
             self._spare(stalled, world)
             self._drop_pending()
         else:
@@ -256,7 +287,9 @@ class RunWatch:
 
     def _begin(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait]) -> Pending:
         now = world.taken_ns
-        if verdict.kind is VerdictKind.DEAD or (occasion is Occasion.OPENED and not stalled):
+        if verdict.kind is VerdictKind.DEAD:
+            return of_death(occasion, verdict, world)
+        if occasion is Occasion.OPENED and not stalled:
             return without_stacks(occasion, verdict, now)
         crossed_ns = now
         if occasion is Occasion.OPENED:
@@ -284,7 +317,7 @@ class RunWatch:
         if pending is None or before is None or self._open is not None:
             return []
         waiting = [world.ranks[rank] for rank in pending.verdict.waiting if rank in world.ranks]
-        if _outcome(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
+        if outcome_of(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
             return []
         return [self._give(pending.occasion, locate(before, pending.verdict), before)]
 
@@ -330,16 +363,3 @@ def _is_being_aborted(world: WorldSnapshot) -> bool:
 
 def _is_waited_for(waits: Iterable[Wait], site: Site) -> bool:
     return any(wait.operation.site == site for wait in waits)
-
-
-def _outcome(world: WorldSnapshot, verdict: Verdict) -> Outcome:
-    site = verdict.site
-    waiters = [world.ranks[rank] for rank in verdict.roll.waits if rank in world.ranks]
-    progress = [view.progress[site.lane] for view in waiters if site.lane in view.progress]
-    if any(reached.failed == site.sequence for reached in progress):
-        return Outcome.FAILED
-    if any(reached.completed >= site.sequence for reached in progress):
-        return Outcome.COMPLETED
-    if not any(view.alive for view in waiters):
-        return Outcome.RANKS_ENDED
-    return Outcome.OUT_OF_SIGHT

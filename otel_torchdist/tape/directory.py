@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK
 from otel_torchdist.tape.identity import pid_namespace, process_start_ticks
 from otel_torchdist.tape.leftovers import find_leftovers, is_tape_name, remove
+from otel_torchdist.tape.others_files import is_gone
 from otel_torchdist.tape.records import TapeError
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
@@ -23,6 +25,8 @@ _SHARE_OF_FILESYSTEM: Final = 4
 """Leftovers may take a quarter at most: in a container `/dev/shm` has 64 MB, and a full one stops new tapes."""
 _TURNS: Final = 16
 BASE_MODE: Final = 0o711
+MAX_ENTRIES: Final = 65_536
+"""Of a directory. One that somebody fills without end must not keep others waiting."""
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -77,23 +81,46 @@ def private_directory(path: Path) -> None:
 
 
 def job_directories(base: Path) -> list[Path]:
-    """The job directories of a base directory, by name; links and what has another kind of name are left out."""
-    try:
-        with os.scandir(base) as entries:
-            names = [e.name for e in entries if _KEY.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
-    return [base / name for name in sorted(names)]
+    """The same as `list_jobs`, for whoever looks once: none when it cannot be told."""
+    with contextlib.suppress(OSError):
+        return list_jobs(base)
+    return []
 
 
 def tapes_in(directory: Path) -> list[Path]:
-    """The tapes of a job directory, by name; none when there is no such directory (any more)."""
+    """The same as `list_tapes`, for whoever looks once: none when it cannot be told."""
+    with contextlib.suppress(OSError):
+        return list_tapes(directory)
+    return []
+
+
+def list_jobs(base: Path) -> list[Path]:
+    """The job directories of a base directory, by name; links and what has another kind of name are left out.
+
+    Raises:
+        OSError: It cannot be told: for want of descriptors, say. That a directory is not there says that it is empty.
+    """
+    return _listed(base, lambda entry: bool(_KEY.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False))
+
+
+def list_tapes(directory: Path) -> list[Path]:
+    """The tapes of a job directory, by name; none when there is no such directory (any more).
+
+    Raises:
+        OSError: As for `list_jobs`.
+    """
+    return _listed(directory, lambda entry: is_tape_name(entry.name) and entry.is_file(follow_symlinks=False))
+
+
+def _listed(directory: Path, is_wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
     try:
         with os.scandir(directory) as entries:
-            names = [e.name for e in entries if is_tape_name(e.name) and e.is_file(follow_symlinks=False)]
-    except OSError:
-        return []
-    return [directory / name for name in sorted(names)]
+            names = sorted(entry.name for entry in itertools.islice(entries, MAX_ENTRIES) if is_wanted(entry))
+            return [directory / name for name in names]
+    except OSError as error:
+        if is_gone(error):
+            return []
+        raise
 
 
 def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:

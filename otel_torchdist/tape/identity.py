@@ -13,6 +13,7 @@ from typing import Final
 
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.records import TapeError, TapeIdentity
+from otel_torchdist.tape.text import readable
 
 _BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQ")
 _CHECKSUM: Final = struct.Struct("=Q")
@@ -90,6 +91,10 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         raise TapeError(f"{where}: damaged: the identity block does not match its checksum")
     if not layout.is_ring_capacity(capacity):
         raise TapeError(f"{where}: damaged: a ring cannot hold {capacity} records")
+    if max(pid, rank, local_rank, world_size) > layout.MAX_COUNT or min(rank, local_rank, world_size) < -1:
+        raise TapeError(f"{where}: damaged: rank {rank} of {world_size} in process {pid} cannot be")
+    if max(monotonic_ns, realtime_ns) > layout.MAX_TIME_NS:
+        raise TapeError(f"{where}: damaged: its clocks are out of range")
     return TapeIdentity(
         nonce=nonce,
         pid=pid,
@@ -102,7 +107,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         capacity=capacity,
         monotonic_ns=monotonic_ns,
         realtime_ns=realtime_ns,
-        host=host.rstrip(b"\0").decode("utf-8", "replace"),
+        host=readable(host.rstrip(b"\0").decode("utf-8", "replace")),
         parent=parent,
     )
 
@@ -142,6 +147,26 @@ def process_state(pid: int) -> tuple[str, int] | None:
     # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
     fields = stat[stat.rindex(b")") + 2 :].split()
     return fields[0].decode(), int(fields[19])
+
+
+def dead_status(pid: int, start_ticks: int) -> int | None:
+    """The wait status of a process that has ended and that nobody has waited for; None when it cannot be seen.
+
+    The kernel shows it to whom it would let debug the process, and to all others 0.
+
+    Args:
+        pid: The process.
+        start_ticks: Its `process_start_ticks`.
+    """
+    try:
+        may_see = os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if not may_see or fields[0] != b"Z" or int(fields[19]) != start_ticks:
+        return None
+    return int(fields[49])
 
 
 def shares_pids(identity: TapeIdentity) -> bool:

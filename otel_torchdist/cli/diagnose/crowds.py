@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
+from otel_torchdist.stall.fates import describe_way
 from otel_torchdist.stall.world import OperationView
 
 SHOWN_EACH: Final = 8
@@ -31,7 +32,8 @@ def _doing(account: RankAccount) -> tuple[Hashable, ...]:
     frame = account.stack.frame if account.stack is not None else None
     waits = tuple((_named(one), one.record.is_blocking) for one in account.open)
     last = (_named(view.last), view.last.failure, view.last.record.how) if view.last is not None else None
-    return account.life, view.failure, view.step, waits, last, frame
+    way = describe_way(view.death) if view.death is not None else ""
+    return account.life, view.failure, way, view.step, waits, last, frame
 
 
 def _named(operation: OperationView) -> tuple[Hashable, ...]:
