@@ -18,6 +18,7 @@ class ComparedWindows:
         """Nothing is known."""
         self._digests: dict[int, dict[int, int]] = {}
         self._calls: dict[tuple[int, int], tuple[Arrival, ...]] = {}
+        self._agree: dict[int, set[int]] = {}
 
     def add(self, rank: int, windows: Iterable[Window]) -> None:
         """Take in what is known of a rank."""
@@ -29,17 +30,22 @@ class ComparedWindows:
                 self._calls[window.number, window.digest] = window.arrivals
         while len(self._digests) > MAX_NUMBERS:
             oldest = min(self._digests)
+            self._agree.pop(oldest, None)
             for digest in set(self._digests.pop(oldest).values()):
                 self._calls.pop((oldest, digest), None)
 
     def forget(self, number: int) -> None:
-        """Its digests differ, and its calls do not: what one of them was is not known."""
-        self._digests.pop(number, None)
+        """Its digests differ, and its calls do not: of some of them not everything is known."""
+        self._agree[number] = set(self._digests[number].values())
 
     @property
     def first_odd(self) -> int | None:
         """The first window in which ranks differ; None when there is none."""
-        return min((number for number, of in self._digests.items() if len(set(of.values())) > 1), default=None)
+        return min((number for number, of in self._digests.items() if self._is_odd(number, of)), default=None)
+
+    def _is_odd(self, number: int, of: Mapping[int, int]) -> bool:
+        digests = set(of.values())
+        return len(digests) > 1 and not digests <= self._agree.get(number, set())
 
     def calls_in(self, number: int) -> Mapping[int, tuple[Arrival, ...]] | None:
         """By rank, what was called in a window; None as long as it is not known of all."""
