@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist.capture.plans import Plans
 from otel_torchdist.capture.signatures import Signatures
 from otel_torchdist.capture.torch_api import backend_and_store, ranks_in_books
+from otel_torchdist.tape.names import SPARE_OF_GROUPS
 from otel_torchdist.tape.records import GroupName
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class GroupState:
         """Learn a group that was not known before."""
         self.recorder = recorder
         self.name = name
-        self.name_id = recorder.tape.names.intern(name)
+        self.name_id = recorder.tape.names.intern(name, SPARE_OF_GROUPS)
         self.sequence = 0
         self.point_to_point: Counter[tuple[int, int, int]] = Counter()
         self.coalescing: list[Call] | None = None

@@ -110,6 +110,8 @@ def compare(arrivals: Mapping[int, Arrival], site: Site) -> Mismatch | None:
     for field, value_of in _VALUES.items():
         parties: dict[str, list[int]] = {}
         for rank, arrival in sorted(known.items()):
+            if field is Field.SHAPE and not _has_shapes(arrival):
+                continue
             parties.setdefault(value_of(arrival), []).append(rank)
         if len(parties) > 1:
             ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
@@ -117,6 +119,12 @@ def compare(arrivals: Mapping[int, Arrival], site: Site) -> Mismatch | None:
             operation = largest.operation if largest is not None else ""
             return Mismatch(site, field, operation, tuple((text, tuple(ranks)) for text, ranks in ordered))
     return None
+
+
+def _has_shapes(arrival: Arrival) -> bool:
+    """Whether shapes are known: they are left out where they would fill a rank's dictionary, not on all at once."""
+    signature = _signature(arrival)
+    return bool(signature.shapes) or not signature.tensors
 
 
 def _operation(arrival: Arrival) -> str:
