@@ -66,6 +66,11 @@ class GroupState:
         self.signatures = Signatures(recorder.tape.names, self._backend, group.size())
         self.plans = Plans(self)
 
+    def give_up(self) -> None:
+        """Let go of the plans: with them and the recorder it makes cycles, which keep the tape until Python collects."""
+        self.plans.forget()
+        self.signatures.forget()
+
     def _backend(self, device: str) -> str:
         group = self.reference()
         return "" if group is None else backend_name(group, device)
@@ -143,9 +148,12 @@ class Groups:
     def _forget(self, identity: int, state: GroupState) -> None:
         if self.by_identity.get(identity) is state:
             del self.by_identity[identity]
+        state.give_up()
 
     def clear(self) -> None:
         """Forget every group."""
+        for state in self.states():
+            state.give_up()
         self.by_identity.clear()
 
     def states(self) -> list[GroupState]:

@@ -15,6 +15,7 @@ from otel_torchdist.telemetry.model import FinishedSpan
 from otel_torchdist.telemetry.private_random import give_exporters_private_random
 from otel_torchdist.telemetry.queued_sink import MAX_QUEUED_SPANS, ExportError, QueuedSink
 from otel_torchdist.telemetry.readable import readable_span
+from otel_torchdist.telemetry.span_limits import environment_limits, limiter
 
 PORTION: Final = 512
 """As many spans in a request as the SDK's own processor sends by default."""
@@ -50,9 +51,12 @@ class _Exporter:
         self.name = name
         self._exporter = exporter
         self._batch = _batches(exporter, resource)
+        self._limit = limiter(environment_limits())
         self._log = LogCapture(exporter)
 
     def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> None:
+        if self._limit is not None:
+            spans = self._limit(spans)
         with self._log as log:
             result = self._exporter.export(self._batch(spans))
         if result is SpanExportResult.FAILURE:

@@ -53,7 +53,7 @@ def odd_world(operation: str, odd_operation: str, **differs: Any) -> SimulatedWo
     ],
 )
 def test_shapes_that_were_left_out(odd: dict[str, Any], field: Field | None) -> None:
-    """Ranks come to the end of their dictionaries one after the other: what is known is compared, and shapes are not."""
+    """Ranks come to the end of their dictionaries one after the other: what is known is compared, shapes are not."""
     full = SignatureName("all_reduce", "sum", ((4, 4),), ("float32",), "cpu", 1)
     capped = dataclasses.replace(full, shapes=(), **odd)
     lane = Lane(RecordKind.OPERATION, EVERYBODY.key)
@@ -61,10 +61,16 @@ def test_shapes_that_were_left_out(odd: dict[str, Any], field: Field | None) -> 
     found = compare(arrivals, Site(lane, 7))
     assert (found and found.field) == field
     assert field is None or (found is not None and found.ranks == (2,))
-    other = dataclasses.replace(full, shapes=((5, 5),))
-    differ = compare({**arrivals, 3: Arrival(7, other, -1)}, Site(lane, 7))
-    assert differ is not None
-    assert differ.field == (field or Field.SHAPE)
+
+
+def test_shapes_that_were_left_out_on_one_rank() -> None:
+    """The shapes of the others are compared as ever."""
+    full = SignatureName("all_reduce", "sum", ((4, 4),), ("float32",), "cpu", 1)
+    other, capped = (dataclasses.replace(full, shapes=shapes) for shapes in (((5, 5),), ()))
+    arrivals = {rank: Arrival(7, signature, -1) for rank, signature in enumerate((full, full, capped, other))}
+    found = compare(arrivals, Site(Lane(RecordKind.OPERATION, EVERYBODY.key), 7))
+    assert found is not None
+    assert (found.field, found.ranks) == (Field.SHAPE, (3,))
 
 
 @pytest.mark.parametrize(
