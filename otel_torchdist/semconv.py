@@ -138,6 +138,7 @@ GROUP_MEMBERS: Final = "torchdist_group_members"
 GROUPS_FOLDED: Final = "torchdist_groups_folded_total"
 OVERHEAD: Final = "torchdist_overhead_seconds_total"
 RECORDS_LOST: Final = "torchdist_records_lost_total"
+NAMES_DROPPED: Final = "torchdist_names_dropped_total"
 OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
 SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
 UP: Final = "torchdist_up"
@@ -170,6 +171,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     GROUPS_FOLDED: "torchdist.groups.folded",
     OVERHEAD: "torchdist.overhead",
     RECORDS_LOST: "torchdist.records.lost",
+    NAMES_DROPPED: "torchdist.names.dropped",
     OPERATIONS_UNTRACKED: "torchdist.operations.untracked",
     SPANS_DROPPED: "torchdist.spans.dropped",
     UP: "torchdist.up",

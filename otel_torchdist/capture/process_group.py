@@ -14,6 +14,7 @@ from otel_torchdist.capture.lanes import Lane
 from otel_torchdist.capture.plans import Plans
 from otel_torchdist.capture.signatures import Signatures
 from otel_torchdist.capture.torch_api import backend_and_store, ranks_in_books
+from otel_torchdist.tape.names import SPARE_OF_GROUPS
 from otel_torchdist.tape.records import GroupName
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class GroupState(Lane):
     def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName, group_rank: int) -> None:
         """Learn a group that was not known before, in which this rank is number `group_rank`."""
         rank = name.ranks[group_rank] if 0 <= group_rank < len(name.ranks) else group_rank
-        super().__init__(recorder.tape.names.intern(name), rank)
+        super().__init__(recorder.tape.names.intern(name, SPARE_OF_GROUPS), rank)
         self.group_rank = group_rank
         self.recorder = recorder
         self.name = name
@@ -71,6 +72,11 @@ class GroupState(Lane):
             known = self._backends[device] = backend_name(group, device)
         return known
 
+    def give_up(self) -> None:
+        """Let go of the plans: they make cycles that keep the tape until Python collects."""
+        self.plans.forget()
+        self.signatures.forget()
+
     def global_rank(self, group_rank: int) -> int:
         """Global rank of a member; -1 when there is no such member."""
         ranks = self.name.ranks
@@ -83,7 +89,7 @@ class GroupState(Lane):
         lane = self._lanes.get(device)
         if lane is None:
             name = dataclasses.replace(self.name, backend=self.backend_on(device), device=device)
-            lane = self._lanes[device] = Lane(self.recorder.tape.names.intern(name), self.rank)
+            lane = self._lanes[device] = Lane(self.recorder.tape.names.intern(name, SPARE_OF_GROUPS), self.rank)
         return lane
 
     def has_met(self, rank: int) -> bool:
@@ -153,9 +159,12 @@ class Groups:
     def _forget(self, identity: int, state: GroupState) -> None:
         if self.by_identity.get(identity) is state:
             del self.by_identity[identity]
+        state.give_up()
 
     def clear(self) -> None:
         """Forget every group."""
+        for state in self.states():
+            state.give_up()
         self.by_identity.clear()
 
     def states(self) -> list[GroupState]:

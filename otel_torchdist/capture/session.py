@@ -92,7 +92,7 @@ class Capture:
         for name in ("_start_coalescing", "_end_coalescing"):
             self._patches.replace(ProcessGroup, name, getattr(self, "_make" + name))
         Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
-        self._steps.hook()
+        self._steps.hook(self._patches)
         self._expectations.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works)
         this = weakref.ref(self)
@@ -267,6 +267,7 @@ class Capture:
         if recorder is None:
             return
         recorder.tape.beat()
+        recorder.warn_of_names()
         self._works.sweep(SWEEP_LIMIT)
         self._works.let_go_of_issued()
         if not still_offers_stacks():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from otel_torchdist.capture.operations import BARRIERS, Contribution, OperationSchema
 from otel_torchdist.capture.torch_api import LIST, REDUCE_OPS, number_of_reduce_op
 from otel_torchdist.tape.layout import Flag
+from otel_torchdist.tape.names import OTHER, SPARE_OF_SHAPES
 from otel_torchdist.tape.records import SignatureName
 
 if TYPE_CHECKING:
@@ -73,10 +75,14 @@ class Signatures:
         flags = Flag.END_BY_WAIT if on_cpu and self._ends_by_wait(operation, device) else Flag(0)
         if not on_cpu:
             flags |= Flag.ON_DEVICE
-        if len(tensors) > MAX_DESCRIBED:
+        name = _name(operation, tensors, reduce_op, device)
+        signature = self._names.find_room(name, SPARE_OF_SHAPES if name.shapes else 0)
+        if signature == OTHER or len(tensors) > MAX_DESCRIBED:
             flags |= Flag.SIGNATURE_CAPPED
+        if signature == OTHER:  # without shapes there are not many
+            signature = self._names.intern(dataclasses.replace(name, shapes=()))
         return Described(
-            signature=self._names.intern(_name(operation, tensors, reduce_op, device)),
+            signature=signature,
             as_root=self._contributed(operation, size, is_root=True),
             as_member=self._contributed(operation, size, is_root=False),
             on_cpu=on_cpu,

@@ -17,6 +17,7 @@ from otel_torchdist.telemetry.model import FinishedSpan
 from otel_torchdist.telemetry.private_random import give_exporters_private_random
 from otel_torchdist.telemetry.queued_sink import MAX_QUEUED_SPANS, WARNING_INTERVAL_S, ExportError, QueuedSink
 from otel_torchdist.telemetry.readable import readable_span
+from otel_torchdist.telemetry.span_limits import environment_limits, limiter
 
 if TYPE_CHECKING:
     from otel_torchdist.telemetry.partial_success import PartialSuccess
@@ -59,12 +60,15 @@ class _Exporter:
         self._batch = _batches(exporter, resource)
         self._answer = _answer_to(exporter)
         self._warned_at: float | None = None
+        self._limit = limiter(environment_limits())
         self._log = LogCapture(exporter)
 
     def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
         answer = self._answer
         if answer is not None:
             answer.forget()
+        if self._limit is not None:
+            spans = self._limit(spans)
         with self._log as log:
             result = self._exporter.export(self._batch(spans))
         if result is SpanExportResult.FAILURE:

@@ -214,6 +214,7 @@ class RankMetrics:
                 blocked_s=self._shares.blocked.total_ns / 1e9,
                 overhead_s=self._status.overhead_ns / 1e9,
                 records_lost=self._records_lost,
+                names_dropped=self._status.names_dropped,
                 operations_untracked=self._untracked,
                 groups_folded=len(self._folded),
             )
