@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ class GroupState:
     """
 
     __slots__ = (
+        "__weakref__",
         "coalescing",
         "group_rank",
         "is_default",
@@ -63,17 +65,13 @@ class GroupState:
         self.group_rank = group.rank()
         self.rank = name.ranks[self.group_rank] if self.group_rank < len(name.ranks) else self.group_rank
         self.reference = weakref.ref(group)
-        self.signatures = Signatures(recorder.tape.names, self._backend, group.size())
+        backend_of = functools.partial(_backend_of, self.reference)
+        self.signatures = Signatures(recorder.tape.names, backend_of, group.size())
         self.plans = Plans(self)
 
     def give_up(self) -> None:
-        """Let go of the plans: with them and the recorder it makes cycles, which keep the tape until Python collects."""
-        self.plans.forget()
-        self.signatures.forget()
-
-    def _backend(self, device: str) -> str:
-        group = self.reference()
-        return "" if group is None else backend_name(group, device)
+        """It is over: nothing may keep the tape and its memory. Many trainings run without Python's collector."""
+        self.plans.give_up()
 
     def global_rank(self, group_rank: int) -> int:
         """Global rank of a member; -1 when there is no such member."""
@@ -141,14 +139,15 @@ class Groups:
         state = GroupState(recorder, group, name)
         identity = id(group)
         # The object may go while C++ keeps the group; another object may then get its id.
-        weakref.finalize(group, self._forget, identity, state).atexit = False
+        weakref.finalize(group, self._forget, identity, weakref.ref(state)).atexit = False
         self.by_identity[identity] = state
         return state
 
-    def _forget(self, identity: int, state: GroupState) -> None:
-        if self.by_identity.get(identity) is state:
+    def _forget(self, identity: int, reference: weakref.ref[GroupState]) -> None:
+        state = reference()
+        if state is not None and self.by_identity.get(identity) is state:
             del self.by_identity[identity]
-        state.give_up()
+            state.give_up()
 
     def clear(self) -> None:
         """Forget every group."""
@@ -174,6 +173,11 @@ def _text_of(group: ProcessGroup, attribute: str) -> str:
         return str(getattr(group, attribute))
     except RuntimeError:  # it has no backend yet, so torch has not named it
         return ""
+
+
+def _backend_of(reference: weakref.ref[ProcessGroup], device: str) -> str:
+    group = reference()
+    return "" if group is None else backend_name(group, device)
 
 
 def backend_name(group: ProcessGroup, device: str) -> str:
