@@ -104,9 +104,14 @@ class Plans:
 
     def __init__(self, group: GroupState) -> None:
         """Plan calls of `group`."""
-        self._group = group
+        self._group: GroupState | None = group
         self._known: dict[PlanKey, Plan] = {}
         self.get = self._known.get
+
+    def give_up(self) -> None:
+        """Plan nothing any more: group and plans, which refer to each other, go without Python's collector."""
+        self._group = None
+        self._known.clear()
 
     def read_reduce_op(self, key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:
         """Check a plan's reduce op against this call's; the plan that fits."""
@@ -132,6 +137,8 @@ class Plans:
             args: With what.
         """
         group = self._group
+        if group is None:
+            return None
         is_async, peer, tag, is_coalesced, label, thread, site = key[-7:]
         described = group.signatures.describe(operation, args)
         if described is None:

@@ -29,14 +29,16 @@ class GroupState(Lane):
     Attributes:
         recorder: Whose tape its operations go to.
         name: As it stands in the dictionary.
+        backend_on: What the backend for a device type calls itself; '' when the group has none.
         coalescing: Operations issued since `_start_coalescing`; None outside.
         synchronized: Whether a collective has ended that proves that every member was there.
         is_default: Whether it is the default group.
     """
 
     __slots__ = (
-        "_backends",
+        "__weakref__",
         "_lanes",
+        "backend_on",
         "coalescing",
         "group_rank",
         "is_default",
@@ -60,22 +62,13 @@ class GroupState(Lane):
         self.synchronized = False
         self.is_default = False
         self.reference = weakref.ref(group)
-        self._backends: dict[str, str] = {}
+        self.backend_on = _Backends(self.reference)
         self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
         self.plans = Plans(self)
 
-    def backend_on(self, device: str) -> str:
-        """What the backend for a device type calls itself; '' when the group has none."""
-        known = self._backends.get(device, "")
-        group = None if known else self.reference()
-        if group is not None:
-            known = self._backends[device] = backend_name(group, device)
-        return known
-
     def give_up(self) -> None:
-        """Let go of the plans: they make cycles that keep the tape until Python collects."""
-        self.plans.forget()
-        self.signatures.forget()
+        """It is over: nothing may keep the tape and its memory. Many trainings run without Python's collector."""
+        self.plans.give_up()
 
     def global_rank(self, group_rank: int) -> int:
         """Global rank of a member; -1 when there is no such member."""
@@ -152,14 +145,15 @@ class Groups:
         state = GroupState(recorder, group, name, group.rank() if membership is None else membership.group_rank)
         identity = id(group)
         # The object may go while C++ keeps the group; another object may then get its id.
-        weakref.finalize(group, self._forget, identity, state).atexit = False
+        weakref.finalize(group, self._forget, identity, weakref.ref(state)).atexit = False
         self.by_identity[identity] = state
         return state
 
-    def _forget(self, identity: int, state: GroupState) -> None:
-        if self.by_identity.get(identity) is state:
+    def _forget(self, identity: int, reference: weakref.ref[GroupState]) -> None:
+        state = reference()
+        if state is not None and self.by_identity.get(identity) is state:
             del self.by_identity[identity]
-        state.give_up()
+            state.give_up()
 
     def clear(self) -> None:
         """Forget every group."""
@@ -186,6 +180,22 @@ def _text_of(group: ProcessGroup, attribute: str) -> str:
     except RuntimeError as error:  # it has no backend yet, so torch has not named it
         _guard.pass_on(error)
         return ""
+
+
+class _Backends:
+    """What a group's backends call themselves. It knows the group only weakly, so that no cycle keeps the tape."""
+
+    def __init__(self, reference: weakref.ref[ProcessGroup]) -> None:
+        self._reference = reference
+        self._names: dict[str, str] = {}
+
+    def __call__(self, device: str) -> str:
+        """The name of the backend for a device type; '' when the group has none."""
+        known = self._names.get(device, "")
+        group = None if known else self._reference()
+        if group is not None:
+            known = self._names[device] = backend_name(group, device)
+        return known
 
 
 def has_several_backends(group: ProcessGroup) -> bool:

@@ -88,6 +88,7 @@ class Recorder:
         failure_name = self.tape.names.intern(failure.__qualname__) if failure else 0
         self.tape.finish(state, failure_name)
         self.tape.close()
+        self.default_group = None  # which refers to this
 
 
 def local_rank() -> int:
