@@ -4,7 +4,7 @@
 #   make test PYTHON=python3.13 VENV=.venv-3.13
 
 PYTHON ?= python3
-USUAL_TORCH := 2.13.0
+USUAL_TORCH := 2.15.0
 TORCH ?= $(USUAL_TORCH)
 VENV ?= .venv$(if $(filter-out $(USUAL_TORCH),$(TORCH)),-torch$(TORCH))
 ARGS ?=

@@ -6,6 +6,7 @@ it exports all of a node's. Of several that see the same tapes only one looks fo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,10 @@ from typing import Final
 
 from otel_torchdist import _guard
 from otel_torchdist.agent.finding_metrics import show_finding
+from otel_torchdist.agent.helpers import HelperLives
+from otel_torchdist.agent.lives import Life
 from otel_torchdist.stall.company import Company
+from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
@@ -75,6 +79,7 @@ class Reader:
     Attributes:
         metrics: The metrics of all exported tapes, for whoever serves them.
         incidents: Verdicts given and incidents resolved by the last turn.
+        failed: Tapes that the last turn could make nothing of, by nonce, and why.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class Reader:
         stall_ignored: Sequence[str] = (),
         compares_calls: bool = True,
         company: Company | None = None,
+        deaths: DeathWatch | None = None,
     ) -> None:
         """Write to `outputs`.
 
@@ -95,17 +101,20 @@ class Reader:
             stall_ignored: Operations that are never called stalled, see `StallRules`.
             compares_calls: Likewise.
             company: Who else sees ranks of the same runs; None for nobody.
+            deaths: See `StallWatch`; stopped by whoever has made it.
         """
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company)
+        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company, deaths)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
+        self._helpers = HelperLives()
         self.metrics = NodeMetrics(self.spans_dropped)
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
         self.incidents: list[Event] = []
+        self.failed: dict[int, Exception] = {}
 
     @property
     def serves_metrics(self) -> bool:
@@ -166,6 +175,14 @@ class Reader:
         """The tapes that are being read."""
         return [rank.tape for rank in self._ranks.values()]
 
+    def life_of(self, tape: TapeReader) -> Life:
+        """What became of the process that writes a tape; a helper that ended with its rank has finished.
+
+        Raises:
+            TapeError: The tape is damaged.
+        """
+        return self._helpers.life_of(tape, self.tapes)
+
     @property
     def ongoing(self) -> list[OngoingStall]:
         """The stalls that are on."""
@@ -194,15 +211,20 @@ class Reader:
             is_last: Whether this is its last turn.
         """
         now_ns = time.monotonic_ns()
+        self.failed = {}
         for nonce in list(self._ranks):
-            with _guard.guard("reading a tape"):  # the others are read whatever one is like
+            try:
                 self._read(nonce, now_ns)
+            except Exception as error:  # the others are read whatever one is like
+                self.failed[nonce] = error
         self.incidents = []
         if looks:
             self.incidents = self._watch.look(time.monotonic_ns(), is_last)
-            self._reporter.report(self.incidents)
             for event in self.incidents:
-                self._show(event)
+                with _guard.guard("the report of a stall"):  # one run's must not cost another its own
+                    self._reporter.report([event])
+                    self._show(event)
+            self.failed |= self._watch.failed
         else:
             self._watch.stand_down()
         for nonce, rank in list(self._ranks.items()):
@@ -233,6 +255,10 @@ class Reader:
                 rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
 
     def _retire(self, nonce: int, rank: _Rank) -> None:
+        if rank.ended_at is not None and rank.metrics is not None and rank.tape.identity.parent:
+            with contextlib.suppress(TapeError):
+                if self.life_of(rank.tape) is Life.DEAD:
+                    rank.metrics.helper_died()
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
 
@@ -303,9 +329,5 @@ class Reader:
 
 
 def _read_before(tape: TapeReader, cursor: TapeCursor) -> Batch:
-    """What another reader of a tape has read, with a mapping of its own."""
-    past = TapeReader(tape.path)
-    try:
-        return past.read_before(cursor)
-    finally:
-        past.close()
+    """What another reader of a tape has read."""
+    return tape.another().read_before(cursor)

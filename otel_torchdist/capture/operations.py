@@ -20,11 +20,17 @@ _FRIENDLY: Final[dict[str, str]] = {
     "alltoall_base": "all_to_all_single",
     "recv_any_source": "recv",
 }
-"""c10d's schema names, underscores stripped, to the names that `torch.distributed` gives its functions."""
+"""c10d's schema names, underscores stripped, to the names that `torch.distributed` gives its functions.
+
+One operation has one name whatever torch is installed: 2.15 also calls these functions `all_gather_single`,
+`reduce_scatter_single` and `gather_single`.
+"""
 
 BARRIERS: Final = frozenset({"barrier", "monitored_barrier"})
 """Their tensor is torch's own and says nothing."""
-_NOT_SYNCHRONIZING: Final = frozenset({"broadcast", "scatter", "reduce", "gather", "send", "recv"})
+_NOT_SYNCHRONIZING: Final = frozenset(
+    {"broadcast", "scatter", "reduce", "gather", "gather_into_tensor", "send", "recv"}
+)
 _INPUTS: Final = ("input_tensor", "input_tensors", "input", "inputs", "input_list", "tensors", "tensor")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -26,6 +27,7 @@ from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.meeting import Meeting, Place
 from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.process_group import Groups, GroupState
+from otel_torchdist.capture.reconfigure import Reconfigurations
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.capture.stack_signal import offer_stacks, still_offers_stacks, withdraw_offer, write_no_stacks
@@ -89,7 +91,8 @@ class Capture:
         follow_creation(self._patches, self)
         for name in ("_start_coalescing", "_end_coalescing"):
             self._patches.replace(ProcessGroup, name, getattr(self, "_make" + name))
-        self._steps.hook()
+        Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
+        self._steps.hook(self._patches)
         self._expectations.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works)
         this = weakref.ref(self)
@@ -176,6 +179,7 @@ class Capture:
             has_met_all=lambda: everybody is not None and everybody.synchronized,
             meeting=self._meeting_of(recorder),
         )
+        self._agreement.wait_until_set()
 
     def _meeting_of(self, recorder: Recorder) -> Callable[[threading.Event], Meeting] | None:
         if self._exchange_host is None:
@@ -202,10 +206,14 @@ class Capture:
         agreement, self._agreement = self._agreement, None
         self._steps.recorder = None
         self._expectations.write_to(None)
-        if agreement is not None:
-            agreement.stop()
-        if recorder is None:
-            return
+        try:
+            if agreement is not None:
+                agreement.stop()
+        finally:  # a signal handler may raise while we wait
+            if recorder is not None:
+                self._finish(recorder, state, failure)
+
+    def _finish(self, recorder: Recorder, state: TapeState, failure: type[BaseException] | None) -> None:
         self._works.sweep(SWEEP_LIMIT)
         self._works.forget_all()
         self._devices.settle(SETTLE_S)
@@ -222,6 +230,7 @@ class Capture:
             with _guard.guard("coalescing"):
                 state = self._meet(group)
                 if state is not None:
+                    self._hot_path.abandon_coalesced(state)  # of a block that was left by an exception
                     state.coalescing = []
             return result
 
@@ -258,11 +267,13 @@ class Capture:
         if recorder is None:
             return
         recorder.tape.beat()
+        recorder.warn_of_names()
         self._works.sweep(SWEEP_LIMIT)
         self._works.let_go_of_issued()
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
-        answer_stack_request(recorder.tape)
+        with contextlib.suppress(OSError):  # no room, or no directory any more: the agent says that once
+            answer_stack_request(recorder.tape)
         abort_if_asked(recorder.tape.path, lambda: recorder.fail(FAILURE))
         for listener in self._beat_listeners:
             with _guard.guard("beat"):

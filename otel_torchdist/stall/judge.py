@@ -13,6 +13,7 @@ from typing import Final
 
 from otel_torchdist.stall.circles import Hop, judge_circle
 from otel_torchdist.stall.creations import other_creation
+from otel_torchdist.stall.deaths import FirstDeath, first_death
 from otel_torchdist.stall.mismatch_cause import find_cause
 from otel_torchdist.stall.roll_call import RollCall, Standing, call_roll, open_by_site, since_of
 from otel_torchdist.stall.rules import expects
@@ -61,9 +62,9 @@ class Judge:
         mismatch = other_creation(roll) or find_cause({rank: self._world.ranks[rank] for rank in roll.standings}, site)
         if mismatch is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
-        dead = self._first_dead(roll)
-        if dead:
-            return _verdict(VerdictKind.DEAD, roll, dead)
+        first = self._first_death(roll)
+        if first is not None and self._is_to_blame(first, roll):
+            return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first)
         doubt = _doubt_of_site(roll)
         if doubt is not None:
             return _verdict(VerdictKind.UNKNOWN, roll, (), doubt)
@@ -91,16 +92,33 @@ class Judge:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
         return _verdict(VerdictKind.TRANSPORT, roll, roll.ranks(Standing.FAILED))
 
-    def _first_dead(self, roll: RollCall) -> tuple[int, ...]:
-        """Those who died first: launchers then end the others.
+    def verdict_after(self, site: Site) -> Verdict | None:
+        """The verdict on a run that ended outside of any operation, after the one at `site`; None without a death."""
+        roll = self._roll(site)
+        first = self._first_death(roll)
+        if first is None or first.together or roll.silent:
+            return None
+        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=first.at_ns)
 
-        Of those who were gone at the same look, the ones that gave no sign of life after others had been torn out.
-        """
-        died = {rank: self._world.ranks[rank].gone_since_ns or 0 for rank in roll.ranks(Standing.DEAD)}
-        first = tuple(rank for rank, seen_ns in died.items() if seen_ns == min(died.values()))
-        torn_ns = self._torn_at(roll)
-        silent = tuple(rank for rank in first if torn_ns is None or _last_sign_ns(self._world.ranks[rank]) <= torn_ns)
-        return silent or first
+    def _first_death(self, roll: RollCall) -> FirstDeath | None:
+        return first_death([self._world.ranks[rank] for rank in roll.standings], self._torn_at(roll))
+
+    def _is_to_blame(self, first: FirstDeath, roll: RollCall) -> bool:
+        """Whether that death is what the others wait for, or were thrown out by."""
+        if first.together and not self._is_outlived(roll):
+            return False
+        if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
+            return True
+        # They had come out of it, or are the only ones that failed in it: then nobody else may be missing.
+        failed = roll.ranks(Standing.FAILED)
+        if len(failed) > 1 and {*first.ranks} <= {*failed}:
+            return False
+        return not roll.silent and not roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
+
+    def _is_outlived(self, roll: RollCall) -> bool:
+        """Whether a rank lives that has waited for the threshold: those who ended together are dead to it."""
+        living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
+        return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
 
     def _torn_at(self, roll: RollCall) -> int | None:
         """When the first rank was thrown out of the operation; None when none was."""
@@ -171,11 +189,6 @@ class Judge:
 
     def _roll(self, site: Site) -> RollCall:
         return call_roll(self._world, site, self._open_at.get(site, {}))
-
-
-def _last_sign_ns(view: RankView) -> int:
-    ended_ns = view.last.record.completed_ns if view.last is not None else None
-    return max(view.heartbeat_ns, ended_ns or 0)
 
 
 def _doubt_of_site(roll: RollCall) -> Doubt | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.stall.world import Arrival, Lane, RankView, Site
+from otel_torchdist.stall.world import UNREAD, Arrival, Lane, RankView, Site
 from otel_torchdist.tape.records import SignatureName
 
 
@@ -70,13 +70,14 @@ _SAME_DIMENSIONS: Final = frozenset(
         "all_reduce_coalesced",
         "broadcast",
         "gather",
+        "gather_into_tensor",
         "reduce",
         "reduce_scatter_tensor",
         "reduce_scatter_tensor_coalesced",
     }
 )
 """What one rank brings is laid upon, or beside, what the others bring."""
-_ROOTED: Final = frozenset({"broadcast", "gather", "reduce", "scatter"})
+_ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
 
 
 def find_mismatches(views: Iterable[RankView], site: Site) -> Iterator[Mismatch]:
@@ -134,7 +135,8 @@ def compare(arrivals: Mapping[int, Arrival], site: Site) -> Mismatch | None:
     if len({(arrival.signature, arrival.root) for arrival in known.values()}) < 2:
         return None  # the usual case, told from the others without a word for each rank
     for field, value_of in _VALUES.items():
-        found = _split(field, {rank: value_of(arrival) for rank, arrival in sorted(known.items())}, known, site)
+        described = {rank: one for rank, one in sorted(known.items()) if field is not Field.SHAPE or _has_shapes(one)}
+        found = _split(field, {rank: value_of(one) for rank, one in described.items()}, known, site)
         if found is not None:
             return found
     return None
@@ -172,12 +174,19 @@ def _split(field: Field, values: Mapping[int, str], known: Mapping[int, Arrival]
     """The parties that have different values; None when there is one."""
     parties: dict[str, list[int]] = {}
     for rank, value in values.items():
-        parties.setdefault(value, []).append(rank)
+        if value != UNREAD:
+            parties.setdefault(value, []).append(rank)
     if len(parties) < 2:
         return None
     ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
     operation = _signature(known[ordered[0][1][0]]).operation
     return Mismatch(site, field, operation, tuple((text, tuple(ranks)) for text, ranks in ordered))
+
+
+def _has_shapes(arrival: Arrival) -> bool:
+    """Whether shapes are known: they are left out where they would fill a rank's dictionary, not on all at once."""
+    signature = _signature(arrival)
+    return bool(signature.shapes) or not signature.tensors
 
 
 def _operation(arrival: Arrival) -> str:

@@ -28,11 +28,13 @@ from otel_torchdist.stall.events import (
 from otel_torchdist.stall.findings import FindingWatch, site_name
 from otel_torchdist.stall.markers import MarkerClock, next_doubling
 from otel_torchdist.stall.numbering import Numbering
-from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, with_stacks, without_stacks
+from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import AT_ONCE, RootFinder
 from otel_torchdist.stall.rules import StallRules, expects, is_expected
 from otel_torchdist.stall.ruling import ruling_of
+from otel_torchdist.stall.standing import is_being_ended, outcome_of
+from otel_torchdist.stall.standstill import Standstill
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
@@ -73,6 +75,7 @@ class RunWatch:
         self._open: _Open | None = None
         self._pending: Pending | None = None
         self._spared: dict[tuple[int, int], int] = {}
+        self._standstill = Standstill()
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
@@ -94,6 +97,11 @@ class RunWatch:
         """Tapes of the run's ranks that this process reads itself, as of the last look."""
         views = self._world.ranks.values() if self._world is not None else ()
         return frozenset(view.nonce for view in views if not view.is_afar)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether no rank of the run showed a sign of life at the last look; known only to the agent that judges."""
+        return self.ruling is not None and self._world is not None and self._standstill.is_on(self._world.taken_ns)
 
     @property
     def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
@@ -135,6 +143,7 @@ class RunWatch:
         self._open = self._incident = self._pending = self.ruling = None
         self._heard, self._heard_ns = ruling, world.taken_ns
         waits = waits_of(world)
+        self._standstill.look(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
             at_once = ruling.attributes.get(semconv.VERDICT) in [kind.value for kind in AT_ONCE]
@@ -151,13 +160,21 @@ class RunWatch:
         """Take in a new picture of the run."""
         events: list[Event] = []
         waits = waits_of(world)
+        self._standstill.look(world, waits)
+        standing = self._standing_verdict()
+        is_ended = standing is not None and is_being_ended(world, standing)
+        if is_ended:
+            self._roots.death_told()
         if self._open is not None and not _is_waited_for(waits, self._open.verdict.site):
-            events.append(self._resolve(world, _outcome(world, self._open.verdict)))
+            outcome = Outcome.RANKS_ENDED if is_ended else outcome_of(world, self._open.verdict)
+            events.append(self._resolve(world, outcome))
             # What waited behind it gets the time to go on before it counts as a stall of its own.
-            self._spared = {wait.key: world.taken_ns for wait in waits}
+            self._spare(waits, world)
         self._spare_while_expected(waits, world)
         stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
         verdict = self._roots.find(world, stalled, self._open.verdict if self._open is not None else None)
+        if is_ended:
+            verdict = standing if self._open is not None or (self._pending is not None and stalled) else None
         if verdict is not None and is_expected(world, verdict):
             self._expected |= {wait.key for wait in stalled}
             self._spare(stalled, world)
@@ -189,6 +206,12 @@ class RunWatch:
         self._world = world
         self._spared = {wait.key: self._spared[wait.key] for wait in waits if wait.key in self._spared}
 
+    def _standing_verdict(self) -> Verdict | None:
+        """The verdict that was given last, or is about to be given for the first time."""
+        if self._open is not None:
+            return self._open.verdict
+        return self._pending.verdict if self._pending is not None else None
+
     def _spare_while_expected(self, waits: list[Wait], world: WorldSnapshot) -> None:
         """Waits that were expected to take long count from the last look at which they still were."""
         self._expected &= {wait.key for wait in waits}
@@ -197,14 +220,16 @@ class RunWatch:
         if cause is not None and is_expected(world, cause):
             self._spare(expected, world)
 
-    def _spare(self, stalled: Iterable[Wait], world: WorldSnapshot) -> None:
+    def _spare(self, stalled: list[Wait], world: WorldSnapshot) -> None:
         """Count the ages of these waits from now on."""
+        self._standstill.forgive(stalled)
         self._spared |= {wait.key: world.taken_ns for wait in stalled}
 
     def _age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
         """For how long a wait has counted; one that another agent sees, until that has said so."""
         seen_ns = min(world.taken_ns, wait.view.seen_alive_ns) if wait.view.is_afar else world.taken_ns
-        return seen_ns - max(wait.since_ns, self._spared.get(wait.key, 0))
+        ran_until_ns = self._standstill.ran_until_ns(seen_ns)
+        return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
 
     # --- the incident -----------------------------------------------------------------------------------------
 
@@ -260,7 +285,9 @@ class RunWatch:
 
     def _begin(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait]) -> Pending:
         now = world.taken_ns
-        if verdict.kind is VerdictKind.DEAD or (occasion is Occasion.OPENED and not stalled):
+        if verdict.kind is VerdictKind.DEAD:
+            return of_death(occasion, verdict, world)
+        if occasion is Occasion.OPENED and not stalled:
             return without_stacks(occasion, verdict, now)
         crossed_ns = now
         if occasion is Occasion.OPENED:
@@ -288,7 +315,7 @@ class RunWatch:
         if pending is None or before is None or self._open is not None:
             return []
         waiting = [world.ranks[rank] for rank in pending.verdict.waiting if rank in world.ranks]
-        if _outcome(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
+        if outcome_of(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
             return []
         return [self._give(pending.occasion, locate(before, pending.verdict), before)]
 
@@ -342,16 +369,3 @@ def _is_being_aborted(world: WorldSnapshot) -> bool:
 
 def _is_waited_for(waits: Iterable[Wait], site: Site) -> bool:
     return any(wait.operation.site == site for wait in waits)
-
-
-def _outcome(world: WorldSnapshot, verdict: Verdict) -> Outcome:
-    site = verdict.site
-    waiters = [world.ranks[rank] for rank in verdict.roll.waits if rank in world.ranks]
-    progress = [view.progress[site.lane] for view in waiters if site.lane in view.progress]
-    if any(reached.failed == site.sequence for reached in progress):
-        return Outcome.FAILED
-    if any(reached.completed >= site.sequence for reached in progress):
-        return Outcome.COMPLETED
-    if not any(view.alive for view in waiters):
-        return Outcome.RANKS_ENDED
-    return Outcome.OUT_OF_SIGHT

@@ -7,6 +7,7 @@ from typing import Final
 from otel_torchdist.stall.causes import cause_of, describe_mismatch
 from otel_torchdist.stall.creations import DEFAULT_GROUP
 from otel_torchdist.stall.events import Finding, MismatchFound, Outcome
+from otel_torchdist.stall.fates import describe_circumstances, is_told_by_cause
 from otel_torchdist.stall.phrases import describe_frame, describe_place, describe_site, have, name_ranks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
@@ -52,13 +53,13 @@ def _endings(verdict: Verdict) -> list[str]:
     for rank in verdict.ranks[:MAX_PLACES]:
         failure = verdict.failures.get(rank)
         standing = verdict.roll.standings.get(rank)
-        if standing is Standing.DEAD:
+        if standing is Standing.DEAD and not is_told_by_cause(verdict):
             parts.append(f"rank {rank} ended with {failure}" if failure else f"the process of rank {rank} is gone")
         elif standing is Standing.ENDED:
             parts.append(f"rank {rank} has ended in good order")
         elif failure:
             parts.append(f"rank {rank} got {failure}")
-    return parts
+    return [*parts, *describe_circumstances(verdict)]
 
 
 def _places(verdict: Verdict) -> list[str]:
@@ -67,6 +68,8 @@ def _places(verdict: Verdict) -> list[str]:
     told = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
     alone = len(verdict.ranks) == 1
     clauses = [describe_place(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in told]
+    if verdict.kind is VerdictKind.DEAD:
+        clauses = [clause.replace(" is in ", " was in ", 1) for clause in clauses]
     return [clause for clause in clauses if clause]
 
 
@@ -95,10 +98,12 @@ def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
     """Say how a stalled operation ended, and after how long."""
     site = describe_site(verdict.operation, verdict.group, verdict.site)
     length = f"{length_ns / 1e9:.1f} s"
+    if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
+        return f"all ranks that waited in {site} have ended, {length} after it began"
     endings = {
         Outcome.COMPLETED: f"{site} was completed after {length}",
         Outcome.FAILED: f"{site} failed after {length}",
-        Outcome.RANKS_ENDED: f"all ranks that waited in {site} have ended, {length} after it began",
+        Outcome.RANKS_ENDED: f"the job was ended while it hung, after {length}, in {site}",
         Outcome.OUT_OF_SIGHT: f"{site} is out of sight after {length}: its tapes are gone or belong to another run now",
     }
     return endings[outcome]

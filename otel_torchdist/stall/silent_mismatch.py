@@ -79,6 +79,8 @@ class SilentMismatches:
         if number is not None and calls is not None:
             found = _first_difference(lane, calls, dimensions) or found
             windows.settle(number)
+            if found is None:
+                self._suspected_ns.pop(lane, None)
         if found is not None:
             self._found[lane] = found
             return set()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from otel_torchdist.stall.deaths import FirstDeath
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.missing_thread import missing_thread
 from otel_torchdist.stall.places import Place, place_of
@@ -90,6 +91,7 @@ class Verdict:
         places: Where the ranks are; see `locate`.
         failures: By rank, the type of the exception that ended it or its call.
         hosts: Whose agents do not answer; empty for other kinds than `unreachable`.
+        first: The death that explains the others; None for other kinds than `dead`.
     """
 
     kind: VerdictKind
@@ -105,6 +107,7 @@ class Verdict:
     places: Mapping[int, Place] = field(default_factory=dict[int, Place])
     failures: Mapping[int, str] = field(default_factory=dict[int, str])
     hosts: tuple[str, ...] = ()
+    first: FirstDeath | None = None
 
     @property
     def waiting(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from otel_torchdist.stall.company import Company
+from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.detector import LOOK_S, Detector
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
 from otel_torchdist.stall.snapshot import TapeFollower, worlds
@@ -16,6 +17,9 @@ class StallWatch:
 
     Where several processes read the same tapes, all of them may follow, so that each can take over, but only the
     one that was elected looks.
+
+    Attributes:
+        failed: Tapes that the last look could make nothing of, by nonce, and why.
     """
 
     def __init__(
@@ -24,6 +28,7 @@ class StallWatch:
         ignored: Sequence[str] = (),
         compares_calls: bool = True,
         company: Company | None = None,
+        deaths: DeathWatch | None = None,
     ) -> None:
         """Watch without tapes.
 
@@ -32,21 +37,28 @@ class StallWatch:
             ignored: Operations that never are, see `StallRules`.
             compares_calls: Likewise.
             company: Who else sees ranks of the same runs; None for nobody.
+            deaths: Sees the ends of processes; None where only locks tell of them.
         """
         self._company = company
+        self._deaths = deaths
         self._compares_calls = compares_calls
         self._threshold_s = threshold_s
         self._ignored = ignored
         self._followers: dict[int, TapeFollower] = {}
         self._detector: Detector | None = None
+        self.failed: dict[int, Exception] = {}
 
     def follow(self, reader: TapeReader) -> None:
         """Follow a tape; every batch from its first poll on must come to `observe`."""
-        self._followers[reader.identity.nonce] = TapeFollower(reader)
+        if self._deaths is not None:
+            self._deaths.follow(reader.path, reader.identity)
+        self._followers[reader.identity.nonce] = TapeFollower(reader, self._deaths)
 
     def forget(self, nonce: int) -> None:
         """Stop following the tape with this nonce."""
         self._followers.pop(nonce, None)
+        if self._deaths is not None:
+            self._deaths.forget(nonce)
 
     def observe(self, nonce: int, batch: Batch) -> None:
         """Take in what a poll of a followed tape found."""
@@ -77,6 +89,9 @@ class StallWatch:
         for follower in self._followers.values():
             follower.is_last_look = is_last
         found = self._detector.look(worlds(self._followers.values(), now_ns), is_last)
+        self.failed = {nonce: one.failure for nonce, one in self._followers.items() if one.failure is not None}
+        for world, error in self._detector.failed:
+            self.failed |= {view.nonce: error for view in world.ranks.values() if view.nonce in self._followers}
         for event in found:
             if isinstance(event, StacksWanted | StacksOverdue):
                 self._ask(event, now_ns)

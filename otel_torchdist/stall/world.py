@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 from otel_torchdist.tape.stacks import ThreadStack
@@ -14,6 +15,8 @@ ANYBODY = -1
 """Source of a receive that takes from whoever sends first."""
 MAX_RECENT: Final = 8
 MAX_THREADS: Final = 4
+UNREAD: Final = "?"
+"""Reduce op of a call whose own was not read: it agrees with every other."""
 
 
 class Lane(NamedTuple):
@@ -218,6 +221,7 @@ class RankView:
         groups: The groups that it has used, by their key.
         seen_alive_ns: When it was last seen to be alive; 0 for never.
         is_afar: Whether another agent reads its tape.
+        death: The end of its process as its agent has seen it; None while none was seen.
     """
 
     rank: int
@@ -246,11 +250,20 @@ class RankView:
     groups: Mapping[str, GroupView] = field(default_factory=dict[str, GroupView])
     seen_alive_ns: int = 0
     is_afar: bool = False
+    death: Death | None = None
 
     @property
     def is_dead(self) -> bool:
         """Whether it is gone and did not end in good order."""
-        return not self.alive and self.state is not TapeState.FINISHED
+        if self.alive or self.state is TapeState.FINISHED:
+            return False
+        return not self.has_left
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its process has exited with code 0, out of no operation: by `os._exit`, which leaves no word."""
+        is_zero = self.death is not None and self.death.exit_code == 0
+        return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
 
     @property
     def is_over(self) -> bool:
@@ -285,12 +298,17 @@ class WorldSnapshot:
         taken_ns: Monotonic time.
         ranks: By their global rank.
         unreachable: Ranks whose agent does not answer, with the host that it was on.
+        source: What tells it from other worlds with the same id: another user, who may have made the id up, or the
+            directory of ranks without one. '' for a run of this process's own user.
+        is_foreign: Whether another user's ranks say all this.
     """
 
     run: int
     taken_ns: int
     ranks: Mapping[int, RankView]
     unreachable: Mapping[int, str] = field(default_factory=dict[int, str])
+    source: str = ""
+    is_foreign: bool = False
 
     @property
     def in_order(self) -> list[RankView]:

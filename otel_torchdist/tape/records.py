@@ -34,6 +34,7 @@ class TapeIdentity:
         monotonic_ns: Monotonic clock at creation.
         realtime_ns: Wall clock at the same moment.
         host: Host name.
+        parent: Nonce of the tape of the rank that has started this process, which is then its helper; 0 for none.
     """
 
     nonce: int
@@ -48,6 +49,7 @@ class TapeIdentity:
     monotonic_ns: int
     realtime_ns: int
     host: str
+    parent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,9 @@ class GroupName:
         nth: How many groups with these members this rank had created before, from 0.
         backend: Backend's name.
         aligned: False when the group was first met in mid-life: its sequence says nothing across ranks.
+        epoch: Which membership of a living group this is, as its members agreed when they formed it; -1 for a group
+            whose members do not change.
+        device: Type of device, where the group has a backend of its own for each; else ''.
     """
 
     name: str
@@ -226,11 +231,17 @@ class GroupName:
     nth: int
     backend: str
     aligned: bool
+    epoch: int = -1
+    device: str = ""
 
     @property
     def key(self) -> str:
-        """Eight hex digits that all members compute alike: from the member ranks and `nth`, never from the name."""
+        """Eight hex digits that all members compute alike: from ranks, `nth` and epoch, never from the name."""
         text = f"{self.nth}:{','.join(map(str, self.ranks))}"
+        if self.epoch != -1:
+            text += f":{self.epoch}"
+        if self.device:  # its operations are counted for each backend
+            text += f":{self.device}"
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 

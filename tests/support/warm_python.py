@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.stderr import without_leak_report
+
 REPOSITORY = Path(__file__).parents[2]
 FORKER = Path(__file__).with_name("warm_interpreter.py")
 
@@ -72,7 +74,10 @@ class WarmPython:
         ]
         argv = [str(script), *arguments]
         codes = self._ask({"argv": argv, "processes": processes, "timeout_s": timeout_s})
-        return [Done(code, out.read_text(), err.read_text()) for code, (out, err) in zip(codes, files, strict=True)]
+        return [
+            Done(code, out.read_text(), without_leak_report(err.read_text()))
+            for code, (out, err) in zip(codes, files, strict=True)
+        ]
 
     def _ask(self, job: dict[str, Any]) -> list[int | None]:
         process = self._process or self._start()
