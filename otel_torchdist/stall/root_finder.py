@@ -13,6 +13,8 @@ from otel_torchdist.stall.waits import Wait, died_in, left_behind, torn_apart
 from otel_torchdist.stall.world import Lane, OperationView, Site, WorldSnapshot
 
 MAX_CANDIDATES: Final = 64
+AT_ONCE: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
+"""Verdicts that are given whatever the age of the waits."""
 
 
 class RootFinder:
@@ -72,6 +74,15 @@ class RootFinder:
             return best
         # Among equals the one that was told stays.
         return kept if kept.site == current.site and kept.kind is best.kind else best
+
+    def held_up(self, world: WorldSnapshot, waits: list[Wait], verdict: Verdict) -> list[Wait]:
+        """Those of some waits that lead to a verdict for which nobody waits until the threshold."""
+        if verdict.kind not in AT_ONCE or not waits:
+            return []
+        judge = Judge(world, self._threshold_ns)
+        leads = {site: judge.verdict_on(site) for site in _first_of_each_lane(waits)}
+        lanes = {site.lane for site, found in leads.items() if found is not None and found.says_the_same_as(verdict)}
+        return [wait for wait in waits if wait.operation.site.lane in lanes]
 
 
 def _blames(verdict: Verdict) -> bool:

@@ -41,7 +41,11 @@ class StallRules:
         """Whether a wait of this age is longer than it may be."""
         if age_ns < max(self.threshold_ns, wait.operation.patience_ns):
             return False
-        return not self._ignored or not self._is_ignored(wait.operation)
+        return not self.is_left_alone(wait)
+
+    def is_left_alone(self, wait: Wait) -> bool:
+        """Whether a wait is none of those that the user wants to hear of."""
+        return bool(self._ignored) and self._is_ignored(wait.operation)
 
     def _is_ignored(self, operation: OperationView) -> bool:
         names = [operation.name, operation.label]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist import semconv
 from otel_torchdist.stall.compiling import CompileExcuses
 from otel_torchdist.stall.events import (
     Event,
@@ -29,7 +30,7 @@ from otel_torchdist.stall.markers import MarkerClock, next_doubling
 from otel_torchdist.stall.numbering import Numbering
 from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
 from otel_torchdist.stall.roll_call import Standing
-from otel_torchdist.stall.root_finder import RootFinder
+from otel_torchdist.stall.root_finder import AT_ONCE, RootFinder
 from otel_torchdist.stall.rules import StallRules, expects, is_expected
 from otel_torchdist.stall.ruling import ruling_of
 from otel_torchdist.stall.standing import is_being_ended, outcome_of
@@ -113,10 +114,8 @@ class RunWatch:
         return self._pending is not None
 
     def is_uneasy(self, world: WorldSnapshot) -> bool:
-        """Whether a stall is on, or near, as far as this picture of some ranks shows."""
-        if self._open is not None or any(view.is_dead for view in world.ranks.values()):
-            return True
-        if self.is_concluding(world):
+        """Whether a stall is on, or near, or the end has come, as far as this picture of some ranks shows."""
+        if self.is_concluding(world) or self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
         early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
         waits = (wait for wait in waits_of(world) if not expects(wait.view, world))
@@ -124,15 +123,12 @@ class RunWatch:
 
     def is_concluding(self, local: WorldSnapshot | None = None) -> bool:
         """Whether the ranks of this node are over and comparisons are not; see `FindingWatch`."""
-        picture = local or self._local
-        self._local = picture
-        return self._rules.compares_calls and picture is not None and self._findings.is_concluding(picture)
+        self._local = local or self._local
+        return self._rules.compares_calls and self._local is not None and self._findings.is_concluding(self._local)
 
     def conclude(self, world: WorldSnapshot) -> list[Event]:
         """Nobody looks after this: what can be compared is, and what was found is reported."""
-        if not self._rules.compares_calls:
-            return []
-        return self._findings.conclude(world, _run_of(world), self.seat)
+        return self._findings.conclude(world, _run_of(world), self.seat) if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Take in a new picture while another agent judges.
@@ -150,7 +146,9 @@ class RunWatch:
         self._standstill.look(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
-            due = self._markers.due(stalled, world.taken_ns)
+            at_once = ruling.attributes.get(semconv.VERDICT) in [kind.value for kind in AT_ONCE]
+            here = [wait for wait in waits if at_once and wait.operation.site == ruling.site]
+            due = self._markers.due(stalled, world.taken_ns, self._without_marker(here))
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
         if self._rules.compares_calls:
             events += self._findings.look_for_stragglers(world, _run_of(world), self.seat)
@@ -190,7 +188,7 @@ class RunWatch:
             self._drop_pending()
         else:
             events += self._advance(world, verdict, stalled)
-            events += self._marker_events(world, verdict, stalled)
+            events += self._marker_events(world, verdict, stalled, waits)
         if self._rules.compares_calls:
             cause = self._open.verdict.mismatch if self._open is not None else None
             events += self._findings.look(world, _run_of(world), self.seat, cause)
@@ -342,14 +340,22 @@ class RunWatch:
 
     # --- markers ----------------------------------------------------------------------------------------------
 
-    def _marker_events(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
+    def _marker_events(
+        self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait], waits: list[Wait]
+    ) -> list[Event]:
+        early = self._roots.held_up(world, self._without_marker(waits), verdict) if self._open is not None else []
         # Markers hang in traces of steps, which the agent of that rank makes.
-        due = self._markers.due((wait for wait in stalled if not wait.view.is_afar), world.taken_ns)
+        due = self._markers.due((wait for wait in stalled if not wait.view.is_afar), world.taken_ns, early)
         if not due or self._incident is None:
             return []
         epoch = self._epochs.last(self._incident) or self._next_epoch(self._incident)
         ruling = ruling_of(locate(world, verdict), self._incident, epoch, world.taken_ns)
         return [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
+
+    def _without_marker(self, waits: Iterable[Wait]) -> list[Wait]:
+        """Waits of this node's ranks that have had no marker, and are not left alone."""
+        mine = [wait for wait in waits if not wait.view.is_afar and not self._rules.is_left_alone(wait)]
+        return [wait for wait in mine if not self._markers.has_marked(wait)]
 
 
 def _run_of(world: WorldSnapshot) -> int:

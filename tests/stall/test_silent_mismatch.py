@@ -239,10 +239,9 @@ def test_windows_of_different_length_are_compared_as_far_as_they_go() -> None:
         lane = next(iter(world.ranks[0].progress))
         logs = {0: CallLog(), 1: CallLog()}
         for rank, length in ((0, 20), (1, 27)):
-            for call in (short + [Arrival(sequence, SUM, -1) for sequence in range(21, 28)])[:length]:
-                logs[rank].entered(
-                    call._replace(signature=MAX) if (rank, call.sequence) == (1, odd) else call, 1, digests
-                )
+            for sequence in range(1, length + 1):
+                signature = MAX if (rank, sequence) == (1, odd) else SUM
+                logs[rank].entered(Arrival(sequence, signature, -1), 1, digests)
         ending(world, 1.0)
         windows = {rank: {lane: tuple(filter(None, [log.unfinished(digests)]))} for rank, log in logs.items()}
         watching = _WithWindows(world, windows)
