@@ -70,7 +70,8 @@ class LifeLog:
         ended: dict[tuple[Life, str], list[int]] = {}
         for tape in self._reader.tapes:
             try:
-                life, failure = life_of(tape), tape.names.text(tape.status().failure) or ""
+                life = self._life_of(tape)
+                failure = tape.names.text(tape.status().failure) or ""
             except TapeError:
                 continue  # the reader warns of it
             before = self._lives.get(tape.identity.nonce)
@@ -84,6 +85,13 @@ class LifeLog:
         for (life, failure), ranks in ended.items():
             fate = _FATES[life][len(set(ranks)) > 1]
             _logger.info("%s %s%s", name_ranks(sorted(set(ranks))), fate, f" with {failure}" if failure else "")
+
+    def _life_of(self, tape: TapeReader) -> Life:
+        """What became of a rank; one that leaves by `os._exit(0)` says so with its exit code only."""
+        if self._reader.has_left(tape):
+            return Life.FINISHED
+        life = life_of(tape)
+        return Life.RUNNING if life is Life.DEAD and self._reader.is_ending(tape) else life
 
     def _remember(self, identity: TapeIdentity) -> None:
         newest = self._newest.get(identity.rank, identity)
