@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist import _guard
@@ -37,6 +37,8 @@ from otel_torchdist.telemetry.spans import RankSpans, SpansState
 SHOWN_AFTER_END_S: Final = 60.0
 """How long the series of a rank that has ended can still be scraped."""
 FLUSH_S: Final = 5.0
+ENDING_S: Final = 1.0
+"""How long a process may take to end after the kernel has taken its lock away."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -65,12 +67,14 @@ class _Rank:
         spans: Its spans; None where another process exports them.
         metrics: Its metrics; None likewise.
         ended_at: Monotonic seconds at which its end was seen.
+        unlocked_at: Monotonic seconds at which its lock was first seen to be free.
     """
 
     tape: TapeReader
     spans: RankSpans | None
     metrics: RankMetrics | None
     ended_at: float | None = None
+    unlocked_at: float | None = None
 
 
 class Reader:
@@ -106,6 +110,7 @@ class Reader:
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
+        self._deaths = deaths
         self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company, deaths)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
@@ -239,6 +244,8 @@ class Reader:
             alive = rank.tape.is_alive()
             status = rank.tape.status()
             batch = rank.tape.poll()
+            if not alive and self.has_left(rank.tape):
+                status = replace(status, state=TapeState.FINISHED)
         except TapeError as error:
             _logger.warning("a tape cannot be read any longer: %s", error)
             self._forget(nonce)
@@ -249,10 +256,27 @@ class Reader:
         if rank.spans is not None:
             rank.spans.consume(batch, status, now_ns)
         is_over = not alive or status.state is not TapeState.RUNNING
+        if is_over and not alive and self._may_be_ending(rank, status.state):
+            return
         if is_over and not (batch.entered or batch.ended or batch.steps):
             rank.ended_at = time.monotonic()
             if rank.spans is not None:
                 rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
+
+    def has_left(self, tape: TapeReader) -> bool:
+        """Whether the process of a rank has exited with code 0, out of no operation, without a word on its tape."""
+        death = self._deaths.death_of(tape.identity.nonce) if self._deaths is not None else None
+        return death is not None and death.exit_code == 0 and not tape.open_operations()
+
+    def is_ending(self, tape: TapeReader) -> bool:
+        """Whether a process has let go of its lock and is about to end: its exit code says whether that is a death."""
+        return self._deaths is not None and self._deaths.holds(tape.identity.nonce) and not tape.is_alive()
+
+    def _may_be_ending(self, rank: _Rank, state: TapeState) -> bool:
+        if state is not TapeState.RUNNING or not self.is_ending(rank.tape):
+            return False
+        rank.unlocked_at = rank.unlocked_at or time.monotonic()
+        return time.monotonic() - rank.unlocked_at < ENDING_S
 
     def _retire(self, nonce: int, rank: _Rank) -> None:
         if rank.ended_at is not None and rank.metrics is not None and rank.tape.identity.parent:

@@ -40,6 +40,7 @@ class FirstDeath:
         ranks: Those who died first; more than one where their order is not known.
         deaths: What is known of their ends.
         together: Whether nobody was first: something ended all of them at the same moment.
+        asked: Whether they were asked to end, as launchers do where another rank has died.
         is_inferred: Whether the order was not seen, but follows from other signs.
         is_known: Whether the end of each process was seen, or told by its tape.
         at_ns: When the first one died.
@@ -50,6 +51,7 @@ class FirstDeath:
     ranks: tuple[int, ...]
     deaths: Mapping[int, Death]
     together: bool
+    asked: bool
     is_inferred: bool
     is_known: bool
     at_ns: int
@@ -79,6 +81,7 @@ def first_death(views: Sequence[RankView], torn_ns: int | None = None) -> FirstD
         ranks=tuple(sorted(view.rank for view in chosen)),
         deaths={view.rank: view.death for view in chosen if view.death is not None},
         together=is_seen and _ended_together(causes, dead),
+        asked=all(_was_asked(view) for view in chosen),
         is_inferred=len(tied) > 1 or (len(dead) > 1 and not all(_is_exact(view) for view in causes)),
         is_known=is_known,
         at_ns=start_ns,

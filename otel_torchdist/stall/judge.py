@@ -107,11 +107,15 @@ class Judge:
         """Whether that death is what the others wait for, or were thrown out by."""
         if first.together and not self._is_outlived(roll):
             return False
+        if first.asked and roll.silent and not self._is_outlived(roll):
+            return False  # because of somebody who is not seen, it may be
         if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
             return True
         # They had come out of it, or are the only ones that failed in it: then nobody else may be missing.
+        # What has thrown those out who failed in it may be a death that is yet to be seen.
         failed = roll.ranks(Standing.FAILED)
-        if len(failed) > 1 and {*first.ranks} <= {*failed}:
+        is_alone = len(failed) == 1 and not any(self._world.ranks[rank].alive for rank in roll.standings)
+        if {*first.ranks} <= {*failed} and not is_alone:
             return False
         return not roll.silent and not roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
 

@@ -79,7 +79,7 @@ class Pending:
 def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
     """A verdict on a death, given once it has been seen what became of the others, which launchers end."""
     now, first = world.taken_ns, verdict.first
-    if first is None or not first.is_known or not first.deaths:
+    if first is None or not first.deaths:
         return without_stacks(occasion, verdict, now)
     is_far = any(view.is_afar for view in world.ranks.values())
     due_ns = max(now, first.at_ns + (OTHERS_END_FAR_NS if is_far else OTHERS_END_NS))

@@ -201,8 +201,10 @@ class TapeFollower:
     def view(self, now_ns: int) -> RankView | None:
         """The rank as it is now; None when its tape cannot be read any more."""
         # In this order: a process says that it has finished before it lets go of its lock.
+        alive = self._is_alive(now_ns)
+        # Only now: a death that was seen meanwhile is why it does not live.
         death = self._deaths.death_of(self.reader.identity.nonce) if self._deaths is not None else None
-        alive = death is None and self._is_alive(now_ns)
+        alive = alive and death is None
         try:
             status = self.reader.status()
         except TapeError:

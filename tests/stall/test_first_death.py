@@ -9,9 +9,10 @@ import pytest
 
 from otel_torchdist.stall.deaths import FirstDeath, first_death
 from otel_torchdist.stall.detector import LOOK_S
+from otel_torchdist.stall.root_finder import RootFinder
 from otel_torchdist.stall.verdict import VerdictKind
 from otel_torchdist.tape.layout import How, TapeState
-from tests.stall.simulated_world import SimulatedWorld
+from tests.stall.simulated_world import SECOND, THRESHOLD_NS, SimulatedWorld
 from tests.stall.watching import EVERYBODY, Watching, stalled
 
 KILL, TERM, INTERRUPT, ABORT = map(int, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT))
@@ -181,3 +182,38 @@ def test_rank_that_left_by_os_exit() -> None:
     world.ranks[3].enter(EVERYBODY, 5.0)
     world.ranks[3].is_seen_to_die(6.0, 0)
     assert world.ranks[3].view(7.0).is_dead
+
+
+def test_rank_that_was_thrown_out_by_a_death_that_is_not_seen_yet() -> None:
+    """On a loaded machine a killed process takes its time to end; who was thrown out by that is not to blame."""
+    world, numbers = busy(5.9)
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
+    world.ranks[0].die(6.2, TapeState.FAILED, "RuntimeError")
+    watching.until(7.0)
+    assert watching.verdicts == []
+    world.ranks[0].is_seen_to_die(7.0, RAISED, TapeState.FAILED, "RuntimeError")
+    world.ranks[3].is_seen_to_die(7.1, KILL)
+    watching.until(9.0)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (3,))
+
+
+def test_rank_that_is_ended_because_of_another_node() -> None:
+    """One node sees two of four ranks: what throws them out, and has the launcher end one of them, is elsewhere."""
+    world, numbers = busy(5.9)
+    world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
+    world.ranks[1].is_seen_to_die(6.2, TERM)
+    world.ranks[0].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
+    picture = world.snapshot(7.0, only=(0, 1))
+    views = {
+        rank: dataclasses.replace(view, gone_since_ns=picture.taken_ns - SECOND) for rank, view in picture.ranks.items()
+    }
+    seen = dataclasses.replace(picture, ranks=views)
+    assert RootFinder(THRESHOLD_NS).find(seen, [], None) is None
+    world.ranks[2].is_seen_to_die(6.05, KILL)
+    world.ranks[3].is_seen_to_die(6.2, TERM)
+    everybody = world.snapshot(7.0)
+    found = first_death(tuple(everybody.ranks.values()))
+    assert found is not None and found.ranks == (2,)

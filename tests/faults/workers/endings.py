@@ -22,8 +22,10 @@ def do(deed: str) -> None:
     if deed == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif deed == "gil":
-        # Called through PyDLL, which keeps the GIL.
-        ctypes.PyDLL(None).sleep(1000)
+        # Locked twice through PyDLL, which keeps the GIL; no signal ends that wait.
+        mutex = ctypes.create_string_buffer(64)
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
     elif deed == "late":
         time.sleep(1000)
     elif deed == "raise":
