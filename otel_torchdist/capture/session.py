@@ -24,6 +24,7 @@ from otel_torchdist.capture.dispatcher import Dispatcher
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.meeting import Meeting, Place
+from otel_torchdist.capture.one_sided import OneSided, SymmetricMemory
 from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.process_group import Groups, GroupState
 from otel_torchdist.capture.reconfigure import Reconfigurations
@@ -34,6 +35,7 @@ from otel_torchdist.capture.stacks import answer_stack_request
 from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import backend_and_store, default_group, known_groups
 from otel_torchdist.capture.watch import Watch
+from otel_torchdist.capture.windows import Windows
 from otel_torchdist.process_end import ProcessEnd
 from otel_torchdist.tape.abort import FAILURE
 from otel_torchdist.tape.layout import How, TapeState
@@ -70,6 +72,8 @@ class Capture:
         self._devices = Devices()
         self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
         self._dispatcher: Dispatcher | None = None
+        self._one_sided = OneSided(self._meet)
+        self._symmetric_memory: SymmetricMemory | None = None
         self._recorder: Recorder | None = None
         self._agreement: RunIdAgreement | None = None
         self._end = ProcessEnd(self._at_end)
@@ -94,6 +98,8 @@ class Capture:
         self._steps.hook()
         self._expectations.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works)
+        Windows(self._one_sided).hook(self._patches)
+        self._symmetric_memory = SymmetricMemory(self._one_sided)
         this = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forget_in_child(this()))
         self._begins_tapes = True
@@ -110,7 +116,9 @@ class Capture:
         self._end.disarm()
         if self._dispatcher is not None:
             self._dispatcher.remove()
-        self._dispatcher = None
+        if self._symmetric_memory is not None:
+            self._symmetric_memory.remove()
+        self._dispatcher = self._symmetric_memory = None
         self._steps.unhook()
         self._expectations.unhook()
         self._patches.restore()
@@ -212,6 +220,7 @@ class Capture:
         self._works.forget_all()
         self._devices.settle(SETTLE_S)
         self._groups.clear()
+        self._one_sided.forget_all()
         with _guard.guard("stack signal"):
             withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
