@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import ProcessGroup
 
 from otel_torchdist.capture.one_sided import OneSided, symmetric_schemas
 from otel_torchdist.capture.patches import Patches
@@ -84,13 +85,13 @@ def rank(tmp_path: Path) -> Iterator[DeviceRank]:
 def test_windows(rank: DeviceRank) -> None:
     """Making a window is a collective of its group; what goes through it is enqueued, and counted apart."""
 
-    class Group:
-        def new_window(self, tensor: Any = None) -> StandInWindow:
+    class Group(ProcessGroup):
+        def new_window(self, tensor: Any = None) -> Any:
             return StandInWindow()
 
     patches, made = Patches(), Windows(OneSided(lambda group: rank.group))
     made.hook(patches, Group, StandInWindow)
-    window: Any = Group().new_window(torch.ones(3))
+    window: Any = Group(0, 2).new_window(torch.ones(3))
     assert window.put(torch.ones(2), 1, 0, async_op=True) == "put to 1"
     with pytest.raises(ConnectionError):
         window.wait_signal(peer_rank=1, async_op=False)
