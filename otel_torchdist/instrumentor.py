@@ -79,7 +79,9 @@ class TorchDistInstrumentor(BaseInstrumentor):
 
             speaks = config.exchange and config.reader is not ReaderHome.THREAD
             exchange_host = config.exchange_host if speaks else None
-            capture = Capture(functools.partial(_directory, config), config.tape_records, exchange_host)
+            capture = Capture(
+                functools.partial(_directory, config), config.tape_records, exchange_host, config.abort_hooks
+            )
             if config.reader is ReaderHome.THREAD:
                 from otel_torchdist.agent.thread import ReaderThread
 
@@ -161,9 +163,26 @@ def switch_on_from_environment() -> None:
         instrumentor = TorchDistInstrumentor()
         if not config.switched_on or instrumentor.is_instrumented_by_opentelemetry:
             return
-        if _prints(os.environ):
+        if _prints(os.environ) or not _can_start_an_agent(config):
             config = _in_this_process(config)
         instrumentor.instrument(config=config, outputs=_outputs_from_environment)
+
+
+def _can_start_an_agent(config: Config) -> bool:
+    """Whether an agent could run; one warning says what happens where one is wanted and cannot."""
+    if config.reader is not ReaderHome.AGENT:
+        return True
+    from otel_torchdist.agent.interpreter import find_interpreter, why_none
+
+    if find_interpreter():
+        return True
+    _logger.warning(
+        "%s, so no agent can be started: each rank exports by itself, in a thread, and each node of the job is watched "
+        "by itself. OTEL_PYTHON_TORCHDIST_READER=thread does the same without this warning; with "
+        "OTEL_PYTHON_TORCHDIST_READER=none you can start `otel-torchdist agent` on each node yourself",
+        why_none(),
+    )
+    return False
 
 
 def _prints(environ: Mapping[str, str]) -> bool:

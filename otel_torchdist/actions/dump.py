@@ -48,7 +48,7 @@ def dump(stall: StalledRun, directory: Path, environ: Mapping[str, str]) -> str:
     hidden = directory / f".{name}.new"
     try:
         with (
-            open(create_anew(hidden), "wb") as stream,
+            open(create_anew(hidden, below_links=True), "wb") as stream,
             tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as bundle,
         ):
             _add(bundle, f"{name}/verdict.json", stall.to_json().encode())

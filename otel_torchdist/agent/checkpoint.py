@@ -6,30 +6,30 @@ What it counted is exact, because the records since the last checkpoint are read
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
-import io
 import logging
-import os
-import pickle
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
 
 from otel_torchdist.agent.reader import RankState
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.directory import list_tapes
+from otel_torchdist.tape.others_files import read_regular, reason
 from otel_torchdist.tape.owned_files import replace_at_once
-from otel_torchdist.tape.reader import TapeCursor
-from otel_torchdist.tape.records import Operation, StepMark
-from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
+from otel_torchdist.tape.text import readable
+from otel_torchdist.telemetry.durations import BOUNDS_S, DurationHistogram
 from otel_torchdist.telemetry.exemplars import Exemplar
-from otel_torchdist.telemetry.metric_pictures import GroupInfo
-from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
-from otel_torchdist.telemetry.sampling import SamplerState
-from otel_torchdist.telemetry.segments import CutterState
-from otel_torchdist.telemetry.spans import SpansState
 
 FILE_NAME: Final = "agent.checkpoint"
+MAX_BYTES: Final = 1 << 20
+MAX_BYTES_OF_TAPE: Final = 256 << 10
+MAX_TAPES: Final = 512
+_BUCKETS: Final = len(BOUNDS_S) + 1
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -47,32 +47,48 @@ class Checkpoint:
     done: frozenset[int] = frozenset()
 
 
-_TYPES: Final[tuple[type, ...]] = (
-    *(Checkpoint, RankState, TapeCursor, Operation, StepMark, Flag, How, RecordKind),
-    *(SpansState, CutterState, SamplerState),
-    *(MetricsState, SeriesState, GroupState, GroupInfo, DurationHistogram, TimedMessages, Exemplar),
-    frozenset,
-)
-_KNOWN: Final = {(known.__module__, known.__qualname__): known for known in _TYPES}
+@dataclass(frozen=True, slots=True)
+class _Histogram:
+    """A `DurationHistogram` as it is written; trace ids have more bits than MessagePack's numbers."""
+
+    counts: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=_BUCKETS, max_length=_BUCKETS)]
+    sum_s: float
+    exemplars: list[tuple[Annotated[str, Meta(pattern="^[0-9a-f]{32}$")], float, float]]
 
 
-class _KnownTypesOnly(pickle.Unpickler):
-    """Makes nothing but the values above: whoever could write the file must not get to run code."""
+def _to_plain(value: Any) -> _Histogram:
+    if not isinstance(value, DurationHistogram):
+        raise NotImplementedError(repr(value))
+    known = [(f"{one.trace_id:032x}", one.seconds, one.wall_s) for one in value.exemplars.values()]
+    return _Histogram(value.counts, value.sum_s, known)
 
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        found = _KNOWN.get((module_name, global_name))
-        if found is None:
-            raise pickle.UnpicklingError(f"{module_name}.{global_name} does not belong there")
-        return found
+
+def _from_plain(wanted: type, value: Any) -> DurationHistogram:
+    if wanted is not DurationHistogram:
+        raise NotImplementedError(wanted)
+    found = msgspec.convert(value, _Histogram)
+    histogram = DurationHistogram()
+    histogram.counts, histogram.sum_s = found.counts, found.sum_s
+    for trace_id, seconds, wall_s in found.exemplars:
+        histogram.exemplify(Exemplar(int(trace_id, 16), seconds, wall_s))
+    return histogram
+
+
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+_decoder: Final = msgspec.msgpack.Decoder(Checkpoint, dec_hook=_from_plain)
+"""Makes nothing but the values above, of nothing but their own types: the file may be somebody else's work."""
 
 
 def save(directory: Path, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint of a job directory.
 
     Raises:
-        OSError: There is no room, or the directory is gone.
+        OSError: There is no room, or the directory is gone, or a number is larger than any that a job counts to.
     """
-    content = _version() + pickle.dumps(checkpoint, protocol=5)
+    try:
+        content = _version() + _encoder.encode(checkpoint)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise OSError(errno.ERANGE, str(error)) from error
     sealed = zlib.crc32(content).to_bytes(4, "little") + content
     replace_at_once(directory / FILE_NAME, directory / f".{FILE_NAME}.new", sealed)
 
@@ -81,23 +97,21 @@ def load(directory: Path) -> Checkpoint:
     """The checkpoint of a job directory; an empty one where there is none, or, with a warning, where it is damaged."""
     path = directory / FILE_NAME
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(file, "rb") as stream:
-            found = stream.read()
+        most = MAX_BYTES + MAX_BYTES_OF_TAPE * min(len(list_tapes(directory)), MAX_TAPES)
+        found = read_regular(path, most, owner=directory.stat().st_uid)
     except FileNotFoundError:
         return Checkpoint()
     except OSError as error:
-        return _without(path, str(error))
+        return _without(path, reason(error))
     checksum, content = found[:4], found[4:]
     if zlib.crc32(content).to_bytes(4, "little") != checksum:
         return _without(path, "its checksum is wrong")
     if not content.startswith(_version()):
         return _without(path, "another version of otel_torchdist has written it")
     try:
-        checkpoint = _KnownTypesOnly(io.BytesIO(content[len(_version()) :])).load()
-    except Exception as error:  # whatever damaged content may lead to
-        return _without(path, str(error))
-    return checkpoint if isinstance(checkpoint, Checkpoint) else _without(path, "it holds something else")
+        return _decoder.decode(memoryview(content)[len(_version()) :])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return _without(path, readable(str(error), 200))
 
 
 def _without(path: Path, why: str) -> Checkpoint:

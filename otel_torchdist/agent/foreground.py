@@ -14,6 +14,8 @@ from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.tape.directory import tapes_in
 
 LOOK_S: Final = 0.25
+CONCLUDING_S: Final = 2.0
+CONCLUDING_LOOK_S: Final = 0.1
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -64,6 +66,7 @@ class Foreground:
                 _logger.info("/metrics is served on port %d", agent.metrics_port)
             was_live = Life.RUNNING in self._log.latest
             self._follow(stop)
+            self._conclude()
             if was_live:
                 self._linger(stop)
         finally:
@@ -77,6 +80,13 @@ class Foreground:
     def _follow(self, stop: StopSignals) -> None:
         while stop.received is None and self._agent.reader.any_running:
             stop.wait(self._agent.reader.next_turn_s)
+            self._turn()
+
+    def _conclude(self) -> None:
+        """Let agents of other nodes see the last calls of ranks that have ended; takes two seconds at most."""
+        deadline = time.monotonic() + CONCLUDING_S
+        while self._agent.reader.is_concluding and time.monotonic() < deadline:
+            time.sleep(CONCLUDING_LOOK_S)
             self._turn()
 
     def _linger(self, stop: StopSignals) -> None:

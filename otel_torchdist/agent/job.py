@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Final
 
@@ -12,10 +11,17 @@ from otel_torchdist.agent.checkpoint import Checkpoint
 from otel_torchdist.agent.election import Election
 from otel_torchdist.agent.lives import run_of
 from otel_torchdist.agent.reader import Reader
+from otel_torchdist.tape.others_files import reason
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError
 
 READ_BY_ANOTHER: Final = "another process reads these tapes: an agent, or a rank (OTEL_PYTHON_TORCHDIST_READER=thread)"
+
+REMOVED: Final = (
+    "%s was removed while its ranks run (systemd-logind does that at logout where RemoveIPC=yes, and so do cleaners of "
+    "/dev/shm): stalls are still reported, but without stacks; `watch` and `diagnose` do not see the job, and no other "
+    "agent can follow this one"
+)
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -29,6 +35,7 @@ class Job:
 
     Attributes:
         directory: The job directory.
+        owner: The user whose it is.
         taken_up: Nonces of the tapes that a reader follows or has followed.
     """
 
@@ -44,25 +51,36 @@ class Job:
         """
         self.directory = directory
         self._election = _elected(directory)
+        self.owner = directory.stat().st_uid
         self._before = Checkpoint() if again else checkpoint.load(directory)
         self._is_known = again or bool(self._before.ranks or self._before.done)
         self.taken_up: set[int] = set()
         self._can_write = True
 
-    def take_up(self, reader: Reader) -> None:
-        """Have `reader` follow the tapes that are new."""
-        found = [tape for tape in self._election.tapes.new(only_alive=False) if not self._is_done(tape)]
+    def take_up(self, reader: Reader, most: int | None = None) -> None:
+        """Have `reader` follow the tapes that are new, at most `most` of them."""
+        found = [tape for tape in self._election.tapes.new(only_alive=False, most=most) if not self._is_done(tape)]
         if not self._is_known:
             self._is_known = True
             found = _of_runs_that_live(found)
         for tape in found:
-            nonce = tape.identity.nonce
-            try:
-                reader.follow(tape, before=self._before.ranks.get(nonce))
-                self.taken_up.add(nonce)
-            except TapeError as error:  # it has been removed or damaged since it was opened
-                _logger.warning("a tape cannot be read any longer: %s", error)
-                reader.forget(nonce)
+            self._follow(tape, reader)
+
+    def _follow(self, tape: TapeReader, reader: Reader) -> None:
+        nonce = tape.identity.nonce
+        if reader.knows(nonce):  # only a copy has the nonce of another tape, and it must not take that one's place
+            _logger.warning("%s is left out: another tape that is read has the same name", tape.path)
+            tape.close()
+            return
+        try:
+            reader.follow(tape, before=self._before.ranks.get(nonce))
+            self.taken_up.add(nonce)
+        except TapeError as error:  # it has been removed or damaged since it was opened
+            _logger.warning("a tape cannot be read any longer: %s", error)
+            reader.forget(nonce)
+        except Exception:
+            reader.forget(nonce)
+            raise
 
     def _is_done(self, tape: TapeReader) -> bool:
         if tape.identity.nonce not in self._before.done:
@@ -78,7 +96,9 @@ class Job:
             checkpoint.save(self.directory, Checkpoint(states, done))
             self._can_write = True
         except OSError as error:
-            if self._can_write:
+            if self._can_write and not self.directory.exists():
+                _logger.warning(REMOVED, self.directory)
+            elif self._can_write:
                 _logger.warning(
                     "%s: the agent's checkpoint cannot be written (%s): an agent that follows this one would read "
                     "again what was read since the last one",
@@ -95,7 +115,7 @@ def _elected(directory: Path) -> Election:
     try:
         election = Election(directory)
     except OSError as error:
-        raise AgentError(f"{directory}: cannot be read: {os.strerror(error.errno or 0)}") from error
+        raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
     if election.is_won:
         return election
     election.resign()

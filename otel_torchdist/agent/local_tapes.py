@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Final
 
-from otel_torchdist.tape.directory import tapes_in
+from otel_torchdist.tape.directory import list_tapes
+from otel_torchdist.tape.others_files import is_passing, reason
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError
+from otel_torchdist.tape.text import readable
+
+MAX_WARNINGS: Final = 16
+"""Of tapes in one directory that cannot be read: anybody can make more of them."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -22,34 +28,69 @@ class LocalTapes:
         """Look into `directory`; nothing is opened yet."""
         self._directory = directory
         self._seen: set[Path] = set()
+        self._warnings = 0
+        self._is_hindered = False
 
     def own(self, path: Path) -> None:
         """Leave out a tape that this process writes itself."""
         self._seen.add(path)
 
-    def new(self, only_alive: bool) -> list[TapeReader]:
+    def new(self, only_alive: bool, most: int | None = None) -> list[TapeReader]:
         """Open tapes that have appeared since the last call; one that cannot be read, or is a copy, is one warning.
+
+        What cannot be opened for a passing reason, such as a want of descriptors, is tried again at the next call.
 
         Args:
             only_alive: Leave out tapes whose writer is gone: they are of runs before.
+            most: How many to open; None for all.
         """
+        try:
+            waiting = [path for path in list_tapes(self._directory) if path not in self._seen]
+        except OSError as error:
+            self._hindered(f"its tapes cannot be listed: {reason(error)}")
+            return []
         found: list[TapeReader] = []
-        for path in tapes_in(self._directory):
-            if path in self._seen:
+        for place, path in enumerate(waiting):
+            if most is not None and len(found) >= most:
+                left = len(waiting) - place
+                self._hindered(f"{left} of its tapes are not read: `ulimit -n` leaves the agent too few descriptors")
+                return found
+            try:
+                tape = self._opened(path, only_alive)
+            except TapeError as error:
+                cause = error.__cause__
+                if isinstance(cause, OSError) and is_passing(cause):
+                    self._hindered(f"a tape cannot be read for now: {error}")
+                    return found
+                self._seen.add(path)
+                self._warn("a tape cannot be read: %s", error)
                 continue
             self._seen.add(path)
-            try:
-                tape = TapeReader(path)
-            except TapeError as error:
-                _logger.warning("a tape cannot be read: %s", error)
-                continue
-            own_name = f"{tape.identity.nonce:016x}.tape"
-            if path.name != own_name:  # its spans would be there twice, and its rank would seem to be dead
-                _logger.warning("%s is left out: it is a copy of %s", path, own_name)
-                tape.close()
-                continue
-            if only_alive and not tape.is_alive():
-                tape.close()
-                continue
-            found.append(tape)
+            if tape is not None:
+                found.append(tape)
+        self._is_hindered = False
         return found
+
+    def _opened(self, path: Path, only_alive: bool) -> TapeReader | None:
+        """A tape; None when it is to be left out."""
+        tape = TapeReader(path)
+        own_name = f"{tape.identity.nonce:016x}.tape"
+        if path.name != own_name:  # its spans would be there twice, and its rank would seem to be dead
+            self._warn("%s is left out: it is a copy of %s", readable(str(path)), own_name)
+        elif not only_alive or tape.is_alive():
+            return tape
+        tape.close()
+        return None
+
+    def _warn(self, text: str, *values: object) -> None:
+        self._warnings += 1
+        if self._warnings <= MAX_WARNINGS:
+            _logger.warning(text, *values)
+        if self._warnings == MAX_WARNINGS:
+            _logger.warning("%s: more tapes that cannot be read will not be mentioned", self._directory)
+
+    def _hindered(self, why: str) -> None:
+        """Say once that something is in the way, until it no longer is."""
+        if not self._is_hindered:
+            _logger.warning("%s: %s", self._directory, why)
+        self._is_hindered = True

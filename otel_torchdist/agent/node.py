@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.agent.allowance import raise_limit
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.jobs import live_jobs
 from otel_torchdist.agent.lives import LifeLog
 from otel_torchdist.agent.process import Agent
 from otel_torchdist.agent.stop_signals import StopSignals
+from otel_torchdist.tape.others_files import is_passing, reason
+from otel_torchdist.tape.text import readable
 
 SEARCH_S: Final = 1.0
+RETRY_S: Final = 600.0
+"""After which a directory of which no sense could be made is looked at again."""
 USUAL_BASES: Final = "otel-torchdist-*"
 """Where tapes lie in `/dev/shm`, one directory a user."""
 
@@ -37,6 +44,8 @@ class NodeWatch:
         self._keep_s = keep_s
         self._log = LifeLog(agent.reader)
         self._live_at: dict[Path, float] = {}
+        self._unseen: set[Path] = set()
+        raise_limit()
 
     def run(self, stop: StopSignals) -> None:
         """Read whatever comes until a signal comes, then flush."""
@@ -55,24 +64,65 @@ class NodeWatch:
     def _search(self) -> None:
         """Take up jobs with a rank that lives, and leave those that have had none for a while."""
         now = time.monotonic()
-        live = [directory for base in self._bases() for directory in live_jobs(base)]
+        bases = list(self._bases())
+        found = [live_jobs(base) for base in bases]
+        live = [directory for one in found for directory in one.live]
+        self._say_what_is_not_seen({path: error for one in found for path, error in one.unseen.items()})
+        # A list that cannot be had says nothing, nor does a directory that was removed; the tapes that are open do.
+        live += [one for one in self._agent.directories if one not in live and self._may_be_live(one)]
         self._live_at.update(dict.fromkeys(live, now))
         for directory in live:
-            if directory not in self._agent.directories:
+            if directory not in self._agent.directories and not self._is_given_up(directory, now):
                 self._take_up(directory)
         for directory in self._agent.directories:
             if now - self._live_at[directory] > self._keep_s:
                 _logger.info("leaving %s", directory)
                 self._agent.drop(directory)
-                del self._live_at[directory]
+        self._live_at = {one: at for one, at in self._live_at.items() if one in self._agent.directories}
+
+    def _may_be_live(self, directory: Path) -> bool:
+        return not self._unseen.isdisjoint((directory, directory.parent)) or self._agent.is_live(directory)
+
+    def _is_given_up(self, directory: Path, now: float) -> bool:
+        since = self._agent.given_up.get(directory)
+        if since is not None and now - since > RETRY_S:
+            del self._agent.given_up[directory]
+        return directory in self._agent.given_up
+
+    def _say_what_is_not_seen(self, unseen: dict[Path, OSError]) -> None:
+        """One warning of each directory, until it can be looked into again."""
+        for path, error in unseen.items():
+            if path not in self._unseen:
+                _logger.warning("%s cannot be looked into, and is left as it is: %s", path, reason(error))
+        self._unseen = set(unseen)
 
     def _take_up(self, directory: Path) -> None:
         try:
+            facts, place = directory.lstat(), _place_of(directory)
+            if not stat.S_ISDIR(facts.st_mode) or place in map(_place_of, self._agent.directories):
+                return  # a link, or another way to what is read already
             self._agent.add(Job(directory))
         except AgentError as error:
+            if isinstance(error.__cause__, OSError) and is_passing(error.__cause__):
+                self._say_what_is_not_seen({directory: error.__cause__})
             _logger.debug("%s", error)  # an agent of its own reads it, or its ranks do
+            return
+        except Exception as error:  # whatever lies there costs the others nothing
+            self._agent.given_up[directory] = time.monotonic()
+            _logger.warning("%s is not read: %s", directory, readable(repr(error), 200))
             return
         _logger.info("reading %s", directory)
 
     def _bases(self) -> Iterable[Path]:
-        return [self._base] if self._base is not None else sorted(Path("/dev/shm").glob(USUAL_BASES))
+        """Where to look. In the usual place a link would lead into another user's directory."""
+        if self._base is not None:
+            return [self._base]
+        return sorted(path for path in Path("/dev/shm").glob(USUAL_BASES) if not path.is_symlink())
+
+
+def _place_of(directory: Path) -> tuple[int, int] | None:
+    """What tells a directory from all others, whatever leads there."""
+    with contextlib.suppress(OSError):
+        facts = directory.stat()
+        return facts.st_dev, facts.st_ino
+    return None

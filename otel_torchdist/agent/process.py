@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -12,18 +13,22 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
-from otel_torchdist.actions.stall_actions import StallActions
+from otel_torchdist.actions.stall_actions import StallActions, suspended_among
+from otel_torchdist.agent.allowance import Allowance
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.agent.scrape_target import ScrapeTarget
 from otel_torchdist.config import Config
 from otel_torchdist.stall.death_watch import DeathWatch
+from otel_torchdist.tape.text import readable
 from otel_torchdist.telemetry.held_sink import HeldSink
 from otel_torchdist.telemetry.metric_pictures import NodePicture
 from otel_torchdist.telemetry.metrics_server import MetricsServer
 from otel_torchdist.telemetry.outputs import Outputs
 from otel_torchdist.telemetry.prometheus import TorchDistCollector
+
+_logger = logging.getLogger("otel_torchdist")
 
 SAVE_S: Final = 1.0
 """Between two checkpoints where no span leaves."""
@@ -35,6 +40,7 @@ class Agent:
     Attributes:
         reader: What reads their tapes.
         scrapes: How often `/metrics` was asked for.
+        given_up: Job directories of other users that are not read any more, and since when in monotonic seconds.
     """
 
     def __init__(self, config: Config, outputs: Callable[[], Outputs]) -> None:
@@ -45,6 +51,8 @@ class Agent:
             outputs: Builds what the agent writes to.
         """
         self.scrapes = 0
+        self.given_up: dict[Path, float] = {}
+        self._allowance = Allowance()
         self._config = config
         self._jobs: dict[Path, Job] = {}
         self._own: set[Path] = set()
@@ -76,6 +84,9 @@ class Agent:
     def drop(self, directory: Path) -> None:
         """Leave a job directory, all ranks of which have ended, to others."""
         self._save()
+        self._leave(directory)
+
+    def _leave(self, directory: Path) -> None:
         job = self._jobs.pop(directory)
         self._own.discard(directory)
         for nonce in job.taken_up:
@@ -90,6 +101,10 @@ class Agent:
         """The job directories that are read."""
         return list(self._jobs)
 
+    def is_live(self, directory: Path) -> bool:
+        """Whether a rank of a job that is read lives, by the tapes that are open: which takes no descriptor."""
+        return any(tape.is_alive() for tape in self.reader.tapes if tape.path.parent == directory)
+
     @property
     def metrics_port(self) -> int | None:
         """The port of `/metrics`; None where it is not served."""
@@ -98,18 +113,45 @@ class Agent:
     def turn(self) -> None:
         """Take up new tapes, and read everything that is new. The first turn is over before anybody can scrape."""
         with _guard.guard("agent"):
-            for job in self._jobs.values():
-                job.take_up(self.reader)
+            self._take_up()
             if self._config.exchange:
                 self._neighbours.search(sorted(self._own))
             self.reader.turn()
-            self._actions.look(
-                self.reader.ongoing, [tape for tape in self.reader.tapes if tape.path.parent in self._own]
-            )
+            self._part_with_those_that_fail()
+            ongoing, tapes = self.reader.ongoing, self.reader.tapes
+            own = [tape for tape in tapes if tape.path.parent in self._own]
+            self._actions.look(ongoing, own, suspended_among(ongoing))
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:
                 self._serve()
+
+    def _take_up(self) -> None:
+        self._allowance.count(self.reader.tapes)
+        for job in list(self._jobs.values()):
+            try:
+                job.take_up(self.reader, self._allowance.room_for(job.owner))
+            except Exception as error:  # the other jobs are read whatever is in this one
+                self._give_up(job.directory, error)
+
+    def _part_with_those_that_fail(self) -> None:
+        failed = self.reader.failed
+        for job in list(self._jobs.values()):
+            errors = [failed[nonce] for nonce in job.taken_up & failed.keys()]
+            if errors and job.directory not in self._own:
+                self._give_up(job.directory, errors[0])
+            for error in errors if job.directory in self._own else ():
+                _guard.report("the look at a run", error)
+
+    def _give_up(self, directory: Path, error: Exception) -> None:
+        """Leave a job whose files lead us astray. Of our own user's, only say so: the rest of it is worth reading."""
+        if directory in self._own:
+            _guard.report("agent", error)
+            return
+        why = readable(f"{type(error).__name__}: {error}", 200)
+        _logger.warning("%s is not read any more, for what lies there cannot be made sense of: %s", directory, why)
+        self.given_up[directory] = time.monotonic()
+        self._leave(directory)
 
     def close(self) -> None:
         """Read what is left, flush, and leave the directories to others; takes little more than five seconds."""
@@ -126,8 +168,11 @@ class Agent:
 
     def _save(self) -> None:
         self._saved_at = time.monotonic()
-        for job in self._jobs.values():
-            job.save(self.reader)
+        for job in list(self._jobs.values()):
+            try:
+                job.save(self.reader)
+            except Exception as error:
+                self._give_up(job.directory, error)
 
     def _serve(self) -> None:
         """Listen, at the first call, and tell scrapers of every job."""

@@ -79,6 +79,7 @@ class Reader:
     Attributes:
         metrics: The metrics of all exported tapes, for whoever serves them.
         incidents: Verdicts given and incidents resolved by the last turn.
+        failed: Tapes that the last turn could make nothing of, by nonce, and why.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Reader:
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
         self.incidents: list[Event] = []
+        self.failed: dict[int, Exception] = {}
 
     @property
     def serves_metrics(self) -> bool:
@@ -196,22 +198,33 @@ class Reader:
         """Seconds until the next turn."""
         return self._watch.next_look_s
 
-    def turn(self, looks: bool = True) -> None:
+    @property
+    def is_concluding(self) -> bool:
+        """Whether ranks of other nodes are still compared with those of this node, which are over."""
+        return self._watch.is_concluding
+
+    def turn(self, looks: bool = True, is_last: bool = False) -> None:
         """Read everything that is new.
 
         Args:
             looks: Whether it is this reader that looks for stalls; its predecessors have stopped.
+            is_last: Whether this is its last turn.
         """
         now_ns = time.monotonic_ns()
+        self.failed = {}
         for nonce in list(self._ranks):
-            with _guard.guard("reading a tape"):  # the others are read whatever one is like
+            try:
                 self._read(nonce, now_ns)
+            except Exception as error:  # the others are read whatever one is like
+                self.failed[nonce] = error
         self.incidents = []
         if looks:
-            self.incidents = self._watch.look(time.monotonic_ns())
-            self._reporter.report(self.incidents)
+            self.incidents = self._watch.look(time.monotonic_ns(), is_last)
             for event in self.incidents:
-                self._show(event)
+                with _guard.guard("the report of a stall"):  # one run's must not cost another its own
+                    self._reporter.report([event])
+                    self._show(event)
+            self.failed |= self._watch.failed
         else:
             self._watch.stand_down()
         for nonce, rank in list(self._ranks.items()):
@@ -298,7 +311,7 @@ class Reader:
             looks: As for `turn`; the end of an incident is then reported.
         """
         with _guard.guard("the last turn"):
-            self.turn(looks)
+            self.turn(looks, is_last=True)
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():
             with _guard.guard("the end of a tape"):
@@ -316,9 +329,5 @@ class Reader:
 
 
 def _read_before(tape: TapeReader, cursor: TapeCursor) -> Batch:
-    """What another reader of a tape has read, with a mapping of its own."""
-    past = TapeReader(tape.path)
-    try:
-        return past.read_before(cursor)
-    finally:
-        past.close()
+    """What another reader of a tape has read."""
+    return tape.another().read_before(cursor)

@@ -11,15 +11,29 @@ import ipaddress
 import json
 import logging
 import os
+import re
 import socket
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from otel_torchdist.tape.owned_files import make_directory, replace_at_once
+from otel_torchdist.tape.decoding import DecodingError, decode_json
+from otel_torchdist.tape.others_files import read_regular
+from otel_torchdist.tape.owned_files import make_directory, remove, replace_at_once
 
 FOLDER: Final = "prometheus"
+MAX_BYTES: Final = 65_536
+_PORT: Final = re.compile("[0-9]{1,5}")
+"""`str.isdecimal` takes digits of other scripts, and any number of them, too."""
 
 _logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """An entry of the file, as far as it matters here."""
+
+    targets: tuple[str, ...]
 
 
 class ScrapeTarget:
@@ -33,16 +47,15 @@ class ScrapeTarget:
     def last_target(self) -> str:
         """Host and port of the agent, or of one that died before it could remove the file; '' when there is none."""
         try:
-            content: Any = json.loads(self._path.read_text())
-            target = content[0]["targets"][0]
-        except (OSError, ValueError, LookupError, TypeError):
+            content = read_regular(self._path, MAX_BYTES, owner=self._path.parent.parent.stat().st_uid)
+            return decode_json(content, tuple[_Target, ...])[0].targets[0]
+        except (OSError, DecodingError, LookupError):
             return ""
-        return target if isinstance(target, str) else ""
 
     def last_port(self) -> int | None:
         """The port of an agent that died, for the next one to keep it."""
         port = self.last_target().rpartition(":")[2]
-        return int(port) if port.isdecimal() else None
+        return int(port) if _PORT.fullmatch(port) and 0 < int(port) < 1 << 16 else None
 
     def publish(self, host: str, port: int) -> None:
         """Write the file; a failure is one warning."""
@@ -57,7 +70,7 @@ class ScrapeTarget:
     def withdraw(self) -> None:
         """Remove the file."""
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            remove(self._path)
 
 
 def _reachable(host: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
-from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here
+from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here, suspended_among
 from otel_torchdist.agent.election import Election
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
@@ -108,7 +108,8 @@ class ReaderThread:
                 for tape in election.tapes.new(only_alive=True):
                     reader.follow(tape, exported=False)
             reader.turn(looks=election.is_won)
-            self._actions.look(reader.ongoing, reader.tapes)
+            ongoing = reader.ongoing
+            self._actions.look(ongoing, reader.tapes, suspended_among(ongoing))
 
     def _take_up(self, reader: Reader) -> None:
         while self._new:

@@ -18,6 +18,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_torchdist import _guard
 from otel_torchdist.capture.cuda_driver import DeviceDriver, DriverError, cuda_drivers
 from otel_torchdist.capture.cuda_events import MAX_EVENTS, EventPool
 from otel_torchdist.capture.cuda_lanes import LEFT_ALONE, Enqueued, Wait
@@ -74,6 +75,7 @@ class CudaOperations:
             return None
         stream, events = recorded
         enqueued = Enqueued(call, device, stream, peer, events[0], 0 if is_left_alone else events[1])
+        call.enqueued = enqueued  # before it is watched: if it is interrupted here, it must not block what comes after
         self.watch.put(enqueued)
         return enqueued
 
@@ -102,7 +104,8 @@ class CudaOperations:
         """It runs on a stream of the backend's."""
         try:
             result = work.get_future_result()
-        except RuntimeError:  # not NCCL: this backend has none
+        except RuntimeError as error:  # not NCCL: this backend has none
+            _guard.pass_on(error)
             enqueued.is_void = True
             return False
         if enqueued.end:

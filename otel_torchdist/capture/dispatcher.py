@@ -58,7 +58,8 @@ class Dispatcher:
 
 def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[..., Any]:
     redispatch = redispatch_of(operation.overload)
-    enter, leave, failed = hot_path.enter, hot_path.leave, hot_path.failed
+    enter, leave = hot_path.enter, hot_path.leave
+    failed, interrupted = hot_path.failed, hot_path.interrupted
     follow = hot_path.works.follow
     remaining: dict[int, Any] = {}
 
@@ -70,15 +71,20 @@ def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[...,
         call = enter(operation, args, keys)
         if call is None:
             return redispatch(rest, *args)
-        try:
+        is_issued = False
+        try:  # a signal handler may raise at any call here
             result = redispatch(rest, *args)
+            is_issued = True
+            if call.is_plain:
+                follow(call, result, args)
+            else:
+                leave(call, result, args)
         except BaseException as error:
-            failed(call, args, error)
+            if is_issued:
+                interrupted(call)
+            else:
+                failed(call, args, error)
             raise
-        if call.is_plain:
-            follow(call, result, args)
-        else:
-            leave(call, result, args)
         return result
 
     skip_in_dynamo(kernel.__code__)

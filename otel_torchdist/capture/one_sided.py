@@ -91,8 +91,8 @@ class OneSided:
             plan = state.plans.get(key) or state.plans.make(key, schema, args)
             if plan is None:
                 return None
-            state.sequence += 1
-            number = plan.tape.begin_prepared(entered, recorder.step, state.sequence, plan.tail)
+            plan.lane.sequence += 1
+            number = plan.tape.begin_prepared(entered, recorder.step, plan.lane.sequence, plan.tail)
             plan.tape.mark(number, Word.STARTED, 0, How.UNTRACKED)
             return Call(number, entered, plan)
         except Exception as error:
@@ -106,7 +106,7 @@ class OneSided:
     def end_collective(self, call: Call, error: BaseException | None = None) -> None:
         """All members have come, or it was refused: then its place among the collectives is free again."""
         if error is not None:
-            call.group.sequence -= 1
+            call.plan.lane.sequence -= 1
         self._end(call, How.CALL, error)
 
     def _end(self, call: Call, how: How, error: BaseException | None) -> None:

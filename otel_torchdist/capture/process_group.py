@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed import ProcessGroup
 
+from otel_torchdist import _guard
+from otel_torchdist.capture.lanes import Lane
 from otel_torchdist.capture.plans import Plans
 from otel_torchdist.capture.signatures import Signatures
 from otel_torchdist.capture.torch_api import backend_and_store, ranks_in_books
@@ -20,15 +22,12 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
 
 
-class GroupState:
-    """A process group of this rank.
+class GroupState(Lane):
+    """A process group of this rank; all of its operations are one lane, unless it has several backends.
 
     Attributes:
         recorder: Whose tape its operations go to.
         name: As it stands in the dictionary.
-        name_id: Its id there.
-        sequence: Collectives issued so far.
-        point_to_point: Operations so far by (source, destination, tag).
         coalescing: Operations issued since `_start_coalescing`; None outside.
         synchronized: Whether a collective has ended that proves that every member was there.
         is_default: Whether it is the default group.
@@ -36,33 +35,29 @@ class GroupState:
 
     __slots__ = (
         "_backends",
+        "_lanes",
         "coalescing",
         "group_rank",
         "is_default",
         "name",
-        "name_id",
         "plans",
-        "point_to_point",
-        "rank",
         "recorder",
         "reference",
-        "sequence",
         "signatures",
         "synchronized",
     )
 
     def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName, group_rank: int) -> None:
         """Learn a group that was not known before, in which this rank is number `group_rank`."""
+        rank = name.ranks[group_rank] if 0 <= group_rank < len(name.ranks) else group_rank
+        super().__init__(recorder.tape.names.intern(name), rank)
+        self.group_rank = group_rank
         self.recorder = recorder
         self.name = name
-        self.name_id = recorder.tape.names.intern(name)
-        self.sequence = 0
-        self.point_to_point: Counter[tuple[int, int, int]] = Counter()
+        self._lanes: dict[str, Lane] | None = {} if has_several_backends(group) else None
         self.coalescing: list[Call] | None = None
         self.synchronized = False
         self.is_default = False
-        self.group_rank = group_rank
-        self.rank = name.ranks[group_rank] if 0 <= group_rank < len(name.ranks) else group_rank
         self.reference = weakref.ref(group)
         self._backends: dict[str, str] = {}
         self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
@@ -81,15 +76,15 @@ class GroupState:
         ranks = self.name.ranks
         return ranks[group_rank] if 0 <= group_rank < len(ranks) else -1
 
-    def count_point_to_point(self, is_send: bool, peer: int, tag: int) -> int:
-        """Count one operation among those with the same source, destination and tag; returns its place, from 1."""
-        key = (self.rank, peer, tag) if is_send else (peer, self.rank, tag)
-        self.point_to_point[key] += 1
-        return self.point_to_point[key]
-
-    def uncount_point_to_point(self, is_send: bool, peer: int, tag: int) -> None:
-        """Take one count back: the operation was refused."""
-        self.point_to_point[(self.rank, peer, tag) if is_send else (peer, self.rank, tag)] -= 1
+    def lane_of(self, device: str) -> Lane:
+        """Where operations on a type of device are counted."""
+        if self._lanes is None:
+            return self
+        lane = self._lanes.get(device)
+        if lane is None:
+            name = dataclasses.replace(self.name, backend=self.backend_on(device), device=device)
+            lane = self._lanes[device] = Lane(self.recorder.tape.names.intern(name), self.rank)
+        return lane
 
     def has_met(self, rank: int) -> bool:
         """Whether a collective of this group has ended that proves that `rank` had entered it."""
@@ -179,19 +174,33 @@ def member_ranks(group: ProcessGroup) -> tuple[int, ...]:
 def _text_of(group: ProcessGroup, attribute: str) -> str:
     try:
         return str(getattr(group, attribute))
-    except RuntimeError:  # it has no backend yet, so torch has not named it
+    except RuntimeError as error:  # it has no backend yet, so torch has not named it
+        _guard.pass_on(error)
         return ""
 
 
+def has_several_backends(group: ProcessGroup) -> bool:
+    """Whether it has different backends for different types of devices."""
+    try:
+        backends = [group._get_backend(device) for device in group._device_types]
+    except (RuntimeError, ValueError) as error:
+        _guard.pass_on(error)
+        return False
+    return len({id(backend) for backend in backends}) > 1
+
+
+@_guard.calls_plug_ins
 def backend_name(group: ProcessGroup, device: str) -> str:
     """`gloo`, `nccl`, … for a device type; '' when the group has no backend for it."""
     try:
         backend = group._get_backend(torch.device(device))
-    except (RuntimeError, ValueError):
+    except (RuntimeError, ValueError) as error:
+        _guard.pass_on(error)
         return ""
     try:
         return str(backend.name())
-    except RuntimeError:  # torch 2.8's fake backend has no name
+    except RuntimeError as error:  # torch 2.8's fake backend has no name
+        _guard.pass_on(error)
         return _configured_backend(group)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -16,6 +17,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import _guard
 from otel_torchdist.capture.abort import abort_if_asked
+from otel_torchdist.capture.abort_hooks import AbortHooks
 from otel_torchdist.capture.call import Call
 from otel_torchdist.capture.completion import Works
 from otel_torchdist.capture.creation import follow_creation
@@ -49,7 +51,13 @@ SETTLE_S: Final = 0.5
 class Capture:
     """Records every collective of this process from `install` to `uninstall`."""
 
-    def __init__(self, directory: Callable[[], Path], capacity: int, exchange_host: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Callable[[], Path],
+        capacity: int,
+        exchange_host: str | None = None,
+        has_abort_hooks: bool = False,
+    ) -> None:
         """Prepare; nothing is touched yet.
 
         Args:
@@ -57,7 +65,9 @@ class Capture:
             capacity: Records in a tape's ring.
             exchange_host: Where this node's agent listens for those of other nodes, '' for an address that is found
                 out; None when they do not speak with each other.
+            has_abort_hooks: Whether backends are to say that they give up; see `AbortHooks`.
         """
+        self._abort_hooks = AbortHooks(has_abort_hooks)
         self._exchange_host = exchange_host
         self._directory = directory
         self._capacity = capacity
@@ -159,6 +169,7 @@ class Capture:
         """Take up a group whose creation was seen."""
         if self._groups.find(group) is None:
             self._groups.learn(recorder, group, ranks, nth)
+            self._abort_hooks.attach(recorder, group)
 
     def default_group_set(self, group: ProcessGroup | None) -> None:
         """Take up the default group and agree on the run's id, or end the tape."""
@@ -186,6 +197,7 @@ class Capture:
             has_met_all=lambda: everybody is not None and everybody.synchronized,
             meeting=self._meeting_of(recorder),
         )
+        self._agreement.wait_until_set()
 
     def _meeting_of(self, recorder: Recorder) -> Callable[[threading.Event], Meeting] | None:
         if self._exchange_host is None:
@@ -205,6 +217,7 @@ class Capture:
             if recorder is None:
                 return None
             self._agree(recorder, None)
+        self._abort_hooks.attach(recorder, group)
         return self._groups.learn(recorder, group)
 
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
@@ -212,15 +225,20 @@ class Capture:
         agreement, self._agreement = self._agreement, None
         self._steps.recorder = None
         self._expectations.write_to(None)
-        if agreement is not None:
-            agreement.stop()
-        if recorder is None:
-            return
+        try:
+            if agreement is not None:
+                agreement.stop()
+        finally:  # a signal handler may raise while we wait
+            if recorder is not None:
+                self._finish(recorder, state, failure)
+
+    def _finish(self, recorder: Recorder, state: TapeState, failure: type[BaseException] | None) -> None:
         self._works.sweep(SWEEP_LIMIT)
         self._works.forget_all()
         self._devices.settle(SETTLE_S)
         self._groups.clear()
         self._one_sided.forget_all()
+        self._abort_hooks.detach_all()
         with _guard.guard("stack signal"):
             withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
@@ -233,6 +251,7 @@ class Capture:
             with _guard.guard("coalescing"):
                 state = self._meet(group)
                 if state is not None:
+                    self._hot_path.abandon_coalesced(state)  # of a block that was left by an exception
                     state.coalescing = []
             return result
 
@@ -273,7 +292,8 @@ class Capture:
         self._works.let_go_of_issued()
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
-        answer_stack_request(recorder.tape)
+        with contextlib.suppress(OSError):  # no room, or no directory any more: the agent says that once
+            answer_stack_request(recorder.tape)
         abort_if_asked(recorder.tape.path, lambda: recorder.fail(FAILURE))
         for listener in self._beat_listeners:
             with _guard.guard("beat"):

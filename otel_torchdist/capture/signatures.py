@@ -32,12 +32,16 @@ class Described:
         on_cpu: Whether the host can know the end; otherwise a device works on its own.
         flags: END_BY_WAIT, ON_DEVICE and SIGNATURE_CAPPED where they apply.
         reduce_op: Its number in torch; -1 where there is none.
+        device: Type of the device.
     """
 
-    __slots__ = ("bytes_as_member", "bytes_as_root", "flags", "on_cpu", "reduce_op", "signature")
+    __slots__ = ("bytes_as_member", "bytes_as_root", "device", "flags", "on_cpu", "reduce_op", "signature")
 
-    def __init__(self, signature: int, as_root: int, as_member: int, on_cpu: bool, flags: int, reduce_op: int) -> None:
+    def __init__(
+        self, signature: int, as_root: int, as_member: int, on_cpu: bool, flags: int, reduce_op: int, device: str
+    ) -> None:
         """Keep what has been found out."""
+        self.device = device
         self.signature = signature
         self.reduce_op = reduce_op
         self.bytes_as_root = as_root
@@ -78,6 +82,7 @@ class Signatures:
             on_cpu=on_cpu,
             flags=int(flags),
             reduce_op=reduce_op,
+            device=device,
         )
 
     def _ends_by_wait(self, operation: OperationSchema, device: str) -> bool:

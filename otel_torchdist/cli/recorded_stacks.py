@@ -9,7 +9,8 @@ from typing import Final
 
 from otel_torchdist.stall.world import RankView, Stacks
 from otel_torchdist.tape.stack_signal import last_stack, offer_path
-from otel_torchdist.tape.stacks import ThreadStack, read_stacks, stacks_path
+from otel_torchdist.tape.stacks import ThreadStack, stacks_path
+from otel_torchdist.tape.stacks_reader import read_stacks
 
 _OF_ANY_REQUEST: Final = 0
 

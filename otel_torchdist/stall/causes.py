@@ -11,6 +11,7 @@ from otel_torchdist.stall.phrases import describe_site, have, name_ranks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.verdict import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.stall.world import GroupView
+from otel_torchdist.tape.layout import How
 
 MAX_PARTIES: Final = 3
 """Parties of a mismatch, or ranks of a circle, that a sentence tells of."""
@@ -36,6 +37,8 @@ def _their_side(verdict: Verdict) -> str:
 
 
 def _dead(verdict: Verdict, age: str) -> str:
+    if all(operation.record.how not in (None, How.FAILED) for operation in verdict.roll.waits.values()):
+        return f"{describe_deaths(verdict)}, after {_site(verdict)}"
     return f"{describe_deaths(verdict)}, and {_site(verdict)} has waited for {age}"
 
 

@@ -82,7 +82,7 @@ def first_death(views: Sequence[RankView], torn_ns: int | None = None) -> FirstD
         is_inferred=len(tied) > 1 or (len(dead) > 1 and not all(_is_exact(view) for view in causes)),
         is_known=is_known,
         at_ns=start_ns,
-        lead_ns=max(min(later), 0) if later and is_seen else None,
+        lead_ns=min(later) if is_seen and later and min(later) >= 0 else None,
         spread_ns=max([0, *later]),
     )
 
@@ -196,7 +196,7 @@ def _last_sign_ns(view: RankView) -> int:
 def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> bool:
     """Whether one and the same thing ended all of them: a cancelled job, or an error that all of them made."""
     first = causes[0]
-    if len(dead) < 2:
+    if len(dead) < 2 or torn_out_of(first) is not None:
         return False
     if _was_interrupted(first) or (first.death is not None and first.death.signal == signal.SIGINT):
         return True  # that comes from a terminal, and to all
@@ -204,7 +204,8 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
         return False
     start_ns = _died_ns(first)
     if len(causes) < len(dead):
-        return max(map(_died_ns, dead)) - start_ns < THROWN_OUT_NS
+        ends = list(map(_died_ns, dead))
+        return not has_raised(first) and max(ends) - min(ends) < THROWN_OUT_NS
     if has_raised(first):
         return _died_ns(causes[-1]) - start_ns < SAME_ERROR_NS
     is_known = all(view.death is not None and view.death.status is not None for view in causes)

@@ -27,6 +27,15 @@ def describe_way(death: Death, failure: str = "") -> str:
     return f"exited with code {death.exit_code}" if death.exit_code is not None else ""
 
 
+def describe_together(first: FirstDeath) -> str:
+    """`all ranks that died did so within 0.012 s, rank 0 by SIGTERM`."""
+    ways = {describe_way(death) for death in first.deaths.values()} - {""}
+    how = f", the first of them {ways.pop()}" if len(ways) == 1 else ""
+    return (
+        f"all ranks that died did so within {max(first.spread_ns / 1e9, SHORTEST_LEAD_S):.3f} s{how}: no rank caused it"
+    )
+
+
 def is_told_by_cause(verdict: Verdict) -> bool:
     """Whether `describe_deaths` says how those that the verdict names have died."""
     return bool(_common_way(verdict))

@@ -98,7 +98,7 @@ class Judge:
         first = self._first_death(roll)
         if first is None or first.together or roll.silent:
             return None
-        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first)
+        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=first.at_ns)
 
     def _first_death(self, roll: RollCall) -> FirstDeath | None:
         return first_death([self._world.ranks[rank] for rank in roll.standings], self._torn_at(roll))
@@ -109,7 +109,10 @@ class Judge:
             return False
         if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
             return True
-        # They had come out of it, or failed in it themselves: only if nobody else is missing.
+        # They had come out of it, or are the only ones that failed in it: then nobody else may be missing.
+        failed = roll.ranks(Standing.FAILED)
+        if len(failed) > 1 and {*first.ranks} <= {*failed}:
+            return False
         return not roll.silent and not roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
 
     def _is_outlived(self, roll: RollCall) -> bool:

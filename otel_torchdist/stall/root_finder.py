@@ -42,7 +42,8 @@ class RootFinder:
         if not self._death_told:
             deaths = left_behind(world, _alive_at(world)) | torn_apart(world)
             last_words = died_in(world)
-        if not stalled and not deaths and not last_words and current is None:
+        is_over = not self._death_told and not any(view.alive for view in world.ranks.values())
+        if not stalled and not deaths and not last_words and current is None and not is_over:
             return None
         judge = Judge(world, self._threshold_ns)
         kept = judge.verdict_on(current.site) if current is not None else None
@@ -62,7 +63,7 @@ class RootFinder:
             )
         ]
         candidates = [verdict for verdict in verdicts if verdict is not None]
-        if not candidates and not self._death_told:
+        if not candidates and is_over:
             candidates = [found for found in (_after_the_end(world, judge),) if found is not None]
         unexpected = [verdict for verdict in candidates if _blames(verdict) and not is_expected(world, verdict)]
         # What is expected to take long does not hide another rank that is not.
@@ -86,8 +87,6 @@ def _was_seen(verdict: Verdict, world: WorldSnapshot) -> bool:
 def _after_the_end(world: WorldSnapshot, judge: Judge) -> Verdict | None:
     """The verdict on a run all of whose ranks are gone, and none of which was in an operation when the first died."""
     views = world.ranks.values()
-    if any(view.alive for view in views):
-        return None
     first = first_death(tuple(views))
     if first is None or first.together or not first.is_known or first.lead_ns is None:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePath
@@ -12,12 +11,9 @@ from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind
 from otel_torchdist.stall.waits import Wait
 from otel_torchdist.stall.world import OperationView, RankView, WorldSnapshot
 
-COMPILE_NS: Final = 600_000_000_000
-"""How long others may wait for a rank that compiles."""
 _NOT_EXCUSED: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
 """No rank expects these."""
 _CIRCLES: Final = (Doubt.CYCLE, Doubt.THREADS)
-_COMPILER: Final = re.compile(r"/torch/(_dynamo|_inductor|_functorch|fx)/|/triton/")
 
 
 class StallRules:
@@ -73,18 +69,3 @@ def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
 def expects(view: RankView, world: WorldSnapshot) -> bool:
     """Whether a rank has said that it waits, or lets others wait."""
     return view.alive and view.expects_until_ns > world.taken_ns
-
-
-def is_compiling(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Whether the ranks that hold the others up are seen to compile, which takes minutes and not equally long."""
-    if not verdict.ranks or verdict.kind is not VerdictKind.ABSENT:
-        return False
-    if world.taken_ns - verdict.since_ns > COMPILE_NS:
-        return False
-    return all(rank in world.ranks and _compiles(world.ranks[rank]) for rank in verdict.ranks)
-
-
-def _compiles(view: RankView) -> bool:
-    threads = view.stacks.threads if view.stacks is not None else None
-    frames = [frame for thread in threads or () for frame in thread.frames if thread.name in ("MainThread", "")]
-    return any(_COMPILER.search(frame.file) for frame in frames)

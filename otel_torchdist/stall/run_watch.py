@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.stall.compiling import CompileExcuses
 from otel_torchdist.stall.events import (
     Event,
     Incident,
@@ -29,9 +30,10 @@ from otel_torchdist.stall.numbering import Numbering
 from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import RootFinder
-from otel_torchdist.stall.rules import StallRules, expects, is_compiling, is_expected
+from otel_torchdist.stall.rules import StallRules, expects, is_expected
 from otel_torchdist.stall.ruling import ruling_of
 from otel_torchdist.stall.standing import is_being_ended, outcome_of
+from otel_torchdist.stall.standstill import Standstill
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
@@ -39,6 +41,7 @@ from otel_torchdist.tape.abort import FAILURE as ABORTED
 from otel_torchdist.telemetry.ids import lone_run_id
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
+ENDLESS_NS: Final = 1 << 62
 UNEASY_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that theirs are known when it comes."""
 
@@ -72,9 +75,12 @@ class RunWatch:
         self._open: _Open | None = None
         self._pending: Pending | None = None
         self._spared: dict[tuple[int, int], int] = {}
+        self._standstill = Standstill()
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
+        self._local: WorldSnapshot | None = None
+        self._compiling = CompileExcuses()
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
@@ -93,6 +99,11 @@ class RunWatch:
         return frozenset(view.nonce for view in views if not view.is_afar)
 
     @property
+    def stands_still(self) -> bool:
+        """Whether no rank of the run showed a sign of life at the last look; known only to the agent that judges."""
+        return self.ruling is not None and self._world is not None and self._standstill.is_on(self._world.taken_ns)
+
+    @property
     def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
         """See `FindingWatch`."""
         return self._findings.wanted_calls
@@ -106,9 +117,23 @@ class RunWatch:
         """Whether a stall is on, or near, as far as this picture of some ranks shows."""
         if self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
+        if self.is_concluding(world):
+            return True
         early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
         waits = (wait for wait in waits_of(world) if not expects(wait.view, world))
         return any(self._rules.is_stalled(wait, self._age_ns(wait, world) + early_ns) for wait in waits)
+
+    def is_concluding(self, local: WorldSnapshot | None = None) -> bool:
+        """Whether the ranks of this node are over and comparisons are not; see `FindingWatch`."""
+        picture = local or self._local
+        self._local = picture
+        return self._rules.compares_calls and picture is not None and self._findings.is_concluding(picture)
+
+    def conclude(self, world: WorldSnapshot) -> list[Event]:
+        """Nobody looks after this: what can be compared is, and what was found is reported."""
+        if not self._rules.compares_calls:
+            return []
+        return self._findings.conclude(world, _run_of(world), self.seat)
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Take in a new picture while another agent judges.
@@ -123,6 +148,7 @@ class RunWatch:
         self._open = self._incident = self._pending = self.ruling = None
         self._heard, self._heard_ns = ruling, world.taken_ns
         waits = waits_of(world)
+        self._standstill.look(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
             due = self._markers.due(stalled, world.taken_ns)
@@ -137,6 +163,7 @@ class RunWatch:
         """Take in a new picture of the run."""
         events: list[Event] = []
         waits = waits_of(world)
+        self._standstill.look(world, waits)
         standing = self._standing_verdict()
         is_ended = standing is not None and is_being_ended(world, standing)
         if is_ended:
@@ -145,9 +172,9 @@ class RunWatch:
             outcome = Outcome.RANKS_ENDED if is_ended else outcome_of(world, self._open.verdict)
             events.append(self._resolve(world, outcome))
             # What waited behind it gets the time to go on before it counts as a stall of its own.
-            self._spared = {wait.key: world.taken_ns for wait in waits}
+            self._spare(waits, world)
         self._spare_while_expected(waits, world)
-        stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
+        stalled = [wait for wait in waits if self._is_stalled(wait, world)]
         verdict = self._roots.find(world, stalled, self._open.verdict if self._open is not None else None)
         if is_ended:
             verdict = standing if self._open is not None or (self._pending is not None and stalled) else None
@@ -196,14 +223,20 @@ class RunWatch:
         if cause is not None and is_expected(world, cause):
             self._spare(expected, world)
 
-    def _spare(self, stalled: Iterable[Wait], world: WorldSnapshot) -> None:
+    def _spare(self, stalled: list[Wait], world: WorldSnapshot) -> None:
         """Count the ages of these waits from now on."""
+        self._standstill.forgive(stalled)
         self._spared |= {wait.key: world.taken_ns for wait in stalled}
+
+    def _is_stalled(self, wait: Wait, world: WorldSnapshot) -> bool:
+        """Whether it has waited for longer than it may, or has been given up."""
+        return self._rules.is_stalled(wait, ENDLESS_NS if wait.view.has_given_up else self._age_ns(wait, world))
 
     def _age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
         """For how long a wait has counted; one that another agent sees, until that has said so."""
         seen_ns = min(world.taken_ns, wait.view.seen_alive_ns) if wait.view.is_afar else world.taken_ns
-        return seen_ns - max(wait.since_ns, self._spared.get(wait.key, 0))
+        ran_until_ns = self._standstill.ran_until_ns(seen_ns)
+        return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
 
     # --- the incident -----------------------------------------------------------------------------------------
 
@@ -226,7 +259,7 @@ class RunWatch:
             events.append(StacksOverdue(overdue))
         if not pending.is_ready(world):
             return events
-        if self._open is None and is_compiling(world, verdict):
+        if self._open is None and self._compiling.excuse(world, verdict):
             self._spare(stalled, world)
             self._drop_pending()
         else:
@@ -265,7 +298,8 @@ class RunWatch:
             return without_stacks(occasion, verdict, now)
         crossed_ns = now
         if occasion is Occasion.OPENED:
-            crossed_ns = now - max(self._age_ns(wait, world) for wait in stalled) + self._threshold_ns
+            oldest_ns = max(self._age_ns(wait, world) for wait in stalled)
+            crossed_ns = min(now, now - oldest_ns + self._threshold_ns)
         return with_stacks(occasion, verdict, world, crossed_ns, self._pending)
 
     def _give(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> VerdictGiven:

@@ -68,6 +68,8 @@ def _places(verdict: Verdict) -> list[str]:
     told = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
     alone = len(verdict.ranks) == 1
     clauses = [describe_place(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in told]
+    if verdict.kind is VerdictKind.DEAD:
+        clauses = [clause.replace(" is in ", " was in ", 1) for clause in clauses]
     return [clause for clause in clauses if clause]
 
 

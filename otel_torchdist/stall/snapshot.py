@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -18,6 +22,7 @@ from otel_torchdist.stall.world import (
     ANYBODY,
     MAX_RECENT,
     MAX_THREADS,
+    UNREAD,
     Arrival,
     GroupView,
     Lane,
@@ -30,9 +35,10 @@ from otel_torchdist.stall.world import (
 )
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.reader import Batch, TapeReader
-from otel_torchdist.tape.records import Operation, TapeError
-from otel_torchdist.tape.stacks import read_stacks
+from otel_torchdist.tape.records import Operation, SignatureName, TapeError
+from otel_torchdist.tape.stacks_reader import StacksFile
 from otel_torchdist.telemetry.clock import WallClock
+from otel_torchdist.telemetry.ids import run_id_of_claim
 
 MAX_LANES: Final = 65_536
 """Tags make new lanes without bound; beyond this the oldest quarter is forgotten."""
@@ -40,6 +46,7 @@ MAX_LANES: Final = 65_536
 _NEVER: Final = Progress()
 _SEND: Final = "send"
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
 DYING_NS: Final = 1_000_000_000
@@ -51,6 +58,8 @@ class TapeFollower:
 
     Attributes:
         reader: The tape. Who polls it hands every batch to `observe`.
+        failure: What a view of it has raised; it is not looked at again.
+        is_last_look: Whether nobody looks after this, so that all calls should be compared that are there.
     """
 
     def __init__(self, reader: TapeReader, deaths: DeathWatch | None = None) -> None:
@@ -58,10 +67,12 @@ class TapeFollower:
         self.reader = reader
         self._deaths = deaths
         self._unlocked_ns: int | None = None
+        self.is_last_look = False
         self._groups: dict[int, GroupView] = {}
         self._progress: dict[Lane, Progress] = {}
         self._frozen: Mapping[Lane, Progress] | None = None
         self._views: dict[int, OperationView] = {}
+        self._without_reduce_op: dict[int, SignatureName] = {}
         self._last: Operation | None = None
         self._last_number = 0
         self._losses = 0
@@ -74,8 +85,10 @@ class TapeFollower:
         self._groups_by_key: Mapping[str, GroupView] = MappingProxyType({})
         self._process = ProcessState(reader.identity)
         self._request = 0
+        self._stacks_file = StacksFile(reader.path, reader.owner)
         self._stacks: Stacks | None = None
         self._asked_by_signal: AskedBySignal | None = None
+        self.failure: Exception | None = None
 
     def observe(self, batch: Batch) -> None:
         """Take in what one poll of the tape found."""
@@ -109,7 +122,7 @@ class TapeFollower:
         lane = self._lane(operation)
         before = self._progress.get(lane, _NEVER)
         group = self._group(operation.group)
-        arrival = Arrival(operation.sequence, self.reader.names.signature(operation.signature), operation.peer)
+        arrival = Arrival(operation.sequence, self._called(operation), operation.peer)
         # Made anew here and below: `_replace` is slow, and this happens twice for each operation.
         self._progress[lane] = Progress(
             entered=max(before.entered, operation.sequence),
@@ -123,6 +136,16 @@ class TapeFollower:
         )
         if not lane.is_point_to_point and lane.kind is RecordKind.OPERATION:
             self._logs.entered(lane, arrival, operation)
+
+    def _called(self, operation: Operation) -> SignatureName | None:
+        """What was called, as far as that was looked at for this very call."""
+        signature = self.reader.names.signature(operation.signature)
+        if signature is None or not int(operation.flags) & _REDUCE_OP_UNREAD:
+            return signature
+        known = self._without_reduce_op.get(operation.signature)
+        if known is None:
+            known = self._without_reduce_op[operation.signature] = dataclasses.replace(signature, reduce_op=UNREAD)
+        return known
 
     def _ended(self, operation: Operation) -> None:
         self._habits.ended(operation)
@@ -195,6 +218,7 @@ class TapeFollower:
         if self._frozen is None:
             self._frozen = MappingProxyType(dict(self._progress))
         identity = self.reader.identity
+        is_over = not alive or status.state is not TapeState.RUNNING
         return RankView(
             rank=identity.rank,
             nonce=identity.nonce,
@@ -217,7 +241,7 @@ class TapeFollower:
             stacks=self._current_stacks(),
             stopped=stopped,
             expects_until_ns=status.expects_until_ns,
-            windows=self._logs.windows,
+            windows=self._logs.all_windows if is_over or self.is_last_look else self._logs.windows,
             arrivals=self._logs.arrivals,
             groups=self._groups_by_key,
             seen_alive_ns=self._seen_alive_ns,
@@ -244,7 +268,7 @@ class TapeFollower:
     def _current_stacks(self) -> Stacks | None:
         if self._stacks is None or self._stacks.threads is not None or not self._request:
             return self._stacks
-        threads = read_stacks(self.reader.path, self._request)
+        threads = self._stacks_file.read(self._request)
         if threads is not None:
             self._stacks = Stacks(self._stacks.asked_ns, tuple(threads))
         elif self._asked_by_signal is not None and (stack := self._asked_by_signal.answer()) is not None:
@@ -310,25 +334,68 @@ def _with_thread(threads: tuple[int, ...], thread: int) -> tuple[int, ...]:
 
 def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot]:
     """The pictures of all runs that the tapes belong to, each with its local ranks."""
-    seen = [(one.reader.identity, view) for one in followers if (view := one.view(now_ns)) is not None]
-    views = settled(seen)
-    runs: dict[int, list[RankView]] = {}
-    for view in views:
+    read = [(follower, view) for follower in followers if (view := _view_of(follower, now_ns)) is not None]
+    views = settled([(follower.reader.identity, view) for follower, view in read])
+    seen = [(follower, view) for (follower, _), view in zip(read, views, strict=True)]
+    found: dict[_Source, list[RankView]] = {}
+    for follower, view in seen:
         if view.run:
-            runs.setdefault(view.run, []).append(view)
-    for view in views:
+            found.setdefault(_Source(follower.reader.owner, None, view.run), []).append(view)
+    homes = {(*_job_of(follower), view.run) for follower, view in seen if view.run}
+    for follower, view in seen:
         if not view.run:
-            _add_unnamed(view, runs)
-    return [WorldSnapshot(run, now_ns, MappingProxyType(_ranks(members))) for run, members in runs.items()]
+            job = owner, directory, _ = _job_of(follower)
+            runs = [_Source(owner, None, run) for *other, run in homes if tuple(other) == job]
+            _add_unnamed(view, _Source(owner, directory, 0), runs, found)
+    return [source.world(members, now_ns, found) for source, members in found.items()]
 
 
-def _add_unnamed(view: RankView, runs: dict[int, list[RankView]]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Whose ranks may be of one run: those of one user, and while they do not know their run, of one directory."""
+
+    owner: int
+    directory: Path | None
+    run: int
+
+    def world(self, members: list[RankView], now_ns: int, others: Collection[_Source]) -> WorldSnapshot:
+        is_foreign = self.owner != os.geteuid()
+        run, source = self.run, f"user {self.owner}" if is_foreign else ""
+        if self.directory is not None:
+            source = f"{source} {self.directory}"
+        elif is_foreign and sum(other.run == run for other in others) > 1:
+            # Whoever has learnt the id of another user's run can write it on tapes of their own.
+            run = run_id_of_claim(run, self.owner)
+        ranks = MappingProxyType(_ranks(members))
+        return WorldSnapshot(run, now_ns, ranks, source=source, is_foreign=is_foreign)
+
+
+def _job_of(follower: TapeFollower) -> tuple[int, Path, int]:
+    """What all ranks of a job on this node have in common, whether they know their run or not."""
+    reader = follower.reader
+    return reader.owner, reader.path.parent, reader.identity.world_size
+
+
+def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:
+    """A rank as it is now; one that leads us astray is left out from then on, and costs the others nothing."""
+    if follower.failure is not None:
+        return None
+    try:
+        return follower.view(now_ns)
+    except Exception as error:  # whatever a tape that was made up may lead to
+        follower.failure = error
+        return None
+
+
+def _add_unnamed(
+    view: RankView, source: _Source, runs: Iterable[_Source], found: dict[_Source, list[RankView]]
+) -> None:
     """A rank that does not know its run yet, or came to its end before it did, is of the job that runs with it."""
-    named = [run for run, members in runs.items() if run and _runs_with(view, members)]
+    named = [run for run in runs if _runs_with(view, found[run])]
     if len(named) == 1:
-        runs[named[0]].append(view)
+        found[named[0]].append(view)
     elif view.alive:
-        runs.setdefault(0, []).append(view)
+        found.setdefault(source, []).append(view)
 
 
 def _runs_with(view: RankView, members: list[RankView]) -> bool:

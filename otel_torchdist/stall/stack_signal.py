@@ -18,6 +18,7 @@ from otel_torchdist.stall import pidfd
 from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
+from otel_torchdist.tape.others_files import open_regular, read_part
 from otel_torchdist.tape.records import TapeError, TapeIdentity
 from otel_torchdist.tape.stack_signal import SignalOffer, decode_offer, offer_path, parse_stack
 from otel_torchdist.tape.stacks import ThreadStack
@@ -52,9 +53,7 @@ class AskedBySignal:
             # In this order: a handler that has begun to write and is not at work any more has come to its end.
             if self.file.stat().st_size <= self.offset or not self._is_over():
                 return None
-            with self.file.open("rb") as file:
-                file.seek(self.offset)
-                frames = parse_stack(file.read(MAX_FILE_BYTES).decode(errors="replace"))
+            frames = parse_stack(read_part(self.file, self.offset, MAX_FILE_BYTES).decode(errors="replace"))
         except OSError:
             return None
         return ThreadStack(self.thread, "", frames) if frames else None
@@ -116,7 +115,7 @@ def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
     pid, file = tape.identity.pid, offer_path(tape.path)
     if not tape.is_alive() or process_start_ticks(pid) != tape.identity.pid_start_ticks:
         return None
-    with file.open("rb") as stream:
+    with open(open_regular(file, tape.owner), "rb") as stream:
         facts = os.fstat(stream.fileno())
         offer = decode_offer(stream.read(_HEAD_BYTES))
     if offer is None or facts.st_size > MAX_FILE_BYTES:

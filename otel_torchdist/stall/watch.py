@@ -17,6 +17,9 @@ class StallWatch:
 
     Where several processes read the same tapes, all of them may follow, so that each can take over, but only the
     one that was elected looks.
+
+    Attributes:
+        failed: Tapes that the last look could make nothing of, by nonce, and why.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class StallWatch:
         self._ignored = ignored
         self._followers: dict[int, TapeFollower] = {}
         self._detector: Detector | None = None
+        self.failed: dict[int, Exception] = {}
 
     def follow(self, reader: TapeReader) -> None:
         """Follow a tape; every batch from its first poll on must come to `observe`."""
@@ -65,18 +69,29 @@ class StallWatch:
         """Seconds until the next look, which a poll of every tape comes before."""
         return self._detector.next_look_s if self._detector is not None else LOOK_S
 
-    def look(self, now_ns: int) -> list[Event]:
+    @property
+    def is_concluding(self) -> bool:
+        """See `Detector`."""
+        return self._detector is not None and self._detector.is_concluding
+
+    def look(self, now_ns: int, is_last: bool = False) -> list[Event]:
         """Look at all ranks.
 
         Args:
             now_ns: Monotonic time after the tapes were polled.
+            is_last: Whether nobody looks after this.
 
         Returns:
             What there is to report, in this order.
         """
         if self._detector is None:
             self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls, self._company)
-        found = self._detector.look(worlds(self._followers.values(), now_ns))
+        for follower in self._followers.values():
+            follower.is_last_look = is_last
+        found = self._detector.look(worlds(self._followers.values(), now_ns), is_last)
+        self.failed = {nonce: one.failure for nonce, one in self._followers.items() if one.failure is not None}
+        for world, error in self._detector.failed:
+            self.failed |= {view.nonce: error for view in world.ranks.values() if view.nonce in self._followers}
         for event in found:
             if isinstance(event, StacksWanted | StacksOverdue):
                 self._ask(event, now_ns)

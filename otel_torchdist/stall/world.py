@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from otel_torchdist.tape.abort import GIVEN_UP
 from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
@@ -15,6 +16,8 @@ ANYBODY = -1
 """Source of a receive that takes from whoever sends first."""
 MAX_RECENT: Final = 8
 MAX_THREADS: Final = 4
+UNREAD: Final = "?"
+"""Reduce op of a call whose own was not read: it agrees with every other."""
 
 
 class Lane(NamedTuple):
@@ -253,15 +256,25 @@ class RankView:
     @property
     def is_dead(self) -> bool:
         """Whether it is gone and did not end in good order."""
-        if self.alive or self.state is TapeState.FINISHED:
+        if self.alive or self.state is TapeState.FINISHED or self.has_given_up:
             return False
         return not self.has_left
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether its backend gave up waiting for the others: how its process ends then says nothing about it."""
+        return self.failure == GIVEN_UP and self.state is TapeState.RUNNING
 
     @property
     def has_left(self) -> bool:
         """Whether its process has exited with code 0, out of no operation: by `os._exit`, which leaves no word."""
         is_zero = self.death is not None and self.death.exit_code == 0
         return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it calls nothing any more: its process is gone, or has said that it is done or has failed."""
+        return not self.alive or self.state is not TapeState.RUNNING
 
     def at(self, site: Site) -> OperationView | None:
         """Its open operation at a site."""
@@ -277,7 +290,7 @@ class RankView:
 
         An operation that nobody waits for means nothing once its rank has said that it is done.
         """
-        if not self.alive or operation.waiting_since_ns is None:
+        if not (self.alive or self.has_given_up) or operation.waiting_since_ns is None:
             return False
         return self.state is TapeState.RUNNING or operation.record.is_blocking
 
@@ -291,12 +304,17 @@ class WorldSnapshot:
         taken_ns: Monotonic time.
         ranks: By their global rank.
         unreachable: Ranks whose agent does not answer, with the host that it was on.
+        source: What tells it from other worlds with the same id: another user, who may have made the id up, or the
+            directory of ranks without one. '' for a run of this process's own user.
+        is_foreign: Whether another user's ranks say all this.
     """
 
     run: int
     taken_ns: int
     ranks: Mapping[int, RankView]
     unreachable: Mapping[int, str] = field(default_factory=dict[int, str])
+    source: str = ""
+    is_foreign: bool = False
 
     @property
     def in_order(self) -> list[RankView]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK
 from otel_torchdist.tape.identity import pid_namespace, process_start_ticks
 from otel_torchdist.tape.leftovers import find_leftovers, is_tape_name, remove
+from otel_torchdist.tape.others_files import is_gone
 from otel_torchdist.tape.records import TapeError
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
@@ -22,6 +24,9 @@ _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
 _SHARE_OF_FILESYSTEM: Final = 4
 """Leftovers may take a quarter at most: in a container `/dev/shm` has 64 MB, and a full one stops new tapes."""
 _TURNS: Final = 16
+BASE_MODE: Final = 0o711
+MAX_ENTRIES: Final = 65_536
+"""Of a directory. One that somebody fills without end must not keep others waiting."""
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -35,9 +40,13 @@ def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
     Raises:
         TapeError: It cannot be created, is no directory of this user's own, or lies on a disk.
     """
-    path = config_tape_dir or Path(f"/dev/shm/otel-torchdist-{os.getuid()}")
+    usual = Path(f"/dev/shm/otel-torchdist-{os.getuid()}")
+    path = config_tape_dir or usual
+    is_ours_to_open = path == usual or not os.path.lexists(path)
     file = _open_private(path)
     try:
+        if is_ours_to_open:
+            _let_others_pass(file)
         filesystem = _filesystem(os.fstat(file).st_dev)
     finally:
         os.close(file)
@@ -72,23 +81,46 @@ def private_directory(path: Path) -> None:
 
 
 def job_directories(base: Path) -> list[Path]:
-    """The job directories of a base directory, by name; links and what has another kind of name are left out."""
-    try:
-        with os.scandir(base) as entries:
-            names = [e.name for e in entries if _KEY.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
-    return [base / name for name in sorted(names)]
+    """The same as `list_jobs`, for whoever looks once: none when it cannot be told."""
+    with contextlib.suppress(OSError):
+        return list_jobs(base)
+    return []
 
 
 def tapes_in(directory: Path) -> list[Path]:
-    """The tapes of a job directory, by name; none when there is no such directory (any more)."""
+    """The same as `list_tapes`, for whoever looks once: none when it cannot be told."""
+    with contextlib.suppress(OSError):
+        return list_tapes(directory)
+    return []
+
+
+def list_jobs(base: Path) -> list[Path]:
+    """The job directories of a base directory, by name; links and what has another kind of name are left out.
+
+    Raises:
+        OSError: It cannot be told: for want of descriptors, say. That a directory is not there says that it is empty.
+    """
+    return _listed(base, lambda entry: bool(_KEY.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False))
+
+
+def list_tapes(directory: Path) -> list[Path]:
+    """The tapes of a job directory, by name; none when there is no such directory (any more).
+
+    Raises:
+        OSError: As for `list_jobs`.
+    """
+    return _listed(directory, lambda entry: is_tape_name(entry.name) and entry.is_file(follow_symlinks=False))
+
+
+def _listed(directory: Path, is_wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
     try:
         with os.scandir(directory) as entries:
-            names = [e.name for e in entries if is_tape_name(e.name) and e.is_file(follow_symlinks=False)]
-    except OSError:
-        return []
-    return [directory / name for name in sorted(names)]
+            names = sorted(entry.name for entry in itertools.islice(entries, MAX_ENTRIES) if is_wanted(entry))
+            return [directory / name for name in names]
+    except OSError as error:
+        if is_gone(error):
+            return []
+        raise
 
 
 def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
@@ -216,6 +248,17 @@ def _make_and_open_once(path: Path) -> int:
         what = "a link" if stat.S_ISLNK(kind) else "not a directory"
         raise TapeError(f"{path}: refused for tapes: it is {what}")
     return os.open(path, _OPEN_FLAGS)
+
+
+def _let_others_pass(file: int) -> None:
+    """Let other users through a base directory, to `prometheus/` in it, which Prometheus reads under a name of its own.
+
+    They cannot list it, and job directories in it are for their user alone. Versions before made it 0700, and so does a
+    strict umask; any other mode is the user's choice.
+    """
+    if stat.S_IMODE(os.fstat(file).st_mode) == 0o700:
+        with contextlib.suppress(OSError):
+            os.fchmod(file, BASE_MODE)
 
 
 def _filesystem(device: int) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.records import TapeError, TapeIdentity
+from otel_torchdist.tape.text import readable
 
 _BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQ")
 _CHECKSUM: Final = struct.Struct("=Q")
@@ -90,6 +91,10 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         raise TapeError(f"{where}: damaged: the identity block does not match its checksum")
     if not layout.is_ring_capacity(capacity):
         raise TapeError(f"{where}: damaged: a ring cannot hold {capacity} records")
+    if max(pid, rank, local_rank, world_size) > layout.MAX_COUNT or min(rank, local_rank, world_size) < -1:
+        raise TapeError(f"{where}: damaged: rank {rank} of {world_size} in process {pid} cannot be")
+    if max(monotonic_ns, realtime_ns) > layout.MAX_TIME_NS:
+        raise TapeError(f"{where}: damaged: its clocks are out of range")
     return TapeIdentity(
         nonce=nonce,
         pid=pid,
@@ -102,7 +107,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         capacity=capacity,
         monotonic_ns=monotonic_ns,
         realtime_ns=realtime_ns,
-        host=host.rstrip(b"\0").decode("utf-8", "replace"),
+        host=readable(host.rstrip(b"\0").decode("utf-8", "replace")),
         parent=parent,
     )
 

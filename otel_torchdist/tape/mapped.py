@@ -1,19 +1,19 @@
-"""One tape in memory: who writes it, its live words, its raw records, whether its writer lives."""
+"""One tape: who writes it, its live words, its raw records, whether its writer lives."""
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
+import struct
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from otel_torchdist.tape import layout
+from otel_torchdist.tape import layout, others_files
 from otel_torchdist.tape.identity import decode_identity
 from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
 from otel_torchdist.tape.locks import is_locked_elsewhere
-from otel_torchdist.tape.names import NamesReader
+from otel_torchdist.tape.memory import FileMemory, OwnMemory, TapeMemory, numbers_in
+from otel_torchdist.tape.names_reader import NamesReader
 from otel_torchdist.tape.records import TapeError, TapeStatus
 
 if TYPE_CHECKING:
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
     from otel_torchdist.tape.writer import TapeWriter
 
-RECORD_WORDS: Final = layout.RECORD_SIZE // 8
-RING_WORD: Final = layout.RING_OFFSET // 8
-REFUGE_WORD: Final = layout.REFUGE_OFFSET // 8
-
+_LIVE_WORDS: Final = struct.Struct(f"={len(LiveWord)}Q")
+_FIRST_LIVE_WORD: Final = int(min(LiveWord))
+_RECORD_HEAD: Final = struct.Struct("=QQ")
 _LOOKS: Final = 3
 """Where memory is weakly ordered a record's number may be seen before the rest: not damaged before this many looks."""
 _RUN_ID_LOOKS: Final = 100
@@ -32,27 +31,30 @@ _E = TypeVar("_E", bound=IntEnum)
 
 
 class MappedTape:
-    """A tape's file, mapped and checked.
+    """A tape, opened and checked.
 
     Attributes:
         path: The tape's file.
+        owner: The user whose it is.
         identity: Who writes it.
         names: Its dictionary.
+        words: Its bytes.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open and map the tape at `path`, which must not be a tape that this process writes (see `locks`).
+        """Open the tape at `path`, which must not be a tape that this process writes (see `locks`).
 
         Raises:
             TapeError: It cannot be opened, or is truncated, damaged or of an unknown version.
         """
         self._writer: TapeWriter | None = None
-        self._file, data = _open(path)
+        self._file, readonly = _open(path)
+        self.owner = os.fstat(self._file).st_uid
+        memory = FileMemory(self._file, readonly, str(path))
         try:
-            self._follow(path, data)
+            self._follow(path, memory)
         except TapeError:
-            data.release()
-            os.close(self._file)
+            memory.close()
             raise
 
     @classmethod
@@ -64,29 +66,33 @@ class MappedTape:
         reader = cls.__new__(cls)
         reader._writer = writer
         reader._file = -1
-        reader._follow(writer.path, memoryview(writer.view()))
+        reader.owner = os.geteuid()
+        reader._follow(writer.path, OwnMemory(memoryview(writer.view())))
         return reader
 
-    def _follow(self, path: Path, data: memoryview) -> None:
+    def another(self) -> Self:
+        """A second reader of the same open file, from its oldest record on; not to be closed."""
+        reader = type(self).__new__(type(self))
+        reader._writer, reader._file, reader.owner = self._writer, self._file, self.owner
+        reader._follow(self.path, self.words)
+        return reader
+
+    def _follow(self, path: Path, memory: TapeMemory) -> None:
         self.path = path
-        self.identity = decode_identity(data, str(path))
+        self.identity = decode_identity(memory.read(0, min(memory.size, layout.IDENTITY_SIZE)), str(path))
         needed = layout.tape_size(self.identity.capacity)
-        if len(data) != needed:
+        if memory.size != needed:
             raise TapeError(
-                f"{path}: truncated or damaged: {len(data)} bytes, but a ring of {self.identity.capacity} records "
+                f"{path}: truncated or damaged: {memory.size} bytes, but a ring of {self.identity.capacity} records "
                 f"needs {needed}"
             )
-        self.names = NamesReader(path.with_suffix(".names"))
-        self.data = data
-        self.words = data.cast("Q")
+        self.names = NamesReader(path.with_suffix(".names"), self.owner)
+        self.words = memory
         self.capacity = self.identity.capacity
 
     def close(self) -> None:
-        """Give file and mapping back; nothing can be read any more."""
-        self.words.release()
-        self.data.release()
-        if self._file >= 0:
-            os.close(self._file)
+        """Give the file back; nothing can be read any more."""
+        self.words.close()
         self._file = -1
 
     def status(self) -> TapeStatus:
@@ -95,42 +101,42 @@ class MappedTape:
         Raises:
             TapeError: A word cannot be what its writer wrote.
         """
-        words = self.words
-        run_id, run_id_state = self._run_id()
-        heartbeat_ns = self._sealed(LiveWord.HEARTBEAT_US) * 1000
+        run_id, run_id_state, words = self._run_id()
+        heartbeat_ns = self._sealed(words, LiveWord.HEARTBEAT_US) * 1000
         return TapeStatus(
             run_id=run_id,
             run_id_state=run_id_state,
-            step=self._sealed(LiveWord.STEP),
+            step=self._sealed(words, LiveWord.STEP),
             heartbeat_ns=heartbeat_ns,
             monotonic_ns=heartbeat_ns,
-            realtime_ns=heartbeat_ns + self._sealed(LiveWord.CLOCK_OFFSET_US) * 1000,
-            records_dropped=words[LiveWord.RECORDS_DROPPED],
-            names_dropped=words[LiveWord.NAMES_DROPPED],
-            overhead_ns=words[LiveWord.OVERHEAD_NS],
-            overhead_calls=words[LiveWord.OVERHEAD_CALLS],
-            state=self._enum(TapeState, words[LiveWord.STATE]),
-            failure=self._sealed(LiveWord.FAILURE),
-            request=words[LiveWord.REQUEST],
-            answer=words[LiveWord.ANSWER],
-            expects_until_ns=self._sealed(LiveWord.EXPECTED_UNTIL_US) * 1000,
+            realtime_ns=heartbeat_ns + self._sealed(words, LiveWord.CLOCK_OFFSET_US) * 1000,
+            records_dropped=_live(words, LiveWord.RECORDS_DROPPED),
+            names_dropped=_live(words, LiveWord.NAMES_DROPPED),
+            overhead_ns=_live(words, LiveWord.OVERHEAD_NS),
+            overhead_calls=_live(words, LiveWord.OVERHEAD_CALLS),
+            state=self._enum(TapeState, _live(words, LiveWord.STATE)),
+            failure=self._sealed(words, LiveWord.FAILURE),
+            request=_live(words, LiveWord.REQUEST),
+            answer=_live(words, LiveWord.ANSWER),
+            expects_until_ns=self._sealed(words, LiveWord.EXPECTED_UNTIL_US) * 1000,
         )
 
-    def _sealed(self, word: LiveWord) -> int:
-        value = layout.unseal_live(word, self.words[word])
+    def _sealed(self, words: tuple[int, ...], word: LiveWord) -> int:
+        value = layout.unseal_live(word, _live(words, word))
         if value is None:
             raise TapeError(f"{self.path}: damaged: the live word {word.name} does not match its checksum")
         return value
 
-    def _run_id(self) -> tuple[int, RunIdState]:
-        words = self.words
+    def _run_id(self) -> tuple[int, RunIdState, tuple[int, ...]]:
+        """The run's id and how sure it is, with all live words as they were at that moment."""
         for _ in range(_RUN_ID_LOOKS):  # the writer may be in the middle of publishing it
-            word = words[LiveWord.RUN_ID_STATE]
-            run_id = words[LiveWord.RUN_ID_HIGH] << 64 | words[LiveWord.RUN_ID_LOW]
+            words = _LIVE_WORDS.unpack(self.words.read(_FIRST_LIVE_WORD << 3, _LIVE_WORDS.size))
+            word = _live(words, LiveWord.RUN_ID_STATE)
+            run_id = _live(words, LiveWord.RUN_ID_HIGH) << 64 | _live(words, LiveWord.RUN_ID_LOW)
             if word == layout.run_id_seal(run_id, word & 0xFF):
-                return run_id, self._enum(RunIdState, word & 0xFF)
+                return run_id, self._enum(RunIdState, word & 0xFF), words
             if word == layout.run_id_seal(0, RunIdState.NONE):
-                return 0, RunIdState.NONE
+                return 0, RunIdState.NONE, words
         raise TapeError(f"{self.path}: damaged: the run id does not match its checksum")
 
     def _enum(self, cls: type[_E], value: int) -> _E:
@@ -150,7 +156,7 @@ class MappedTape:
 
         Returns 0 when the tape cannot be written to.
         """
-        if self.data.readonly:
+        if self.words.readonly:
             return 0
         request = (self.words[LiveWord.REQUEST] + 1) & layout.LIVE_VALUE_MASK
         self.words[LiveWord.REQUEST] = request
@@ -158,51 +164,58 @@ class MappedTape:
 
     def record(self, number: int) -> bytes | None:
         """Record `number` as it lies in the ring, or None when it is not there or does not match its CRC."""
-        return self._read(layout.RING_OFFSET + (number % self.capacity) * layout.RECORD_SIZE, number)
+        return self._read(self._offset_of(number), number)
 
     def refuge(self) -> dict[int, int]:
         """Which open operation lies in which slot of the refuge; what lies there must still be checked."""
-        end = REFUGE_WORD + layout.REFUGE_SLOTS * RECORD_WORDS
-        numbers = self.words[REFUGE_WORD:end:RECORD_WORDS].tolist()
+        numbers = numbers_in(self.words, layout.REFUGE_OFFSET, layout.REFUGE_SLOTS)
         return {number: slot for slot, number in enumerate(numbers) if number}
 
     def refuge_record(self, number: int, slot: int) -> bytes | None:
         """The same as `record` for an operation in a slot of the refuge."""
         return self._read(layout.REFUGE_OFFSET + slot * layout.RECORD_SIZE, number)
 
+    def _offset_of(self, number: int) -> int:
+        return layout.RING_OFFSET + (number % self.capacity) * layout.RECORD_SIZE
+
     def _read(self, offset: int, number: int) -> bytes | None:
-        word = offset >> 3
         for _ in range(_LOOKS):
-            if self.words[word] != number:
+            data = self.words.read(offset, layout.RECORD_SIZE)
+            if number_of(data) != number:
                 return None
-            checksum = self.words[word + 1]
-            data = bytes(self.data[offset : offset + layout.RECORD_SIZE])
-            if self.words[word] != number:
-                return None
-            payload = data[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET]
-            if checksum == layout.payload_checksum(number, payload):
+            if is_whole(data, number):
                 return data
         return None
 
 
-def _open(path: Path) -> tuple[int, memoryview]:
-    """Open and map a file, for reading and writing if that is allowed.
+def number_of(record: bytes, offset: int = 0) -> int:
+    """The number of a record as it lies in a tape."""
+    return _RECORD_HEAD.unpack_from(record, offset)[0]
+
+
+def is_whole(record: bytes, number: int) -> bool:
+    """Whether what lies in a slot is record `number`, and not two records half and half.
+
+    The CRC is over number and payload, so a copy that was made while the slot was taken over does not pass.
+    """
+    found, checksum = _RECORD_HEAD.unpack_from(record)
+    payload = record[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET]
+    return found == number and checksum == layout.payload_checksum(number, payload)
+
+
+def _live(words: tuple[int, ...], word: LiveWord) -> int:
+    return words[word - _FIRST_LIVE_WORD]
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """Open a tape's file, for reading and writing if that is allowed; the descriptor, and whether only for reading.
 
     Raises:
-        TapeError: It cannot be opened or mapped.
+        TapeError: It cannot be opened.
     """
-    writable = os.access(path, os.W_OK)
-    file = -1
+    readonly = not os.access(path, os.W_OK)
     try:
-        # Without O_NONBLOCK the open of a named pipe would wait for its other end.
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK
-        file = os.open(path, flags)
-        facts = os.fstat(file)
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError("not a regular file")
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        return file, memoryview(mmap.mmap(file, facts.st_size, access=access) if facts.st_size else b"")
-    except (OSError, ValueError) as error:  # ValueError: it shrank before it was mapped
-        if file >= 0:
-            os.close(file)
-        raise TapeError(f"{path}: cannot be opened: {error}") from error
+        owner = path.parent.stat().st_uid
+        return others_files.open_regular(path, owner, writable=not readonly), readonly
+    except OSError as error:
+        raise TapeError(f"{path}: cannot be opened: {others_files.reason(error)}") from error

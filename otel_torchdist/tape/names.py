@@ -1,4 +1,4 @@
-"""The dictionary beside a tape: strings are written once and records carry their ids.
+"""The dictionary beside a tape: strings are written once and records carry their ids. This is its writing side.
 
 A file of lines `crc32 json`, only ever appended to, so that a reader can follow it and a cut line is seen as cut.
 """
@@ -10,8 +10,9 @@ import os
 import threading
 import zlib
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
+from otel_torchdist import _guard
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 
 Name: TypeAlias = GroupName | SignatureName | CallSiteName | str
@@ -61,8 +62,8 @@ class NamesWriter:
             if os.write(self._file, line) == len(line):
                 return True
             os.ftruncate(self._file, self._bytes)  # a cut line would spoil the next one too
-        except OSError:
-            pass
+        except OSError as error:
+            _guard.pass_on(error)  # TimeoutError is one, too
         return False
 
     def close(self) -> None:
@@ -71,61 +72,6 @@ class NamesWriter:
             if self._file >= 0:
                 os.close(self._file)
             self._file = -1
-
-
-class NamesReader:
-    """Follows a dictionary file. Never raises for what the file contains: what cannot be read is not known."""
-
-    def __init__(self, path: Path) -> None:
-        """Follow the file at `path`, which may not exist yet."""
-        self._path = path
-        self._offset = 0
-        self._names: dict[int, Name] = {}
-        self.corrupt_lines = 0
-
-    def refresh(self) -> None:
-        """Read what has been appended since the last call."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                chunk = file.read(MAX_BYTES + 1)
-        except OSError:
-            return
-        complete, newline, _ = chunk.rpartition(b"\n")
-        self._offset += len(complete) + len(newline)
-        for line in complete.split(b"\n") if newline else ():
-            decoded = _decode(line)
-            if decoded is None:
-                self.corrupt_lines += 1
-                continue
-            self._names[decoded[0]] = decoded[1]
-
-    def _get(self, identity: int) -> Name | None:
-        if identity == OTHER:
-            return None
-        if identity not in self._names:
-            self.refresh()
-        return self._names.get(identity)
-
-    def group(self, identity: int) -> GroupName | None:
-        """The process group with this id."""
-        name = self._get(identity)
-        return name if isinstance(name, GroupName) else None
-
-    def signature(self, identity: int) -> SignatureName | None:
-        """The signature with this id."""
-        name = self._get(identity)
-        return name if isinstance(name, SignatureName) else None
-
-    def call_site(self, identity: int) -> CallSiteName | None:
-        """The call site with this id."""
-        name = self._get(identity)
-        return name if isinstance(name, CallSiteName) else None
-
-    def text(self, identity: int) -> str | None:
-        """The label or exception type with this id."""
-        name = self._get(identity)
-        return name if isinstance(name, str) else None
 
 
 _KINDS: Final[dict[str, type[GroupName | SignatureName | CallSiteName]]] = {
@@ -144,24 +90,3 @@ def _encode(identity: int, name: Name) -> bytes:
         body = {"id": identity, kind: {field: getattr(name, field) for field in name.__slots__}}
     text = json.dumps(body, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
-
-
-def _decode(line: bytes) -> tuple[int, Name] | None:
-    try:
-        if int(line[:8], 16) != zlib.crc32(line[9:]):
-            return None
-        body = cast("dict[str, Any]", json.loads(line[9:]))
-        identity = int(body["id"])
-        if "text" in body:
-            return identity, str(body["text"])
-        kind = next(kind for kind in _KINDS if kind in body)
-        return identity, _KINDS[kind](**{key: _tuples(value) for key, value in body[kind].items()})
-    except (ValueError, KeyError, TypeError, StopIteration):
-        return None
-
-
-def _tuples(value: Any) -> Any:
-    """JSON knows lists only; names are hashable, so theirs are tuples."""
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in cast("list[Any]", value))
-    return value

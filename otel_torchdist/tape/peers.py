@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+from otel_torchdist.tape.others_files import read_regular
 from otel_torchdist.tape.owned_files import replace_at_once
 
 TOKEN_BYTES: Final = 32
@@ -22,9 +23,10 @@ MAX_PEERS: Final = 256
 """Nodes whose agents speak with each other."""
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_FILES: Final = 16
+MAX_SEAT: Final = (1 << 31) - 1
+"""Seats are global ranks."""
 _NAME: Final = re.compile(r"peers-([0-9a-f]{32})\.json")
 PORT_FILE: Final = "exchange.json"
-_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +118,12 @@ def read_peers(path: Path) -> Peers:
     fields = cast("dict[str, Any]", content)
     try:
         others = tuple(_peer(one) for one in fields["others"])[:MAX_PEERS]
-        token = bytes.fromhex(fields["token"])
+        token, seat = bytes.fromhex(fields["token"]), int(fields["seat"])
+        if not 0 <= seat <= MAX_SEAT:
+            raise ValueError("its seat is out of range")
         if len(token) != TOKEN_BYTES:
             raise ValueError("its token has another length")
-        return Peers(int(match[1], 16), token, int(fields["seat"]), str(fields["host"]), others)
+        return Peers(int(match[1], 16), token, seat, str(fields["host"]), others)
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"it is no list of peers: {error!r}") from error
 
@@ -165,7 +169,7 @@ def _peer(content: Any) -> Peer:
         peer = Peer(int(seat), str(node), str(host), int(port), int(ranks))
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"it is no peer: {error}") from error
-    if not 0 < peer.port < 1 << 16 or peer.seat < 0:
+    if not 0 < peer.port < 1 << 16 or not 0 <= peer.seat <= MAX_SEAT:
         raise ValueError("it is no peer: its port or seat is out of range")
     return peer
 
@@ -183,5 +187,4 @@ def _changed_ns(path: Path) -> int:
 
 
 def _read(path: Path) -> bytes:
-    with open(os.open(path, _FLAGS), "rb") as stream:
-        return stream.read(MAX_FILE_BYTES)
+    return read_regular(path, MAX_FILE_BYTES)

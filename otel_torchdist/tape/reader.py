@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import struct
 import time
 from collections.abc import Sequence
@@ -11,12 +12,22 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind
-from otel_torchdist.tape.mapped import RECORD_WORDS, RING_WORD, MappedTape
+from otel_torchdist.tape.abandoned import AbandonedCalls
+from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
+from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of
+from otel_torchdist.tape.memory import TapeMemory, numbers_in
+from otel_torchdist.tape.operations import decoded, operation_of, renewed
 from otel_torchdist.tape.records import Operation, StepMark
 
 UNCOMMITTED_BOUND_S: Final = 1.0
 """A number that was reserved and not committed for this long belongs to a thread that died in between."""
+COPIED_AT_ONCE: Final = 256
+"""Records that one system call copies."""
+MAX_CANDIDATES: Final = 4096
+LONG_SCAN_S: Final = 0.005
+SCANS_OF_A_POLL: Final = 8
+SCAN_SHARE: Final = 20
+"""After a long search of the whole ring, or many, the next one waits for this many times as long as it took."""
 
 _WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
 
@@ -60,13 +71,19 @@ class TapeReader(MappedTape):
         lost: Records lost since this reader was opened.
     """
 
-    def _follow(self, path: Path, data: memoryview) -> None:
-        super()._follow(path, data)
+    def _follow(self, path: Path, memory: TapeMemory) -> None:
+        super()._follow(path, memory)
         self.lost = 0
         self._next = 1
         self._gap_since: float | None = None
         self._missing: set[int] = set()
+        self._abandoned = AbandonedCalls()
         self._open: dict[int, Operation] = {}
+        self._ahead = b""
+        self._ahead_from = 0
+        self._ended_words: dict[int, Sequence[int]] = {}
+        self._scans = 0
+        self._scans_from = 0.0
 
     @property
     def cursor(self) -> TapeCursor:
@@ -102,17 +119,27 @@ class TapeReader(MappedTape):
         return [self._open[number] for number in sorted(self._open)]
 
     def poll(self, limit: int = 50_000) -> Batch:
-        """Read what is new, at most `limit` records, and look again at everything that is open."""
+        """Read what is new, at most `limit` records, and look again at everything that is open.
+
+        Raises:
+            TapeError: The file has become too short.
+        """
         batch = Batch()
+        self._scans = 0
         caught_up = self._read_new(batch, limit)
         self._look_at_open(batch, caught_up)
+        self._ahead = b""
+        self._ended_words.clear()
+        for ended in self._abandoned.among(self._open.values()):
+            del self._open[ended.number]
+            batch.ended.append(ended)
         self.lost += batch.lost
         return batch
 
     def _read_new(self, batch: Batch, limit: int) -> bool:
         """Read committed records in order; returns whether the end of the tape was reached."""
         for _ in range(limit):
-            seen = self.words[self._word_of(self._next)]
+            seen = self._seen()
             if seen == self._next:
                 if self._read_record(batch):
                     self._advance()
@@ -126,13 +153,33 @@ class TapeReader(MappedTape):
                 continue
             if not self._gap_is_final():
                 return False
-            if self.words[self._word_of(self._next)] != self._next:
+            if self._number_in_slot(self._next) != self._next:
                 batch.lost += 1
                 self._advance()
         return False
 
-    def _word_of(self, number: int) -> int:
-        return RING_WORD + (number % self.capacity) * RECORD_WORDS
+    def _seen(self) -> int:
+        """The number in the slot of the next record: that record's own if it is there, else what is there now."""
+        if self._copied(self._next) is None:
+            self._look_ahead()
+        return number_of(self._ahead, (self._next - self._ahead_from) * layout.RECORD_SIZE)
+
+    def _copied(self, number: int) -> bytes | None:
+        """A record in the copy that was made of many, whole or not; None where it holds none with this number."""
+        place = (number - self._ahead_from) * layout.RECORD_SIZE
+        if not 0 <= place < len(self._ahead) or number_of(self._ahead, place) != number:
+            return None
+        return self._ahead[place : place + layout.RECORD_SIZE]
+
+    def _look_ahead(self) -> None:
+        """Copy what has been written since, in one piece: a system call for each record would cost more."""
+        written = self.words[LiveWord.NEXT_NUMBER] - self._next
+        count = max(1, min(written, self.capacity - self._next % self.capacity, COPIED_AT_ONCE))
+        self._ahead = self.words.read(self._offset_of(self._next), count * layout.RECORD_SIZE)
+        self._ahead_from = self._next
+
+    def _number_in_slot(self, number: int) -> int:
+        return self.words[self._offset_of(number) >> 3]
 
     def _advance(self) -> None:
         self._next += 1
@@ -149,9 +196,23 @@ class TapeReader(MappedTape):
             return hint
         if hint >= seen and self.record(hint) is not None:
             return hint
-        numbers = self.words[RING_WORD::RECORD_WORDS].tolist()
-        whole = (number for number in sorted(numbers, reverse=True) if self.record(number) is not None)
-        return max(next(whole, 0), hint if near else 0)
+        return max(self._newest_whole(), hint if near else 0)
+
+    def _newest_whole(self) -> int:
+        """The newest number that lies whole in the ring; 0 where none does, or where that was asked a moment ago.
+
+        The search reads the whole ring. A tape that is made to need it at every look gets little of our time.
+        """
+        if time.monotonic() < self._scans_from:
+            return 0
+        began = time.thread_time()
+        newest = heapq.nlargest(MAX_CANDIDATES, numbers_in(self.words, layout.RING_OFFSET, self.capacity))
+        found = next((number for number in newest if self.record(number) is not None), 0)
+        took = time.thread_time() - began
+        self._scans += 1
+        if took > LONG_SCAN_S or self._scans == SCANS_OF_A_POLL:
+            self._scans_from = time.monotonic() + SCAN_SHARE * took
+        return found
 
     def _skip_lapped(self, batch: Batch, newest: int) -> None:
         """Go on a little ahead of the oldest record, which is the next to be overwritten.
@@ -163,7 +224,7 @@ class TapeReader(MappedTape):
             operation
             for number, slot in sorted(self.refuge().items())
             if self._next <= number < resume
-            and (operation := _decoded(number, self.refuge_record(number, slot))) is not None
+            and (operation := decoded(number, self.refuge_record(number, slot))) is not None
         ]
         batch.entered += saved
         self._open |= {operation.number: operation for operation in saved}
@@ -179,9 +240,12 @@ class TapeReader(MappedTape):
 
     def _read_record(self, batch: Batch) -> bool:
         number = self._next
-        data = self.record(number)
+        data = self._copied(number)
+        if data is None or not is_whole(data, number):
+            self._ahead = b""  # it may have been made while this record was written
+            data = self.record(number)
         if data is None:
-            if self.words[self._word_of(number)] != number:
+            if self._number_in_slot(number) != number:
                 return False
             batch.lost += 1
             return True
@@ -200,9 +264,13 @@ class TapeReader(MappedTape):
         if kind is RecordKind.LATE_COMPLETION:
             self._take_late(fields, data, batch)
             return
-        operation = _operation(number, fields)
+        operation = operation_of(number, fields)
         batch.entered.append(operation)
         self._open[number] = operation
+        words = _WORDS.unpack_from(data, layout.WORDS_OFFSET)
+        if words[Word.COMPLETED]:  # the last word to be stored: there is no need to look again
+            self._ended_words[number] = words
+        self._abandoned.entered(operation)
 
     def _take_late(self, fields: tuple[int, ...], data: bytes, batch: Batch) -> None:
         entered, _, original, elapsed, _, failure, _, _, how = fields[:9]
@@ -211,13 +279,17 @@ class TapeReader(MappedTape):
         if operation is None:
             batch.lost += 1
             return
-        known = _renewed(operation, _WORDS.unpack_from(data, layout.WORDS_OFFSET)) or operation
+        known = renewed(operation, _WORDS.unpack_from(data, layout.WORDS_OFFSET)) or operation
         ended = dataclasses.replace(known, completed_ns=entered + elapsed, how=How(how), failure=failure)
         batch.ended.append(ended)
 
     def _look_at_open(self, batch: Batch, caught_up: bool) -> None:
         refuge: dict[int, int] | None = None
         for number, operation in list(self._open.items()):
+            copied = self._ended_words.get(number)
+            if copied is not None and (ended := renewed(operation, copied)) is not None:
+                self._settle(ended, batch)
+                continue
             words = self._ring_words(number)
             if words is None:
                 refuge = self.refuge() if refuge is None else refuge
@@ -231,12 +303,12 @@ class TapeReader(MappedTape):
 
     def _ring_words(self, number: int) -> Sequence[int] | None:
         """An operation's words as they are now, or None when its slot has been taken over."""
-        word = self._word_of(number)
-        if self.words[word] != number:
+        data = self.words.read(self._offset_of(number), layout.RECORD_SIZE)
+        if number_of(data) != number:
             return None
-        first = word + layout.WORDS_OFFSET // 8
-        words = self.words[first : first + layout.WORDS].tolist()
-        return words if self.words[word] == number else None
+        words = _WORDS.unpack_from(data, layout.WORDS_OFFSET)
+        # The copy takes a moment, in which words of another record may come to lie there.
+        return words if not any(words) or self._number_in_slot(number) == number else None
 
     def _refuge_words(self, number: int, refuge: dict[int, int]) -> Sequence[int] | None:
         slot = refuge.get(number)
@@ -244,15 +316,20 @@ class TapeReader(MappedTape):
         return None if record is None else _WORDS.unpack_from(record, layout.WORDS_OFFSET)
 
     def _renew(self, operation: Operation, words: Sequence[int], batch: Batch) -> None:
-        current = _renewed(operation, words)
-        if current is not None and current.is_open:
-            self._open[operation.number] = current
-            return
-        del self._open[operation.number]
+        current = renewed(operation, words)
         if current is None:
+            del self._open[operation.number]
             batch.lost += 1
         else:
-            batch.ended.append(current)
+            self._settle(current, batch)
+
+    def _settle(self, current: Operation, batch: Batch) -> None:
+        """Keep an operation as it is now, or hand it out if it has ended."""
+        if current.is_open:
+            self._open[current.number] = current
+            return
+        del self._open[current.number]
+        batch.ended.append(current)
 
     def _vanish(self, number: int, batch: Batch, caught_up: bool) -> None:
         """Neither in the ring nor in the refuge: its late completion may still be ahead of us, but only once."""
@@ -262,62 +339,3 @@ class TapeReader(MappedTape):
         self._missing.discard(number)
         del self._open[number]
         batch.lost += 1
-
-
-def _renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
-    """The operation with what its words say; None when one of them is damaged, so that nobody knows if it ended."""
-    known = [layout.unseal(operation.number, word) if word else None for word in words]
-    if known.count(None) != words.count(0):
-        return None
-    returned, wait_entered, wait_returned, started, completed, failure = known  # as in `layout.Word`
-    entered_ns = operation.entered_ns
-    # Field by field: `dataclasses.replace` took a quarter of the time of a poll.
-    return Operation(
-        number=operation.number,
-        kind=operation.kind,
-        entered_ns=entered_ns,
-        step=operation.step,
-        sequence=operation.sequence,
-        message_bytes=operation.message_bytes,
-        group=operation.group,
-        signature=operation.signature,
-        call_site=operation.call_site,
-        label=operation.label,
-        peer=operation.peer,
-        tag=operation.tag,
-        thread=operation.thread,
-        flags=operation.flags,
-        returned_ns=entered_ns + returned[0] if returned else operation.returned_ns,
-        wait_entered_ns=entered_ns + wait_entered[0] if wait_entered else operation.wait_entered_ns,
-        wait_returned_ns=entered_ns + wait_returned[0] if wait_returned else operation.wait_returned_ns,
-        started_ns=entered_ns + started[0] if started else operation.started_ns,
-        completed_ns=entered_ns + completed[0] if completed else operation.completed_ns,
-        how=completed[1] if completed else operation.how,
-        failure=failure[0] if failure else operation.failure,
-        started_how=started[1] if started else operation.started_how,
-    )
-
-
-def _decoded(number: int, record: bytes | None) -> Operation | None:
-    """The operation in a record, or None when there is no record."""
-    return None if record is None else _operation(number, layout.PAYLOAD.unpack_from(record, layout.PAYLOAD_OFFSET))
-
-
-def _operation(number: int, fields: tuple[int, ...]) -> Operation:
-    entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags = fields[:13]
-    return Operation(
-        number=number,
-        kind=RecordKind(kind),
-        entered_ns=entered,
-        step=step,
-        sequence=sequence,
-        message_bytes=size,
-        group=group,
-        signature=signature,
-        call_site=call_site,
-        label=label,
-        peer=peer,
-        tag=tag,
-        thread=thread,
-        flags=Flag(flags),
-    )

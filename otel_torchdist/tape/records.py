@@ -226,6 +226,7 @@ class GroupName:
         aligned: False when the group was first met in mid-life: its sequence says nothing across ranks.
         epoch: Which membership of a living group this is, as its members agreed when they formed it; -1 for a group
             whose members do not change, `BESIDE` for what a group does past its collectives, which is counted apart.
+        device: Type of device, where the group has a backend of its own for each; else ''.
     """
 
     name: str
@@ -235,6 +236,7 @@ class GroupName:
     backend: str
     aligned: bool
     epoch: int = -1
+    device: str = ""
 
     @property
     def key(self) -> str:
@@ -242,6 +244,8 @@ class GroupName:
         text = f"{self.nth}:{','.join(map(str, self.ranks))}"
         if self.epoch != -1:
             text += f":{self.epoch}"
+        if self.device:  # its operations are counted for each backend
+            text += f":{self.device}"
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 

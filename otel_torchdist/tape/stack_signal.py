@@ -6,13 +6,14 @@ of the signal. Its first line says which signal, and to which of the process's d
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.tape.others_files import read_part
 from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.text import readable
 
 _HEAD: Final = re.compile(rb"signal (\d{1,3}) writes a stack to descriptor (\d{1,9})\n")
 _TITLE: Final = re.compile(r"^(?:Stack|(?:Current )?[Tt]hread 0x[0-9a-f]+.*) \(most recent call first\):$")
@@ -64,7 +65,7 @@ def parse_stack(text: str) -> tuple[CallSiteName, ...]:
             begun = True
         elif begun and (match := _FRAME.match(line)):
             number = int(match[2]) if match[2].isdecimal() else 0
-            frames.append(CallSiteName(_unescape(match[3]), _unescape(match[1]), number))
+            frames.append(CallSiteName(readable(_unescape(match[3])), readable(_unescape(match[1])), number))
     return tuple(frames)
 
 
@@ -74,9 +75,7 @@ def last_stack(path: Path) -> tuple[CallSiteName, ...]:
     While it is being written it may lack its outermost frames.
     """
     try:
-        with path.open("rb") as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_BYTES, 0))
-            text = file.read().decode(errors="replace")
+        text = read_part(path, -_TAIL_BYTES, _TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ()
     titles = [match.start() for match in _TITLE_IN_TEXT.finditer(text)]

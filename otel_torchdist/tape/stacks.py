@@ -7,7 +7,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from otel_torchdist.tape.records import CallSiteName
 
@@ -44,17 +43,3 @@ def write_stacks(tape: Path, request: int, stacks: list[ThreadStack]) -> None:
     with os.fdopen(file, "w") as stream:
         json.dump(body, stream)
     hidden.replace(stacks_path(tape))
-
-
-def read_stacks(tape: Path, request: int) -> list[ThreadStack] | None:
-    """The stacks that answered `request` or a later one; None when there are none or they cannot be read."""
-    try:
-        body: dict[str, Any] = json.loads(stacks_path(tape).read_bytes())
-        if int(body["request"]) < request:
-            return None
-        return [
-            ThreadStack(int(t["thread"]), str(t["name"]), tuple(CallSiteName(**f) for f in t["frames"]))
-            for t in body["threads"]
-        ]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -6,6 +6,8 @@ from typing import Final
 
 from otel_torchdist.tape.records import TapeIdentity, TapeStatus
 
+MAX_WALL_NS: Final = (1 << 63) - 1
+"""Beyond it OTLP has no time, and one such span would keep all others of its request from leaving."""
 CLOCK_STEP_NS: Final = 50_000_000
 
 
@@ -28,4 +30,4 @@ class WallClock:
 
     def wall_ns(self, monotonic_ns: int) -> int:
         """Nanoseconds since the epoch for a monotonic time of this tape."""
-        return monotonic_ns + self._offset_ns
+        return min(max(monotonic_ns + self._offset_ns, 0), MAX_WALL_NS)

@@ -48,6 +48,11 @@ def lone_run_id(nonce: int) -> int:
     return _hash(_TRACE_BYTES, "run", nonce)
 
 
+def run_id_of_claim(run_id: int, user: int) -> int:
+    """What stands for a run id that tapes of several users bear."""
+    return _hash(_TRACE_BYTES, "claim", run_id, user)
+
+
 def _hash(size: int, *parts: int | str) -> int:
     digest = blake2b("\0".join(map(str, parts)).encode(), digest_size=size).digest()
     return int.from_bytes(digest, "big") or 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from otel_torchdist import semconv
@@ -27,7 +27,7 @@ from otel_torchdist.telemetry.metric_pictures import (
 from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
 from otel_torchdist.telemetry.model import FinishedSpan
 from otel_torchdist.telemetry.rank_series import GroupProgress, Series, Target
-from otel_torchdist.telemetry.run_label import RunLabel
+from otel_torchdist.telemetry.run_label import RunLabel, run_label
 from otel_torchdist.telemetry.segments import Segment, SegmentEnd
 from otel_torchdist.telemetry.series_labels import SeriesLabels, label_value
 from otel_torchdist.telemetry.time_shares import TimeShares
@@ -53,19 +53,26 @@ class RankMetrics:
     was dropped, failed or not followed on its device has no end to speak of.
     """
 
-    def __init__(self, tape: TapeReader, labels: SeriesLabels, listeners: DurationListeners) -> None:
+    def __init__(
+        self,
+        tape: TapeReader,
+        labels: SeriesLabels,
+        listeners: DurationListeners,
+        label_of: Callable[[int], str] = run_label,
+    ) -> None:
         """Start at zero.
 
         Args:
             tape: The tape whose batches will be consumed.
-            labels: Shared by all ranks of the node.
+            labels: Shared by all ranks of the job.
             listeners: Are handed each duration once, after the label of its run is settled.
+            label_of: Gives the label of a run's id.
         """
         self._tape = tape
         self._labels = labels
         self._listeners = listeners
         self._lock = threading.Lock()
-        self._run = RunLabel()
+        self._run = RunLabel(label_of)
         self._status: TapeStatus | None = None
         self._up: bool | None = True
         self._records_lost = 0
@@ -81,6 +88,16 @@ class RankMetrics:
         self._shares = TimeShares()
         # Bounded for a run id that never settles: then the oldest are missing in histograms kept elsewhere.
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
+
+    @property
+    def run(self) -> str | None:
+        """The label of its run; None while the rank is held back."""
+        return self._run.shown
+
+    @property
+    def labels(self) -> SeriesLabels:
+        """Those of its job."""
+        return self._labels
 
     @property
     def state(self) -> MetricsState:
@@ -107,13 +124,14 @@ class RankMetrics:
     def resume(self, state: MetricsState) -> None:
         """Go on where another reader stood; called before the first `consume`."""
         for one in state.series:
-            labels = self._labels.pair(one.group, one.operation)
+            labels = self._labels.pair(label_value(one.group), one.operation)
             series = self._counters[labels] = Series(*labels, one.entered, one.message_bytes)
             for size, timed in one.sizes:
                 series.sizes.setdefault(self._labels.size(labels, size), TimedMessages()).add(timed)
         for group in state.groups:
-            label = self._labels.group(group.label)
-            self._groups[label] = GroupProgress(label, group.info, group.aligned, group.started, group.completed)
+            label = self._labels.group(label_value(group.label))
+            info = GroupInfo(label_value(group.info.description), group.info.size)
+            self._groups[label] = GroupProgress(label, info, group.aligned, group.started, group.completed)
         self._folded = set(state.folded)
         self._steps = state.steps.copy()
         self._last_step = state.last_step

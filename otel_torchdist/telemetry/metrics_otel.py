@@ -61,9 +61,13 @@ class OTelMetrics:
         if os.getpid() != self._process:
             return []
         return [
-            Observation(value, _attributes(metric.labels, labels))
+            Observation(min(value, MAX_INTEGER), _attributes(metric.labels, labels))
             for labels, value in metric.read(self._node.picture())
         ]
+
+
+MAX_INTEGER: Final = (1 << 63) - 1
+"""What OTLP can carry; a tape that was made up may count beyond it."""
 
 
 class _Instruments:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from otel_torchdist.semconv import OTHER
@@ -23,7 +25,7 @@ from otel_torchdist.telemetry.metric_pictures import (
 )
 from otel_torchdist.telemetry.metrics import RankMetrics
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
-from otel_torchdist.telemetry.run_label import run_label
+from otel_torchdist.telemetry.run_labels import RunKey, RunLabels
 from otel_torchdist.telemetry.series_labels import SeriesLabels, label_value
 
 MAX_FINDINGS: Final = 64
@@ -119,7 +121,9 @@ class NodeMetrics:
         """
         self._spans_dropped = spans_dropped
         self._clock = clock
-        self._labels = SeriesLabels()
+        self._labels_of_jobs: dict[Path, SeriesLabels] = {}
+        self._labels_of_no_job = SeriesLabels()
+        self._run_labels = RunLabels()
         self._lock = threading.Lock()
         self._ranks: dict[int, RankMetrics] = {}
         self._runs: dict[str, _Run] = {}
@@ -127,7 +131,9 @@ class NodeMetrics:
 
     def track(self, tape: TapeReader) -> RankMetrics:
         """Begin to show a tape's rank; its batches go to the object that is returned."""
-        rank = RankMetrics(tape, self._labels, self._listeners)
+        directory = tape.path.parent
+        labels = self._labels_of_jobs.setdefault(directory, SeriesLabels())
+        rank = RankMetrics(tape, labels, self._listeners, functools.partial(self._label_of, tape.owner, directory))
         with self._lock:
             self._ranks[tape.identity.nonce] = rank
         return rank
@@ -145,10 +151,29 @@ class NodeMetrics:
                 self._runs.setdefault(last.run, _Run()).add(last)
             present = {picture.run for picture in self._picture_ranks()}
             self._runs = {label: run for label, run in self._runs.items() if label in present or run.stall}
+            self._release()
+
+    def _label_of(self, user: int, directory: Path, run_id: int) -> str:
+        return self._run_labels.of(RunKey(run_id, user, "" if run_id else str(directory)))
+
+    def _release(self) -> None:
+        """Give back the labels that nobody needs: an agent that stays for months sees any number of jobs."""
+        shown = {rank.run for rank in self._ranks.values() if rank.run is not None}
+        self._run_labels.keep(shown | self._runs.keys())
+        jobs = {id(rank.labels) for rank in self._ranks.values()}
+        self._labels_of_jobs = {job: labels for job, labels in self._labels_of_jobs.items() if id(labels) in jobs}
+
+    def _group_label(self, run: str, key: str) -> str:
+        """The label of a group, among those of the ranks that are of this run."""
+        if not key:
+            return OTHER
+        jobs = (rank.labels for rank in self._ranks.values() if rank.run == run)
+        return next(jobs, self._labels_of_no_job).group(key)
 
     def set_stall(self, status: StallStatus) -> None:
         """Show the incident of a run, instead of what was shown for that run before. Never held back."""
-        group = self._labels.group(status.group_key) if status.group_key else OTHER
+        label = self._run_labels.of_run(status.run_id)
+        group = self._group_label(label, status.group_key)
         picture = StallPicture(
             group=group,
             operation=label_value(status.operation),
@@ -158,44 +183,47 @@ class NodeMetrics:
             trace_id=f"{status.trace_id:032x}",
         )
         with self._lock:
-            run = self._runs.setdefault(run_label(status.run_id), _Run())
+            run = self._runs.setdefault(label, _Run())
             run.stall = picture
             run.stalled_groups |= {group}
 
     def clear_stall(self, run_id: int) -> None:
         """The run's incident is over. Its group stays, at 0, so that an alert sees the end."""
         with self._lock:
-            run = self._runs.get(run_label(run_id))
+            run = self._runs.get(self._run_labels.of_run(run_id))
             if run is not None:
                 run.stall = None
 
     def add_finding(self, status: FindingStatus) -> None:
         """Show something that was found without a stall, beside what was found before."""
+        label = self._run_labels.of_run(status.run_id)
         picture = FindingPicture(
-            group=self._labels.group(status.group_key) if status.group_key else OTHER,
+            group=self._group_label(label, status.group_key),
             operation=label_value(status.operation),
             verdict=label_value(status.verdict),
             ranks=compress_ranks(status.ranks),
             trace_id=f"{status.trace_id:032x}",
         )
         with self._lock:
-            run = self._runs.setdefault(run_label(status.run_id), _Run())
+            run = self._runs.setdefault(label, _Run())
             run.findings = (*run.findings[1 - MAX_FINDINGS :], picture)
 
     def drop_finding(self, run_id: int, group_key: str, verdict: str, ranks: tuple[int, ...]) -> None:
         """It holds no longer."""
-        group, named = self._labels.group(group_key), compress_ranks(ranks)
+        label = self._run_labels.of_run(run_id)
+        group, named = self._group_label(label, group_key), compress_ranks(ranks)
         with self._lock:
-            run = self._runs.get(run_label(run_id))
+            run = self._runs.get(label)
             if run is not None:
                 gone = (group, verdict, named)
                 run.findings = tuple(one for one in run.findings if (one.group, one.verdict, one.ranks) != gone)
 
     def add_arrivals(self, run_id: int, group_key: str, more: ArrivalCounts) -> None:
         """Count who came last."""
-        group = self._labels.group(group_key)
+        label = self._run_labels.of_run(run_id)
+        group = self._group_label(label, group_key)
         with self._lock:
-            counts = self._runs.setdefault(run_label(run_id), _Run()).arrivals.setdefault(group, ArrivalCounts())
+            counts = self._runs.setdefault(label, _Run()).arrivals.setdefault(group, ArrivalCounts())
             counts.calls += more.calls
             counts.waited_s += more.waited_s
             counts.last.update(more.last)

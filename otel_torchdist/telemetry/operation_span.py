@@ -8,7 +8,8 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How
-from otel_torchdist.tape.names import OTHER, NamesReader
+from otel_torchdist.tape.names import OTHER
+from otel_torchdist.tape.names_reader import NamesReader
 from otel_torchdist.tape.records import Operation, TapeIdentity
 from otel_torchdist.telemetry.clock import WallClock
 from otel_torchdist.telemetry.ids import operation_span_id

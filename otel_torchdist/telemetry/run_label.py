@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from otel_torchdist.tape.layout import RunIdState
@@ -28,7 +29,9 @@ class RunLabel:
         settled: Whether it can no longer change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, label_of: Callable[[int], str] = run_label) -> None:
+        """Hold back; `label_of` gives the label of a run's id."""
+        self._label_of = label_of
         self.shown: str | None = None
         self.settled = False
         self._unsettled_since_ns: int | None = None
@@ -44,13 +47,13 @@ class RunLabel:
         if self.settled:
             return
         if status.run_id_state in (RunIdState.AGREED, RunIdState.UNAGREED) or not is_running:
-            self.shown = run_label(status.run_id)
+            self.shown = self._label_of(status.run_id)
             self.settled = True
             return
         if self._unsettled_since_ns is None:
             self._unsettled_since_ns = now_ns
         if now_ns - self._unsettled_since_ns >= HOLD_BACK_S * 1e9:
-            self.shown = run_label(status.run_id)
+            self.shown = self._label_of(status.run_id)
 
     def settle(self) -> None:
         """The rank's tape will not be read again: what it has is final."""

@@ -21,7 +21,7 @@ def label_value(text: str) -> str:
 
 
 class SeriesLabels:
-    """Decides which groups and operations get series of their own: the first ones that a node meets.
+    """Decides which groups and operations of a job get series of their own: the first ones that a node meets.
 
     A decision never changes, or a series would change its identity. Used by the reader's thread only.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import shutil
 import subprocess
 import sys
 import zlib
@@ -213,6 +214,21 @@ def test_warnings_are_passed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture
         ("ERROR", "unfinished"),
         ("WARNING", "after the rotation"),
     ]
+
+
+def test_directory_that_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Warnings go on coming: what is removed is a name, and the agent has the file open as the relay has."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    with (directory / LOG_NAME).open("w", buffering=1) as log:
+        relay = LogRelay(directory)
+        relay.pass_on()
+        shutil.rmtree(directory)
+        log.write("12:00:00 WARNING stall: rank 2 is late\n")
+        relay.pass_on()
+        log.write("12:00:00 WARNING and on\n")
+        relay.close()
+    assert caplog.messages == ["stall: rank 2 is late", "and on"]
 
 
 def test_flood_of_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ from otel_torchdist.stall.world import (
     Stopped,
     WorldSnapshot,
 )
+from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 
@@ -58,6 +59,7 @@ class SimulatedRank:
     seen_alive_s: float = -START_NS / SECOND
     created_s: float = 0.0
     run_is_sure: bool = True
+    death: Death | None = None
 
     def enter(
         self,
@@ -144,6 +146,13 @@ class SimulatedRank:
         """Its process is gone from now on."""
         self.alive, self.state, self.failure, self.gone_since_s = False, state, failure, at_s
 
+    def is_seen_to_die(
+        self, at_s: float, status: int | None, state: TapeState = TapeState.RUNNING, failure: str = "", oom: str = ""
+    ) -> None:
+        """Its process is gone from now on, and its agent saw it go with a wait status."""
+        self.die(at_s, state, failure)
+        self.death = Death(START_NS + round(at_s * SECOND), status=status, oom=oom)
+
     def view(self, now_s: float) -> RankView:
         """Its picture."""
         if self.alive:
@@ -172,6 +181,7 @@ class SimulatedRank:
             expects_until_ns=START_NS + round(self.expects_until_s * SECOND),
             stopped=Stopped(self.stopped, START_NS + round(self.stopped_since_s * SECOND)) if self.stopped else None,
             seen_alive_ns=START_NS + round(self.seen_alive_s * SECOND),
+            death=self.death,
         )
 
 

@@ -11,6 +11,7 @@ from types import TracebackType
 
 import pytest
 
+from otel_torchdist.tape import layout
 from otel_torchdist.tape import reader as reader_module
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.reader import TapeReader
@@ -93,7 +94,7 @@ def test_end_behind_a_gap(stuck: StuckThread) -> None:
     assert numbers(stuck.reader) == [9, 10]
     assert begin(stuck.writer) == 11
     words = stuck.writer.view().cast("Q")
-    number = reader_module.RING_WORD + (11 % 8) * reader_module.RECORD_WORDS
+    number = (layout.RING_OFFSET + (11 % 8) * layout.RECORD_SIZE) // 8
     words[number] = 0  # as if its thread had not come so far
     assert stuck.writer.complete(1, 1_000, 5_000, How.WAIT)
     for _ in range(5):

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.diagnose.judgement import age_ns, judge
 from otel_torchdist.cli.diagnose.last_moment import LastMoment, last_moment
+from otel_torchdist.cli.diagnose.seen_deaths import SeenEnd, seen_end
 from otel_torchdist.cli.fates import life_in
 from otel_torchdist.cli.recorded_stacks import RecordedStacks
 from otel_torchdist.cli.runs import POLL_LIMIT, Run
+from otel_torchdist.stall.deaths import FirstDeath
 from otel_torchdist.stall.helpers import is_idle
 from otel_torchdist.stall.places import Place, Source, place_of
 from otel_torchdist.stall.rules import StallRules
@@ -20,6 +22,7 @@ from otel_torchdist.stall.sentence import sentence
 from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import OperationView, RankView
+from otel_torchdist.tape.deaths import read_death
 from otel_torchdist.tape.layout import LiveWord, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError
@@ -65,6 +68,7 @@ class Diagnosis:
         verdict: With places; None when nothing had stalled, or what had was expected, and nobody was left behind.
         warnings: What could not be read.
         helpers: Runs of processes that its ranks have started, in the same way.
+        end: What the deaths say that an agent has seen; None where it has not seen all of them.
     """
 
     run: Run
@@ -76,6 +80,7 @@ class Diagnosis:
     verdict: Verdict | None
     warnings: tuple[str, ...]
     helpers: tuple[Diagnosis, ...] = ()
+    end: SeenEnd | None = None
 
     @property
     def unknown(self) -> tuple[int, ...]:
@@ -98,7 +103,19 @@ class Diagnosis:
     @property
     def verdict_age_s(self) -> float:
         """For how long the first rank had waited; 0 without a verdict."""
-        return age_ns(self.verdict, self.moment_ns) / 1e9 if self.verdict is not None else 0.0
+        moment_ns = self.end.at_ns if self.end is not None else self.moment_ns
+        return age_ns(self.verdict, moment_ns) / 1e9 if self.verdict is not None else 0.0
+
+    @property
+    def hung_s(self) -> float | None:
+        """For how long the job hung before it was ended; None where that was not so."""
+        return self.verdict_age_s if self.end is not None and self.end.was_hung else None
+
+    @property
+    def ended_together(self) -> FirstDeath | None:
+        """The deaths of ranks that something ended at the same moment; None where that was not so."""
+        first = self.end.first if self.end is not None and self.verdict is None else None
+        return first if first is not None and first.together else None
 
     @property
     def verdict_text(self) -> str:
@@ -134,12 +151,15 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
         if view is None:
             warnings.append(f"{tape.path}: damaged")
             continue
-        views.append(_settled(run, tape, RecordedStacks(tape.path).shown_in(view)))
+        view = _settled(run, tape, RecordedStacks(tape.path).shown_in(view))
+        views.append(view if view.alive else dataclasses.replace(view, death=read_death(tape.path)))
         if _has_holes(tape):
             warnings.append(f"{tape.path}: {tape.lost} of its records are damaged or were never finished")
     if not views:
         raise TapeError(f"{run.directory}: no tape of this run can be read: {'; '.join(warnings)}")
     moment = last_moment(run.run_id, views, now_ns)
+    rules = StallRules(round(threshold_s * 1e9), ignored)
+    end = seen_end(run.run_id, views, rules, now_ns)
     tapes = {tape.identity.rank: tape for tape in run.tapes}
     return Diagnosis(
         run=run,
@@ -148,8 +168,9 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
         wall_offset_ns=views[0].wall_offset_ns,
         threshold_s=threshold_s,
         ranks=tuple(_account(moment, view, tapes[view.rank]) for view in views),
-        verdict=judge(moment, StallRules(round(threshold_s * 1e9), ignored)),
+        verdict=end.verdict if end is not None else judge(moment, rules),
         warnings=tuple(warnings),
+        end=end,
     )
 
 

@@ -14,6 +14,7 @@ from otel_torchdist.cli.clock_text import day_and_time, length, time_of_day
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.fates import fates
 from otel_torchdist.stall.causes import MAX_PARTIES
+from otel_torchdist.stall.fates import describe_together, describe_way
 from otel_torchdist.stall.phrases import describe_frame, describe_site, have, name_ranks
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import OperationView
@@ -79,8 +80,14 @@ def _helper(helper: Diagnosis) -> Iterator[Text]:
 
 
 def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
+    together = diagnosis.ended_together
+    if together is not None:
+        yield Text.assemble(("ended together", "bold"), f"  {describe_together(together)}")
+        return
     if diagnosis.verdict is not None:
         yield Text.assemble(("verdict", "bold white on red"), f"  {diagnosis.verdict_text}")
+        if diagnosis.hung_s is not None:
+            yield Text(f"  and    the job was ended while it hung, after {diagnosis.hung_s:.1f} s")
         yield from (Text(f"  and    {more}") for more in _beyond_the_sentence(diagnosis.verdict))
         return
     waited = "longer than it may be" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"
@@ -102,9 +109,11 @@ def _beyond_the_sentence(verdict: Verdict) -> Iterator[str]:
 def _rank(diagnosis: Diagnosis, account: RankAccount) -> Iterator[Text]:
     view = account.view
     life = account.life.value + (f" with {view.failure}" if view.failure else "")
+    way = describe_way(view.death) if view.death is not None else ""
+    ended = f"  {way} {_when(diagnosis, view.death.at_ns)}" if view.death is not None and way else ""
     yield Text.assemble(
         (f"rank {view.rank}", "bold"), "  ", (life, _STYLES[account.life]),
-        f"  step {view.step}  last sign of life {_when(diagnosis, account.sign_ns)}  pid {account.pid}",
+        f"  step {view.step}  last sign of life {_when(diagnosis, account.sign_ns)}  pid {account.pid}{ended}",
     )  # fmt: skip
     for operation in account.open[:MAX_OPEN]:
         yield Text(f"  {'in' if operation.record.is_blocking else 'open':5}  {_open(diagnosis, operation)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ def reduce(input: torch.Tensor, reduce_op: str, group_name: str) -> torch.Tensor
     return input * 2
 
 
-def refuse(input: torch.Tensor, root: int, group_name: str) -> torch.Tensor:
+def refuse(input: torch.Tensor, reduce_op: str, group_name: str) -> torch.Tensor:
     """As a device that is not connected."""
     raise ValueError("no such device")
 
@@ -29,8 +28,7 @@ capture = start_capture()
 join()
 library = torch.library.Library("symm_mem", "IMPL")
 library.impl("one_shot_all_reduce", reduce, "CPU")
-with contextlib.suppress(Exception):
-    library.impl("nvshmem_broadcast", refuse, "CPU")
+library.impl("two_shot_all_reduce_", refuse, "CPU")
 pair = dist.new_group([1, 0], group_desc="pair")
 operations: Any = torch.ops.symm_mem
 dist.all_reduce(torch.ones(2), group=pair)
@@ -40,7 +38,7 @@ if rank() == 0:  # not all members have to come
     operations.one_shot_all_reduce(torch.ones(3), "sum", pair.group_name)
     operations.one_shot_all_reduce(torch.ones(3, device="meta"), "sum", "no such group")
     try:
-        operations.nvshmem_broadcast(torch.ones(4), 1, pair.group_name)
+        operations.two_shot_all_reduce_(torch.ones(4), "sum", pair.group_name)
     except ValueError as error:
         say(refused=str(error))
 dist.all_reduce(torch.ones(2), group=pair)

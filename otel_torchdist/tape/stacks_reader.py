@@ -1,0 +1,75 @@
+"""Reads the stacks that a process has written beside its tape."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
+from otel_torchdist.tape.others_files import read_regular
+from otel_torchdist.tape.stacks import ThreadStack, stacks_path
+from otel_torchdist.tape.text import readable
+
+MAX_BYTES: Final = 4 << 20
+"""Of the stacks of one process: some thousand threads."""
+
+
+class StacksFile:
+    """The stacks beside one tape, for a reader. A file that does not help is not read again until it is another one."""
+
+    def __init__(self, tape: Path, owner: int | None = None) -> None:
+        """Look beside a tape.
+
+        Args:
+            tape: The tape.
+            owner: The user to whom the file must belong; None for any.
+        """
+        self._path = stacks_path(tape)
+        self._owner = owner
+        self._useless: tuple[int, int, int, int] | None = None
+
+    def read(self, request: int) -> list[ThreadStack] | None:
+        """The stacks that answered `request` or a later one; None when there are none or they cannot be read."""
+        try:
+            facts = os.stat(self._path, follow_symlinks=False)
+            found = facts.st_ino, facts.st_size, facts.st_mtime_ns, request
+            if found == self._useless:
+                return None
+            content = read_regular(self._path, MAX_BYTES, self._owner)
+        except OSError:
+            return None
+        stacks = _decoded(content, request)
+        self._useless = found if stacks is None else None
+        return stacks
+
+
+def read_stacks(tape: Path, request: int) -> list[ThreadStack] | None:
+    """What `StacksFile.read` says, for whoever asks once."""
+    return StacksFile(tape).read(request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    thread: Annotated[int, Meta(ge=0, le=1 << 31)]
+    name: str
+    frames: tuple[CallSiteRead, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    request: int
+    threads: tuple[_Thread, ...]
+
+
+def _decoded(content: bytes, request: int) -> list[ThreadStack] | None:
+    try:
+        answer = decode_json(content, _Answer)
+    except DecodingError:
+        return None
+    if answer.request < request:
+        return None
+    return [ThreadStack(one.thread, readable(one.name), tuple(map(shown_site, one.frames))) for one in answer.threads]
