@@ -175,15 +175,14 @@ class Agent:
                 self._give_up(job.directory, error)
 
     def _serve(self) -> None:
-        """Listen, at the first call, and tell scrapers of every job."""
+        """Listen, as soon as that is possible, and tell scrapers of every job."""
         if self._server is None:
             last_ports = (ScrapeTarget(directory).last_port() for directory in self._jobs)
             registry = CollectorRegistry()
             registry.register(TorchDistCollector(self._picture))
             host, port = self._config.prometheus_host, self._config.prometheus_port
             self._server = MetricsServer(host, port, registry, next(filter(None, last_ports), None))
-            self._server.start()
-        if self._server.port is None:
+        if not self._server.start() or self._server.port is None:
             return
         for directory in self._jobs.keys() - self._targets.keys():
             self._targets[directory] = ScrapeTarget(directory)

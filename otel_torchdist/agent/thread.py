@@ -88,6 +88,8 @@ class ReaderThread:
             try:
                 while not self._stopping:
                     self._turn(reader)
+                    if server is not None:
+                        server.start()  # unless it serves
                     self._wake.wait(reader.next_turn_s)
                     self._wake.clear()
                 self._take_up(reader)
@@ -128,4 +130,5 @@ class ReaderThread:
         registry = CollectorRegistry()
         registry.register(TorchDistCollector(reader.metrics.picture))
         server = MetricsServer(self._config.prometheus_host, self._config.prometheus_port, registry)
-        return server if server.start() else None
+        server.start()
+        return server

@@ -43,6 +43,14 @@ def agent(
             "again, and for a last scrape by whoever has scraped before.",
         ),
     ] = 60.0,
+    stay: Annotated[
+        bool,
+        typer.Option(
+            "--stay",
+            help="Stay until SIGHUP, whatever becomes of the ranks, for a launcher may start them again; and then as "
+            "--keep says, or until a second SIGHUP.",
+        ),
+    ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Export everything that is on the tapes, also what an agent has exported.")
     ] = False,
@@ -59,9 +67,9 @@ def agent(
     logging.basicConfig(stream=sys.stdout, format=_LINE, datefmt="%H:%M:%S")
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
     config = Config.from_environment()
-    if watch and (run_dir is not None or again):
+    if watch and (run_dir is not None or again or stay):
         raise typer.BadParameter(
-            "it reads every run, so neither --run-dir nor --again goes with it.", param_hint="--watch"
+            "it reads every run and stays, so none of --run-dir, --again and --stay goes with it.", param_hint="--watch"
         )
     with StopSignals() as stop:
         if watch:
@@ -74,7 +82,9 @@ def agent(
             job = Job(directory, again)
         except AgentError as error:
             fail(str(error))
-        Foreground(Agent(config, outputs_from_environment).add(job), keep).run(stop)
+        was_told = stop.spend_first_hangup() if stay else lambda: True
+        agent_of_job = Agent(config, outputs_from_environment).add(job)
+        Foreground(agent_of_job, keep, stays=lambda: not was_told()).run(stop)
 
 
 def _own_base(config: Config) -> Path | None:

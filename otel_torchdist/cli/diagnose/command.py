@@ -60,6 +60,7 @@ def diagnose(
     While a rank lives, the verdict is that of now; afterwards that of the last moment at which one lived.
 
     Exit code 0: no problem. 1: there is a verdict, or a rank has failed or died. 2: there is nothing to diagnose.
+    64: the command line is wrong. 70: an error in this command itself.
     """
     config = Config.from_environment()
     try:

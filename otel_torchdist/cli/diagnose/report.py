@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.clock_text import day_and_time, length, time_of_day
+from otel_torchdist.cli.diagnose.crowds import crowds
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.fates import fates
 from otel_torchdist.stall.causes import MAX_PARTIES
@@ -36,9 +37,9 @@ def _lines(diagnosis: Diagnosis) -> Iterator[Text]:
     yield from _heading(diagnosis)
     yield Text()
     yield from _verdict(diagnosis)
-    for account in diagnosis.ranks:
+    for alike in crowds(diagnosis):
         yield Text()
-        yield from _rank(diagnosis, account)
+        yield from _rank(diagnosis, alike)
     if diagnosis.unknown:
         yield Text()
         verb = "has" if len(diagnosis.unknown) == 1 else "have"
@@ -106,9 +107,14 @@ def _beyond_the_sentence(verdict: Verdict) -> Iterator[str]:
         yield f"rank {link.rank} in {describe_site(link.operation, link.group, link.site)}"
 
 
-def _rank(diagnosis: Diagnosis, account: RankAccount) -> Iterator[Text]:
+def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
+    """The first of some ranks that do the same."""
+    account = alike[0]
     view = account.view
     life = account.life.value + (f" with {view.failure}" if view.failure else "")
+    if len(alike) > 1:
+        ranks = [one.view.rank for one in alike]
+        yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks alike; the one that waits longest:")
     way = describe_way(view.death) if view.death is not None else ""
     ended = f"  {way} {_when(diagnosis, view.death.at_ns)}" if view.death is not None and way else ""
     yield Text.assemble(
