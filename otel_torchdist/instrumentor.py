@@ -79,7 +79,9 @@ class TorchDistInstrumentor(BaseInstrumentor):
 
             speaks = config.exchange and config.reader is not ReaderHome.THREAD
             exchange_host = config.exchange_host if speaks else None
-            capture = Capture(functools.partial(_directory, config), config.tape_records, exchange_host)
+            capture = Capture(
+                functools.partial(_directory, config), config.tape_records, exchange_host, config.abort_hooks
+            )
             if config.reader is ReaderHome.THREAD:
                 from otel_torchdist.agent.thread import ReaderThread
 

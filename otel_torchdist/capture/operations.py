@@ -93,7 +93,7 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
     types = [str(argument.type) for argument in schema.arguments]
     positions = {argument.name: position for position, argument in enumerate(schema.arguments)}
     group = next((i for i, text in enumerate(types) if text.endswith("c10d.ProcessGroup")), None)
-    described = _described(positions, types)
+    described = described_argument(positions, types)
     if group is None or described is None:
         return None
     bare: str = schema.name.removeprefix("c10d::").strip("_")
@@ -117,7 +117,7 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
     )
 
 
-def _described(positions: dict[str, int], types: list[str]) -> int | None:
+def described_argument(positions: dict[str, int], types: list[str]) -> int | None:
     """The argument that looks alike on every rank: a flat input, or else the output (`scatter`'s input is not)."""
     flat = [name for name, position in positions.items() if types[position] in ("Tensor", "List[Tensor]")]
     named = next((name for name in _INPUTS if name in flat), None)

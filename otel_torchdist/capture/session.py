@@ -17,6 +17,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import _guard
 from otel_torchdist.capture.abort import abort_if_asked
+from otel_torchdist.capture.abort_hooks import AbortHooks
 from otel_torchdist.capture.call import Call
 from otel_torchdist.capture.completion import Works
 from otel_torchdist.capture.creation import follow_creation
@@ -25,6 +26,7 @@ from otel_torchdist.capture.dispatcher import Dispatcher
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.meeting import Meeting, Place
+from otel_torchdist.capture.one_sided import OneSided, SymmetricMemory
 from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.process_group import Groups, GroupState
 from otel_torchdist.capture.reconfigure import Reconfigurations
@@ -35,6 +37,7 @@ from otel_torchdist.capture.stacks import answer_stack_request
 from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import backend_and_store, default_group, known_groups
 from otel_torchdist.capture.watch import Watch
+from otel_torchdist.capture.windows import Windows
 from otel_torchdist.process_end import ProcessEnd
 from otel_torchdist.tape.abort import FAILURE
 from otel_torchdist.tape.layout import How, TapeState
@@ -48,7 +51,13 @@ SETTLE_S: Final = 0.5
 class Capture:
     """Records every collective of this process from `install` to `uninstall`."""
 
-    def __init__(self, directory: Callable[[], Path], capacity: int, exchange_host: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Callable[[], Path],
+        capacity: int,
+        exchange_host: str | None = None,
+        has_abort_hooks: bool = False,
+    ) -> None:
         """Prepare; nothing is touched yet.
 
         Args:
@@ -56,7 +65,9 @@ class Capture:
             capacity: Records in a tape's ring.
             exchange_host: Where this node's agent listens for those of other nodes, '' for an address that is found
                 out; None when they do not speak with each other.
+            has_abort_hooks: Whether backends are to say that they give up; see `AbortHooks`.
         """
+        self._abort_hooks = AbortHooks(has_abort_hooks)
         self._exchange_host = exchange_host
         self._directory = directory
         self._capacity = capacity
@@ -71,6 +82,8 @@ class Capture:
         self._devices = Devices()
         self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
         self._dispatcher: Dispatcher | None = None
+        self._one_sided = OneSided(self._meet)
+        self._symmetric_memory: SymmetricMemory | None = None
         self._recorder: Recorder | None = None
         self._agreement: RunIdAgreement | None = None
         self._end = ProcessEnd(self._at_end)
@@ -95,6 +108,8 @@ class Capture:
         self._steps.hook(self._patches)
         self._expectations.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works)
+        Windows(self._one_sided).hook(self._patches)
+        self._symmetric_memory = SymmetricMemory(self._one_sided)
         this = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forget_in_child(this()))
         self._begins_tapes = True
@@ -111,7 +126,9 @@ class Capture:
         self._end.disarm()
         if self._dispatcher is not None:
             self._dispatcher.remove()
-        self._dispatcher = None
+        if self._symmetric_memory is not None:
+            self._symmetric_memory.remove()
+        self._dispatcher = self._symmetric_memory = None
         self._steps.unhook()
         self._expectations.unhook()
         self._patches.restore()
@@ -152,6 +169,7 @@ class Capture:
         """Take up a group whose creation was seen."""
         if self._groups.find(group) is None:
             self._groups.learn(recorder, group, ranks, nth)
+            self._abort_hooks.attach(recorder, group)
 
     def default_group_set(self, group: ProcessGroup | None) -> None:
         """Take up the default group and agree on the run's id, or end the tape."""
@@ -199,6 +217,7 @@ class Capture:
             if recorder is None:
                 return None
             self._agree(recorder, None)
+        self._abort_hooks.attach(recorder, group)
         return self._groups.learn(recorder, group)
 
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
@@ -218,6 +237,8 @@ class Capture:
         self._works.forget_all()
         self._devices.settle(SETTLE_S)
         self._groups.clear()
+        self._one_sided.forget_all()
+        self._abort_hooks.detach_all()
         with _guard.guard("stack signal"):
             withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)

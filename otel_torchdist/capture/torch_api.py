@@ -1,6 +1,6 @@
 """What we use of torch that it does not declare as public, in one place and typed as what it is: anything.
 
-Each name exists in torch 2.8 and in 2.13 unless its comment says otherwise.
+Each name exists in torch 2.8 and in 2.15 unless its comment says otherwise.
 """
 
 from __future__ import annotations
@@ -103,6 +103,15 @@ def backend_and_store(group: Any) -> tuple[str, Any]:
 def ranks_in_books(group: Any) -> dict[int, int] | None:
     """Rank in the group by global rank; None when it is not in torch's books."""
     return _c10d._world.pg_group_ranks.get(group)
+
+
+def resolve_group(name: str) -> Any:
+    """The process group that torch has registered under a name.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    return _bindings._resolve_process_group(name)
 
 
 def hook_optimizers(after: Callable[[Optimizer, Any, Any], None]) -> Any:

@@ -23,18 +23,24 @@ def make_wait_tensors(works: Works, devices: Devices, redispatch: Callable[..., 
     def wait_tensors(keyset: Any, tensors: Any) -> Any:
         calls = _writing_to(tensors, works)
         wait = devices.wait_for_several_begins(tensors) if devices.written else None
-        for call in calls:
-            works.wait_began(call)
-        try:
+        is_inside = is_over = False
+        result = None
+        try:  # a signal handler may raise at any call here
+            for call in calls:
+                works.wait_began(call)
+            is_inside = True
             result = redispatch(keyset.remove(key), tensors)
+            is_over = True
+            _ended(calls, works)
         except BaseException as error:
-            _failed(calls, works, error)
+            if is_over:
+                _ended(calls, works)
+            elif is_inside:
+                _failed(calls, works, error)
             raise
         finally:
             if wait is not None:
                 devices.wait_ends(wait)
-        for call in calls:
-            works.ended(call, How.WAIT)
         return result
 
     skip_in_dynamo(wait_tensors.__code__)
@@ -51,8 +57,13 @@ def _writing_to(tensors: Any, works: Works) -> list[Call]:
         return []
 
 
+def _ended(calls: list[Call], works: Works) -> None:
+    for call in calls:
+        works.ended(call, How.WAIT)
+
+
 def _failed(calls: list[Call], works: Works, error: BaseException) -> None:
     """The wait raised, and does not say for which: those that are found complete have ended well, or say themselves."""
     works.sweep(MAX_SWEPT)
     for call in calls:
-        works.wait_failed(call, error)
+        works.wait_failed(call, error, call.work)

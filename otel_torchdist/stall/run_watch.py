@@ -42,6 +42,7 @@ from otel_torchdist.tape.abort import FAILURE as ABORTED
 from otel_torchdist.telemetry.ids import lone_run_id
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
+ENDLESS_NS: Final = 1 << 62
 UNEASY_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that theirs are known when it comes."""
 
@@ -171,7 +172,7 @@ class RunWatch:
             # What waited behind it gets the time to go on before it counts as a stall of its own.
             self._spare(waits, world)
         self._spare_while_expected(waits, world)
-        stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
+        stalled = [wait for wait in waits if self._is_stalled(wait, world)]
         verdict = self._roots.find(world, stalled, self._open.verdict if self._open is not None else None)
         if is_ended:
             verdict = standing if self._open is not None or (self._pending is not None and stalled) else None
@@ -224,6 +225,10 @@ class RunWatch:
         """Count the ages of these waits from now on."""
         self._standstill.forgive(stalled)
         self._spared |= {wait.key: world.taken_ns for wait in stalled}
+
+    def _is_stalled(self, wait: Wait, world: WorldSnapshot) -> bool:
+        """Whether it has waited for longer than it may, or has been given up."""
+        return self._rules.is_stalled(wait, ENDLESS_NS if wait.view.has_given_up else self._age_ns(wait, world))
 
     def _age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
         """For how long a wait has counted; one that another agent sees, until that has said so."""
@@ -291,7 +296,8 @@ class RunWatch:
             return without_stacks(occasion, verdict, now)
         crossed_ns = now
         if occasion is Occasion.OPENED:
-            crossed_ns = now - max(self._age_ns(wait, world) for wait in stalled) + self._threshold_ns
+            oldest_ns = max(self._age_ns(wait, world) for wait in stalled)
+            crossed_ns = min(now, now - oldest_ns + self._threshold_ns)
         return with_stacks(occasion, verdict, world, crossed_ns, self._pending)
 
     def _give(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> VerdictGiven:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from otel_torchdist.tape.abort import GIVEN_UP
 from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
@@ -255,9 +256,14 @@ class RankView:
     @property
     def is_dead(self) -> bool:
         """Whether it is gone and did not end in good order."""
-        if self.alive or self.state is TapeState.FINISHED:
+        if self.alive or self.state is TapeState.FINISHED or self.has_given_up:
             return False
         return not self.has_left
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether its backend gave up waiting for the others: how its process ends then says nothing about it."""
+        return self.failure == GIVEN_UP and self.state is TapeState.RUNNING
 
     @property
     def has_left(self) -> bool:
@@ -284,7 +290,7 @@ class RankView:
 
         An operation that nobody waits for means nothing once its rank has said that it is done.
         """
-        if not self.alive or operation.waiting_since_ns is None:
+        if not (self.alive or self.has_given_up) or operation.waiting_since_ns is None:
             return False
         return self.state is TapeState.RUNNING or operation.record.is_blocking
 

@@ -13,6 +13,10 @@ _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
+BESIDE: Final = -2
+"""See `GroupName.epoch`."""
+
+
 class TapeError(Exception):
     """A tape cannot be created or read; the message says which and why."""
 
@@ -221,7 +225,7 @@ class GroupName:
         backend: Backend's name.
         aligned: False when the group was first met in mid-life: its sequence says nothing across ranks.
         epoch: Which membership of a living group this is, as its members agreed when they formed it; -1 for a group
-            whose members do not change.
+            whose members do not change, `BESIDE` for what a group does past its collectives, which is counted apart.
         device: Type of device, where the group has a backend of its own for each; else ''.
     """
 

@@ -367,6 +367,10 @@ class TapeWriter:
         self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)
         self._words[LiveWord.STATE] = state
 
+    def foretell(self, failure: int) -> None:
+        """Say by what name the process is about to end, if it does; one store, for it may have no time for more."""
+        self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)
+
     def view(self) -> memoryview:
         """The mapped bytes, for a reader in this process, which must not open the file (see `locks`)."""
         return self._bytes

@@ -13,7 +13,7 @@ _VARYING = (
 _BEGINS_A_LINE = re.compile(r"(?=(?:ERROR|USDT|WARNING|INFO):<time>|\[rank\d+\]:\[<time>)")
 """torch's loggers write a line's end separately, so that lines of two processes may come as one."""
 
-_LEAK_REPORT = re.compile(r"^(?:nanobind: | - leaked | - \.\.\. skipped|See https://nanobind\b).*\n", re.MULTILINE)
+_LEAK_REPORT = re.compile(r"^(?:nanobind: | - leaked | - \.\.\. skipped|See https://nanobind\b).*\n?", re.MULTILINE)
 
 
 def without_leak_report(text: str) -> str:
