@@ -69,7 +69,7 @@ $(BIN)/uv:
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt \
-		--build-constraints constraints.txt torch==$(TORCH) --editable '.[demo,dev]'
+		--build-constraints constraints.txt torch==$(TORCH) --editable '.[demo,dev,thirdparty]'
 	touch $@
 
 # Takes the newest versions for all Pythons; torch and what it brings for GPUs follow TORCH instead. For Python 3.10

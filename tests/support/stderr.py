@@ -9,6 +9,7 @@ _VARYING = (
     (re.compile(r"\b\d+:\d+ (?=\w+\.cpp:)"), "<pids> "),
     (re.compile(r":\d{4,5}\b"), ":<port>"),
     (re.compile(r"\bpid:? \d+"), "pid <pid>"),
+    (re.compile(r"\[\d\d:\d\d<\d\d:\d\d, [\d.?]+(it/s|s/it)\]"), "[<progress>]"),
 )
 _BEGINS_A_LINE = re.compile(r"(?=(?:ERROR|USDT|WARNING|INFO):<time>|\[rank\d+\]:\[<time>)")
 """torch's loggers write a line's end separately, so that lines of two processes may come as one."""

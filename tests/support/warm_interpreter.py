@@ -38,7 +38,7 @@ GRACE_S = 5.0
 
 def main() -> list[str] | None:
     """Serve jobs until the input ends; in a forked child, return what it has to run."""
-    for name in IMPORTED:
+    for name in (*IMPORTED, *sys.argv[1:]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that no child writes to what they all share, or tidies it up at its end

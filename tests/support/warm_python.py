@@ -44,7 +44,13 @@ class Done:
 class WarmPython:
     """Starts the interpreter at the first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, *imports: str) -> None:
+        """Prepare.
+
+        Args:
+            *imports: Modules that the interpreter imports too.
+        """
+        self._imports = imports
         self._process: subprocess.Popen[str] | None = None
 
     def run(
@@ -95,7 +101,11 @@ class WarmPython:
             "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
         }
         process = subprocess.Popen(
-            [sys.executable, str(FORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+            [sys.executable, str(FORKER), *self._imports],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environ,
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
