@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from otel_torchdist.stall.mismatch import Field, Mismatch, comparable, find_mismatches
+from otel_torchdist.stall.mismatch import Field, Mismatch, compare, find_mismatches
 from otel_torchdist.stall.world import Arrival, Lane, RankView, Site
 
 
@@ -57,7 +57,7 @@ def _fits_later(behind: RankView, ahead: RankView, lane: Lane, first: int) -> bo
     own, others = _calls(behind, lane), _calls(ahead, lane)
     shift = ahead.progress[lane].entered - behind.progress[lane].entered
     pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]
-    return bool(pairs) and all(comparable(one) == comparable(other) for one, other in pairs)
+    return bool(pairs) and all(compare({0: one, 1: other}, Site(lane, first)) is None for one, other in pairs)
 
 
 def _calls(view: RankView, lane: Lane) -> dict[int, Arrival]:
