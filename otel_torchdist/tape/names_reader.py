@@ -31,6 +31,8 @@ class _Group:
     nth: _Number
     backend: str
     aligned: bool
+    epoch: int = -1
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)

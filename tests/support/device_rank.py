@@ -140,11 +140,24 @@ class DeviceRank:
         self.reader = TapeReader.of_writer(self.recorder.tape)
         self.operations: dict[int, Operation] = {}
 
-    def enter(self, name: str = "all_reduce", *, is_async: bool = False, tensor: Any = None, peer: int = 1) -> Call:
+    def use_group(self, process_group: ProcessGroup, ranks: tuple[int, ...]) -> None:
+        """Call in another group from now on."""
+        self.process_group = process_group
+        self.group = Groups().learn(self.recorder, process_group, ranks, 0)
+
+    def enter(
+        self,
+        name: str = "all_reduce",
+        *,
+        is_async: bool = False,
+        tensor: Any = None,
+        peer: int = 1,
+        keys: int = DEVICE_KEYS,
+    ) -> Call:
         """What happens before the backend has an operation."""
         schema = _SCHEMAS[name]
         args = self._arguments(schema, device_tensor() if tensor is None else tensor, is_async, peer)
-        call = self.hot_path.enter(schema, args, DEVICE_KEYS)
+        call = self.hot_path.enter(schema, args, keys)
         assert call is not None
         self.args[call] = args
         return call
