@@ -125,9 +125,15 @@ def test_how_helpers_end(
 
 @pytest.mark.parametrize(("sequence", "life"), [(0, Life.FINISHED), (7, Life.DEAD)])
 def test_helper_that_goes_with_its_rank(
-    begin: Callable[..., Ranks], tapes: Callable[[], list[TapeReader]], base: Path, sequence: int, life: Life
+    begin: Callable[..., Ranks],
+    tapes: Callable[[], list[TapeReader]],
+    base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sequence: int,
+    life: Life,
 ) -> None:
     """Whatever ended the rank: an idle helper has ended with it, and one that was in an operation has died."""
+    monkeypatch.setattr(silent_ends, "REAPED_S", 0.0)
     ranks = begin(1)
     ranks.tell(0, f"helper {sequence}")
     both = tapes()
@@ -146,6 +152,7 @@ def test_ranks_that_leave_without_a_word(
     """`os._exit(0)` out of no operation is an end like any other; a kill is none, and neither is another exit code."""
     ranks = begin(4)
     running = agent("--keep", "4", OTEL_TRACES_EXPORTER="none")
+    running.wait_for("/metrics is served")
     until(lambda: len(ups(scrape(base))) == 4)
     ranks.meet(1)
     ranks.leave(0, 0)
