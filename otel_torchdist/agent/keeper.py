@@ -85,8 +85,8 @@ class AgentKeeper:
 class _Post:
     """Looks after the agent of one job directory.
 
-    An agent that ends is started again after 1, 2, 4, 8 s; one that has to be started five times within ten minutes
-    is given up, and so is one that cannot be started at all.
+    An agent that ends is started again after 1, 2, 4, 8 s, but no more than five times within ten minutes: what ends it
+    (no room, no memory) may pass. One that cannot be started at all is given up.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -99,6 +99,7 @@ class _Post:
         self._detached = threading.Event()
         self._was_read = False
         self._has_given_up = False
+        self._has_warned = False
         self._put_off_since: float | None = None
         self._is_ending = False
         self._relay = LogRelay(directory)
@@ -165,12 +166,13 @@ class _Post:
         starts = [int(word) for word in words if word.isdigit()]
         recent = [start for start in starts if now_ns - STARTS_WITHIN_S * 1e9 < start <= now_ns]
         if len(recent) >= MAX_STARTS:
-            self._has_given_up = True
-            _logger.warning(
-                "the agent has ended %d times in %d minutes and is not started again: nothing of this job is exported; "
-                "what it said is in %s",
-                len(recent), STARTS_WITHIN_S / 60, self._relay.path,
-            )  # fmt: skip
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "the agent has ended %d times in %d minutes and is not started again before these are over: "
+                    "nothing of this job is exported meanwhile; what it said is in %s",
+                    len(recent), STARTS_WITHIN_S / 60, self._relay.path,
+                )  # fmt: skip
             return False
         pause_s = FIRST_PAUSE_S * 2 ** (len(recent) - 1) if recent else 0.0
         if recent and now_ns - recent[-1] < pause_s * 1e9:

@@ -15,8 +15,8 @@ from typing import Final
 
 from otel_torchdist import _guard
 from otel_torchdist.agent.finding_metrics import show_finding
-from otel_torchdist.agent.helpers import HelperLives
 from otel_torchdist.agent.lives import Life
+from otel_torchdist.agent.silent_ends import SilentEnds
 from otel_torchdist.stall.company import Company
 from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
@@ -114,7 +114,7 @@ class Reader:
         self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company, deaths)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
-        self._helpers = HelperLives()
+        self._silent_ends = SilentEnds()
         self.metrics = NodeMetrics(self.spans_dropped)
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
@@ -181,12 +181,12 @@ class Reader:
         return [rank.tape for rank in self._ranks.values()]
 
     def life_of(self, tape: TapeReader) -> Life:
-        """What became of the process that writes a tape; a helper that ended with its rank has finished.
+        """What became of the process that writes a tape; `RUNNING` also while that cannot be known yet.
 
         Raises:
             TapeError: The tape is damaged.
         """
-        return self._helpers.life_of(tape, self.tapes)
+        return self._silent_ends.life_of(tape, self.tapes)
 
     @property
     def ongoing(self) -> list[OngoingStall]:
@@ -279,10 +279,11 @@ class Reader:
         return time.monotonic() - rank.unlocked_at < ENDING_S
 
     def _retire(self, nonce: int, rank: _Rank) -> None:
-        if rank.ended_at is not None and rank.metrics is not None and rank.tape.identity.parent:
+        if rank.ended_at is not None and rank.metrics is not None:
             with contextlib.suppress(TapeError):
-                if self.life_of(rank.tape) is Life.DEAD:
-                    rank.metrics.helper_died()
+                life = self.life_of(rank.tape)
+                if life in (Life.DEAD, Life.FINISHED):
+                    rank.metrics.gone(in_good_order=life is Life.FINISHED)
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
 

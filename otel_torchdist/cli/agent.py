@@ -13,6 +13,7 @@ from otel_torchdist.agent.foreground import Foreground, wait_for_job
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.process import Agent
+from otel_torchdist.agent.scrape_target import withdraw_stale
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.failing import fail
 from otel_torchdist.config import Config
@@ -98,6 +99,7 @@ def _find(config: Config, run_dir: Path | None, timeout_s: float, stop: StopSign
         base = base_directory(config.tape_dir, config.tape_on_disk)
     except TapeError as error:
         fail(str(error))
+    withdraw_stale(base)
     found = wait_for_job(base, run_dir, timeout_s, stop)
     if found is None and stop.received is None:
         where = f"{run_dir}: no tape" if run_dir else f"{base}: no job with a live rank"

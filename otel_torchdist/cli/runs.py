@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from otel_torchdist.agent.helpers import has_ended_with_parent
 from otel_torchdist.agent.lives import Life, life_of
+from otel_torchdist.agent.silent_ends import has_ended_with_parent, has_left
 from otel_torchdist.config import Config
 from otel_torchdist.tape.directory import base_directory, job_directories, job_directory, tapes_in
 from otel_torchdist.tape.layout import RunIdState
@@ -79,7 +79,7 @@ class Run:
 
     def _life_of(self, tape: TapeReader) -> Life:
         life = life_of(tape)
-        if life is Life.DEAD and self.has_ended_with_parent(tape) and not _waited(tape):
+        if life is Life.DEAD and (has_left(tape) or self.has_ended_with_parent(tape)) and not _waited(tape):
             return Life.FINISHED
         return life
 

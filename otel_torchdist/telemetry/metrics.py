@@ -162,15 +162,15 @@ class RankMetrics:
                 if operation.started_ns is not None:
                     self._count_begun(operation)
             self._status = status
-            is_unsettled = bool(self._tape.identity.parent) and status.state is TapeState.RUNNING and not is_running
-            self._up = None if is_unsettled or status.state is TapeState.FINISHED else is_running
+            if is_running or status.state is not TapeState.RUNNING:  # else it is gone without a word: see `gone`
+                self._up = None if status.state is TapeState.FINISHED else is_running
             self._records_lost = self._tape.lost + status.records_dropped
             self._run.update(status, is_running, now_ns)
         self._publish_durations()
 
-    def helper_died(self) -> None:
-        """A helper's process is gone without a word, and did not end together with its rank."""
-        self._up = False
+    def gone(self, in_good_order: bool) -> None:
+        """Its process is gone without a word, which need not be a death; found out by comparing tapes."""
+        self._up = None if in_good_order else False
 
     def exemplify(self, segment: Segment, anchor: FinishedSpan) -> None:
         """Point from the histograms to an exported trace: to its longest operation whose end is exact, and to its step.

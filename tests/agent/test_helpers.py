@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent import helpers
-from otel_torchdist.agent.helpers import HelperLives
+from otel_torchdist.agent import silent_ends
 from otel_torchdist.agent.lives import Life
+from otel_torchdist.agent.silent_ends import SilentEnds
 from otel_torchdist.tape.directory import tapes_in
 from otel_torchdist.tape.reader import TapeReader
 from tests.agent.conftest import JOB
@@ -109,10 +109,10 @@ def test_how_helpers_end(
     begin: Callable[..., Ranks], tapes: Callable[[], list[TapeReader]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is gone before its rank is dead, after a moment in which the rank might have followed."""
-    monkeypatch.setattr(helpers, "TOGETHER_S", 0.2)
+    monkeypatch.setattr(silent_ends, "TOGETHER_S", 0.2)
     ranks = begin(1)
     ranks.tell(0, "helper 0")
-    lives = HelperLives()
+    lives = SilentEnds()
     both = tapes()
     assert [lives.life_of(tape, both) for tape in both] == [Life.RUNNING] * 2
     ranks.tell(0, "helper gone")
@@ -125,16 +125,49 @@ def test_how_helpers_end(
 
 @pytest.mark.parametrize(("sequence", "life"), [(0, Life.FINISHED), (7, Life.DEAD)])
 def test_helper_that_goes_with_its_rank(
-    begin: Callable[..., Ranks], tapes: Callable[[], list[TapeReader]], base: Path, sequence: int, life: Life
+    begin: Callable[..., Ranks],
+    tapes: Callable[[], list[TapeReader]],
+    base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sequence: int,
+    life: Life,
 ) -> None:
     """Whatever ended the rank: an idle helper has ended with it, and one that was in an operation has died."""
+    monkeypatch.setattr(silent_ends, "REAPED_S", 0.0)
     ranks = begin(1)
     ranks.tell(0, f"helper {sequence}")
     both = tapes()
     assert [bool(tape.open_operations()) for tape in both] == [False, bool(sequence)]
     ranks.kill(0)
     until(lambda: not both[1].is_alive())
-    assert [HelperLives().life_of(tape, both) for tape in both] == [Life.DEAD, life]
+    assert [SilentEnds().life_of(tape, both) for tape in both] == [Life.DEAD, life]
     [helper] = ask(base, "--json").document["helpers"]
     assert helper["ranks"][0]["life"] == life.value
     assert (helper["problem"], ask(base).code) == (life is Life.DEAD, 1)
+
+
+def test_ranks_that_leave_without_a_word(
+    begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path
+) -> None:
+    """`os._exit(0)` out of no operation is an end like any other; a kill is none, and neither is another exit code."""
+    ranks = begin(4)
+    running = agent("--keep", "4", OTEL_TRACES_EXPORTER="none")
+    running.wait_for("/metrics is served")
+    until(lambda: len(ups(scrape(base))) == 4)
+    ranks.meet(1)
+    ranks.leave(0, 0)
+    ranks.leave(1, 0)
+    ranks.leave(2, 3)
+    ranks.kill(3)
+    running.wait_for("ranks? .*2.* (is|are) dead")
+    up = until(lambda: found if 0.0 in (found := ups(scrape(base))).values() else {})
+    if not knows_exit_codes(base):
+        pytest.skip("this kernel does not tell exit codes of other processes")
+    assert {label.partition('rank="')[2][0]: value for label, value in up.items()} == {"2": 0.0, "3": 0.0}
+    lives = {rank["rank"]: rank["life"] for rank in ask(base, "--json").document["ranks"]}
+    assert lives == {0: "finished", 1: "finished", 2: "dead", 3: "dead"}
+
+
+def knows_exit_codes(base: Path) -> bool:
+    """Whether the agent was told with which code a process ended."""
+    return any('"status": 768' in path.read_text() for path in (base / JOB).glob("*.death"))

@@ -90,16 +90,21 @@ def look(kept: AgentKeeper, starts: Starts, seconds: float) -> None:
         starts.clock.seconds += 1.0
 
 
-def test_agents_that_fail_are_given_up(kept: AgentKeeper, starts: Starts, caplog: pytest.LogCaptureFixture) -> None:
-    """An agent that never begins to read is started five times, with longer and longer pauses, and then one warning."""
+def test_agents_that_fail_are_put_off(kept: AgentKeeper, starts: Starts, caplog: pytest.LogCaptureFixture) -> None:
+    """An agent that never begins to read is started five times with growing pauses, and later on again."""
     look(kept, starts, 200)
     assert len(starts.at) == MAX_STARTS
     pauses = [later - earlier for earlier, later in zip(starts.at, starts.at[1:], strict=False)]
     assert pauses == sorted(pauses)
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "has ended 5 times in 10 minutes and is not started again" in warning.getMessage()
-    look(kept, starts, STARTS_WITHIN_S)
+    assert "has ended 5 times in 10 minutes and is not started again before" in warning.getMessage()
+    look(kept, starts, STARTS_WITHIN_S - 205)
     assert len(starts.at) == MAX_STARTS
+    look(kept, starts, STARTS_WITHIN_S)
+    assert MAX_STARTS < len(starts.at) <= 3 * MAX_STARTS
+    for begun in starts.at:
+        assert sum(begun <= other < begun + STARTS_WITHIN_S for other in starts.at) <= MAX_STARTS
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
 def test_nothing_is_started_beside_an_agent(kept: AgentKeeper, starts: Starts, tmp_path: Path) -> None:

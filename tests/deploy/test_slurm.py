@@ -196,6 +196,11 @@ def test_restart(tmp_path: Path) -> None:
         assert "all ranks have ended; what they recorded is exported" in log.read_text()
         assert list(Path("/dev/shm").glob(f"torchdist-{job}-*")) == [other_step]
     finally:
+        gate.unlink(missing_ok=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(step.pid, signal.SIGTERM)  # torchrun ends its ranks, which have sessions of their own
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            step.wait(30)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(step.pid, signal.SIGKILL)
         for left in Path("/dev/shm").glob(f"torchdist-{job}-*"):

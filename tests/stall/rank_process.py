@@ -3,8 +3,9 @@
 Commands, one a line, each acknowledged with `ok`: `enter <sequence>`, `end`, `load` (stays in `load_batch` until the
 next line), `step <sequence>` (the step of that operation is over),
 `many <count>` (so many operations, each a step of its own), `half` (is torn out of writing a record),
-`clock <seconds>` (the wall clock is set, for this process), `helper <sequence>` (starts a process that makes a group of
-its own, which enters that operation unless it is 0, and is terminated at the end), `helper gone` (ends it), `exit`.
+`clock <seconds>` (the wall clock is set, for this process), `helper <sequence>` (starts a process that makes a group
+of its own, which enters that operation unless it is 0, and is terminated at the end), `helper gone` (ends it).
+Not acknowledged: `leave <code>` (exits without a word), `exit`.
 """
 
 import ctypes
@@ -151,6 +152,8 @@ def main() -> None:
             end(helper)
         elif command == "helper":
             helper = rank.start_helper(int(arguments[0]))
+        elif command == "leave":
+            os._exit(int(arguments[0]))
         elif command == "exit":
             rank.tape.finish(TapeState.FINISHED)
             if helper:
