@@ -20,12 +20,12 @@ from torch.distributed import Work
 
 from otel_torchdist import _guard
 from otel_torchdist.capture.patches import Patches
-from otel_torchdist.capture.torch_api import LIST, skip_in_dynamo
+from otel_torchdist.capture.torch_api import LIST
+from otel_torchdist.capture.work_state import failure_of, is_completed
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.call import Call
-    from otel_torchdist.capture.device import Devices
 
 SWEPT_PER_CALL: Final = 4
 """Open operations that a new call looks at, so that ends are known finer than the poll where traffic is dense."""
@@ -39,9 +39,9 @@ _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
 _ASYNC: Final = int(Flag.ASYNC)
 _BY_WAIT: Final = int(How.WAIT)
 
-_BEFORE: Final = 0
-_INSIDE: Final = 1
-_AFTER: Final = 2
+BEFORE: Final = 0
+INSIDE: Final = 1
+AFTER: Final = 2
 """How far a wait has come."""
 
 _STRIDED: Final = torch.strided
@@ -99,15 +99,15 @@ class Works:
             if call is None:
                 return original(work, *args, **kwargs)
             plan = call.plan
-            stage = _BEFORE
+            stage = BEFORE
             result = None
             try:  # a signal handler may raise at any call here
                 take(id(work), None)
                 if plan.is_left_alone:
                     wait_began(call)
-                stage = _INSIDE
+                stage = INSIDE
                 result = original(work, *args, **kwargs) if args or kwargs else original(work)
-                stage = _AFTER
+                stage = AFTER
                 if not plan.is_plain:
                     ended(call, How.WAIT)
                     return result
@@ -117,10 +117,10 @@ class Works:
                 if plan.operation.synchronizing:
                     plan.group.synchronized = True
             except BaseException as error:
-                if stage == _INSIDE:
+                if stage == INSIDE:
                     wait_failed(call, error, work)
                     raise
-                wait_interrupted(call, work, stage == _AFTER)
+                wait_interrupted(call, work, stage == AFTER)
                 if not _guard.contains("Work.wait", error):
                     raise
             return result
@@ -263,7 +263,7 @@ class Works:
             if not call.plan.is_left_alone:
                 for one in members:
                     one.tape.mark(one.number, Word.RETURNED, now - one.entered_ns, How.CALL)
-            if work is None or call.flags & _END_BY_WAIT or _is_completed(work):
+            if work is None or call.flags & _END_BY_WAIT or is_completed(work):
                 self.ended(call, How.FAILED, error)
                 return
             # It has only given up: the operation goes on, and somebody may wait for it again.
@@ -349,64 +349,10 @@ class Works:
 
     def _completed(self, call: Call, work: Any) -> None:
         """A poll found it complete, which it also is when its peer has died: only its future tells."""
-        error = _failure_of(work) if type(work) is Work else None
+        error = failure_of(work) if type(work) is Work else None
         self.ended(call, How.POLL if error is None else How.FAILED, error)
 
     def forget_all(self) -> None:
         """Let go of everything; the operations stay open on their tapes."""
         for table in (self.open, self._by_tensor, self._just_issued, self._dropped, self._gone):
             table.clear()
-
-
-@_guard.calls_plug_ins
-def _is_completed(work: Any) -> bool:
-    return work.is_completed()
-
-
-@_guard.calls_plug_ins
-def _failure_of(work: Any) -> Exception | None:
-    """Why a completed Work of torch's own failed; `Work.exception` would warn that it is deprecated."""
-    try:
-        future = work.get_future()
-    except RuntimeError as error:  # this backend has none
-        _guard.pass_on(error)
-        return None
-    try:
-        if future.done():
-            future.value()
-    except Exception as error:
-        _guard.pass_on(error)
-        return error
-    return None
-
-
-def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:
-    """The kernel of `_c10d_functional::wait_tensor`."""
-
-    def wait_tensor(keyset: Any, tensor: Any) -> Any:
-        call = works.of_tensor(tensor)
-        if call is None:
-            wait = devices.wait_begins(tensor) if devices.written else None
-            try:
-                return redispatch(keyset.remove(key), tensor)
-            finally:
-                if wait is not None:
-                    devices.wait_ends(wait)
-        stage = _BEFORE
-        result = None
-        try:
-            works.wait_began(call)
-            stage = _INSIDE
-            result = redispatch(keyset.remove(key), tensor)
-            stage = _AFTER
-            works.ended(call, How.WAIT)
-        except BaseException as error:
-            if stage == _INSIDE:
-                works.wait_failed(call, error, call.work)
-            elif stage == _AFTER:
-                works.ended(call, How.WAIT)
-            raise
-        return result
-
-    skip_in_dynamo(wait_tensor.__code__)
-    return wait_tensor

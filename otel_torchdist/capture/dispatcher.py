@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from otel_torchdist.capture.completion import Works, make_wait_tensor
+from otel_torchdist.capture.completion import Works
 from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.operations import OperationSchema, collective_schemas
 from otel_torchdist.capture.torch_api import DISPATCH_KEY, has_our_place, redispatch_of, remove_library, skip_in_dynamo
-from otel_torchdist.capture.wait_tensors import make_wait_tensors
+from otel_torchdist.capture.wait_tensor import make_wait_tensor, make_wait_tensors
 
 _logger = logging.getLogger("otel_torchdist")
 

@@ -13,7 +13,7 @@ import torch
 from torch.distributed import ProcessGroup, Work
 
 from otel_torchdist.capture.call import Call
-from otel_torchdist.capture.completion import Works, make_wait_tensor
+from otel_torchdist.capture.completion import Works
 from otel_torchdist.capture.cuda import CudaOperations
 from otel_torchdist.capture.device import Devices
 from otel_torchdist.capture.hot_path import HotPath
@@ -22,7 +22,7 @@ from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.process_group import Groups
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.steps import Steps
-from otel_torchdist.capture.wait_tensors import make_wait_tensors
+from otel_torchdist.capture.wait_tensor import make_wait_tensor, make_wait_tensors
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import Operation

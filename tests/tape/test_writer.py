@@ -19,8 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.tape import layout
-from otel_torchdist.tape import writer as writer_module
+from otel_torchdist.tape import layout, live_words
 from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.reader import TapeReader
@@ -170,7 +169,7 @@ def test_clock_is_one(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         now = next(seconds) * SECOND
         return now, now + 1_700_000_000 * SECOND
 
-    monkeypatch.setattr(writer_module, "clock_pair", next_second)
+    monkeypatch.setattr(live_words, "clock_pair", next_second)
     writer = new_writer(memory)
     reader = TapeReader.of_writer(writer)
     heartbeats: set[int] = set()

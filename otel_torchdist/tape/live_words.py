@@ -1,0 +1,73 @@
+"""What a writer says of itself at the head of its tape, in words that it updates in place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.identity import clock_pair
+from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
+from otel_torchdist.tape.names import NamesWriter
+
+_MASK_64: Final = (1 << 64) - 1
+
+
+class LiveWords:
+    """Writes them.
+
+    Attributes:
+        names: The dictionary beside the tape.
+    """
+
+    names: NamesWriter
+    _words: memoryview
+
+    def add_overhead(self, nanoseconds: int, calls: int) -> None:
+        """Add to the estimate of the time spent in our own code."""
+        self._words[LiveWord.OVERHEAD_NS] += nanoseconds
+        self._words[LiveWord.OVERHEAD_CALLS] += calls
+
+    def drop_record(self) -> None:
+        """Count an operation that could not be recorded."""
+        self._words[LiveWord.RECORDS_DROPPED] += 1
+
+    def set_run_id(self, run_id: int, state: RunIdState) -> None:
+        """Publish the run's id; the state is written last, and is NONE while the two halves change."""
+        words = self._words
+        if run_id != words[LiveWord.RUN_ID_HIGH] << 64 | words[LiveWord.RUN_ID_LOW]:
+            words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(0, RunIdState.NONE)
+            words[LiveWord.RUN_ID_HIGH] = run_id >> 64
+            words[LiveWord.RUN_ID_LOW] = run_id & _MASK_64
+        words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(run_id, state)
+
+    def beat(self) -> None:
+        """Say that this process's threads get to run, and how far the wall clock is ahead of the monotonic one."""
+        words = self._words
+        monotonic_ns, realtime_ns = clock_pair()
+        offset_us = max(realtime_ns - monotonic_ns, 0) // 1000
+        words[LiveWord.CLOCK_OFFSET_US] = layout.seal_live(LiveWord.CLOCK_OFFSET_US, offset_us)
+        words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, monotonic_ns // 1000)
+        words[LiveWord.NAMES_DROPPED] = self.names.dropped
+
+    def expect_until(self, monotonic_ns: int) -> None:
+        """Say until when this rank expects that it waits, or that others wait for it; 0 for not at all."""
+        value = layout.seal_live(LiveWord.EXPECTED_UNTIL_US, monotonic_ns // 1000)
+        self._words[LiveWord.EXPECTED_UNTIL_US] = value
+
+    def pending_request(self) -> int:
+        """Number of the newest request for stacks, or 0 when none waits for an answer."""
+        request = self._words[LiveWord.REQUEST]
+        return request if request != self._words[LiveWord.ANSWER] else 0
+
+    def answer_request(self, request: int) -> None:
+        """Say that the stacks for `request` lie beside the tape."""
+        self._words[LiveWord.ANSWER] = request
+
+    def finish(self, state: TapeState, failure: int = 0) -> None:
+        """Say how the process ended. The tape stays writable: other `atexit` handlers may still communicate."""
+        self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)
+        self._words[LiveWord.STATE] = state
+
+    def foretell(self, failure: int) -> None:
+        """Say by what name the process is about to end, if it does; one store, for it may have no time for more."""
+        self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)
