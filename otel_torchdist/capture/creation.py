@@ -1,22 +1,25 @@
 """Follows the creation of process groups, whoever asks for it.
 
-Hooked where all ways meet, `_new_process_group_helper` and `_update_default_pg`: `init_device_mesh` holds its own
-reference to `init_process_group` and never passes a patched one.
+Hooked where all ways meet, `_new_process_group_helper`, `_update_default_pg` and the method `split_group`:
+`init_device_mesh` holds its own references to `init_process_group` and `split_group` and never passes patched ones.
+Torch 2.8 has no such method: a group that was split off is known there from its first operation on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import _guard
-from otel_torchdist.capture.torch_api import c10d
+from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
 from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.names import SPARE_OF_GROUPS
 from otel_torchdist.tape.records import GroupName, SignatureName
@@ -49,23 +52,24 @@ class GroupEvents(Protocol):
 class Rendezvous:
     """The creation of one group, recorded as an operation that is open until every member has come."""
 
-    def __init__(self, recorder: Recorder, arguments: dict[str, Any], is_default: bool) -> None:
-        """Publish it as entered."""
-        ranks = arguments["global_ranks_in_group"]
+    def __init__(
+        self, recorder: Recorder, kind: str, ranks: tuple[int, ...], name: str, description: str, backend: str
+    ) -> None:
+        """Publish it as entered.
+
+        Args:
+            recorder: Where it is recorded.
+            kind: The function that makes it, as users know it.
+            ranks: Global ranks of the members.
+            name: The group's name in torch.
+            description: What it is for.
+            backend: As it was asked for.
+        """
         self.recorder = recorder
-        self.ranks = tuple(range(arguments["group_size"])) if is_default else tuple(int(rank) for rank in ranks)
-        self.nth = recorder.count_group(self.ranks)
+        self.ranks = ranks
+        self.nth = recorder.count_group(ranks)
         tape = recorder.tape
-        description = arguments.get("group_desc") or ""
-        name = GroupName(
-            name=str(arguments["group_name"]),
-            description=description,
-            ranks=self.ranks,
-            nth=self.nth,
-            backend=str(arguments["backend"]),
-            aligned=True,
-        )
-        kind = "init_process_group" if is_default else "new_group"
+        group = GroupName(name, description, ranks, self.nth, backend, aligned=True)
         signature = SignatureName(kind, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
         self._entered = time.monotonic_ns()
         self._number = tape.begin(
@@ -73,7 +77,7 @@ class Rendezvous:
             recorder.step,
             self.nth + 1,
             0,
-            tape.names.intern(name, SPARE_OF_GROUPS),
+            tape.names.intern(group, SPARE_OF_GROUPS),
             tape.names.intern(signature),
             _call_site(recorder),
             0,
@@ -101,6 +105,9 @@ def follow_creation(patches: Patches, events: GroupEvents) -> None:
     """Hook the creation of groups."""
     patches.replace(c10d, "_new_process_group_helper", lambda original: _helper(original, events))
     patches.replace(c10d, "_update_default_pg", lambda original: _update_default(original, events))
+    split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous] = weakref.WeakKeyDictionary()
+    patches.replace(ProcessGroup, "split_group", lambda original: _split(original, events, split))
+    patches.replace(c10d, "_register_pg_in_world", lambda original: _register(original, events, split))
 
 
 def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., Any]:
@@ -121,7 +128,15 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
             return None
         if not is_default and recorder.tape.identity.rank not in arguments["global_ranks_in_group"]:
             return None
-        return Rendezvous(recorder, arguments, is_default)
+        size, members = arguments["group_size"], arguments["global_ranks_in_group"]
+        return Rendezvous(
+            recorder,
+            "init_process_group" if is_default else "new_group",
+            tuple(range(size)) if is_default else tuple(int(rank) for rank in members),
+            str(arguments["group_name"]),
+            arguments.get("group_desc") or "",
+            str(arguments["backend"]),
+        )
 
     @functools.wraps(original)
     def helper(*args: Any, **kwargs: Any) -> Any:
@@ -130,20 +145,73 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
             rendezvous = begin(args, kwargs)
         if rendezvous is None:
             return original(*args, **kwargs)
-        try:
+        with _recorded(rendezvous):
             result = original(*args, **kwargs)
-        except BaseException as error:
-            with _guard.guard("group creation"):
-                rendezvous.over(error)
-            raise
         with _guard.guard("group creation"):
-            rendezvous.over()
             group = result[0]
             if isinstance(group, ProcessGroup):
                 events.group_created(rendezvous.recorder, group, rendezvous.ranks, rendezvous.nth)
         return result
 
     return helper
+
+
+def _split(
+    original: Callable[..., Any], events: GroupEvents, split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous]
+) -> Callable[..., Any]:
+    def begin(parent: ProcessGroup, given: Any, names: dict[str, Any]) -> Rendezvous | None:
+        recorder, books = events.current_recorder(), ranks_in_books(parent)
+        if recorder is None or books is None:
+            return None
+        by_group_rank = {group_rank: rank for rank, group_rank in books.items()}
+        ranks = tuple(by_group_rank[int(group_rank)] for group_rank in given)
+        if recorder.tape.identity.rank not in ranks:
+            return None  # it takes part in the split, and not in the group
+        name, description = names.get("group_name") or "", names.get("group_desc") or ""
+        return Rendezvous(recorder, "split_group", ranks, name, description, backend_and_store(parent)[0])
+
+    def split_group(parent: ProcessGroup, ranks: Any, *args: Any, **kwargs: Any) -> Any:
+        rendezvous = None
+        with _guard.guard("group split"):
+            rendezvous = begin(parent, ranks, kwargs)
+        if rendezvous is None:
+            return original(parent, ranks, *args, **kwargs)
+        with _recorded(rendezvous):
+            group = original(parent, ranks, *args, **kwargs)
+        with _guard.guard("group split"):
+            if isinstance(group, ProcessGroup):
+                split[group] = rendezvous
+        return group
+
+    return split_group
+
+
+def _register(
+    original: Callable[..., Any], events: GroupEvents, split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def register(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with _guard.guard("group split"):
+            group = next(iter((*args, *kwargs.values())))
+            rendezvous = split.pop(group, None)
+            if rendezvous is not None:
+                events.group_created(rendezvous.recorder, group, rendezvous.ranks, rendezvous.nth)
+        return result
+
+    return register
+
+
+@contextlib.contextmanager
+def _recorded(rendezvous: Rendezvous) -> Generator[None, None, None]:
+    try:
+        yield
+    except BaseException as error:
+        with _guard.guard("group creation"):
+            rendezvous.over(error)
+        raise
+    with _guard.guard("group creation"):
+        rendezvous.over()
 
 
 def _update_default(original: Callable[..., Any], events: GroupEvents) -> Callable[..., Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
 from tests.capture.conftest import Jobs
 from tests.support.ports import free_port
@@ -119,3 +121,20 @@ def test_without_a_collector(jobs: Jobs) -> None:
     [line] = jobs.run("no_collector").ranks[0].lines()
     assert {tapes for tapes, _ in line["found"]} == {0}
     assert len({descriptors for _, descriptors in line["found"][1:]}) == 1
+
+
+def test_groups_that_are_split_off(jobs: Jobs) -> None:
+    """Parts are told apart by the order in which they were made, on all ranks alike, and their making is recorded."""
+    job = jobs.run("splits", 2)
+    lines = [one.lines()[0] for one in job.ranks]
+    if "refused" in lines[0]:
+        pytest.skip(lines[0]["refused"])
+    common = [["a", 1, [0, 1], "gloo"], ["b", 2, [0, 1], "gloo"], ["default_pg", 0, [0, 1], "gloo"]]
+    assert lines[0]["groups"] == [["a", 1, [0, 1], "gloo"], ["alone", 0, [0], "gloo"], *common[1:]]
+    assert lines[1]["groups"] == common
+    for tape, made in zip(job.tapes, (["a", "b", "alone"], ["a", "b"]), strict=True):
+        split = [one for one in tape.rendezvous if one.name == "split_group"]
+        assert [one.group.description for one in split] == made
+        assert all(one.has_ended for one in split)
+        for operation in tape.named("all_reduce"):
+            assert operation.raw.group in {one.raw.group for one in split}

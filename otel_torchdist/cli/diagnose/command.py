@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from otel_torchdist.cli.diagnose.listing import document_of_runs, print_runs
 from otel_torchdist.cli.diagnose.report import print_report
 from otel_torchdist.cli.failing import fail
 from otel_torchdist.cli.runs import Run, SeveralRunsError, Shelf, select, tape_directory, whole_shelf
+from otel_torchdist.cli.switched_off import with_reasons
 from otel_torchdist.config import Config
 from otel_torchdist.tape.records import TapeError
 
@@ -71,7 +73,7 @@ def diagnose(
         _warn(shelf.unreadable)
         _list(shelf.runs, as_json)
         return
-    chosen = _choose(shelf, run, run_dir or tape_directory(config))
+    chosen = _choose(shelf, run, run_dir or tape_directory(config), config)
     try:
         threshold_s = config.stall_timeout if threshold is None else threshold
         diagnosis = diagnose_run(chosen, threshold_s, config.stall_ignore)
@@ -95,7 +97,7 @@ def _diagnosed(helpers: Iterable[Run], threshold_s: float, ignored: Sequence[str
             yield diagnose_run(helper, threshold_s, ignored)
 
 
-def _choose(shelf: Shelf, prefix: str, where: Path) -> Run:
+def _choose(shelf: Shelf, prefix: str, where: Path, config: Config) -> Run:
     if not prefix and shelf.runs:
         return shelf.runs[0]
     try:
@@ -106,7 +108,7 @@ def _choose(shelf: Shelf, prefix: str, where: Path) -> Run:
         return chosen
     _warn(shelf.unreadable)
     if not shelf.runs:
-        fail(f"{where}: no tape that can be read", NOTHING_TO_DIAGNOSE)
+        fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), NOTHING_TO_DIAGNOSE)
     fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` shows which there are", NOTHING_TO_DIAGNOSE)
 
 

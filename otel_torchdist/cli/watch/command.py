@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.failing import fail
 from otel_torchdist.cli.runs import SeveralRunsError
+from otel_torchdist.cli.switched_off import with_reasons
 from otel_torchdist.cli.watch.finding import Found, Wanted, wait_for
 from otel_torchdist.cli.watch.live_view import LiveView
 from otel_torchdist.cli.watch.passive import PassiveWatch
@@ -82,7 +84,7 @@ def _find(wanted: Wanted, config: Config, wait_s: float, stop: StopSignals, cons
     except (TapeError, SeveralRunsError) as error:
         fail(str(error))
     if found is None and stop.received is None:
-        fail(f"{wanted} within {wait_s:g} s")
+        fail(with_reasons(f"{wanted} within {wait_s:g} s", os.environ, config))
     return found
 
 

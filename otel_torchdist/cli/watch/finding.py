@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Final
 from otel_torchdist.agent.jobs import newest_live_job
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.runs import select, tape_directory, whole_shelf
+from otel_torchdist.cli.switched_off import with_reasons
 from otel_torchdist.config import Config
 from otel_torchdist.tape.directory import job_directory, tapes_in
 
@@ -66,7 +68,7 @@ def wait_for(
         if found is not None or left_s <= 0:
             return found
         if is_first_look:
-            say(f"{wanted} yet; waiting for at most {timeout_s:g} s")
+            say(with_reasons(f"{wanted} yet; waiting for at most {timeout_s:g} s", os.environ, config))
             is_first_look = False
         stop.wait(min(LOOK_S, left_s))
     return None

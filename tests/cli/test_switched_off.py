@@ -1,0 +1,49 @@
+"""Where no run is found, the commands say which settings keep jobs from being recorded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.cli.switched_off import reasons
+from otel_torchdist.config import Config
+
+ENABLED = {"OTEL_PYTHON_TORCHDIST_ENABLED": "true"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, []),
+        ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}, []),
+        ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, ["TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading"]),
+        ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "true"}, ["TORCH_DEVICE_BACKEND_AUTOLOAD=true keeps torch from loading"]),
+        ({"OTEL_SDK_DISABLED": "true"}, ["OTEL_SDK_DISABLED=true"]),
+        ({"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "a, torch_distributed"}, ["has `torch_distributed`"]),
+        ({"OTEL_PYTHON_TORCHDIST_ENABLED": "1"}, ["OTEL_PYTHON_TORCHDIST_ENABLED=1 is not `true`"]),
+        ({"OTEL_PYTHON_TORCHDIST_ENABLED": "", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, []),
+    ],
+)
+def test_reasons(settings: dict[str, str], said: list[str]) -> None:
+    """Each setting that switches jobs off is named; without our switch nobody expects a run."""
+    environ = ENABLED | settings
+    found = reasons(environ, Config.from_environment(environ))
+    assert len(found) == len(said)
+    for sentence, part in zip(found, said, strict=True):
+        assert part in sentence
+
+
+@pytest.mark.parametrize("command", [["diagnose"], ["watch", "--wait", "0.3"]])
+def test_commands_say_it(command: list[str], tmp_path: Path) -> None:
+    """Both commands say it under their message, with the same exit code as ever."""
+    environ = {**os.environ, **ENABLED, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    environ["OTEL_PYTHON_TORCHDIST_TAPE_DIR"] = str(tmp_path / "none")
+    environ["OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK"] = "true"
+    program = [sys.executable, "-c", "from otel_torchdist.cli import main; main()"]
+    done = subprocess.run([*program, *command], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (2 if command == ["diagnose"] else 1)
+    assert "\n  TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading otel_torchdist" in done.stderr
