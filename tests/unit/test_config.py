@@ -51,6 +51,7 @@ def test_defaults() -> None:
         "reader": ReaderHome.AGENT,
         "agent_linger": 60.0,
         "stall_timeout": 10.0,
+        "abort_hooks": False,
         "stall_ignore": (),
         "compare_calls": True,
         "on_stall": ({"kind": ActionKind.LOG, "target": ""},),
