@@ -216,6 +216,6 @@ HABITS: Final[Sequence[Habit]] = (
     COMPILATION,
     Habit("imbalanced pipeline", pipeline),
     Habit("mesh of two dimensions", mesh),
-    Habit("suspension", plain, 300, suspend),
-    Habit("elastic restart", plain, 200, restart),
+    Habit("suspension", uneven_data, 300, suspend),
+    Habit("elastic restart", uneven_data, 200, restart),
 )

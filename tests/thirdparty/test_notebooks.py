@@ -1,0 +1,18 @@
+"""Trainings that a notebook's process starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.thirdparty.twins import TwinRunner
+
+
+@pytest.mark.parametrize("launchers", [["fork"]], ids=" ".join)
+def test_training(twin_runner: TwinRunner, launchers: list[str]) -> None:
+    """Each training is recorded whole, on tapes of its own, and nothing changes for it or for the notebook."""
+    twins = twin_runner.run("notebook", 0, *launchers)
+    twins.assert_training_is_untouched()
+    assert len(twins.with_us.tapes) == 2 * len(launchers)
+    assert len({tape.status.run_id for tape in twins.with_us.tapes}) == len(launchers)
+    twins.assert_everything_is_recorded()
+    twins.assert_nothing_is_wrong()
