@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from pathlib import Path
 from typing import Final
 
 from otel_torchdist.agent.reader import Reader
@@ -67,7 +68,7 @@ class LifeLog:
     def update(self) -> None:
         """Look again, and log what is new."""
         found: list[TapeReader] = []
-        ended: dict[tuple[Life, str], list[int]] = {}
+        ended: dict[tuple[Life, str, Path], list[int]] = {}
         for tape in self._reader.tapes:
             try:
                 life, failure = life_of(tape), tape.names.text(tape.status().failure) or ""
@@ -78,12 +79,14 @@ class LifeLog:
                 found.append(tape)
                 self._remember(tape.identity)
             if life not in (before, Life.RUNNING):
-                ended.setdefault((life, failure), []).append(tape.identity.rank)
+                ended.setdefault((life, failure, tape.path.parent), []).append(tape.identity.rank)
             self._lives[tape.identity.nonce] = life
         _log_found(found)
-        for (life, failure), ranks in ended.items():
+        is_one_job = len({tape.path.parent for tape in self._reader.tapes}) < 2
+        for (life, failure, directory), ranks in ended.items():
             fate = _FATES[life][len(set(ranks)) > 1]
-            _logger.info("%s %s%s", name_ranks(sorted(set(ranks))), fate, f" with {failure}" if failure else "")
+            cause, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
+            _logger.info("%s %s%s%s", name_ranks(sorted(set(ranks))), fate, cause, where)
 
     def _remember(self, identity: TapeIdentity) -> None:
         newest = self._newest.get(identity.rank, identity)
@@ -101,10 +104,11 @@ def run_of(tape: TapeReader) -> int:
 
 
 def _log_found(tapes: list[TapeReader]) -> None:
-    runs: dict[tuple[str, int, str], set[int]] = {}
+    runs: dict[tuple[str, int, str, Path], set[int]] = {}
     for tape in tapes:
         identity = tape.identity
-        runs.setdefault((run_label(run_of(tape)), identity.world_size, identity.host), set()).add(identity.rank)
-    for (run, world_size, host), ranks in runs.items():
+        key = run_label(run_of(tape)), identity.world_size, identity.host, tape.path.parent
+        runs.setdefault(key, set()).add(identity.rank)
+    for (run, world_size, host, _), ranks in runs.items():
         of_run = f" in run {run}" if run else ""
         _logger.info("found %s of %d%s on %s", name_ranks(sorted(ranks)), world_size, of_run, host)
