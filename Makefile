@@ -2,9 +2,10 @@
 #   make test TORCH=2.8.0            the suite on another torch
 #   make test ARGS="-k guard"        arguments for pytest, the demo or the benchmarks
 #   make test PYTHON=python3.13 VENV=.venv-3.13
+#   make test PYTHON=python3.10 VENV=.venv-3.10 TORCH=2.14.1    the newest that has wheels for Python 3.10
 
 PYTHON ?= python3
-USUAL_TORCH := 2.13.0
+USUAL_TORCH := 2.15.0
 TORCH ?= $(USUAL_TORCH)
 VENV ?= .venv$(if $(filter-out $(USUAL_TORCH),$(TORCH)),-torch$(TORCH))
 ARGS ?=
@@ -68,12 +69,13 @@ $(BIN)/uv:
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt \
-		--build-constraints constraints.txt torch==$(TORCH) --editable '.[demo,dev]'
+		--build-constraints constraints.txt torch==$(TORCH) --editable '.[demo,dev,thirdparty]'
 	touch $@
 
-# Takes the newest versions for all Pythons; torch and what it brings for GPUs follow TORCH instead.
+# Takes the newest versions for all Pythons; torch and what it brings for GPUs follow TORCH instead. For Python 3.10
+# an older torch is looked at, for newer ones have no wheels there.
 constraints: $(STAMP)
-	printf '%s\n' uv hatchling editables torch==$(TORCH) > $(VENV)/tools.in
+	printf '%s\n' uv hatchling editables 'torch==$(TORCH); python_version >= "3.11"' > $(VENV)/tools.in
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --all-extras --no-header --no-annotate \
 		--output-file $(VENV)/all.txt --upgrade pyproject.toml $(VENV)/tools.in
 	grep -Ev '^(torch|triton|nvidia-.*|cuda-.*|colorama)==' $(VENV)/all.txt > constraints.txt

@@ -1,6 +1,7 @@
 """Contains our own errors: logged at a bounded rate, never raised into somebody's training.
 
-Errors of the user pass through untouched, because only our own code runs under a guard.
+Exceptions of the program pass through untouched. Only our own code runs under a guard, but a signal handler may run
+inside it: see `_origin`.
 """
 
 import functools
@@ -12,7 +13,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
+from otel_torchdist._origin import calls_plug_ins, came_after_call, is_programs, pass_on
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+
+__all__ = ["ErrorLog", "calls_plug_ins", "came_after_call", "contains", "guard", "pass_on", "report"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,25 +65,43 @@ class ErrorLog:
 _errors = ErrorLog()
 
 
+def contains(where: str, error: BaseException) -> bool:
+    """Report an error of our own; False for an exception that has to go on, because it is the program's.
+
+    Args:
+        where: The place, from a fixed set of names: the rate is bounded for each of them.
+        error: What was caught there. With ``OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL=true`` none is contained.
+    """
+    if not isinstance(error, Exception) or is_programs(error):
+        return False
+    if os.environ.get(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL, "").strip().lower() == "true":
+        return False
+    try:
+        _errors.write(where, error)
+    except Exception as failure:  # a logging handler of the program's
+        if is_programs(failure):
+            raise
+    return True
+
+
 def report(where: str, error: BaseException) -> None:
     """Take an error of our own out of the user's way.
 
     Args:
-        where: The place, from a fixed set of names: the rate is bounded for each of them.
+        where: As for ``contains``.
         error: What was caught there.
 
     Raises:
-        BaseException: ``error`` itself, when ``OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL=true``.
+        BaseException: ``error`` itself, when ``contains`` does not contain it.
     """
-    if os.environ.get(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL, "").strip().lower() == "true":
+    if not contains(where, error):
         raise error
-    _errors.write(where, error)
 
 
 class guard:
     """Reports what its block or function raises, instead of letting it through.
 
-    For cold paths; a guarded function returns None when it failed. ``KeyboardInterrupt`` and the like pass.
+    For cold paths; a guarded function returns None when it failed. What is not our own passes.
 
     Args:
         where: The place, as for ``report``.
@@ -95,10 +117,7 @@ class guard:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         """End the block; True keeps its error from the caller."""
-        if not isinstance(error, Exception):
-            return False
-        report(self._where, error)
-        return True
+        return error is not None and contains(self._where, error)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
         """Guard every call of a function."""

@@ -151,6 +151,7 @@ class Config:
         reader: Where the tapes are read.
         agent_linger: Seconds for which the agent stays after the last rank.
         stall_timeout: The age in seconds at which an open operation is stalled.
+        abort_hooks: Whether backends say that they give up an operation.
         stall_ignore: Patterns of operations that are never called stalled.
         compare_calls: Whether calls are compared between ranks where nothing stalls.
         on_stall: What is done about a stall beside a warning in the log.
@@ -176,6 +177,7 @@ class Config:
     )
     agent_linger: float = _setting(env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER, _milliseconds(0), "60000")
     stall_timeout: float = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, _milliseconds(100), "10000")
+    abort_hooks: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ABORT_HOOKS, _BOOLEAN, "false")
     stall_ignore: tuple[str, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_STALL_IGNORE, _list_of_patterns(), "")
     compare_calls: bool = _setting(env.OTEL_PYTHON_TORCHDIST_COMPARE_CALLS, _BOOLEAN, "true")
     on_stall: tuple[Action, ...] = _setting(env.OTEL_PYTHON_TORCHDIST_ON_STALL, _ACTIONS, "log")

@@ -44,6 +44,17 @@ The age at which an open operation is reported as stalled, in milliseconds; at l
 Default: "10000"
 """
 
+OTEL_PYTHON_TORCHDIST_ABORT_HOOKS = "OTEL_PYTHON_TORCHDIST_ABORT_HOOKS"
+"""
+.. envvar:: OTEL_PYTHON_TORCHDIST_ABORT_HOOKS
+
+Lets backends that can (``nccl`` from torch 2.15 on) say that they give up an operation, before they end the process.
+The verdict then comes at once, however short the group's timeout, and names the rank that was waited for instead of
+those whose backends gave up. Off unless asked for: such a hook is Python, so the backend waits for the GIL before it
+ends the process, for ever if native code holds it.
+Default: "false"
+"""
+
 OTEL_PYTHON_TORCHDIST_STALL_IGNORE = "OTEL_PYTHON_TORCHDIST_STALL_IGNORE"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_STALL_IGNORE

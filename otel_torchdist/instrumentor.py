@@ -25,6 +25,7 @@ from otel_torchdist import _guard
 from otel_torchdist.config import Config, ReaderHome
 from otel_torchdist.first_group import C10D, when_first_group
 from otel_torchdist.package import _instruments  # pyright: ignore[reportPrivateUsage]  # OpenTelemetry's convention
+from otel_torchdist.tape.ancestry import directory_of_parent
 from otel_torchdist.tape.directory import base_directory, clean_up, job_directory, job_key
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ class TorchDistInstrumentor(BaseInstrumentor):
 
             speaks = config.exchange and config.reader is not ReaderHome.THREAD
             exchange_host = config.exchange_host if speaks else None
-            capture = Capture(functools.partial(_directory, config), config.tape_records, exchange_host)
+            capture = Capture(
+                functools.partial(_directory, config), config.tape_records, exchange_host, config.abort_hooks
+            )
             if config.reader is ReaderHome.THREAD:
                 from otel_torchdist.agent.thread import ReaderThread
 
@@ -130,6 +133,10 @@ def _directory(config: Config) -> Path:
     base = base_directory(config.tape_dir, config.tape_on_disk)
     with _guard.guard("clean-up"):
         clean_up(base, config.keep_runs, config.keep_bytes)
+    with _guard.guard("the parent's job"):
+        directory = directory_of_parent(base)
+        if directory is not None:
+            return directory
     return job_directory(base, job_key(os.environ))
 
 
@@ -156,9 +163,26 @@ def switch_on_from_environment() -> None:
         instrumentor = TorchDistInstrumentor()
         if not config.switched_on or instrumentor.is_instrumented_by_opentelemetry:
             return
-        if _prints(os.environ):
+        if _prints(os.environ) or not _can_start_an_agent(config):
             config = _in_this_process(config)
         instrumentor.instrument(config=config, outputs=_outputs_from_environment)
+
+
+def _can_start_an_agent(config: Config) -> bool:
+    """Whether an agent could run; one warning says what happens where one is wanted and cannot."""
+    if config.reader is not ReaderHome.AGENT:
+        return True
+    from otel_torchdist.agent.interpreter import find_interpreter, why_none
+
+    if find_interpreter():
+        return True
+    _logger.warning(
+        "%s, so no agent can be started: each rank exports by itself, in a thread, and each node of the job is watched "
+        "by itself. OTEL_PYTHON_TORCHDIST_READER=thread does the same without this warning; with "
+        "OTEL_PYTHON_TORCHDIST_READER=none you can start `otel-torchdist agent` on each node yourself",
+        why_none(),
+    )
+    return False
 
 
 def _prints(environ: Mapping[str, str]) -> bool:

@@ -89,6 +89,15 @@ STRAGGLER_SHARE: Final = "torchdist.straggler.share"
 """Of their time that the others lose to it, from 0 to 1."""
 STRAGGLER_LATENESS: Final = "torchdist.straggler.lateness"
 """Seconds for which it comes after the last one before it, on average."""
+DEATH_SIGNAL: Final = "torchdist.death.signal"
+"""Of the first rank that a verdict `dead` names, where they are known, like those below: `SIGKILL`."""
+DEATH_OUT_OF_MEMORY: Final = "torchdist.death.out_of_memory"
+"""Who counted an out-of-memory kill at that moment: the rank's `cgroup`, or the `node`."""
+DEATH_LEAD: Final = "torchdist.death.lead"
+"""Seconds from that death to the next one."""
+DEATH_ORDER: Final = "torchdist.death.order"
+"""Whether the order of the deaths was `seen`, or is `inferred` from other signs."""
+PROCESS_EXIT_CODE: Final = "process.exit.code"
 STALL_AGE: Final = "torchdist.stall.age"
 STALL_EPOCH: Final = "torchdist.stall.epoch"
 STALL_RESOLVED: Final = "torchdist.stall.resolved"
@@ -129,6 +138,7 @@ GROUP_MEMBERS: Final = "torchdist_group_members"
 GROUPS_FOLDED: Final = "torchdist_groups_folded_total"
 OVERHEAD: Final = "torchdist_overhead_seconds_total"
 RECORDS_LOST: Final = "torchdist_records_lost_total"
+NAMES_DROPPED: Final = "torchdist_names_dropped_total"
 OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
 SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
 UP: Final = "torchdist_up"
@@ -161,6 +171,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     GROUPS_FOLDED: "torchdist.groups.folded",
     OVERHEAD: "torchdist.overhead",
     RECORDS_LOST: "torchdist.records.lost",
+    NAMES_DROPPED: "torchdist.names.dropped",
     OPERATIONS_UNTRACKED: "torchdist.operations.untracked",
     SPANS_DROPPED: "torchdist.spans.dropped",
     UP: "torchdist.up",

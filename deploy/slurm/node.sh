@@ -2,14 +2,21 @@
 # What train.sbatch runs on each node: an agent, torchrun, and a diagnosis if that fails.
 #
 # Slurm kills what is left of a step when its tasks have ended, so an agent that ranks start would lose its last spans. This
-# one is waited for. Its tapes have a directory of their own, which is gone with the job.
+# one is waited for. Its tapes have a directory of their own, which is gone with the step. It stays as long as torchrun does:
+# ranks that are started again take their time to come back.
 set -uo pipefail
 
-tapes=/dev/shm/torchdist-$SLURM_JOB_ID-$SLURM_NODEID
+# Steps of one job may run side by side.
+step=$SLURM_JOB_ID-${SLURM_STEP_ID:-0}
+node=$SLURM_NODEID
+if ((${SLURM_STEP_ID:-0} != 0)); then
+    node=$SLURM_STEP_ID-$SLURM_NODEID
+fi
+tapes=/dev/shm/torchdist-$step-$SLURM_NODEID
 export OTEL_PYTHON_TORCHDIST_TAPE_DIR=$tapes
 export OTEL_PYTHON_TORCHDIST_ENABLED=true
 export OTEL_PYTHON_TORCHDIST_READER=none
-target=${TORCHDIST_TARGETS:+$TORCHDIST_TARGETS/slurm-$SLURM_JOB_ID-$SLURM_NODEID.json}
+target=${TORCHDIST_TARGETS:+$TORCHDIST_TARGETS/slurm-$step-$SLURM_NODEID.json}
 
 # Tells Prometheus where the agent serves its metrics, as soon as the agent says so.
 publish() {
@@ -20,11 +27,12 @@ publish() {
     cp "${said%%$'\n'*}" "$target.new" && mv "$target.new" "$target"
 }
 
-# Slurm sends SIGTERM to all processes of a step. The agent ignores it, for it is to see how the ranks end; SIGHUP ends it.
+# Slurm sends SIGTERM to all processes of a step. The agent ignores it, for it is to see how the ranks end. The first SIGHUP
+# says that torchrun has ended, a second one ends the agent.
 (
     trap '' TERM
-    exec otel-torchdist agent --wait 604800 --keep 15
-) >"$TORCHDIST_RESULTS/agent-$SLURM_NODEID.log" 2>&1 &
+    exec otel-torchdist agent --wait 604800 --stay --keep 15
+) >"$TORCHDIST_RESULTS/agent-$node.log" 2>&1 &
 agent=$!
 
 if [[ -n $target ]]; then
@@ -37,7 +45,7 @@ trap : TERM
 torchrun \
     --nnodes="$SLURM_NNODES" \
     --nproc-per-node="${NPROC_PER_NODE:-gpu}" \
-    --rdzv-id="$SLURM_JOB_ID" \
+    --rdzv-id="$step" \
     --rdzv-backend=c10d \
     --rdzv-endpoint="$RENDEZVOUS" \
     "$@"
@@ -45,10 +53,11 @@ code=$?
 
 # While the tapes are there: /dev/shm belongs to the job on many clusters.
 if ((code != 0)); then
-    otel-torchdist diagnose >"$TORCHDIST_RESULTS/diagnose-$SLURM_NODEID.txt" 2>&1
+    otel-torchdist diagnose >"$TORCHDIST_RESULTS/diagnose-$node.txt" 2>&1
 fi
 
-# The agent leaves by itself: at once, or after a last scrape, or 15 s after ranks that failed. If none ever came it is told.
+# Now the agent leaves by itself: at once, or after a last scrape, or 15 s after ranks that failed.
+kill -HUP "$agent" 2>/dev/null
 for _ in {1..20}; do
     kill -0 "$agent" 2>/dev/null || break
     sleep 1

@@ -37,15 +37,37 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
             return "is left out: the stall is over"
         for tape in wanted:
             _ask(tape.path, stall.text)
-        deadline = time.monotonic() + ANSWER_S
-        while any(tape.is_alive() for tape in wanted) and time.monotonic() < deadline:
+        for _ in range(round(ANSWER_S / LOOK_S)):  # looks and not a deadline: all of them may be suspended meanwhile
+            if not any(tape.is_alive() for tape in wanted):
+                break
             time.sleep(LOOK_S)
-        killed = [tape.identity.rank for tape in wanted if tape.is_alive() and _kill(tape)]
-        told = f", of which rank {', '.join(map(str, killed))} had to be killed" if killed else ""
-        return f"has ended {len(wanted)} ranks{told}"
+        killed = [tape for tape in wanted if tape.is_alive() and _kill(tape)]
+        left = [tape for tape in wanted if tape not in killed and tape.is_alive()]
+        return _account(wanted, killed, left) + _missing(stall, tapes)
     finally:
         for tape in tapes:
             tape.close()
+
+
+def _account(wanted: list[TapeReader], killed: list[TapeReader], left: list[TapeReader]) -> str:
+    text = f"has ended {len(wanted) - len(left)} ranks"
+    if killed:
+        text += f", of which rank {_listed(killed)} had to be killed"
+    if left:
+        text += (
+            f"; rank {_listed(left)} did not end and cannot be killed from here: its process cannot be identified "
+            "(another PID namespace), or belongs to another user"
+        )
+    return text
+
+
+def _missing(stall: StalledRun, tapes: list[TapeReader]) -> str:
+    missing = len(stall.nonces - {tape.identity.nonce for tape in tapes})
+    return f"; {missing} cannot be asked to end, for their files in {stall.directory} are gone" if missing else ""
+
+
+def _listed(tapes: list[TapeReader]) -> str:
+    return ", ".join(str(tape.identity.rank) for tape in tapes)
 
 
 def _open(path: Path) -> TapeReader | None:

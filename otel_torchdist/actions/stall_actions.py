@@ -8,8 +8,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.actions.abort import abort_ranks
@@ -26,6 +27,9 @@ _logger = logging.getLogger("otel_torchdist")
 
 Callback = Callable[[StalledRun], object]
 
+LOOK_COUNTS_S: Final = 1.0
+"""As much of the time between two looks counts at most: what is more is a suspension, of this process at least."""
+
 
 class StallActions:
     """Looks at the stalls that are on."""
@@ -37,7 +41,7 @@ class StallActions:
 
         Args:
             actions: What to do, in this order.
-            grace_s: For how long a verdict must have stood before.
+            grace_s: For how long a verdict must have stood before, while the job ran.
             dump_dir: Where bundles of evidence go.
             callback: To be called too, before anything else.
         """
@@ -49,26 +53,33 @@ class StallActions:
                 "%s: no evidence of a stall could be written: %s", OTEL_PYTHON_TORCHDIST_DUMP_DIR, objection
             )
         self._callback = callback
-        self._since: dict[int, float] = {}
+        self._looked_at = time.monotonic()
+        self._stood_s: dict[int, float] = {}
         self._acted: set[int] = set()
         self._on: frozenset[int] = frozenset()
 
-    def look(self, ongoing: Iterable[OngoingStall], tapes: list[TapeReader]) -> None:
+    def look(self, ongoing: Iterable[OngoingStall], tapes: list[TapeReader], suspended: Collection[int] = ()) -> None:
         """Begin what is due. Does not wait for it.
 
         Args:
             ongoing: The stalls that are on.
             tapes: Those that this process reads, and may act on.
+            suspended: Trace ids of those stalls that get no older, for their runs stand still.
         """
         if not self._actions and self._callback is None:
             return
         now = time.monotonic()
+        passed_s, self._looked_at = min(now - self._looked_at, LOOK_COUNTS_S), now
         on = {stall.ruling.incident.trace_id: stall for stall in ongoing}
-        self._since = {trace_id: self._since.get(trace_id, now) for trace_id in on}
+        before = self._stood_s
+        self._stood_s = {
+            trace_id: before[trace_id] + passed_s * (trace_id not in suspended) if trace_id in before else 0.0
+            for trace_id in on
+        }
         self._acted &= on.keys()
         self._on = frozenset(on)
-        for trace_id, since in self._since.items():
-            if now - since >= self._grace_s and trace_id not in self._acted:
+        for trace_id, stood_s in self._stood_s.items():
+            if stood_s >= self._grace_s and trace_id not in self._acted:
                 self._acted.add(trace_id)
                 concerned = [tape for tape in tapes if tape.identity.nonce in on[trace_id].nonces]
                 self._begin(on[trace_id], concerned)
@@ -104,6 +115,11 @@ class StallActions:
             return run_command(action.target, stall)
         module, _, name = action.target.partition(":")
         return _called(getattr(importlib.import_module(module), name), stall)
+
+
+def suspended_among(ongoing: Iterable[OngoingStall]) -> frozenset[int]:
+    """Trace ids of the stalls whose runs stand still."""
+    return frozenset(stall.ruling.incident.trace_id for stall in ongoing if stall.stands_still)
 
 
 def doable_here(actions: Iterable[Action]) -> list[Action]:

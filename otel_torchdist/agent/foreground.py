@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,8 @@ from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.tape.directory import tapes_in
 
 LOOK_S: Final = 0.25
+CONCLUDING_S: Final = 2.0
+CONCLUDING_LOOK_S: Final = 0.1
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -40,17 +43,21 @@ def wait_for_job(base: Path, run_dir: Path | None, timeout_s: float, stop: StopS
 class Foreground:
     """Runs an agent until its job is over."""
 
-    def __init__(self, agent: Agent, keep_s: float, is_awaited: bool = False) -> None:
+    def __init__(
+        self, agent: Agent, keep_s: float, is_awaited: bool = False, stays: Callable[[], bool] = lambda: False
+    ) -> None:
         """Own `agent` from now on.
 
         Args:
             agent: The agent.
             keep_s: How long to stay, at most, after the last rank has ended.
             is_awaited: Whether scrapers are taken to exist although none has come yet.
+            stays: Asked again and again: whether to stay although no rank runs, for a launcher may start more.
         """
         self._agent = agent
         self._keep_s = keep_s
         self._is_awaited = is_awaited
+        self._stays = stays
         self._log = LifeLog(agent.reader)
 
     def run(self, stop: StopSignals) -> None:
@@ -64,6 +71,7 @@ class Foreground:
                 _logger.info("/metrics is served on port %d", agent.metrics_port)
             was_live = Life.RUNNING in self._log.latest
             self._follow(stop)
+            self._conclude()
             if was_live:
                 self._linger(stop)
         finally:
@@ -75,8 +83,15 @@ class Foreground:
         self._log.update()
 
     def _follow(self, stop: StopSignals) -> None:
-        while stop.received is None and self._agent.reader.any_running:
+        while stop.received is None and (self._agent.reader.any_running or self._stays()):
             stop.wait(self._agent.reader.next_turn_s)
+            self._turn()
+
+    def _conclude(self) -> None:
+        """Let agents of other nodes see the last calls of ranks that have ended; takes two seconds at most."""
+        deadline = time.monotonic() + CONCLUDING_S
+        while self._agent.reader.is_concluding and time.monotonic() < deadline:
+            time.sleep(CONCLUDING_LOOK_S)
             self._turn()
 
     def _linger(self, stop: StopSignals) -> None:

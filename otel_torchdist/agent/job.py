@@ -17,6 +17,12 @@ from otel_torchdist.tape.records import TapeError
 
 READ_BY_ANOTHER: Final = "another process reads these tapes: an agent, or a rank (OTEL_PYTHON_TORCHDIST_READER=thread)"
 
+REMOVED: Final = (
+    "%s was removed while its ranks run (systemd-logind does that at logout where RemoveIPC=yes, and so do cleaners of "
+    "/dev/shm): stalls are still reported, but without stacks; `watch` and `diagnose` do not see the job, and no other "
+    "agent can follow this one"
+)
+
 _logger = logging.getLogger("otel_torchdist")
 
 
@@ -90,7 +96,9 @@ class Job:
             checkpoint.save(self.directory, Checkpoint(states, done))
             self._can_write = True
         except OSError as error:
-            if self._can_write:
+            if self._can_write and not self.directory.exists():
+                _logger.warning(REMOVED, self.directory)
+            elif self._can_write:
                 _logger.warning(
                     "%s: the agent's checkpoint cannot be written (%s): an agent that follows this one would read "
                     "again what was read since the last one",

@@ -6,7 +6,9 @@ ranks need not know each other, and no rank's death leaves the others without an
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist import _guard
+from otel_torchdist.agent.detached import ChildrenAwaitedError, awaits_any_child
 from otel_torchdist.agent.election import LOCK_NAME
 from otel_torchdist.agent.log_relay import LogRelay
 from otel_torchdist.agent.spawn import FORK_TIMEOUT_S, spawn_agent
@@ -26,6 +29,9 @@ START_TIMEOUT_S: Final = 10.0
 MAX_STARTS: Final = 5
 STARTS_WITHIN_S: Final = 600.0
 FIRST_PAUSE_S: Final = 1.0
+
+PATIENCE_S: Final = 30.0
+"""For how long a program may wait for its children before we say that it keeps the agent from being started."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -79,8 +85,8 @@ class AgentKeeper:
 class _Post:
     """Looks after the agent of one job directory.
 
-    An agent that ends is started again after 1, 2, 4, 8 s; one that has to be started five times within ten minutes
-    is given up, and so is one that cannot be started at all.
+    An agent that ends is started again after 1, 2, 4, 8 s, but no more than five times within ten minutes: what ends it
+    (no room, no memory) may pass. One that cannot be started at all is given up.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -90,8 +96,12 @@ class _Post:
         self._start_lock = os.open(directory / START_LOCK_NAME, _FLAGS, 0o600)
         self._starting_since: float | None = None
         self._starting: threading.Thread | None = None
+        self._detached = threading.Event()
         self._was_read = False
         self._has_given_up = False
+        self._has_warned = False
+        self._put_off_since: float | None = None
+        self._is_ending = False
         self._relay = LogRelay(directory)
 
     def look(self) -> None:
@@ -103,30 +113,51 @@ class _Post:
                 self._starting_since = None
                 unlock(self._start_lock)
             return
-        if is_read or self._has_given_up or not try_lock(self._start_lock):
+        if is_read or self._has_given_up or self._must_put_off() or not try_lock(self._start_lock):
             return
         if is_locked_elsewhere(self._watch_lock) or not self._may_start():
             unlock(self._start_lock)
             return
         self._starting_since = time.monotonic()
+        self._detached.clear()
         self._starting = threading.Thread(target=self._start, name="otel-torchdist-start", daemon=True)
         self._starting.start()
 
     def close(self) -> None:
+        self._is_ending = True
         if not self._was_read:
             self.look()
         if self._starting is not None:
-            self._starting.join(FORK_TIMEOUT_S)  # or it would end with this process, half-way
+            self._detached.wait(FORK_TIMEOUT_S)  # or it would end with this process, half-way
         self._relay.close()
         os.close(self._watch_lock)
         os.close(self._start_lock)
 
+    def _must_put_off(self) -> bool:
+        """Whether the program is in an `os.wait()`, which would return a child of ours that it does not know."""
+        if self._is_ending or not awaits_any_child():
+            self._put_off_since = None
+            return False
+        now = time.monotonic()
+        if self._put_off_since is None:
+            self._put_off_since = now
+        elif now - self._put_off_since > PATIENCE_S:
+            self._put_off_since = math.inf
+            _logger.warning(
+                "no agent is started while this process waits for any of its children (os.wait); until it does not, "
+                "nothing of this job is exported, unless another rank of the node or `otel-torchdist agent` does it"
+            )
+        return True
+
     def _start(self) -> None:
-        with _guard.guard("starting the agent"):
-            problem = spawn_agent(self.directory)
-            if problem:
-                self._has_given_up = True
-                _logger.warning("the agent cannot be started (%s): nothing of this job is exported", problem)
+        try:
+            with _guard.guard("starting the agent"), contextlib.suppress(ChildrenAwaitedError):
+                problem = spawn_agent(self.directory, self._detached.set, self._is_ending)
+                if problem:
+                    self._has_given_up = True
+                    _logger.warning("the agent cannot be started (%s): nothing of this job is exported", problem)
+        finally:
+            self._detached.set()
 
     def _may_start(self) -> bool:
         """Whether it is time for another start; all ranks write the times of starts into the file that they lock."""
@@ -135,12 +166,13 @@ class _Post:
         starts = [int(word) for word in words if word.isdigit()]
         recent = [start for start in starts if now_ns - STARTS_WITHIN_S * 1e9 < start <= now_ns]
         if len(recent) >= MAX_STARTS:
-            self._has_given_up = True
-            _logger.warning(
-                "the agent has ended %d times in %d minutes and is not started again: nothing of this job is exported; "
-                "what it said is in %s",
-                len(recent), STARTS_WITHIN_S / 60, self._relay.path,
-            )  # fmt: skip
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "the agent has ended %d times in %d minutes and is not started again before these are over: "
+                    "nothing of this job is exported meanwhile; what it said is in %s",
+                    len(recent), STARTS_WITHIN_S / 60, self._relay.path,
+                )  # fmt: skip
             return False
         pause_s = FIRST_PAUSE_S * 2 ** (len(recent) - 1) if recent else 0.0
         if recent and now_ns - recent[-1] < pause_s * 1e9:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Collection
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from otel_torchdist.agent.reader import Reader
 from otel_torchdist.stall.phrases import name_ranks
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError, TapeIdentity
 from otel_torchdist.telemetry.run_label import run_label
+
+if TYPE_CHECKING:
+    from otel_torchdist.agent.reader import Reader
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -62,31 +65,40 @@ class LifeLog:
 
     @property
     def latest(self) -> list[Life]:
-        """What was last seen of each rank; of one that was started again, the last attempt counts."""
+        """What was last seen of each rank, helpers left out; of one that was started again, the last attempt counts."""
         return [self._lives[identity.nonce] for identity in self._newest.values()]
 
     def update(self) -> None:
         """Look again, and log what is new."""
         found: list[TapeReader] = []
-        ended: dict[tuple[Life, str, Path], list[int]] = {}
+        ended: dict[tuple[Life, str, bool, Path], list[int]] = {}
         for tape in self._reader.tapes:
             try:
-                life, failure = life_of(tape), tape.names.text(tape.status().failure) or ""
+                life = self._life_of(tape)
+                failure = tape.names.text(tape.status().failure) or ""
             except TapeError:
                 continue  # the reader warns of it
-            before = self._lives.get(tape.identity.nonce)
+            before, is_helper = self._lives.get(tape.identity.nonce), bool(tape.identity.parent)
             if before is None:
                 found.append(tape)
-                self._remember(tape.identity)
+                if not is_helper:
+                    self._remember(tape.identity)
             if life not in (before, Life.RUNNING):
-                ended.setdefault((life, failure, tape.path.parent), []).append(tape.identity.rank)
+                ended.setdefault((life, failure, is_helper, tape.path.parent), []).append(tape.identity.rank)
             self._lives[tape.identity.nonce] = life
         _log_found(found)
         is_one_job = len({tape.path.parent for tape in self._reader.tapes}) < 2
-        for (life, failure, directory), ranks in ended.items():
-            fate = _FATES[life][len(set(ranks)) > 1]
-            cause, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
-            _logger.info("%s %s%s%s", name_ranks(sorted(set(ranks))), fate, cause, where)
+        for (life, failure, is_helper, directory), ranks in ended.items():
+            several = len(set(ranks)) > 1
+            reason, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
+            _logger.info("%s %s%s%s", _named(ranks, is_helper), _FATES[life][several], reason, where)
+
+    def _life_of(self, tape: TapeReader) -> Life:
+        """What became of a rank; one that leaves by `os._exit(0)` says so with its exit code only."""
+        if self._reader.has_left(tape):
+            return Life.FINISHED
+        life = self._reader.life_of(tape)
+        return Life.RUNNING if life is Life.DEAD and self._reader.is_ending(tape) else life
 
     def _remember(self, identity: TapeIdentity) -> None:
         newest = self._newest.get(identity.rank, identity)
@@ -104,11 +116,18 @@ def run_of(tape: TapeReader) -> int:
 
 
 def _log_found(tapes: list[TapeReader]) -> None:
-    runs: dict[tuple[str, int, str, Path], set[int]] = {}
+    runs: dict[tuple[str, int, str, bool, Path], set[int]] = {}
     for tape in tapes:
         identity = tape.identity
-        key = run_label(run_of(tape)), identity.world_size, identity.host, tape.path.parent
-        runs.setdefault(key, set()).add(identity.rank)
-    for (run, world_size, host, _), ranks in runs.items():
+        of = run_label(run_of(tape)), identity.world_size, identity.host, bool(identity.parent), tape.path.parent
+        runs.setdefault(of, set()).add(identity.rank)
+    for (run, world_size, host, is_helper, _), ranks in runs.items():
         of_run = f" in run {run}" if run else ""
-        _logger.info("found %s of %d%s on %s", name_ranks(sorted(ranks)), world_size, of_run, host)
+        _logger.info("found %s of %d%s on %s", _named(ranks, is_helper), world_size, of_run, host)
+
+
+def _named(ranks: Collection[int], is_helper: bool) -> str:
+    named = name_ranks(sorted(set(ranks)))
+    if not is_helper:
+        return named
+    return f"the helper process{'es' * (len(set(ranks)) > 1)} of {named}"

@@ -26,28 +26,32 @@ MAX_BYTES: Final = 65_536
 """Read at once; what is beyond can be found in the file."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_TAIL_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class LogTail:
-    """What is added to a log file, line by line. Belongs to one thread."""
+    """What is added to a log file, line by line. Belongs to one thread.
+
+    The file stays open: whoever removes it, and the directory around it, removes a name only, and the agent writes on.
+    """
 
     def __init__(self, path: Path) -> None:
         """Begin at the present end of the file, which need not exist yet."""
         self.path = path
-        self._inode: int = 0
+        self._file: int | None = None
         self._read: int = 0
         self.pass_over()
 
     def new_lines(self) -> list[str]:
         """Whole lines that have been added since the last call; of very much only the end."""
         begin, size = self._advance()
-        if size <= begin:
+        if size <= begin or self._file is None:
             return []
-        with contextlib.suppress(OSError), self.path.open("rb") as log:
-            log.seek(max(begin, size - MAX_BYTES))
-            text = log.read(min(size - begin, MAX_BYTES))
+        with contextlib.suppress(OSError):
+            first = max(begin, size - MAX_BYTES)
+            text = os.pread(self._file, size - first, first)
             whole = text[: text.rfind(b"\n") + 1]
             self._read -= len(text) - len(whole)
             return whole.decode(errors="replace").splitlines()
@@ -57,19 +61,28 @@ class LogTail:
         """Leave out what has been added since the last call."""
         self._advance()
 
+    def close(self) -> None:
+        """Let go of the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
     def _advance(self) -> tuple[int, int]:
-        inode, size = self._state()
-        if inode != self._inode:  # it was rotated
-            self._inode, self._read = inode, 0
+        self._open_newest()
+        size = os.fstat(self._file).st_size if self._file is not None else 0
         begin, self._read = self._read, size
         return begin, size
 
-    def _state(self) -> tuple[int, int]:
+    def _open_newest(self) -> None:
+        """Open the file, unless it is open; another one after it was rotated."""
         try:
-            facts = os.stat(self.path)
+            if self._file is not None and os.path.samestat(os.stat(self.path), os.fstat(self._file)):
+                return
+            newest = os.open(self.path, _TAIL_FLAGS)
         except OSError:
-            return 0, 0
-        return facts.st_ino, facts.st_size
+            return
+        self.close()
+        self._file, self._read = newest, 0
 
 
 class LogRelay:
@@ -102,6 +115,7 @@ class LogRelay:
     def close(self) -> None:
         """Leave it to another rank."""
         self.pass_on()
+        self._tail.close()
         os.close(self._lock)
         os.close(self._stand_in_lock)
 

@@ -71,7 +71,7 @@ class NodeWatch:
         found = [live_jobs(base) for base in bases]
         live = [directory for one in found for directory in one.live]
         self._say_what_is_not_seen({path: error for one in found for path, error in one.unseen.items()})
-        # A list that cannot be had says nothing; the tapes that are open do.
+        # A list that cannot be had says nothing, nor does a directory that was removed; the tapes that are open do.
         live += [one for one in self._agent.directories if one not in live and self._may_be_live(one)]
         self._live_at.update(dict.fromkeys(live, now))
         for directory in live:

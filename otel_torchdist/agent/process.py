@@ -13,13 +13,14 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
-from otel_torchdist.actions.stall_actions import StallActions
+from otel_torchdist.actions.stall_actions import StallActions, suspended_among
 from otel_torchdist.agent.allowance import Allowance
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.agent.scrape_target import ScrapeTarget
 from otel_torchdist.config import Config
+from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.tape.text import readable
 from otel_torchdist.telemetry.held_sink import HeldSink
 from otel_torchdist.telemetry.metric_pictures import NodePicture
@@ -58,6 +59,7 @@ class Agent:
         self._targets: dict[Path, ScrapeTarget] = {}
         self._neighbours = Neighbours()
         self._actions = StallActions(config.on_stall, config.on_stall_grace, config.dump_dir)
+        self._deaths = DeathWatch()
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
@@ -68,6 +70,7 @@ class Agent:
             config.stall_ignore,
             config.compare_calls,
             self._neighbours,
+            self._deaths,
         )
         self._server: MetricsServer | None = None
 
@@ -115,9 +118,9 @@ class Agent:
                 self._neighbours.search(sorted(self._own))
             self.reader.turn()
             self._part_with_those_that_fail()
-            self._actions.look(
-                self.reader.ongoing, [tape for tape in self.reader.tapes if tape.path.parent in self._own]
-            )
+            ongoing, tapes = self.reader.ongoing, self.reader.tapes
+            own = [tape for tape in tapes if tape.path.parent in self._own]
+            self._actions.look(ongoing, own, suspended_among(ongoing))
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:
@@ -153,6 +156,7 @@ class Agent:
     def close(self) -> None:
         """Read what is left, flush, and leave the directories to others; takes little more than five seconds."""
         self.reader.close()
+        self._deaths.stop()
         self._neighbours.stop()
         self._save()
         if self._server is not None:
@@ -171,15 +175,14 @@ class Agent:
                 self._give_up(job.directory, error)
 
     def _serve(self) -> None:
-        """Listen, at the first call, and tell scrapers of every job."""
+        """Listen, as soon as that is possible, and tell scrapers of every job."""
         if self._server is None:
             last_ports = (ScrapeTarget(directory).last_port() for directory in self._jobs)
             registry = CollectorRegistry()
             registry.register(TorchDistCollector(self._picture))
             host, port = self._config.prometheus_host, self._config.prometheus_port
             self._server = MetricsServer(host, port, registry, next(filter(None, last_ports), None))
-            self._server.start()
-        if self._server.port is None:
+        if not self._server.start() or self._server.port is None:
             return
         for directory in self._jobs.keys() - self._targets.keys():
             self._targets[directory] = ScrapeTarget(directory)

@@ -6,15 +6,19 @@ it exports all of a node's. Of several that see the same tapes only one looks fo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist import _guard
 from otel_torchdist.agent.finding_metrics import show_finding
+from otel_torchdist.agent.lives import Life
+from otel_torchdist.agent.silent_ends import SilentEnds
 from otel_torchdist.stall.company import Company
+from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
@@ -33,6 +37,8 @@ from otel_torchdist.telemetry.spans import RankSpans, SpansState
 SHOWN_AFTER_END_S: Final = 60.0
 """How long the series of a rank that has ended can still be scraped."""
 FLUSH_S: Final = 5.0
+ENDING_S: Final = 1.0
+"""How long a process may take to end after the kernel has taken its lock away."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -61,12 +67,14 @@ class _Rank:
         spans: Its spans; None where another process exports them.
         metrics: Its metrics; None likewise.
         ended_at: Monotonic seconds at which its end was seen.
+        unlocked_at: Monotonic seconds at which its lock was first seen to be free.
     """
 
     tape: TapeReader
     spans: RankSpans | None
     metrics: RankMetrics | None
     ended_at: float | None = None
+    unlocked_at: float | None = None
 
 
 class Reader:
@@ -86,6 +94,7 @@ class Reader:
         stall_ignored: Sequence[str] = (),
         compares_calls: bool = True,
         company: Company | None = None,
+        deaths: DeathWatch | None = None,
     ) -> None:
         """Write to `outputs`.
 
@@ -96,13 +105,16 @@ class Reader:
             stall_ignored: Operations that are never called stalled, see `StallRules`.
             compares_calls: Likewise.
             company: Who else sees ranks of the same runs; None for nobody.
+            deaths: See `StallWatch`; stopped by whoever has made it.
         """
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company)
+        self._deaths = deaths
+        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company, deaths)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
+        self._silent_ends = SilentEnds()
         self.metrics = NodeMetrics(self.spans_dropped)
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
@@ -168,6 +180,14 @@ class Reader:
         """The tapes that are being read."""
         return [rank.tape for rank in self._ranks.values()]
 
+    def life_of(self, tape: TapeReader) -> Life:
+        """What became of the process that writes a tape; `RUNNING` also while that cannot be known yet.
+
+        Raises:
+            TapeError: The tape is damaged.
+        """
+        return self._silent_ends.life_of(tape, self.tapes)
+
     @property
     def ongoing(self) -> list[OngoingStall]:
         """The stalls that are on."""
@@ -183,11 +203,17 @@ class Reader:
         """Seconds until the next turn."""
         return self._watch.next_look_s
 
-    def turn(self, looks: bool = True) -> None:
+    @property
+    def is_concluding(self) -> bool:
+        """Whether ranks of other nodes are still compared with those of this node, which are over."""
+        return self._watch.is_concluding
+
+    def turn(self, looks: bool = True, is_last: bool = False) -> None:
         """Read everything that is new.
 
         Args:
             looks: Whether it is this reader that looks for stalls; its predecessors have stopped.
+            is_last: Whether this is its last turn.
         """
         now_ns = time.monotonic_ns()
         self.failed = {}
@@ -198,7 +224,7 @@ class Reader:
                 self.failed[nonce] = error
         self.incidents = []
         if looks:
-            self.incidents = self._watch.look(time.monotonic_ns())
+            self.incidents = self._watch.look(time.monotonic_ns(), is_last)
             for event in self.incidents:
                 with _guard.guard("the report of a stall"):  # one run's must not cost another its own
                     self._reporter.report([event])
@@ -218,6 +244,8 @@ class Reader:
             alive = rank.tape.is_alive()
             status = rank.tape.status()
             batch = rank.tape.poll()
+            if not alive and self.has_left(rank.tape):
+                status = replace(status, state=TapeState.FINISHED)
         except TapeError as error:
             _logger.warning("a tape cannot be read any longer: %s", error)
             self._forget(nonce)
@@ -228,12 +256,34 @@ class Reader:
         if rank.spans is not None:
             rank.spans.consume(batch, status, now_ns)
         is_over = not alive or status.state is not TapeState.RUNNING
+        if is_over and not alive and self._may_be_ending(rank, status.state):
+            return
         if is_over and not (batch.entered or batch.ended or batch.steps):
             rank.ended_at = time.monotonic()
             if rank.spans is not None:
                 rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
 
+    def has_left(self, tape: TapeReader) -> bool:
+        """Whether the process of a rank has exited with code 0, out of no operation, without a word on its tape."""
+        death = self._deaths.death_of(tape.identity.nonce) if self._deaths is not None else None
+        return death is not None and death.exit_code == 0 and not tape.open_operations()
+
+    def is_ending(self, tape: TapeReader) -> bool:
+        """Whether a process has let go of its lock and is about to end: its exit code says whether that is a death."""
+        return self._deaths is not None and self._deaths.holds(tape.identity.nonce) and not tape.is_alive()
+
+    def _may_be_ending(self, rank: _Rank, state: TapeState) -> bool:
+        if state is not TapeState.RUNNING or not self.is_ending(rank.tape):
+            return False
+        rank.unlocked_at = rank.unlocked_at or time.monotonic()
+        return time.monotonic() - rank.unlocked_at < ENDING_S
+
     def _retire(self, nonce: int, rank: _Rank) -> None:
+        if rank.ended_at is not None and rank.metrics is not None:
+            with contextlib.suppress(TapeError):
+                life = self.life_of(rank.tape)
+                if life in (Life.DEAD, Life.FINISHED):
+                    rank.metrics.gone(in_good_order=life is Life.FINISHED)
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
 
@@ -286,7 +336,7 @@ class Reader:
             looks: As for `turn`; the end of an incident is then reported.
         """
         with _guard.guard("the last turn"):
-            self.turn(looks)
+            self.turn(looks, is_last=True)
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():
             with _guard.guard("the end of a tape"):

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.agent.election import LOCK_NAME
+from otel_torchdist.agent.jobs import live_jobs
 from otel_torchdist.tape.decoding import DecodingError, decode_json
+from otel_torchdist.tape.locks import is_locked_elsewhere
 from otel_torchdist.tape.others_files import read_regular
 from otel_torchdist.tape.owned_files import make_directory, remove, replace_at_once
 
@@ -85,8 +88,28 @@ def _reachable(host: str) -> str:
 
 
 def withdraw_stale(base: Path) -> None:
-    """Remove the files of jobs whose directories are gone: their agents died."""
+    """Remove the files of jobs that are over and whose agents died, as when a whole cgroup is killed.
+
+    While a rank lives its next agent is to take the same port.
+    """
+    found = live_jobs(base)
+    live = {directory.name for directory in (*found.live, *found.unseen)}
+    if base in found.unseen:
+        return
     with contextlib.suppress(OSError):
         for entry in os.scandir(base / FOLDER):
-            if entry.name.endswith(".json") and not (base / entry.name.removesuffix(".json")).is_dir():
+            job = entry.name.removesuffix(".json")
+            if job != entry.name and job not in live and not _is_read(base / job):
                 (base / FOLDER / entry.name).unlink(missing_ok=True)
+
+
+def _is_read(directory: Path) -> bool:
+    """Whether an agent reads the tapes of a job directory, or may be about to."""
+    try:
+        file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return directory.is_dir()
+    try:
+        return is_locked_elsewhere(file)
+    finally:
+        os.close(file)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -45,6 +46,18 @@ class StopSignals:
         self.received = self.received or signal.Signals(number)
         with contextlib.suppress(BlockingIOError):
             os.write(self._write, b"\0")
+
+    def spend_first_hangup(self) -> Callable[[], bool]:
+        """From now on the first SIGHUP stops nothing, and the second one does; returns what tells whether it came."""
+        hangups: list[int] = []
+
+        def note(number: int, frame: FrameType | None) -> None:
+            if hangups:
+                self._note(number, frame)
+            hangups.append(number)
+
+        self._handlers.setdefault(signal.SIGHUP, signal.signal(signal.SIGHUP, note))
+        return lambda: bool(hangups)
 
     def fileno(self) -> int:
         """Readable once there was a signal, for `select`."""

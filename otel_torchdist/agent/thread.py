@@ -13,7 +13,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
-from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here
+from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here, suspended_among
 from otel_torchdist.agent.election import Election
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
@@ -88,6 +88,8 @@ class ReaderThread:
             try:
                 while not self._stopping:
                     self._turn(reader)
+                    if server is not None:
+                        server.start()  # unless it serves
                     self._wake.wait(reader.next_turn_s)
                     self._wake.clear()
                 self._take_up(reader)
@@ -108,7 +110,8 @@ class ReaderThread:
                 for tape in election.tapes.new(only_alive=True):
                     reader.follow(tape, exported=False)
             reader.turn(looks=election.is_won)
-            self._actions.look(reader.ongoing, reader.tapes)
+            ongoing = reader.ongoing
+            self._actions.look(ongoing, reader.tapes, suspended_among(ongoing))
 
     def _take_up(self, reader: Reader) -> None:
         while self._new:
@@ -127,4 +130,5 @@ class ReaderThread:
         registry = CollectorRegistry()
         registry.register(TorchDistCollector(reader.metrics.picture))
         server = MetricsServer(self._config.prometheus_host, self._config.prometheus_port, registry)
-        return server if server.start() else None
+        server.start()
+        return server

@@ -28,6 +28,7 @@ class Call:
         members: Operations that end with this one (coalesced).
         reference: Weak reference to a Work that must not be held.
         pointers: Where it writes to.
+        gave_up: Whether a wait for it has given up and left it open.
         enqueued: What is known of it on its device, None when it cannot be followed there.
     """
 
@@ -38,6 +39,7 @@ class Call:
     members: list[Call] | None = None
     reference: Any = None
     pointers: tuple[int, ...] = ()
+    gave_up: bool = False
     enqueued: Enqueued | None = None
 
     def __init__(self, number: int, entered_ns: int, plan: Plan) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
-from otel_torchdist.tape.names import OTHER
+from otel_torchdist.tape.names import OTHER, SPARE_OF_CALL_SITES
 from otel_torchdist.tape.records import CallSiteName
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ class CallSites:
         if code is None:
             return OTHER
         function = getattr(code, "co_qualname", code.co_name)
-        return self._names.intern(CallSiteName(function, code.co_filename, _line(code, instruction)))
+        return self._names.intern(
+            CallSiteName(function, code.co_filename, _line(code, instruction)), SPARE_OF_CALL_SITES
+        )
 
 
 def _line(code: CodeType, instruction: int) -> int:

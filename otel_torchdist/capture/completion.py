@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,9 +39,26 @@ _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
 _ASYNC: Final = int(Flag.ASYNC)
 _BY_WAIT: Final = int(How.WAIT)
 
+_BEFORE: Final = 0
+_INSIDE: Final = 1
+_AFTER: Final = 2
+"""How far a wait has come."""
+
 _STRIDED: Final = torch.strided
 _now: Final = time.monotonic_ns
 _unbox: Final = Work.unbox
+
+
+class _Reference(weakref.ref[Any]):
+    """Weak reference to a Work.
+
+    Attributes:
+        call: Its operation.
+    """
+
+    __slots__ = ("call",)
+
+    call: Call
 
 
 class Works:
@@ -58,6 +76,7 @@ class Works:
         self._by_tensor: dict[int, Call] = {}
         self._just_issued: dict[int, Call] = {}
         self._dropped: dict[Call, None] = {}
+        self._gone: deque[_Reference] = deque()
         self._patched_types: set[type] = set()
         self._patch_wait(Work)
 
@@ -71,33 +90,39 @@ class Works:
         self._patched_types.add(cls)
 
     def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        take = self.open.pop
-        wait_began, wait_failed = self.wait_began, self.wait_failed
+        find, take = self.open.get, self.open.pop
+        wait_began, wait_failed, wait_interrupted = self.wait_began, self.wait_failed, self.wait_interrupted
         ended = self.ended
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            call = take(id(work), None)
+            call = find(id(work))
             if call is None:
                 return original(work, *args, **kwargs)
             plan = call.plan
-            if plan.is_left_alone:
-                wait_began(call)
-            try:
+            stage = _BEFORE
+            result = None
+            try:  # a signal handler may raise at any call here
+                take(id(work), None)
+                if plan.is_left_alone:
+                    wait_began(call)
+                stage = _INSIDE
                 result = original(work, *args, **kwargs) if args or kwargs else original(work)
-            except BaseException as error:
-                wait_failed(call, error)
-                raise
-            if not plan.is_plain:
-                ended(call, How.WAIT)
-                return result
-            now = _now()
-            try:  # how most operations end, and no longer than need be
+                stage = _AFTER
+                if not plan.is_plain:
+                    ended(call, How.WAIT)
+                    return result
+                now = _now()  # how most operations end, and no longer than need be
                 call.work = None
                 call.tape.complete(call.number, call.entered_ns, now, _BY_WAIT)
                 if plan.operation.synchronizing:
                     plan.group.synchronized = True
-            except Exception as error:
-                _guard.report("Work.wait", error)
+            except BaseException as error:
+                if stage == _INSIDE:
+                    wait_failed(call, error, work)
+                    raise
+                wait_interrupted(call, work, stage == _AFTER)
+                if not _guard.contains("Work.wait", error):
+                    raise
             return result
 
         return wait
@@ -119,7 +144,9 @@ class Works:
             if plan.is_left_alone:
                 self._follow_left_alone(call, work, args)
         except Exception as error:
-            _guard.report("operation returned", error)
+            self.ended(call, How.ABANDONED)
+            if not _guard.contains("operation returned", error):
+                raise
 
     def _follow_left_alone(self, call: Call, work: Any, args: tuple[Any, ...]) -> None:
         flags = call.plan.flags
@@ -149,7 +176,8 @@ class Works:
     def _hold_shortly(self, call: Call, work: object) -> None:
         """Hold a Work only until this thread's next such call, so that the caller gets this very object."""
         call.work_id = id(work)
-        call.reference = weakref.ref(work, lambda _: self._work_dropped(call))
+        call.reference = reference = _Reference(work, self._gone.append)
+        reference.call = call
         thread = threading.get_ident()
         before = self._just_issued.get(thread)
         self._just_issued[thread] = call
@@ -162,6 +190,17 @@ class Works:
         for call in list(self._just_issued.values()):
             if call.entered_ns < long_ago:
                 call.work = None
+
+    def _look_at_dropped(self) -> None:
+        """Take up Works that are gone.
+
+        What their references call is built-in code. Where Python ran in it, a signal handler could raise there, and
+        the interpreter drops what is raised in a destructor.
+        """
+        while self._gone:
+            call = self._gone.popleft().call
+            if call.reference is not None:
+                self._work_dropped(call)
 
     def _work_dropped(self, call: Call) -> None:
         """Nobody can wait for its Work any more. But c10d may have its own for `wait_tensor`, which we would see."""
@@ -194,8 +233,12 @@ class Works:
         return self._by_tensor.get(tensor.data_ptr()) if self._by_tensor and not tensor.is_meta else None
 
     def wait_began(self, call: Call) -> None:
-        """The calling thread is about to wait for an operation."""
+        """The calling thread is about to wait for an operation; also when an earlier wait has given up."""
         try:
+            if call.gave_up:
+                for one in (call, *(call.members or ())):
+                    one.tape.clear(one.number, Word.WAIT_RETURNED)
+                return
             now = _now()
             call.tape.mark(call.number, Word.WAIT_ENTERED, now - call.entered_ns, How.CALL)
             for member in call.members or ():
@@ -203,11 +246,48 @@ class Works:
         except Exception as error:
             _guard.report("Work.wait", error)
 
-    def wait_failed(self, call: Call, error: BaseException) -> None:
-        """A wait raised. That the call itself had returned is written down: the operation was issued."""
-        if not call.plan.is_left_alone:
-            call.tape.mark(call.number, Word.RETURNED, _now() - call.entered_ns, How.CALL)
-        self.ended(call, How.FAILED, error)
+    def wait_failed(self, call: Call, error: BaseException, work: Any = None) -> None:
+        """A wait raised. That the call itself had returned is written down: the operation was issued.
+
+        Args:
+            call: The operation.
+            error: What the wait raised.
+            work: What was waited for, where that is known.
+        """
+        try:
+            if _guard.came_after_call(error):  # the wait had returned when a signal handler raised
+                self.ended(call, How.WAIT)
+                return
+            now = _now()
+            members = (call, *(call.members or ()))
+            if not call.plan.is_left_alone:
+                for one in members:
+                    one.tape.mark(one.number, Word.RETURNED, now - one.entered_ns, How.CALL)
+            if work is None or call.flags & _END_BY_WAIT or _is_completed(work):
+                self.ended(call, How.FAILED, error)
+                return
+            # It has only given up: the operation goes on, and somebody may wait for it again.
+            for one in members:
+                one.tape.mark(one.number, Word.WAIT_RETURNED, now - one.entered_ns, How.WAIT)
+            call.gave_up = True
+            self.open[id(work)] = call
+            self.on_async()
+        except BaseException as own:
+            if not _guard.contains("Work.wait", own):
+                raise
+
+    def wait_interrupted(self, call: Call, work: Any, has_returned: bool) -> None:
+        """Something has raised beside a wait.
+
+        Args:
+            call: The operation.
+            work: What was waited for.
+            has_returned: Whether the wait was over; else it had not begun.
+        """
+        if not has_returned and call.plan.is_left_alone:
+            self.open[id(work)] = call  # who has the Work may wait again
+            return
+        self.ended(call, How.WAIT if has_returned else How.ABANDONED)
 
     def ended(self, call: Call, how: How, error: BaseException | None = None) -> None:
         """Record an end, whoever sees it first, and let go of the Work."""
@@ -221,8 +301,11 @@ class Works:
                 tape.complete(member.number, member.entered_ns, now, how, failure)
             if call.operation.synchronizing and how in (How.WAIT, How.POLL):
                 call.group.synchronized = True
-        except Exception as own:
-            _guard.report("completion", own)
+        except BaseException as own:
+            for one in (call, *(call.members or ())):  # no record stays open, whatever has come in between
+                one.tape.complete(one.number, one.entered_ns, now, how)
+            if not _guard.contains("completion", own):
+                raise
 
     def _let_go(self, call: Call) -> None:
         for pointer in call.pointers:
@@ -237,6 +320,7 @@ class Works:
         if call.work_id:
             call.reference = None
 
+    @_guard.calls_plug_ins
     def sweep(self, limit: int) -> int:
         """Look at the oldest `limit` operations and record those that are complete.
 
@@ -244,6 +328,8 @@ class Works:
             How many are still open and can be looked at.
         """
         left = 0
+        if self._gone:
+            self._look_at_dropped()
         for call in self._oldest(limit):
             work = call.work
             if work is None or call.flags & _END_BY_WAIT:
@@ -257,7 +343,8 @@ class Works:
     def _oldest(self, limit: int) -> list[Call]:
         try:
             return list(itertools.islice(self.open.values(), limit))
-        except RuntimeError:  # the garbage collector came in between, and a dropped Work left the table
+        except RuntimeError as error:  # the garbage collector came in between, and a dropped Work left the table
+            _guard.pass_on(error)
             return []
 
     def _completed(self, call: Call, work: Any) -> None:
@@ -267,20 +354,28 @@ class Works:
 
     def forget_all(self) -> None:
         """Let go of everything; the operations stay open on their tapes."""
-        for table in (self.open, self._by_tensor, self._just_issued, self._dropped):
+        for table in (self.open, self._by_tensor, self._just_issued, self._dropped, self._gone):
             table.clear()
 
 
+@_guard.calls_plug_ins
+def _is_completed(work: Any) -> bool:
+    return work.is_completed()
+
+
+@_guard.calls_plug_ins
 def _failure_of(work: Any) -> Exception | None:
     """Why a completed Work of torch's own failed; `Work.exception` would warn that it is deprecated."""
     try:
         future = work.get_future()
-    except RuntimeError:  # this backend has none
+    except RuntimeError as error:  # this backend has none
+        _guard.pass_on(error)
         return None
     try:
         if future.done():
             future.value()
     except Exception as error:
+        _guard.pass_on(error)
         return error
     return None
 
@@ -297,13 +392,20 @@ def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., A
             finally:
                 if wait is not None:
                     devices.wait_ends(wait)
-        works.wait_began(call)
+        stage = _BEFORE
+        result = None
         try:
+            works.wait_began(call)
+            stage = _INSIDE
             result = redispatch(keyset.remove(key), tensor)
+            stage = _AFTER
+            works.ended(call, How.WAIT)
         except BaseException as error:
-            works.wait_failed(call, error)
+            if stage == _INSIDE:
+                works.wait_failed(call, error, call.work)
+            elif stage == _AFTER:
+                works.ended(call, How.WAIT)
             raise
-        works.ended(call, How.WAIT)
         return result
 
     skip_in_dynamo(wait_tensor.__code__)

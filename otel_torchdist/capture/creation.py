@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import _guard
 from otel_torchdist.capture.torch_api import c10d
 from otel_torchdist.tape.layout import How, RecordKind
+from otel_torchdist.tape.names import SPARE_OF_GROUPS
 from otel_torchdist.tape.records import GroupName, SignatureName
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Rendezvous:
             recorder.step,
             self.nth + 1,
             0,
-            tape.names.intern(name),
+            tape.names.intern(name, SPARE_OF_GROUPS),
             tape.names.intern(signature),
             _call_site(recorder),
             0,

@@ -3,6 +3,7 @@
 A synchronous operation runs on the caller's stream, between two events. An asynchronous one runs on a stream of NCCL's
 that cannot be reached without holding its Work: it begins when the caller's stream has come to an event before the call
 and NCCL has ended what was ahead, and its end is what PyTorch's watchdog says, or an event after a wait that we see.
+The watchdog of `nccl2`, which is `nccl` from torch 2.15 on, makes its rounds once a second, that of before ten times.
 
 On a device that waits for its host, the time between two events is the host's: the device has come to an operation
 when its stream is free for it, and the host may take some 0.1 ms more to enqueue it.
@@ -17,13 +18,14 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_torchdist import _guard
 from otel_torchdist.capture.cuda_driver import DeviceDriver, DriverError, cuda_drivers
 from otel_torchdist.capture.cuda_events import MAX_EVENTS, EventPool
 from otel_torchdist.capture.cuda_lanes import LEFT_ALONE, Enqueued, Wait
 from otel_torchdist.capture.cuda_watch import CudaWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from otel_torchdist.capture.call import Call
 
@@ -73,6 +75,7 @@ class CudaOperations:
             return None
         stream, events = recorded
         enqueued = Enqueued(call, device, stream, peer, events[0], 0 if is_left_alone else events[1])
+        call.enqueued = enqueued  # before it is watched: if it is interrupted here, it must not block what comes after
         self.watch.put(enqueued)
         return enqueued
 
@@ -101,7 +104,8 @@ class CudaOperations:
         """It runs on a stream of the backend's."""
         try:
             result = work.get_future_result()
-        except RuntimeError:  # not NCCL: this backend has none
+        except RuntimeError as error:  # not NCCL: this backend has none
+            _guard.pass_on(error)
             enqueued.is_void = True
             return False
         if enqueued.end:
@@ -117,6 +121,17 @@ class CudaOperations:
         """A stream is about to be made to wait for what writes to `pointer`; None when that is not watched."""
         began_ns = time.monotonic_ns()
         enqueued = self.written.pop(pointer, None)
+        return self._wait_for(enqueued, device, began_ns)
+
+    def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> Wait | None:
+        """As `wait_begins`, for several: the stream goes on when the last has ended, which is known within one lane."""
+        began_ns = time.monotonic_ns()
+        found = {enqueued for pointer in pointers if (enqueued := self.written.pop(pointer, None)) is not None}
+        if len({enqueued.lane for enqueued in found}) != 1:
+            return None
+        return self._wait_for(max(found, key=lambda enqueued: enqueued.call.number), device, began_ns)
+
+    def _wait_for(self, enqueued: Enqueued | None, device: int, began_ns: int) -> Wait | None:
         recorded = self._record(device, 2) if enqueued is not None and enqueued.device == device else None
         if enqueued is None or recorded is None:
             return None

@@ -236,8 +236,8 @@ class Lanes:
             ended_ns, how = self._clocks[enqueued.device].date(enqueued.end)
         else:
             ended_ns, how = self._end_by_wait(enqueued)
-        if enqueued.started is not None:
-            ended_ns = max(ended_ns, enqueued.started[0])
+        if enqueued.started is not None and ended_ns < enqueued.started[0]:
+            ended_ns, how = enqueued.started  # no more exact than the end of the one ahead, which was seen late
         lane.free_ns, lane.free_how = ended_ns, how
         enqueued.ended(lane.free_ns, how)
 

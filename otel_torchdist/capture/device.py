@@ -11,6 +11,7 @@ from torch.distributed import Work
 
 from otel_torchdist import _guard
 from otel_torchdist.capture.cuda import CudaOperations, cuda_operations
+from otel_torchdist.capture.cuda_lanes import LEFT_ALONE
 from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.tape.layout import Flag, How, Word
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 MAX_WRITTEN: Final = 64
 """Output tensors of an operation by which a wait for it is recognised."""
+
+RETURNS_WORK: Final = frozenset({"nccl2", "nccl-lazy"})
+"""Backends that return a Work of synchronous operations too, which run on the caller's stream as NCCL's do elsewhere.
+
+From torch 2.15 on `nccl` means the first of them."""
+ONE_STREAM: Final = frozenset({"nccl2"})
+"""Backends that carry out sends and receives on the same stream as asynchronous collectives."""
 
 _ASYNC: Final = int(Flag.ASYNC)
 _STRIDED: Final = torch.strided
@@ -63,7 +71,8 @@ class Devices:
             tensor = tensors[0] if type(tensors) is LIST else tensors
             cuda = self._find_cuda() if tensor.is_cuda else None
             if cuda is not None:
-                call.enqueued = cuda.begin(call, tensor.get_device(), peer)
+                has_one_stream = call.group.backend_on("cuda") in ONE_STREAM
+                call.enqueued = cuda.begin(call, tensor.get_device(), -1 if has_one_stream else peer)
         except Exception as error:
             _guard.report("device", error)
         if call.enqueued is None:
@@ -90,6 +99,8 @@ class Devices:
         if call.enqueued is None or self._cuda is None:
             _end_unknown(call)
             return
+        if boxed is not None and not call.flags & LEFT_ALONE and call.group.backend_on("cuda") in RETURNS_WORK:
+            boxed = None
         pointers = _pointers(args[0]) if boxed is not None and call.flags & _ASYNC else ()
         if not self._cuda.issued(call.enqueued, None if boxed is None else Work.unbox(boxed), pointers):
             _end_unknown(call)
@@ -118,6 +129,16 @@ class Devices:
                 return self._cuda.wait_begins(tensor.data_ptr(), tensor.get_device())
         except Exception as error:
             _guard.report("wait_tensor", error)
+        return None
+
+    def wait_for_several_begins(self, tensors: Any) -> Wait | None:
+        """The current stream is about to be made to wait for what writes to any of these tensors, if anything does."""
+        try:
+            devices = {tensor.get_device() for tensor in tensors if not tensor.is_meta and tensor.is_cuda}
+            if len(devices) == 1 and self._cuda is not None:
+                return self._cuda.wait_for_several_begins(_pointers(tensors), devices.pop())
+        except Exception as error:
+            _guard.report("wait_tensors", error)
         return None
 
     def wait_ends(self, wait: Wait) -> None:

@@ -15,6 +15,7 @@ from otel_torchdist.capture.completion import Works, make_wait_tensor
 from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.operations import OperationSchema, collective_schemas
 from otel_torchdist.capture.torch_api import DISPATCH_KEY, has_our_place, redispatch_of, remove_library, skip_in_dynamo
+from otel_torchdist.capture.wait_tensors import make_wait_tensors
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -33,9 +34,12 @@ class Dispatcher:
         self._functional = torch.library.Library("_c10d_functional", "IMPL")
         for schema in collective_schemas():
             self._register(self._c10d, schema.overload, _make_kernel(schema, hot_path))
-        wait_tensor: Any = torch.ops._c10d_functional.wait_tensor.default
-        kernel = make_wait_tensor(works, hot_path.devices, redispatch_of(wait_tensor), DISPATCH_KEY)
-        self._register(self._functional, wait_tensor, kernel)
+        functional: Any = torch.ops._c10d_functional
+        for name, make in (("wait_tensor", make_wait_tensor), ("wait_tensors", make_wait_tensors)):
+            wait = getattr(functional, name, None)
+            if wait is not None:  # `wait_tensors` is new in torch 2.15
+                kernel = make(works, hot_path.devices, redispatch_of(wait.default), DISPATCH_KEY)
+                self._register(self._functional, wait.default, kernel)
 
     def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> None:
         if has_our_place(overload):  # ours would hide it
@@ -54,7 +58,8 @@ class Dispatcher:
 
 def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[..., Any]:
     redispatch = redispatch_of(operation.overload)
-    enter, leave, failed = hot_path.enter, hot_path.leave, hot_path.failed
+    enter, leave = hot_path.enter, hot_path.leave
+    failed, interrupted = hot_path.failed, hot_path.interrupted
     follow = hot_path.works.follow
     remaining: dict[int, Any] = {}
 
@@ -66,15 +71,20 @@ def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[...,
         call = enter(operation, args, keys)
         if call is None:
             return redispatch(rest, *args)
-        try:
+        is_issued = False
+        try:  # a signal handler may raise at any call here
             result = redispatch(rest, *args)
+            is_issued = True
+            if call.is_plain:
+                follow(call, result, args)
+            else:
+                leave(call, result, args)
         except BaseException as error:
-            failed(call, args, error)
+            if is_issued:
+                interrupted(call)
+            else:
+                failed(call, args, error)
             raise
-        if call.is_plain:
-            follow(call, result, args)
-        else:
-            leave(call, result, args)
         return result
 
     skip_in_dynamo(kernel.__code__)

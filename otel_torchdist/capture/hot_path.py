@@ -15,6 +15,7 @@ from torch.distributed import ProcessGroup
 from otel_torchdist import _guard
 from otel_torchdist.capture.call import Call
 from otel_torchdist.capture.completion import SWEPT_PER_CALL, Works
+from otel_torchdist.capture.plans import ALWAYS, REDUCE_OP_EVERY
 from otel_torchdist.capture.signatures import key_of
 from otel_torchdist.capture.torch_api import LIST, comm_label
 from otel_torchdist.tape.layout import Flag, How, Word
@@ -22,11 +23,14 @@ from otel_torchdist.tape.layout import Flag, How, Word
 if TYPE_CHECKING:
     from otel_torchdist.capture.device import Devices
     from otel_torchdist.capture.operations import OperationSchema
+    from otel_torchdist.capture.plans import Plan
     from otel_torchdist.capture.process_group import Groups, GroupState
     from otel_torchdist.capture.steps import Steps
 
 OVERHEAD_SAMPLE: Final = 16
 """One call in so many measures what our own code costs."""
+MAX_COALESCED: Final = 8192
+"""Operations in one block of coalescing."""
 MAX_TAG: Final = 0x7FFFFFFF
 
 # Plain integers: arithmetic with enum members is several times slower.
@@ -86,7 +90,10 @@ class HotPath:
             keys: The dispatch keys of the call, as a number: they tell devices, layouts and meta tensors apart.
         """
         entered = _now()
-        try:
+        # Until the call is handed over these say what has to be taken back.
+        group = plan = call = None
+        counted = number = 0
+        try:  # a signal handler may raise after any call in here
             process_group = _unbox_group(args[operation.group])
             group = self._state_of(id(process_group)) or self._meet(process_group)
             if group is None:
@@ -123,18 +130,20 @@ class HotPath:
             plan = plans.get(key) or plans.make(key, operation, args)
             if plan is None:
                 return None
-            if plan.unread:
-                plan.unread = unread = plan.unread - 1
-                if not unread:
-                    plan = plans.read_reduce_op(key, plan, operation, args)
+            tail = plan.tail
+            lane = plan.lane
             if operation.point_to_point:
-                sequence = group.count_point_to_point(operation.name == "send", peer, tag)
+                sequence = counted = lane.count_point_to_point(operation.name == "send", peer, tag)
             else:
-                sequence = group.sequence + 1
+                sequence = lane.sequence + 1
+                reading = plan.reading
+                if reading and (reading == ALWAYS or not sequence % REDUCE_OP_EVERY):
+                    plan = plans.read_reduce_op(key, plan, operation, args)
+                    tail = plan.tail_read
                 if group.is_default and not self._steps.source:
                     self._steps.collective_begins(sequence)
-                group.sequence = sequence
-            number = plan.tape.begin_prepared(entered, recorder.step, sequence, plan.tail)
+                lane.sequence = counted = sequence
+            number = plan.tape.begin_prepared(entered, recorder.step, sequence, tail)
             call = Call(number, entered, plan)
             if not plan.on_cpu:
                 self.devices.before(call, tensors, peer)
@@ -142,9 +151,18 @@ class HotPath:
                 call.is_plain = False
                 call.own_ns = _now() - entered
             return call
-        except Exception as error:
-            _guard.report("operation entered", error)
-            return None
+        except BaseException as error:
+            if number and plan is not None:
+                plan.tape.complete(number, entered, _now(), How.ABANDONED)
+            if call is not None and not call.on_cpu:
+                self.devices.failed(call)
+            if _guard.contains("operation entered", error):
+                if not counted and group is not None and plan is not None and not operation.point_to_point:
+                    plan.lane.sequence += 1  # it will be issued, unrecorded
+                return None
+            if counted and plan is not None:
+                _uncount(plan, operation, args)
+            raise
 
     def leave(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
         """The backend has accepted an operation."""
@@ -155,6 +173,8 @@ class HotPath:
                 call.tape.mark(call.number, _RETURNED, returned - call.entered_ns, _BY_CALL)
             coalescing = plan.group.coalescing
             if coalescing is not None:
+                if len(coalescing) >= MAX_COALESCED:
+                    self.abandon_coalesced(plan.group)
                 coalescing.append(call)
             elif plan.on_cpu:
                 self.works.follow(call, result, args)
@@ -164,16 +184,46 @@ class HotPath:
                 own = call.own_ns + _now() - returned
                 call.tape.add_overhead(own * OVERHEAD_SAMPLE, OVERHEAD_SAMPLE)
         except Exception as error:
-            _guard.report("operation returned", error)
+            self.works.ended(call, How.ABANDONED)
+            if not _guard.contains("operation returned", error):
+                raise
 
     def failed(self, call: Call, args: tuple[Any, ...], error: BaseException) -> None:
         """An operation raised inside torch: it was not issued, so its place in the sequence is free again."""
-        operation, group = call.operation, call.group
-        if operation.point_to_point:
-            peer = group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
-            group.uncount_point_to_point(operation.name == "send", peer, args[operation.tag] & MAX_TAG)
-        elif operation.work >= 0:  # what returns no Work does not issue: it runs, and raises in the end
-            group.sequence -= 1
+        try:
+            if _guard.came_after_call(error):
+                self.interrupted(call)
+                return
+            operation = call.operation
+            if operation.point_to_point or operation.work >= 0:
+                # What returns no Work does not issue: it runs, and raises in the end.
+                _uncount(call.plan, operation, args)
+            if not call.on_cpu:
+                self.devices.failed(call)
+            self.works.ended(call, How.FAILED, error)
+        except Exception as own:
+            self.works.ended(call, How.FAILED)
+            if not _guard.contains("operation failed", own):
+                raise
+
+    def interrupted(self, call: Call) -> None:
+        """An operation was issued, and then a signal handler raised: nobody has its Work."""
+        call.tape.mark(call.number, _RETURNED, _now() - call.entered_ns, _BY_CALL)
         if not call.on_cpu:
             self.devices.failed(call)
-        self.works.ended(call, How.FAILED, error)
+        self.works.ended(call, How.ABANDONED)
+
+    def abandon_coalesced(self, group: GroupState) -> None:
+        """Close what was issued since `_start_coalescing`: an exception has left the block, which then has no end."""
+        members = group.coalescing
+        while members:
+            self.interrupted(members.pop())
+
+
+def _uncount(plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> None:
+    """Give an operation's place back."""
+    if operation.point_to_point:
+        peer = plan.group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
+        plan.lane.uncount_point_to_point(operation.name == "send", peer, args[operation.tag] & MAX_TAG)
+    else:
+        plan.lane.sequence -= 1

@@ -20,11 +20,17 @@ _FRIENDLY: Final[dict[str, str]] = {
     "alltoall_base": "all_to_all_single",
     "recv_any_source": "recv",
 }
-"""c10d's schema names, underscores stripped, to the names that `torch.distributed` gives its functions."""
+"""c10d's schema names, underscores stripped, to the names that `torch.distributed` gives its functions.
+
+One operation has one name whatever torch is installed: 2.15 also calls these functions `all_gather_single`,
+`reduce_scatter_single` and `gather_single`.
+"""
 
 BARRIERS: Final = frozenset({"barrier", "monitored_barrier"})
 """Their tensor is torch's own and says nothing."""
-_NOT_SYNCHRONIZING: Final = frozenset({"broadcast", "scatter", "reduce", "gather", "send", "recv"})
+_NOT_SYNCHRONIZING: Final = frozenset(
+    {"broadcast", "scatter", "reduce", "gather", "gather_into_tensor", "send", "recv"}
+)
 _INPUTS: Final = ("input_tensor", "input_tensors", "input", "inputs", "input_list", "tensors", "tensor")
 
 
@@ -87,7 +93,7 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
     types = [str(argument.type) for argument in schema.arguments]
     positions = {argument.name: position for position, argument in enumerate(schema.arguments)}
     group = next((i for i, text in enumerate(types) if text.endswith("c10d.ProcessGroup")), None)
-    described = _described(positions, types)
+    described = described_argument(positions, types)
     if group is None or described is None:
         return None
     bare: str = schema.name.removeprefix("c10d::").strip("_")
@@ -111,7 +117,7 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
     )
 
 
-def _described(positions: dict[str, int], types: list[str]) -> int | None:
+def described_argument(positions: dict[str, int], types: list[str]) -> int | None:
     """The argument that looks alike on every rank: a flat input, or else the output (`scatter`'s input is not)."""
     flat = [name for name, position in positions.items() if types[position] in ("Tensor", "List[Tensor]")]
     named = next((name for name in _INPUTS if name in flat), None)

@@ -17,13 +17,14 @@ class Patches:
         """Nothing is replaced yet."""
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any], is_traced: bool = False) -> None:
         """Set `owner.name` to `make(original)`; nothing happens where this torch has no such attribute.
 
         Args:
             owner: A module or a class.
             name: The attribute.
             make: Gets the original as it is called, without `self`.
+            is_traced: Whether Dynamo may meet it while it traces a program, and compiles what the original calls.
         """
         original = getattr(owner, name, None)
         if original is None:
@@ -31,8 +32,8 @@ class Patches:
         # What lies in the class, not what `getattr` makes of it: a method of pybind's would come back unbound.
         stored: Any = _own(owner, name)
         function = make(original)
-        skip_in_dynamo(function.__code__)
-        replacement = opaque_to_dynamo(function) if is_bindings_method(stored) else function
+        skip_in_dynamo(function.__code__, with_callees=not is_traced)
+        replacement = opaque_to_dynamo(function) if is_traced or is_bindings_method(stored) else function
         setattr(owner, name, replacement)
         self._undo.append((owner, name, stored, replacement))
 

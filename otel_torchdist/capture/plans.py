@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from otel_torchdist.capture.operations import OperationSchema
@@ -11,13 +12,18 @@ from otel_torchdist.tape.writer import TapeWriter
 if TYPE_CHECKING:
     from types import CodeType
 
+    from otel_torchdist.capture.lanes import Lane
     from otel_torchdist.capture.process_group import GroupState
 
 MAX_CACHED: Final = 2048
 REDUCE_OP_FIRST: Final = 16
-REDUCE_OP_EVERY: Final = 32
-"""A plan's reduce op is read on its first 16 calls and on each 32nd after. Reading it is a TorchScript call of 2 to
-5 µs, up to half of all that a recorded call costs; a place whose reduce op has been seen to change is read always."""
+REDUCE_OP_EVERY: Final = 31
+"""A plan's reduce op is read on its first 16 calls, and after that where the group's sequence is a multiple of 31: in
+the same operations on every rank, however often each has come there from which line. Reading it is a TorchScript call
+of 2 to 5 µs, up to half of all that a recorded call costs; a place whose reduce op has been seen to change is read
+always. Records say whether theirs was read."""
+SOMETIMES: Final = 1
+ALWAYS: Final = 2
 
 _LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED)
 
@@ -29,16 +35,18 @@ class Plan:
 
     Attributes:
         group: Their process group.
+        lane: Where they are counted.
         operation: What is called.
         tape: Where they are recorded.
-        tail: The constant part of their records.
+        tail: The constant part of their records; where there is a reduce op, of those whose op was not read.
+        tail_read: The same for those whose reduce op was read.
         flags: Their flags.
         on_cpu: Whether the host can know their end.
         is_left_alone: Whether the caller goes on while they run.
         is_plain: Whether they run on the CPU, one at a time, and their callers wait for them at once.
         reduce_op: The reduce op in `tail`; -1 where there is none.
         code: Code of the call site, held because its `id` is in the key.
-        unread: Calls until the reduce op is read again; 0 where there is none.
+        reading: When the reduce op is read: `SOMETIMES`, `ALWAYS`, or 0 where there is none.
         reads: How often it has been read.
         varies: Whether it has been seen to change.
     """
@@ -49,21 +57,25 @@ class Plan:
         "group",
         "is_left_alone",
         "is_plain",
+        "lane",
         "on_cpu",
         "operation",
+        "reading",
         "reads",
         "reduce_op",
         "tail",
+        "tail_read",
         "tape",
-        "unread",
         "varies",
     )
 
     def __init__(
         self,
         group: GroupState,
+        lane: Lane,
         operation: OperationSchema,
         tail: bytes,
+        tail_read: bytes,
         flags: int,
         on_cpu: bool,
         reduce_op: int,
@@ -71,16 +83,18 @@ class Plan:
     ) -> None:
         """A plan that has not been used."""
         self.group = group
+        self.lane = lane
         self.operation = operation
         self.tape = group.recorder.tape
         self.tail = tail
+        self.tail_read = tail_read
         self.flags = flags
         self.on_cpu = on_cpu
         self.is_left_alone = bool(flags & _LEFT_ALONE)
         self.is_plain = on_cpu and not self.is_left_alone
         self.reduce_op = reduce_op
         self.code = code
-        self.unread = int(reduce_op >= 0)
+        self.reading = ALWAYS if reduce_op >= 0 else 0
         self.reads = 0
         self.varies = False
 
@@ -90,16 +104,22 @@ class Plans:
 
     def __init__(self, group: GroupState) -> None:
         """Plan calls of `group`."""
-        self._group = group
+        self._group: GroupState | None = group
         self._known: dict[PlanKey, Plan] = {}
         self.get = self._known.get
+
+    def give_up(self) -> None:
+        """Plan nothing any more: group and plans, which refer to each other, go without Python's collector."""
+        self._group = None
+        self._known.clear()
 
     def read_reduce_op(self, key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:
         """Check a plan's reduce op against this call's; the plan that fits."""
         current = args[operation.reduce_op].op()
         if current == plan.reduce_op:
             plan.reads += 1
-            plan.unread = 1 if plan.reads < REDUCE_OP_FIRST or plan.varies else REDUCE_OP_EVERY
+            if plan.reads >= REDUCE_OP_FIRST and not plan.varies:
+                plan.reading = SOMETIMES
             return plan
         changed = self.make(key, operation, args)
         if changed is None:
@@ -117,6 +137,8 @@ class Plans:
             args: With what.
         """
         group = self._group
+        if group is None:
+            return None
         is_async, peer, tag, is_coalesced, label, thread, site = key[-7:]
         described = group.signatures.describe(operation, args)
         if described is None:
@@ -130,9 +152,11 @@ class Plans:
             flags |= Flag.POINT_TO_POINT
         recorder = group.recorder
         code = recorder.call_sites.code_at(site)
-        tail = TapeWriter.prepare(
+        lane = group.lane_of(described.device)
+        prepare = partial(
+            TapeWriter.prepare,
             described.bytes_as_root if peer == group.rank else described.bytes_as_member,
-            group.name_id,
+            lane.name_id,
             described.signature,
             recorder.call_sites.name_of(code, site[1]),
             recorder.label(label) if label else 0,
@@ -140,9 +164,11 @@ class Plans:
             tag,
             thread,
             RecordKind.OPERATION,
-            flags,
         )
-        plan = Plan(group, operation, tail, int(flags), described.on_cpu, described.reduce_op, code)
+        tail = tail_read = prepare(flags)
+        if described.reduce_op >= 0:
+            tail = prepare(flags | Flag.REDUCE_OP_UNREAD)
+        plan = Plan(group, lane, operation, tail, tail_read, int(flags), described.on_cpu, described.reduce_op, code)
         if len(self._known) >= MAX_CACHED:  # shapes or tags that never repeat
             self._known.clear()
         self._known[key] = plan

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.capture.callsite import CallSites
+from otel_torchdist.tape.ancestry import parent_tape
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.names import MAX_NAMES, SPARE_OF_LABELS
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.process_group import GroupState
 
+_logger = logging.getLogger("otel_torchdist")
 _LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
@@ -34,10 +38,12 @@ class Recorder:
         Raises:
             TapeError: There is no room, or the directory cannot be used.
         """
-        self.tape = TapeWriter(directory, identify(rank, local_rank(), world_size, capacity))
+        identity = identify(rank, local_rank(), world_size, capacity, parent_tape(directory))
+        self.tape = TapeWriter(directory, identity)
         self.call_sites = CallSites(self.tape.names)
         self.step = 0
         self.default_group: GroupState | None = None
+        self._has_warned = False
         self._labels: dict[str, int] = {}
         self._group_counts: Counter[tuple[int, ...]] = Counter()
 
@@ -48,7 +54,7 @@ class Recorder:
             return known
         if len(self._labels) > 4096:
             self._labels.clear()
-        self._labels[text] = identity = self.tape.names.intern(text)
+        self._labels[text] = identity = self.tape.names.intern(text, SPARE_OF_LABELS)
         return identity
 
     def count_group(self, ranks: tuple[int, ...]) -> int:
@@ -63,6 +69,16 @@ class Recorder:
         self.tape.step_ended(self.step, now_ns, sequence)
         self.step += 1
 
+    def warn_of_names(self) -> None:
+        """Say once that the dictionary is nearly full, and what that means for what is recorded."""
+        if self.tape.names.is_scarce and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "rank %d has used nearly all of the %d names that a tape can hold (groups, call sites, operations with "
+                "their shapes): new shapes are left out from now on, and names that do not fit are shown as `other`",
+                self.tape.identity.rank, MAX_NAMES,
+            )  # fmt: skip
+
     def fail(self, failure: str) -> None:
         """Say that this process is about to end, and by what name."""
         self.tape.finish(TapeState.FAILED, self.tape.names.intern(failure))
@@ -72,6 +88,7 @@ class Recorder:
         failure_name = self.tape.names.intern(failure.__qualname__) if failure else 0
         self.tape.finish(state, failure_name)
         self.tape.close()
+        self.default_group = None  # which refers to this
 
 
 def local_rank() -> int:

@@ -89,10 +89,17 @@ class RunIdAgreement:
         self._threads: list[threading.Thread] = []
         own_id = secrets.randbits(128)
         agree = self._set if identity.rank == 0 else self._find
+        self._own_id = own_id
         self._begin("otel-torchdist-run-id", agree, own_id)
-        if identity.rank == 0:
+
+    def wait_until_set(self) -> None:
+        """On rank 0, wait until the id lies in the store, but not for long; a signal handler may end that early."""
+        if self._tape.identity.rank != 0:
+            return
+        try:
             self._has_set.wait(SET_DEADLINE_S)
-            self._settle(own_id, RunIdState.UNAGREED)
+        finally:
+            self._settle(self._own_id, RunIdState.UNAGREED)
 
     def stop(self) -> None:
         """Look a last time. A thread that is inside torch when the interpreter ends would abort the process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -16,6 +17,7 @@ from torch.distributed import ProcessGroup
 
 from otel_torchdist import _guard
 from otel_torchdist.capture.abort import abort_if_asked
+from otel_torchdist.capture.abort_hooks import AbortHooks
 from otel_torchdist.capture.call import Call
 from otel_torchdist.capture.completion import Works
 from otel_torchdist.capture.creation import follow_creation
@@ -24,8 +26,10 @@ from otel_torchdist.capture.dispatcher import Dispatcher
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.hot_path import HotPath
 from otel_torchdist.capture.meeting import Meeting, Place
+from otel_torchdist.capture.one_sided import OneSided, SymmetricMemory
 from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.process_group import Groups, GroupState
+from otel_torchdist.capture.reconfigure import Reconfigurations
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.capture.stack_signal import offer_stacks, still_offers_stacks, withdraw_offer, write_no_stacks
@@ -33,6 +37,7 @@ from otel_torchdist.capture.stacks import answer_stack_request
 from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import backend_and_store, default_group, known_groups
 from otel_torchdist.capture.watch import Watch
+from otel_torchdist.capture.windows import Windows
 from otel_torchdist.process_end import ProcessEnd
 from otel_torchdist.tape.abort import FAILURE
 from otel_torchdist.tape.layout import How, TapeState
@@ -46,7 +51,13 @@ SETTLE_S: Final = 0.5
 class Capture:
     """Records every collective of this process from `install` to `uninstall`."""
 
-    def __init__(self, directory: Callable[[], Path], capacity: int, exchange_host: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Callable[[], Path],
+        capacity: int,
+        exchange_host: str | None = None,
+        has_abort_hooks: bool = False,
+    ) -> None:
         """Prepare; nothing is touched yet.
 
         Args:
@@ -54,7 +65,9 @@ class Capture:
             capacity: Records in a tape's ring.
             exchange_host: Where this node's agent listens for those of other nodes, '' for an address that is found
                 out; None when they do not speak with each other.
+            has_abort_hooks: Whether backends are to say that they give up; see `AbortHooks`.
         """
+        self._abort_hooks = AbortHooks(has_abort_hooks)
         self._exchange_host = exchange_host
         self._directory = directory
         self._capacity = capacity
@@ -69,6 +82,8 @@ class Capture:
         self._devices = Devices()
         self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
         self._dispatcher: Dispatcher | None = None
+        self._one_sided = OneSided(self._meet)
+        self._symmetric_memory: SymmetricMemory | None = None
         self._recorder: Recorder | None = None
         self._agreement: RunIdAgreement | None = None
         self._end = ProcessEnd(self._at_end)
@@ -89,9 +104,12 @@ class Capture:
         follow_creation(self._patches, self)
         for name in ("_start_coalescing", "_end_coalescing"):
             self._patches.replace(ProcessGroup, name, getattr(self, "_make" + name))
-        self._steps.hook()
+        Reconfigurations(self._groups, self._works, self._meet).hook(self._patches)
+        self._steps.hook(self._patches)
         self._expectations.hook()
         self._dispatcher = Dispatcher(self._hot_path, self._works)
+        Windows(self._one_sided).hook(self._patches)
+        self._symmetric_memory = SymmetricMemory(self._one_sided)
         this = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forget_in_child(this()))
         self._begins_tapes = True
@@ -108,7 +126,9 @@ class Capture:
         self._end.disarm()
         if self._dispatcher is not None:
             self._dispatcher.remove()
-        self._dispatcher = None
+        if self._symmetric_memory is not None:
+            self._symmetric_memory.remove()
+        self._dispatcher = self._symmetric_memory = None
         self._steps.unhook()
         self._expectations.unhook()
         self._patches.restore()
@@ -149,6 +169,7 @@ class Capture:
         """Take up a group whose creation was seen."""
         if self._groups.find(group) is None:
             self._groups.learn(recorder, group, ranks, nth)
+            self._abort_hooks.attach(recorder, group)
 
     def default_group_set(self, group: ProcessGroup | None) -> None:
         """Take up the default group and agree on the run's id, or end the tape."""
@@ -176,6 +197,7 @@ class Capture:
             has_met_all=lambda: everybody is not None and everybody.synchronized,
             meeting=self._meeting_of(recorder),
         )
+        self._agreement.wait_until_set()
 
     def _meeting_of(self, recorder: Recorder) -> Callable[[threading.Event], Meeting] | None:
         if self._exchange_host is None:
@@ -195,6 +217,7 @@ class Capture:
             if recorder is None:
                 return None
             self._agree(recorder, None)
+        self._abort_hooks.attach(recorder, group)
         return self._groups.learn(recorder, group)
 
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
@@ -202,14 +225,20 @@ class Capture:
         agreement, self._agreement = self._agreement, None
         self._steps.recorder = None
         self._expectations.write_to(None)
-        if agreement is not None:
-            agreement.stop()
-        if recorder is None:
-            return
+        try:
+            if agreement is not None:
+                agreement.stop()
+        finally:  # a signal handler may raise while we wait
+            if recorder is not None:
+                self._finish(recorder, state, failure)
+
+    def _finish(self, recorder: Recorder, state: TapeState, failure: type[BaseException] | None) -> None:
         self._works.sweep(SWEEP_LIMIT)
         self._works.forget_all()
         self._devices.settle(SETTLE_S)
         self._groups.clear()
+        self._one_sided.forget_all()
+        self._abort_hooks.detach_all()
         with _guard.guard("stack signal"):
             withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
@@ -222,6 +251,7 @@ class Capture:
             with _guard.guard("coalescing"):
                 state = self._meet(group)
                 if state is not None:
+                    self._hot_path.abandon_coalesced(state)  # of a block that was left by an exception
                     state.coalescing = []
             return result
 
@@ -258,11 +288,13 @@ class Capture:
         if recorder is None:
             return
         recorder.tape.beat()
+        recorder.warn_of_names()
         self._works.sweep(SWEEP_LIMIT)
         self._works.let_go_of_issued()
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
-        answer_stack_request(recorder.tape)
+        with contextlib.suppress(OSError):  # no room, or no directory any more: the agent says that once
+            answer_stack_request(recorder.tape)
         abort_if_asked(recorder.tape.path, lambda: recorder.fail(FAILURE))
         for listener in self._beat_listeners:
             with _guard.guard("beat"):

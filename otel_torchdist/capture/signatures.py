@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from otel_torchdist.capture.operations import BARRIERS, Contribution, OperationSchema
 from otel_torchdist.capture.torch_api import LIST, REDUCE_OPS, number_of_reduce_op
 from otel_torchdist.tape.layout import Flag
+from otel_torchdist.tape.names import OTHER, SPARE_OF_SHAPES
 from otel_torchdist.tape.records import SignatureName
 
 if TYPE_CHECKING:
@@ -32,12 +34,16 @@ class Described:
         on_cpu: Whether the host can know the end; otherwise a device works on its own.
         flags: END_BY_WAIT, ON_DEVICE and SIGNATURE_CAPPED where they apply.
         reduce_op: Its number in torch; -1 where there is none.
+        device: Type of the device.
     """
 
-    __slots__ = ("bytes_as_member", "bytes_as_root", "flags", "on_cpu", "reduce_op", "signature")
+    __slots__ = ("bytes_as_member", "bytes_as_root", "device", "flags", "on_cpu", "reduce_op", "signature")
 
-    def __init__(self, signature: int, as_root: int, as_member: int, on_cpu: bool, flags: int, reduce_op: int) -> None:
+    def __init__(
+        self, signature: int, as_root: int, as_member: int, on_cpu: bool, flags: int, reduce_op: int, device: str
+    ) -> None:
         """Keep what has been found out."""
+        self.device = device
         self.signature = signature
         self.reduce_op = reduce_op
         self.bytes_as_root = as_root
@@ -69,15 +75,20 @@ class Signatures:
         flags = Flag.END_BY_WAIT if on_cpu and self._ends_by_wait(operation, device) else Flag(0)
         if not on_cpu:
             flags |= Flag.ON_DEVICE
-        if len(tensors) > MAX_DESCRIBED:
+        name = _name(operation, tensors, reduce_op, device)
+        signature = self._names.find_room(name, SPARE_OF_SHAPES if name.shapes else 0)
+        if signature == OTHER or len(tensors) > MAX_DESCRIBED:
             flags |= Flag.SIGNATURE_CAPPED
+        if signature == OTHER:  # without shapes there are not many
+            signature = self._names.intern(dataclasses.replace(name, shapes=()))
         return Described(
-            signature=self._names.intern(_name(operation, tensors, reduce_op, device)),
+            signature=signature,
             as_root=self._contributed(operation, size, is_root=True),
             as_member=self._contributed(operation, size, is_root=False),
             on_cpu=on_cpu,
             flags=int(flags),
             reduce_op=reduce_op,
+            device=device,
         )
 
     def _ends_by_wait(self, operation: OperationSchema, device: str) -> bool:

@@ -2,23 +2,36 @@
 
 `mark_step()` when the user calls it; else the step of one optimizer, the outermost and first seen (a GAN or
 ZeroRedundancyOptimizer would count several a step otherwise); else windows of the default group's collectives.
+A `GradScaler` that finds an overflow does not call the optimizer: that ends a step too.
 """
 
 from __future__ import annotations
 
 import enum
+import sys
+import threading
 import time
 import weakref
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from torch.optim import Optimizer
 
 from otel_torchdist import _guard
 from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.torch_api import hook_optimizers, skip_in_dynamo
+from otel_torchdist.capture.torch_api import GRAD_SCALER, HOOKED_STEP, hook_optimizers, is_hooked, skip_in_dynamo
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from otel_torchdist.capture.patches import Patches
 
 WINDOW: Final = 64
 """Collectives of the default group that make a step where nothing else does."""
+TAKES_OVER_AFTER: Final = 16
+"""Steps of another optimizer, without one of the chosen one, after which that one is chosen: a new phase of training
+has begun. A discriminator makes fewer between two steps of its generator."""
 
 
 _active: Steps | None = None
@@ -42,24 +55,36 @@ class StepSource(enum.IntEnum):
     MARK_STEP = 2
 
 
+class _Thread(threading.local):
+    """Whether an optimizer has stepped on the calling thread since this was last reset."""
+
+    stepped = False
+
+
 class Steps:
-    """Ends steps on the recorder it is given."""
+    """Ends steps on the recorder it is given.
+
+    Nothing is remembered while an optimizer's step runs: it may raise, and another thread may run one too. Whether it
+    runs inside the step of another can be seen in the stack.
+    """
 
     def __init__(self) -> None:
         """No step has been seen; `hook` makes optimizers count."""
         self.source = StepSource.WINDOWS
         self.recorder: Recorder | None = None
         self._optimizer: weakref.ref[Optimizer] | None = None
-        self._inside: list[int] = []
+        self._others: Counter[int] = Counter()
+        self._thread = _Thread()
         self._handles: list[Any] = []
 
-    def hook(self) -> None:
-        """Watch every optimizer of the process, and listen to `mark_step`."""
+    def hook(self, patches: Patches) -> None:
+        """Watch every optimizer of the process and its scaler, and listen to `mark_step`."""
         global _active
         _active = self
-        for hook in (Steps._before_step, Steps._after_step):
-            skip_in_dynamo(hook.__code__)
-        self._handles.extend(hook_optimizers(self._before_step, self._after_step))
+        for ours in (Steps._after_step, Steps._left_out):
+            skip_in_dynamo(ours.__code__)
+        self._handles.append(hook_optimizers(self._after_step))
+        patches.replace(GRAD_SCALER, "_maybe_opt_step", self._make_scaled_step, is_traced=True)
 
     def unhook(self) -> None:
         """Stop watching and listening."""
@@ -68,27 +93,48 @@ class Steps:
         while self._handles:
             self._handles.pop().remove()
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        identity = id(optimizer)
-        if identity in self._inside:  # its last step raised, and nobody told us
-            del self._inside[self._inside.index(identity) :]
-        self._inside.append(identity)
-
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         try:
-            if id(optimizer) in self._inside:
-                del self._inside[self._inside.index(id(optimizer)) :]
-            if not self._inside and self._is_chosen(optimizer):
-                self._end(StepSource.OPTIMIZER)
+            self._thread.stepped = True
+            self._stepped(optimizer)
         except Exception as error:
             _guard.report("optimizer hook", error)
 
-    def _is_chosen(self, optimizer: Optimizer) -> bool:
+    def _stepped(self, optimizer: Optimizer) -> None:
         chosen = self._optimizer() if self._optimizer else None
-        if chosen is None:
+        if chosen is not None and chosen is not optimizer:
+            # Optimizers may be many, one for each parameter: no more than a count for those that are not chosen.
+            self._others[id(optimizer)] = steps = self._others[id(optimizer)] + 1
+            if steps < TAKES_OVER_AFTER:
+                return
+        if _is_nested():
+            return
+        if chosen is not optimizer:
             self._optimizer = weakref.ref(optimizer)
-            return True
-        return chosen is optimizer
+        self._others.clear()
+        self._end(StepSource.OPTIMIZER)
+
+    def _make_scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        # Not `step` itself, which warns at the line of its caller. Fused optimizers look at the overflow themselves,
+        # are always called, and never come here.
+        def maybe_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._thread.stepped = False
+            result = original(scaler, optimizer, *args, **kwargs)
+            try:
+                if not self._thread.stepped:
+                    self._left_out(optimizer)
+            except Exception as error:
+                _guard.report("gradient scaler", error)
+            return result
+
+        return maybe_step
+
+    def _left_out(self, given: Any) -> None:
+        """A scaler has found an overflow and did not call an optimizer, which may be wrapped in others."""
+        while given is not None and not is_hooked(given):
+            given = getattr(given, "optimizer", None)
+        if given is not None:
+            self._stepped(given)
 
     def mark(self) -> None:
         """The user says that a step has ended."""
@@ -104,3 +150,21 @@ class Steps:
             return
         self.source = source
         self.recorder.end_step(time.monotonic_ns())
+
+
+def _is_nested() -> bool:
+    """Whether the optimizer that has just stepped was called within the step of another one."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    # Of the step that has just ended: several where Dynamo has cut it into pieces.
+    while frame is not None and _is_step(frame.f_code):
+        frame = frame.f_back
+    while frame is not None and not _is_step(frame.f_code):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _is_step(code: CodeType) -> bool:
+    """Whether code is what torch wraps around the step of every optimizer, compiled or not."""
+    return code.co_filename == HOOKED_STEP.co_filename and HOOKED_STEP.co_name in code.co_name

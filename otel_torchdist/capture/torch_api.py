@@ -1,12 +1,13 @@
 """What we use of torch that it does not declare as public, in one place and typed as what it is: anything.
 
-Each name exists in torch 2.8 and in 2.13 unless its comment says otherwise.
+Each name exists in torch 2.8 and in 2.15 unless its comment says otherwise.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, Final
 
 import torch
@@ -28,6 +29,12 @@ REDUCE_OPS: Final[dict[int, str]] = {
 }
 _wait: Any = vars(Work)["wait"]
 _INSTANCE_METHOD: Final[Any] = _wait.__class__
+GRAD_SCALER: Final[Any] = _torch.amp.GradScaler
+"""The class from which the scalers of all devices and of FSDP are derived."""
+HOOKED_STEP: Final[CodeType] = next(
+    constant for constant in Optimizer.profile_hook_step.__code__.co_consts if isinstance(constant, CodeType)
+)
+"""Code of the function that torch puts in place of the `step` of every class of optimizers."""
 LIST: Final[Any] = list
 """`list`, for `type(x) is LIST`: a type checker would make a list of unknowns of what is anything."""
 
@@ -98,13 +105,25 @@ def ranks_in_books(group: Any) -> dict[int, int] | None:
     return _c10d._world.pg_group_ranks.get(group)
 
 
-def hook_optimizers(before: Callable[[Optimizer, Any, Any], None], after: Callable[[Optimizer, Any, Any], None]) -> Any:
-    """Have two functions called around the step of every optimizer; returns two handles with a `remove`."""
-    module: Any = __import__("torch.optim.optimizer", fromlist=["register_optimizer_step_pre_hook"])
-    return (
-        module.register_optimizer_step_pre_hook(opaque_to_dynamo(before)),
-        module.register_optimizer_step_post_hook(opaque_to_dynamo(after)),
-    )
+def resolve_group(name: str) -> Any:
+    """The process group that torch has registered under a name.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    return _bindings._resolve_process_group(name)
+
+
+def hook_optimizers(after: Callable[[Optimizer, Any, Any], None]) -> Any:
+    """Have a function called after the step of every optimizer; returns a handle with a `remove`."""
+    module: Any = __import__("torch.optim.optimizer", fromlist=["register_optimizer_step_post_hook"])
+    return module.register_optimizer_step_post_hook(opaque_to_dynamo(after))
+
+
+def is_hooked(optimizer: Any) -> bool:
+    """Whether the steps of an optimizer call hooks; what wraps one may be of that class, but does not."""
+    step: Any = getattr(optimizer.__class__, "step", None)
+    return getattr(step, "hooked", False)
 
 
 def is_bindings_method(attribute: Any) -> bool:
@@ -121,8 +140,8 @@ def opaque_to_dynamo(function: Callable[..., Any]) -> Any:
     return ctypes.pythonapi.PyInstanceMethod_New(ctypes.py_object(function))
 
 
-def skip_in_dynamo(code: Any) -> None:
-    """Tell Dynamo to run a code object as it is.
+def skip_in_dynamo(code: Any, with_callees: bool = True) -> None:
+    """Tell Dynamo to run a code object as it is, and usually all that it calls.
 
     Traced, our kernels add graph breaks and warnings that the user sees. The strategy costs nothing at run time,
     `torch._dynamo.disable` 0.8 µs a call.
@@ -130,4 +149,5 @@ def skip_in_dynamo(code: Any) -> None:
     from torch._C._dynamo import eval_frame
 
     frame: Any = eval_frame
-    frame.set_code_exec_strategy(code, frame._FrameExecStrategy(frame._FrameAction.SKIP, frame._FrameAction.SKIP))
+    skip, usual = frame._FrameAction.SKIP, frame._FrameAction.DEFAULT
+    frame.set_code_exec_strategy(code, frame._FrameExecStrategy(skip, skip if with_callees else usual))

@@ -6,7 +6,6 @@ every 20 ms, or every 60 ms while further operations come, for each of these loo
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -64,8 +63,10 @@ class Watch:
             self._thread.join(timeout_s)
 
     def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it is about to wake anyway
+        try:
             self._asleep.release()
+        except RuntimeError as error:  # it is about to wake anyway
+            _guard.pass_on(error)
 
     def _run(self) -> None:
         next_beat = time.monotonic()

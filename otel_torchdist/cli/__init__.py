@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import traceback
 from typing import Final
 
 _LIBRARIES: Final = ("rich", "typer")
@@ -18,10 +20,23 @@ def main() -> None:
         if library not in _LIBRARIES:
             raise
         sys.exit(f"otel-torchdist: {library} is not installed: pip install 'otel-torchdist[cli]'")
+    from otel_torchdist.cli.failing import INTERNAL_ERROR
+
+    _write_whatever_comes()
     try:
         app()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(INTERNAL_ERROR)
     finally:
         _leave_dead_streams()
+
+
+def _write_whatever_comes() -> None:
+    """Names of functions and files may hold what the terminal's encoding lacks: it is written as a number then."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _leave_dead_streams() -> None:

@@ -13,6 +13,7 @@ from otel_torchdist.agent.foreground import Foreground, wait_for_job
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.process import Agent
+from otel_torchdist.agent.scrape_target import withdraw_stale
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.failing import fail
 from otel_torchdist.config import Config
@@ -43,6 +44,14 @@ def agent(
             "again, and for a last scrape by whoever has scraped before.",
         ),
     ] = 60.0,
+    stay: Annotated[
+        bool,
+        typer.Option(
+            "--stay",
+            help="Stay until SIGHUP, whatever becomes of the ranks, for a launcher may start them again; and then as "
+            "--keep says, or until a second SIGHUP.",
+        ),
+    ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Export everything that is on the tapes, also what an agent has exported.")
     ] = False,
@@ -59,9 +68,9 @@ def agent(
     logging.basicConfig(stream=sys.stdout, format=_LINE, datefmt="%H:%M:%S")
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
     config = Config.from_environment()
-    if watch and (run_dir is not None or again):
+    if watch and (run_dir is not None or again or stay):
         raise typer.BadParameter(
-            "it reads every run, so neither --run-dir nor --again goes with it.", param_hint="--watch"
+            "it reads every run and stays, so none of --run-dir, --again and --stay goes with it.", param_hint="--watch"
         )
     with StopSignals() as stop:
         if watch:
@@ -74,7 +83,9 @@ def agent(
             job = Job(directory, again)
         except AgentError as error:
             fail(str(error))
-        Foreground(Agent(config, outputs_from_environment).add(job), keep).run(stop)
+        was_told = stop.spend_first_hangup() if stay else lambda: True
+        agent_of_job = Agent(config, outputs_from_environment).add(job)
+        Foreground(agent_of_job, keep, stays=lambda: not was_told()).run(stop)
 
 
 def _own_base(config: Config) -> Path | None:
@@ -88,6 +99,7 @@ def _find(config: Config, run_dir: Path | None, timeout_s: float, stop: StopSign
         base = base_directory(config.tape_dir, config.tape_on_disk)
     except TapeError as error:
         fail(str(error))
+    withdraw_stale(base)
     found = wait_for_job(base, run_dir, timeout_s, stop)
     if found is None and stop.received is None:
         where = f"{run_dir}: no tape" if run_dir else f"{base}: no job with a live rank"

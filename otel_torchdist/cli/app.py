@@ -10,6 +10,7 @@ import typer
 from otel_torchdist.cli.agent import agent
 from otel_torchdist.cli.demo.command import demo
 from otel_torchdist.cli.diagnose.command import diagnose
+from otel_torchdist.cli.failing import give_usage_errors_their_code
 from otel_torchdist.cli.watch.command import watch
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+give_usage_errors_their_code()
 app.command()(agent)
 app.command()(demo)
 app.command()(diagnose)

@@ -20,7 +20,7 @@ _FATES: Final = {
 
 def life_in(view: RankView) -> Life:
     """What became of a rank in a picture."""
-    if view.state is TapeState.FINISHED:
+    if view.state is TapeState.FINISHED or view.has_left:
         return Life.FINISHED
     if view.state is TapeState.FAILED:
         return Life.FAILED

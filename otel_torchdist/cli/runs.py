@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from otel_torchdist.agent.lives import Life, life_of
+from otel_torchdist.agent.silent_ends import has_ended_with_parent, has_left
 from otel_torchdist.config import Config
 from otel_torchdist.tape.directory import base_directory, job_directories, job_directory, tapes_in
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError, TapeStatus
 from otel_torchdist.telemetry.run_label import run_label
+
+POLL_LIMIT: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +29,14 @@ class Run:
         directory: Its job directory; runs that a launcher started one after the other share it.
         run_id: 128 bits; 0 when its ranks had not agreed on one.
         tapes: The newest of each rank, ascending; at least one.
+        helps: The run whose ranks have started the processes of this one, such as checkpoint processes; None where
+            this is a run of its own.
     """
 
     directory: Path
     run_id: int
     tapes: tuple[TapeReader, ...]
+    helps: Run | None = None
 
     @property
     def label(self) -> str:
@@ -62,8 +70,18 @@ class Run:
         Raises:
             TapeError: A tape has been damaged since it was opened.
         """
-        lives = {life_of(tape) for tape in self.tapes}
+        lives = {self._life_of(tape) for tape in self.tapes}
         return next(life for life in (Life.RUNNING, Life.FAILED, Life.DEAD, Life.FINISHED) if life in lives)
+
+    def has_ended_with_parent(self, tape: TapeReader) -> bool:
+        """Whether a tape is a helper's that is gone no sooner than the rank that started it."""
+        return self.helps is not None and has_ended_with_parent(tape, (tape, *self.helps.tapes))
+
+    def _life_of(self, tape: TapeReader) -> Life:
+        life = life_of(tape)
+        if life is Life.DEAD and (has_left(tape) or self.has_ended_with_parent(tape)) and not _waited(tape):
+            return Life.FINISHED
+        return life
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +89,56 @@ class Shelf:
     """The runs of some job directories.
 
     Attributes:
-        runs: The one that began last comes first.
+        runs: The one that began last comes first, and behind each run those of its helpers.
         unreadable: Of each tape that cannot be read, which and why.
     """
 
     runs: tuple[Run, ...]
     unreadable: tuple[str, ...]
 
+    def helpers_of(self, run: Run) -> list[Run]:
+        """The runs of processes that the ranks of a run have started."""
+        return [other for other in self.runs if other.helps is run]
+
     def close(self) -> None:
         """Close all tapes."""
         for run in self.runs:
             for tape in run.tapes:
                 tape.close()
+
+
+def _helpers_last(runs: Sequence[Run]) -> list[Run]:
+    """The same runs in their order, but those of helpers behind the run that they help."""
+    helped = [_helped_by(run, runs) for run in runs]
+    ordered: list[Run] = []
+    for run, home in zip(runs, helped, strict=True):
+        if home is None:
+            ordered.append(run)
+            helpers = (one for one, its in zip(runs, helped, strict=True) if its is run)
+            ordered += [dataclasses.replace(one, helps=run) for one in helpers]
+    return ordered
+
+
+def _helped_by(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The run whose ranks have started this one's, or have started those; one with more ranks is a run of its own."""
+    helped = None
+    for _ in runs:
+        started = {tape.identity.parent for tape in (helped or run).tapes} - {0}
+        found = next((one for one in runs if started & {tape.identity.nonce for tape in one.tapes}), None)
+        if found is None:
+            return helped
+        if found.world_size < run.world_size:
+            return None
+        helped = found
+    return None  # they have started each other, which only forged tapes say
+
+
+def _waited(tape: TapeReader) -> bool:
+    """Whether a rank that is gone waited for an operation; looks with a reader of its own."""
+    with contextlib.closing(TapeReader(tape.path)) as again:
+        for _ in range(2 + again.capacity // POLL_LIMIT):
+            again.poll(POLL_LIMIT)
+        return any(operation.waiting_since_ns is not None for operation in again.open_operations())
 
 
 class SeveralRunsError(Exception):
@@ -107,7 +163,7 @@ def shelf_of(directories: Iterable[Path]) -> Shelf:
         sorter = _Sorter(directory)
         runs += sorter.runs()
         unreadable += sorter.unreadable
-    return Shelf(tuple(sorted(runs, key=lambda run: run.begun_ns, reverse=True)), tuple(unreadable))
+    return Shelf(tuple(_helpers_last(sorted(runs, key=lambda run: run.begun_ns, reverse=True))), tuple(unreadable))
 
 
 def whole_shelf(config: Config, run_dir: Path | None) -> Shelf:
@@ -144,6 +200,11 @@ class _Opened(NamedTuple):
     def rank(self) -> int:
         """Whose it is."""
         return self.tape.identity.rank
+
+    @property
+    def is_helper(self) -> bool:
+        """Whether a rank has started its writer."""
+        return bool(self.tape.identity.parent)
 
     @property
     def begun_ns(self) -> int:
@@ -184,7 +245,7 @@ class _Sorter:
         lacking = {
             run_id: abs(min(tape.begun_ns for tape in tapes) - stray.begun_ns)
             for run_id, tapes in self._runs.items()
-            if run_id and all(tape.rank != stray.rank for tape in tapes)
+            if run_id and all(tape.rank != stray.rank for tape in tapes) and tapes[0].is_helper == stray.is_helper
         }
         return min(lacking, key=lambda run_id: lacking[run_id], default=0)
 

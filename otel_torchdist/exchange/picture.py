@@ -8,6 +8,7 @@ from typing import Final
 
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
 from otel_torchdist.stall.world import GroupView, Lane, OperationView, Progress, RankView, Window, WorldSnapshot
+from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.records import GroupName, Operation
 
 MAX_LANES: Final = 256
@@ -98,6 +99,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         stopped=view.stopped,
         expects_until_ns=view.expects_until_ns,
         windows={},
+        death=view.death,
     )
 
 
@@ -189,6 +191,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         groups=_by_key(groups),
         seen_alive_ns=rank.seen_alive_ns + offset_ns if rank.seen_alive_ns else 0,
         is_afar=True,
+        death=None if rank.death is None else _moved_death(rank.death, offset_ns),
     )
 
 
@@ -206,6 +209,11 @@ def _moved(record: Operation, offset_ns: int) -> Operation:
         started_ns=_later(record.started_ns, offset_ns),
         completed_ns=_later(record.completed_ns, offset_ns),
     )
+
+
+def _moved_death(death: Death, offset_ns: int) -> Death:
+    since_ns = death.stopped_since_ns + offset_ns if death.stopped_since_ns else 0
+    return replace(death, at_ns=death.at_ns + offset_ns, stopped_since_ns=since_ns)
 
 
 def _later(time_ns: int | None, by_ns: int) -> int | None:

@@ -12,6 +12,7 @@ import msgspec
 
 from otel_torchdist.stall.events import Incident, Ruling
 from otel_torchdist.stall.world import Lane, Progress, Site, Stacks, Stopped, Window
+from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 
@@ -96,6 +97,7 @@ class WireRank:
     stopped: Stopped | None
     expects_until_ns: int
     windows: dict[Lane, tuple[Window, ...]]
+    death: Death | None = None
 
 
 @dataclass(frozen=True, slots=True)

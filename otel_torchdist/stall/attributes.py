@@ -5,6 +5,7 @@ from __future__ import annotations
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.stall.deaths import FirstDeath
 from otel_torchdist.stall.events import MismatchFound, StragglerFound
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.phrases import describe_site
@@ -35,7 +36,26 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
         found[semconv.CIRCLE] = [
             f"rank {link.rank}: {describe_site(link.operation, link.group, link.site)}" for link in verdict.circle
         ]
+    if verdict.first is not None:
+        found |= _of_death(verdict.first)
     return found | _of_site(verdict.operation, verdict.group, verdict.site)
+
+
+def _of_death(first: FirstDeath) -> Attributes:
+    """How the first that a verdict names has died."""
+    found: Attributes = {semconv.DEATH_ORDER: "inferred" if first.is_inferred else "seen"}
+    if first.lead_ns is not None:
+        found[semconv.DEATH_LEAD] = first.lead_ns / 1e9
+    death = first.deaths.get(first.ranks[0])
+    if death is None:
+        return found
+    if death.signal:
+        found[semconv.DEATH_SIGNAL] = death.signal_name
+    if death.exit_code is not None:
+        found[semconv.PROCESS_EXIT_CODE] = death.exit_code
+    if death.oom:
+        found[semconv.DEATH_OUT_OF_MEMORY] = death.oom
+    return found
 
 
 def of_mismatch(event: MismatchFound) -> Attributes:

@@ -53,6 +53,11 @@ class CallLog:
         self.times = TimedWindow(number, times)
         return True
 
+    def unfinished(self, digests: Digests) -> Window | None:
+        """The calls since the last complete window, which will not become one where the run is over."""
+        arrivals = tuple(self._arrivals)
+        return Window((arrivals[0].sequence - 1) // LENGTH, digests.of(arrivals), arrivals) if arrivals else None
+
     def _goes_on_at(self, sequence: int) -> bool:
         """Whether the window can be completed from here on: records were lost, or a call was refused."""
         place = (sequence - 1) % LENGTH

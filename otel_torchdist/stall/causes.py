@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from otel_torchdist.stall.fates import describe_deaths
 from otel_torchdist.stall.mismatch import Field, Mismatch
 from otel_torchdist.stall.phrases import describe_site, have, name_ranks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.verdict import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.stall.world import GroupView
+from otel_torchdist.tape.layout import How
 
 MAX_PARTIES: Final = 3
 """Parties of a mismatch, or ranks of a circle, that a sentence tells of."""
@@ -35,8 +37,9 @@ def _their_side(verdict: Verdict) -> str:
 
 
 def _dead(verdict: Verdict, age: str) -> str:
-    verb = "is" if len(verdict.ranks) == 1 else "are"
-    return f"{name_ranks(verdict.ranks)} {verb} dead, and {_site(verdict)} has waited for {age}"
+    if all(operation.record.how not in (None, How.FAILED) for operation in verdict.roll.waits.values()):
+        return f"{describe_deaths(verdict)}, after {_site(verdict)}"
+    return f"{describe_deaths(verdict)}, and {_site(verdict)} has waited for {age}"
 
 
 def _frozen(verdict: Verdict, age: str) -> str:
@@ -74,9 +77,13 @@ def _describe_party(ranks: tuple[int, ...], what: str) -> str:
 
 
 def _circular(verdict: Verdict, age: str) -> str:
+    return f"{name_ranks(verdict.ranks)} wait for each other for {age}: {_describe_circle(verdict)}"
+
+
+def _describe_circle(verdict: Verdict) -> str:
     links = ", ".join(_describe_link(link) for link in verdict.circle[:MAX_PARTIES])
     more = len(verdict.circle) - MAX_PARTIES
-    return f"{name_ranks(verdict.ranks)} wait for each other for {age}: {links}{f', {more} more' if more > 0 else ''}"
+    return f"{links}{f', {more} more' if more > 0 else ''}"
 
 
 def _describe_link(link: Link) -> str:
@@ -119,6 +126,8 @@ def _unknown(verdict: Verdict, age: str) -> str:
     if verdict.doubt is Doubt.CYCLE:
         return f"{name_ranks(verdict.ranks)} wait for each other, among others in {_site(verdict)}, for {age}"
     cause = f"{_site(verdict)} is not over after {age}"
+    if verdict.doubt is Doubt.THREADS:
+        return f"{cause}, and who is missing is not known: {verdict.doubt.value}, {_describe_circle(verdict)}"
     if verdict.doubt is Doubt.SILENT:
         return f"{cause}, and all ranks that report have entered"
     return f"{cause}, and who is missing is not known: {verdict.doubt.value}" if verdict.doubt else cause

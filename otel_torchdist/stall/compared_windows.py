@@ -18,6 +18,7 @@ class ComparedWindows:
         """Nothing is known."""
         self._digests: dict[int, dict[int, int]] = {}
         self._calls: dict[tuple[int, int], tuple[Arrival, ...]] = {}
+        self._settled: dict[int, frozenset[int]] = {}
 
     def add(self, rank: int, windows: Iterable[Window]) -> None:
         """Take in what is known of a rank."""
@@ -31,15 +32,20 @@ class ComparedWindows:
             oldest = min(self._digests)
             for digest in set(self._digests.pop(oldest).values()):
                 self._calls.pop((oldest, digest), None)
+            self._settled.pop(oldest, None)
 
-    def forget(self, number: int) -> None:
-        """Its digests differ, and its calls do not: what one of them was is not known."""
-        self._digests.pop(number, None)
+    def settle(self, number: int) -> None:
+        """Its calls have been compared: digests differ more easily than calls do."""
+        self._settled[number] = frozenset(self._digests[number].values())
 
     @property
     def first_odd(self) -> int | None:
-        """The first window in which ranks differ; None when there is none."""
-        return min((number for number, of in self._digests.items() if len(set(of.values())) > 1), default=None)
+        """The first window in which ranks differ, and that has not been compared; None when there is none."""
+        odd = (number for number, of in self._digests.items() if self._is_odd(number, set(of.values())))
+        return min(odd, default=None)
+
+    def _is_odd(self, number: int, digests: set[int]) -> bool:
+        return len(digests) > 1 and not digests <= self._settled.get(number, frozenset())
 
     def calls_in(self, number: int) -> Mapping[int, tuple[Arrival, ...]] | None:
         """By rank, what was called in a window; None as long as it is not known of all."""

@@ -57,8 +57,18 @@ class Detector:
         is_hurried = self._awaits or any(run.is_hurried for run in self._runs.values())
         return HURRIED_LOOK_S if is_hurried else LOOK_S
 
-    def look(self, worlds: Iterable[WorldSnapshot]) -> list[Event]:
-        """Take in the newest picture of every run that is there."""
+    @property
+    def is_concluding(self) -> bool:
+        """Whether ranks of other nodes are still compared with those of this node, which are over."""
+        return any(run.is_concluding() for run in self._runs.values())
+
+    def look(self, worlds: Iterable[WorldSnapshot], is_last: bool = False) -> list[Event]:
+        """Take in the newest picture of every run that is there.
+
+        Args:
+            worlds: The pictures.
+            is_last: Whether nobody looks after this; comparisons are then brought to their end.
+        """
         events: list[Event] = []
         seen: set[_Key] = set()
         self._awaits = False
@@ -66,7 +76,7 @@ class Detector:
         for world in worlds:
             seen.add((world.source, world.is_foreign, world.run))
             try:
-                events += self._look_at(world)
+                events += self._look_at(world, is_last)
             except Exception as error:  # the other runs are looked at whatever one is like
                 self.failed.append((world, error))
             self._looked_ns = world.taken_ns
@@ -79,36 +89,37 @@ class Detector:
             self._watching_since_ns = self._looked_ns
         return events
 
-    def _look_at(self, world: WorldSnapshot) -> list[Event]:
+    def _look_at(self, world: WorldSnapshot, is_last: bool) -> list[Event]:
         key = world.source, world.is_foreign, world.run
         watch = self._runs.get(key)
         if watch is None:
             watch = self._runs[key] = RunWatch(self._rules, self._watching_since_ns)
         if self._company is None or world.is_foreign:
             watch.seat = min(world.ranks)  # on each node another one
-            return watch.look(world)
-        return self._look_with(self._company, watch, world)
+            return [*watch.look(world), *(watch.conclude(world) if is_last else ())]
+        return self._look_with(self._company, watch, world, is_last)
 
     @property
     def ongoing(self) -> list[OngoingStall]:
         """The stalls that are on, as far as something has been said of them."""
         return [
-            OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces)
+            OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces, watch.stands_still)
             for watch in self._runs.values()
             if watch.current is not None
         ]
 
-    def _look_with(self, company: Company, watch: RunWatch, world: WorldSnapshot) -> list[Event]:
+    def _look_with(self, company: Company, watch: RunWatch, world: WorldSnapshot, is_last: bool) -> list[Event]:
         seating = company.meet(world, watch.is_uneasy(world))
         if isinstance(seating, Awaits):
             self._awaits = True
-            return []
+            return watch.conclude(world) if is_last else []
         if isinstance(seating, Follows):
             self._awaits |= seating.is_hurried
             watch.seat = min(world.ranks)
             return watch.follow(world, seating.ruling)
         watch.seat = seating.seat
         events = watch.look(seating.world)
+        events += watch.conclude(seating.world) if is_last else []
         company.tell(world.run, watch.ruling)
         company.want_calls(world.run, watch.wanted_calls)
         return events

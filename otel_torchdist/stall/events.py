@@ -108,11 +108,13 @@ class OngoingStall:
         ruling: What was said of it last.
         is_ours: Whether it was this process that said so.
         nonces: Tapes of the run's ranks that are seen from here.
+        stands_still: Whether no rank of the run shows any sign of life, as when the whole job is suspended.
     """
 
     ruling: Ruling
     is_ours: bool
     nonces: frozenset[int] = frozenset()
+    stands_still: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,14 @@ from typing import Final
 
 from otel_torchdist.stall.events import ArrivalsCompared, Event, Incident, MismatchFound, StragglerFound, StragglerGone
 from otel_torchdist.stall.mismatch import Mismatch
+from otel_torchdist.stall.mismatch_cause import ended_well
 from otel_torchdist.stall.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.stragglers import Stragglers
-from otel_torchdist.stall.world import GroupView, Lane, Site, WorldSnapshot
+from otel_torchdist.stall.world import GroupView, Lane, RankView, Site, WorldSnapshot
 
+CONCLUDED_AFTER_NS: Final = 2_000_000_000
+"""How long after the end of its ranks an agent waits for comparisons with those of other nodes."""
+ALL_READ_AFTER_NS: Final = 500_000_000
 MAX_STRAGGLERS: Final = 64
 """Of one run, over all its time: more of them say nothing more."""
 
@@ -22,11 +26,26 @@ class FindingWatch:
         self._silent = SilentMismatches()
         self._stragglers = Stragglers()
         self._told = 0
+        self._over_ns: int | None = None
+        self._all_over_ns: int | None = None
+        self._is_concluded = False
 
     @property
     def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
         """Windows of calls of other nodes' ranks that should be shown in full."""
         return self._silent.wanted
+
+    def is_concluding(self, local: WorldSnapshot) -> bool:
+        """Whether the ranks of this node are over, and comparisons with those of other nodes may not be.
+
+        Args:
+            local: A picture of this node's ranks.
+        """
+        self._over_ns = _over_since(local, self._over_ns)
+        if self._over_ns is None:
+            self._is_concluded = False
+            return False
+        return not self._is_concluded and local.taken_ns - self._over_ns < CONCLUDED_AFTER_NS
 
     def look(self, world: WorldSnapshot, run: int, seat: int, cause: Mismatch | None) -> list[Event]:
         """Take in a picture.
@@ -35,12 +54,28 @@ class FindingWatch:
             world: The picture.
             run: Its run's id, or what stands for it.
             seat: See `Incident`.
-            cause: The mismatch that is the cause of a stall, and has been told as that.
+            cause: The mismatch that is the cause of a stall, and has been reported as that.
         """
         if cause is not None:
             self._silent.told_as_stall(cause)
         found: list[Event] = [_mismatch(found, world, run, seat) for found in self._silent.look(world)]
+        self._all_over_ns = _over_since(world, self._all_over_ns)
+        # What a process wrote just before its end may not have been read when it is first seen to be gone.
+        if self._all_over_ns is None or world.taken_ns - self._all_over_ns < ALL_READ_AFTER_NS:
+            self._is_concluded = False
+        elif not self._is_concluded:
+            found += self.conclude(world, run, seat)
+            self._is_concluded = not self._silent.wanted
         return found + self.look_for_stragglers(world, run, seat)
+
+    def conclude(self, world: WorldSnapshot, run: int, seat: int) -> list[Event]:
+        """Bring comparisons to their end; arguments as for `look`. What still goes on may yet be a stall."""
+        concluded = self._silent.conclude(world)
+        return [
+            _mismatch(found, world, run, seat)
+            for found in concluded
+            if ended_well([view for view in world.in_order if _takes_part(view, found.site)], found.site)
+        ]
 
     def look_for_stragglers(self, world: WorldSnapshot, run: int, seat: int) -> list[Event]:
         """Take in a picture of this node's ranks, whose calls another agent compares; arguments as for `look`."""
@@ -54,6 +89,18 @@ class FindingWatch:
         if self._stragglers.lateness:
             found.append(ArrivalsCompared(run, tuple(self._stragglers.lateness)))
         return found
+
+
+def _over_since(world: WorldSnapshot, before_ns: int | None) -> int | None:
+    """Since when all ranks of a picture are over; None when one is not."""
+    if not all(view.is_over for view in world.ranks.values()):
+        return None
+    return world.taken_ns if before_ns is None else before_ns
+
+
+def _takes_part(view: RankView, site: Site) -> bool:
+    """Whether a rank that lives takes part in an operation: of one that is gone nothing more will come."""
+    return not view.is_over and site.lane in view.progress
 
 
 def _mismatch(found: Mismatch, world: WorldSnapshot, run: int, seat: int) -> MismatchFound:

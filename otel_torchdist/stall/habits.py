@@ -20,6 +20,11 @@ RECENT: Final = 100
 MAX_LONG: Final = 64
 MAX_SITES: Final = 4_096
 MOST_ADDED_NS: Final = 60_000_000_000
+MOST_ONCE_NS: Final = 120_000_000_000
+"""What a wait earns at most that has come only once. The first step is often the longest by far, and backends give up
+after some minutes."""
+SIMILAR: Final = 2
+"""A wait has come more than once if another one was at least this part of it."""
 
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _KNOWN_ENDS: Final = frozenset({How.CALL, How.WAIT, How.EVENT})
@@ -50,19 +55,34 @@ class Habits:
     def patience_ns(self, operation: Operation) -> int:
         """For how long an operation may be open before it is longer than usual for its call site; 0 if not known.
 
-        Five times the 99th percentile, but at most a minute more than that; and half as much again as the longest of
-        late.
+        Five times the 99th percentile, or half as much again as the longest of late, but at most a minute more than
+        that; and not more than two minutes for what has come only once.
         """
         site = _site(operation)
         remembered = self._long.get(site)
         if not remembered:
             return 0
         count = self._counts[site]
-        window = sorted((took_ns for nth, took_ns in remembered if nth > count - WINDOW), reverse=True)
-        above = min(count, WINDOW) // 100
-        percentile_ns = window[above] if len(window) > above else 0
-        longest_ns = max((took_ns for nth, took_ns in remembered if nth > count - RECENT), default=0)
-        return max(min(5 * percentile_ns, percentile_ns + MOST_ADDED_NS), longest_ns * 3 // 2)
+        longest_first = sorted(remembered, key=lambda one: -one[1])
+        window = [(nth, took_ns) for nth, took_ns in longest_first if nth > count - WINDOW]
+        patience_ns = _patience_ns(window, count)
+        if len(window) > 1 and window[1][1] * SIMILAR >= window[0][1]:
+            return patience_ns
+        return max(_patience_ns(window[1:], count), min(patience_ns, MOST_ONCE_NS))
+
+
+def _patience_ns(window: list[tuple[int, int]], count: int) -> int:
+    """What long waits earn.
+
+    Args:
+        window: The number of each and how long it took, longest first.
+        count: How many waits there have been, long or short.
+    """
+    above = min(count, WINDOW) // 100
+    percentile_ns = window[above][1] if len(window) > above else 0
+    longest_ns = next((took_ns for nth, took_ns in window if nth > count - RECENT), 0)
+    of_percentile_ns = min(5 * percentile_ns, percentile_ns + MOST_ADDED_NS)
+    return max(of_percentile_ns, min(longest_ns * 3 // 2, longest_ns + MOST_ADDED_NS))
 
 
 def _site(operation: Operation) -> Site:

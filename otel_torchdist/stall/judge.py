@@ -7,33 +7,24 @@ one for which it waits there is. Nothing is said that the records do not show.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
-from otel_torchdist.stall.mismatch import Mismatch, find_mismatch
+from otel_torchdist.stall.circles import Hop, judge_circle
+from otel_torchdist.stall.creations import other_creation
+from otel_torchdist.stall.deaths import FirstDeath, first_death
+from otel_torchdist.stall.mismatch_cause import find_cause
 from otel_torchdist.stall.roll_call import RollCall, Standing, call_roll, open_by_site, since_of
-from otel_torchdist.stall.verdict import Doubt, Link, Verdict, VerdictKind, urgency
+from otel_torchdist.stall.rules import expects
+from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind, urgency
+from otel_torchdist.stall.verdict import verdict_at as _verdict
 from otel_torchdist.stall.world import ANYBODY, Lane, OperationView, RankView, Site, Stopped, WorldSnapshot
 from otel_torchdist.tape.layout import RecordKind
 
 SETTLED_NS: Final = 1_000_000_000
 """A rank that has been in an operation for less than this passes through it; it does not wait there."""
 UNINTERRUPTIBLE_NS: Final = 3_000_000_000
-
-
-class _Hop(NamedTuple):
-    """A step of the search: at `site` it went on to an operation in which the missing `rank` waits.
-
-    Attributes:
-        site: Where the rank is missing.
-        rank: The rank.
-        is_blocking: Whether one of its threads is seen to be in that operation.
-    """
-
-    site: Site
-    rank: int
-    is_blocking: bool
 
 
 class Judge:
@@ -59,21 +50,21 @@ class Judge:
         """
         return self._search(site, (), {})
 
-    def _search(self, site: Site, path: tuple[_Hop, ...], seen: dict[Site, Verdict | None]) -> Verdict | None:
+    def _search(self, site: Site, path: tuple[Hop, ...], seen: dict[Site, Verdict | None]) -> Verdict | None:
         if site not in seen:
             seen[site] = None  # so that no maze of waits is walked twice
             seen[site] = self._search_at(site, path, seen)
         return seen[site]
 
-    def _search_at(self, site: Site, path: tuple[_Hop, ...], seen: dict[Site, Verdict | None]) -> Verdict | None:
+    def _search_at(self, site: Site, path: tuple[Hop, ...], seen: dict[Site, Verdict | None]) -> Verdict | None:
         roll = self._roll(site)
         # Before deaths: backends end processes whose calls do not fit.
-        mismatch = find_mismatch((self._world.ranks[rank] for rank in roll.standings), site)
+        mismatch = other_creation(roll) or find_cause({rank: self._world.ranks[rank] for rank in roll.standings}, site)
         if mismatch is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
-        dead = self._first_dead(roll)
-        if dead:
-            return _verdict(VerdictKind.DEAD, roll, dead)
+        first = self._first_death(roll)
+        if first is not None and self._is_to_blame(first, roll):
+            return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first)
         doubt = _doubt_of_site(roll)
         if doubt is not None:
             return _verdict(VerdictKind.UNKNOWN, roll, (), doubt)
@@ -101,16 +92,37 @@ class Judge:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
         return _verdict(VerdictKind.TRANSPORT, roll, roll.ranks(Standing.FAILED))
 
-    def _first_dead(self, roll: RollCall) -> tuple[int, ...]:
-        """Those who died first: launchers then end the others.
+    def verdict_after(self, site: Site) -> Verdict | None:
+        """The verdict on a run that ended outside of any operation, after the one at `site`; None without a death."""
+        roll = self._roll(site)
+        first = self._first_death(roll)
+        if first is None or first.together or roll.silent:
+            return None
+        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=first.at_ns)
 
-        Of those who were gone at the same look, the ones that gave no sign of life after others had been torn out.
-        """
-        died = {rank: self._world.ranks[rank].gone_since_ns or 0 for rank in roll.ranks(Standing.DEAD)}
-        first = tuple(rank for rank, seen_ns in died.items() if seen_ns == min(died.values()))
-        torn_ns = self._torn_at(roll)
-        silent = tuple(rank for rank in first if torn_ns is None or _last_sign_ns(self._world.ranks[rank]) <= torn_ns)
-        return silent or first
+    def _first_death(self, roll: RollCall) -> FirstDeath | None:
+        return first_death([self._world.ranks[rank] for rank in roll.standings], self._torn_at(roll))
+
+    def _is_to_blame(self, first: FirstDeath, roll: RollCall) -> bool:
+        """Whether that death is what the others wait for, or were thrown out by."""
+        if first.together and not self._is_outlived(roll):
+            return False
+        if first.asked and roll.silent and not self._is_outlived(roll):
+            return False  # because of somebody who is not seen, it may be
+        if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
+            return True
+        # They had come out of it, or are the only ones that failed in it: then nobody else may be missing.
+        # What has thrown those out who failed in it may be a death that is yet to be seen.
+        failed = roll.ranks(Standing.FAILED)
+        is_alone = len(failed) == 1 and not any(self._world.ranks[rank].alive for rank in roll.standings)
+        if {*first.ranks} <= {*failed} and not is_alone:
+            return False
+        return not roll.silent and not roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
+
+    def _is_outlived(self, roll: RollCall) -> bool:
+        """Whether a rank lives that has waited for the threshold: those who ended together are dead to it."""
+        living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
+        return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
 
     def _torn_at(self, roll: RollCall) -> int | None:
         """When the first rank was thrown out of the operation; None when none was."""
@@ -119,13 +131,15 @@ class Judge:
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
     def _blame(
-        self, roll: RollCall, missing: tuple[int, ...], path: tuple[_Hop, ...], seen: dict[Site, Verdict | None]
+        self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[Site, Verdict | None]
     ) -> Verdict:
         """Blame those who are missing and do not wait elsewhere; else whoever those wait for."""
-        held_up = {rank: self._follow(roll.site, rank, path, seen) for rank in missing}
+        held_up = {rank: self._follow(roll, rank, path, seen) for rank in missing}
         guilty = tuple(rank for rank, causes in held_up.items() if not causes)
         if guilty:
-            return self._accuse(roll, guilty)
+            # Of some it has been announced that they may take long; that excuses nobody else.
+            unexpected = tuple(rank for rank in guilty if not expects(self._world.ranks[rank], self._world))
+            return self._accuse(roll, unexpected or guilty)
         return min(itertools.chain.from_iterable(held_up.values()), key=urgency)
 
     def _accuse(self, roll: RollCall, guilty: tuple[int, ...]) -> Verdict:
@@ -152,13 +166,16 @@ class Judge:
             return False
         return stopped.state != "D" or self._world.taken_ns - stopped.since_ns >= UNINTERRUPTIBLE_NS
 
-    def _follow(self, site: Site, rank: int, path: tuple[_Hop, ...], seen: dict[Site, Verdict | None]) -> list[Verdict]:
-        """What keeps a rank from coming to `site`. Nothing, if it only passes through operations that move."""
+    def _follow(
+        self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[Site, Verdict | None]
+    ) -> list[Verdict]:
+        """What keeps a missing rank from coming. Nothing, if it only passes through operations that move."""
         causes: list[Verdict | None] = []
-        for operation in self._waits_of(self._world.ranks[rank]):
-            hops = (*path, _Hop(site, rank, operation.record.is_blocking))
-            circle = tuple(itertools.dropwhile(lambda hop, target=operation.site: hop.site != target, hops))
-            causes.append(self._judge_circle(circle) if circle else self._search(operation.site, hops, seen))
+        view = self._world.ranks[rank]
+        for operation in self._waits_of(view):
+            hops = (*path, Hop(roll, rank, operation, view.uses(operation.record.thread, roll.site.lane)))
+            circle = tuple(itertools.dropwhile(lambda hop, target=operation.site: hop.roll.site != target, hops))
+            causes.append(judge_circle(circle) if circle else self._search(operation.site, hops, seen))
         return [cause for cause in causes if cause is not None]
 
     def _waits_of(self, view: RankView) -> list[OperationView]:
@@ -174,54 +191,8 @@ class Judge:
             first.setdefault(operation.site.lane, operation)
         return list(first.values())
 
-    def _judge_circle(self, hops: tuple[_Hop, ...]) -> Verdict:
-        """Ranks that wait for each other; the same verdict from wherever the circle was entered.
-
-        A rank that is not seen to block may be busy with something else. If it is the only one, it is absent.
-        """
-        free = [hop for hop in hops if not hop.is_blocking]
-        if len(free) == 1:
-            return _verdict(VerdictKind.ABSENT, self._roll(free[0].site), (free[0].rank,))
-        rolls = [self._roll(hop.site) for hop in hops]
-        first = min(rolls, key=lambda roll: (roll.since_ns, roll.site))
-        ranks = tuple(sorted({hop.rank for hop in hops}))
-        if free:
-            return _verdict(VerdictKind.UNKNOWN, first, ranks, Doubt.CYCLE)
-        one_sided = _one_sided(rolls)
-        if one_sided is not None:
-            missing = one_sided.ranks(Standing.ABSENT)
-            return _verdict(VerdictKind.UNMATCHED, one_sided, missing)
-        return _verdict(VerdictKind.CIRCULAR, first, ranks, circle=_links(hops, rolls))
-
     def _roll(self, site: Site) -> RollCall:
         return call_roll(self._world, site, self._open_at.get(site, {}))
-
-
-def _last_sign_ns(view: RankView) -> int:
-    ended_ns = view.last.record.completed_ns if view.last is not None else None
-    return max(view.heartbeat_ns, ended_ns or 0)
-
-
-def _one_sided(rolls: Sequence[RollCall]) -> RollCall | None:
-    """A send or receive in a circle, the oldest, of which the other side does not seem to exist.
-
-    Its peer waits for something else: for a collective, or for the same rank with another tag. Where all ranks of a
-    circle send to or receive from the next one, they have only chosen the wrong order.
-    """
-    lanes = [roll.site.lane for roll in rolls]
-    ends = {(lane.source, lane.destination) for lane in lanes}
-    if all(lane.is_point_to_point for lane in lanes) and len(ends) > 1:
-        return None
-    candidates = [roll for roll in rolls if roll.site.lane.is_point_to_point]
-    return min(candidates, key=lambda roll: (roll.since_ns, roll.site), default=None)
-
-
-def _links(hops: Sequence[_Hop], rolls: Sequence[RollCall]) -> tuple[Link, ...]:
-    """Who waits where, from the lowest rank on: the rank that is missing at one site waits at the next."""
-    waits_at = [*rolls[1:], rolls[0]]
-    links = [Link(hop.rank, roll.site, roll.operation, roll.group) for hop, roll in zip(hops, waits_at, strict=True)]
-    lowest = min(range(len(links)), key=lambda place: links[place].rank)
-    return (*links[lowest:], *links[:lowest])
 
 
 def _doubt_of_site(roll: RollCall) -> Doubt | None:
@@ -231,25 +202,3 @@ def _doubt_of_site(roll: RollCall) -> Doubt | None:
     if lane.is_point_to_point and lane.source == ANYBODY:
         return Doubt.ANY_SOURCE
     return None if roll.aligned else Doubt.UNALIGNED
-
-
-def _verdict(
-    kind: VerdictKind,
-    roll: RollCall,
-    ranks: tuple[int, ...],
-    doubt: Doubt | None = None,
-    mismatch: Mismatch | None = None,
-    circle: tuple[Link, ...] = (),
-) -> Verdict:
-    return Verdict(
-        kind=kind,
-        site=roll.site,
-        operation=roll.operation,
-        group=roll.group,
-        ranks=ranks,
-        roll=roll,
-        since_ns=roll.since_ns,
-        doubt=doubt,
-        mismatch=mismatch,
-        circle=circle,
-    )

@@ -1,4 +1,7 @@
-"""When a stalled operation shows a sign of life: at the threshold, then each time its age has doubled."""
+"""When a stalled operation shows a sign of life: at the threshold, then each time its age has doubled.
+
+An operation that is known to wait for a rank that will not come shows one at once.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,27 @@ class MarkerClock:
         self._next_ns: dict[tuple[int, int], int] = {}
         self._numbering: Numbering[tuple[int, int]] = Numbering(watching_since_ns)
 
-    def due(self, stalled: Iterable[Wait], now_ns: int) -> list[tuple[Wait, int]]:
+    def has_marked(self, wait: Wait) -> bool:
+        """Whether a wait has had a marker."""
+        return wait.key in self._next_ns
+
+    def due(self, stalled: Iterable[Wait], now_ns: int, at_once: Iterable[Wait] = ()) -> list[tuple[Wait, int]]:
         """The waits whose marker is due, each with the marker's number.
 
         Args:
-            stalled: Waits beyond the threshold, oldest first.
+            stalled: Waits beyond the threshold.
             now_ns: Monotonic time.
+            at_once: Waits whose first marker is due whatever their age.
         """
+        early = {wait.key for wait in at_once if not self.has_marked(wait)}
+        waits = {wait.key: wait for wait in (*stalled, *at_once)}
         found: list[tuple[Wait, int]] = []
         ranks: Counter[int] = Counter()
-        for wait in stalled:
+        for wait in sorted(waits.values(), key=lambda wait: wait.since_ns):
             ranks[wait.view.nonce] += 1
             age_ns = now_ns - wait.since_ns
-            if ranks[wait.view.nonce] > MAX_PER_RANK or age_ns < self._next_ns.get(wait.key, self._threshold_ns):
+            next_ns = 0 if wait.key in early else self._next_ns.get(wait.key, self._threshold_ns)
+            if ranks[wait.view.nonce] > MAX_PER_RANK or age_ns < next_ns:
                 continue
             self._next_ns[wait.key] = next_doubling(self._threshold_ns, age_ns)
             number = self._numbering.following(wait.key, wait.since_ns, now_ns)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.stall.world import Arrival, Lane, RankView, Site
+from otel_torchdist.stall.world import UNREAD, Arrival, Lane, RankView, Site
 from otel_torchdist.tape.records import SignatureName
 
 
@@ -24,6 +24,9 @@ class Field(enum.Enum):
     SHAPE = "shape"
     REDUCE_OP = "reduce op"
     ROOT = "root"
+    GROUP_NAME = "group name"
+    DIMENSIONS = "dimensions"
+    """As many elements, and backends do not tell them apart: it holds nobody up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +61,53 @@ _ANY_SIZE: Final = frozenset(
     {"all_gather", "all_gather_coalesced", "all_to_all", "all_to_all_single", "reduce_scatter"}
 )
 """Each rank may bring a tensor of its own size."""
-_ROOTED: Final = frozenset({"broadcast", "gather", "reduce", "scatter"})
+_SAME_DIMENSIONS: Final = frozenset(
+    {
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "all_reduce",
+        "all_reduce_coalesced",
+        "broadcast",
+        "gather",
+        "gather_into_tensor",
+        "reduce",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+    }
+)
+"""What one rank brings is laid upon, or beside, what the others bring."""
+_ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
 
 
-def find_mismatch(views: Iterable[RankView], site: Site, of_all: bool = False) -> Mismatch | None:
-    """The first place of a lane, up to `site`, at which ranks are seen to disagree.
+def find_mismatches(views: Iterable[RankView], site: Site) -> Iterator[Mismatch]:
+    """The places of a lane, up to `site`, at which ranks are seen to disagree, in order.
 
     Args:
         views: The members that report.
         site: The operation that does not end. Sends and receives are not compared.
-        of_all: Look only at places of which it is known what all of them called there.
     """
     if site.lane.is_point_to_point:
-        return None
-    arrivals = {view.rank: _arrivals(view, site.lane) for view in views}
-    places = sorted({sequence for of in arrivals.values() for sequence in of if sequence <= site.sequence})
-    for sequence in places:
-        here = {rank: of[sequence] for rank, of in arrivals.items() if sequence in of}
-        if of_all and len(here) < len(arrivals):
-            continue
-        found = compare(here, Site(site.lane, sequence))
+        return
+    for sequence, here in sorted(_places(views, site.lane).items()):
+        found = compare(here, Site(site.lane, sequence)) if sequence <= site.sequence else None
         if found is not None:
-            return found
-    return None
+            yield found
+
+
+def find_difference(views: Collection[RankView], lane: Lane, dimensions: bool) -> Mismatch | None:
+    """The first place of a lane of which the calls of all are known and at which ranks disagree; see `differ`."""
+    places = sorted(_places(views, lane).items())
+    complete = (differ(here, Site(lane, sequence), dimensions) for sequence, here in places if len(here) == len(views))
+    return next((found for found in complete if found is not None), None)
+
+
+def _places(views: Iterable[RankView], lane: Lane) -> dict[int, dict[int, Arrival]]:
+    found: dict[int, dict[int, Arrival]] = {}
+    for view in views:
+        for sequence, arrival in _arrivals(view, lane).items():
+            found.setdefault(sequence, {})[view.rank] = arrival
+    return found
 
 
 def _arrivals(view: RankView, lane: Lane) -> dict[int, Arrival]:
@@ -90,33 +117,76 @@ def _arrivals(view: RankView, lane: Lane) -> dict[int, Arrival]:
     return {arrival.sequence: arrival for arrival in progress.recent}
 
 
-def comparable(arrival: Arrival) -> tuple[str, ...]:
-    """All that must be alike on every rank."""
+def comparable(arrival: Arrival) -> tuple[object, ...]:
+    """All that should be alike on every rank."""
     if arrival.signature is None:
         return ()
-    return tuple(value_of(arrival) for value_of in _VALUES.values())
+    return (*(value_of(arrival) for value_of in _VALUES.values()), *_dimensions(arrival))
 
 
 def compare(arrivals: Mapping[int, Arrival], site: Site) -> Mismatch | None:
-    """What ranks disagree about at one place, None when they agree.
+    """What ranks disagree about at one place that may hold them up, None when they agree.
 
     Args:
         arrivals: What each rank has entered there.
         site: The place.
     """
-    known = {rank: arrival for rank, arrival in arrivals.items() if arrival.signature is not None}
+    known = _known(arrivals)
     if len({(arrival.signature, arrival.root) for arrival in known.values()}) < 2:
         return None  # the usual case, told from the others without a word for each rank
     for field, value_of in _VALUES.items():
-        parties: dict[str, list[int]] = {}
-        for rank, arrival in sorted(known.items()):
-            parties.setdefault(value_of(arrival), []).append(rank)
-        if len(parties) > 1:
-            ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
-            largest = known[ordered[0][1][0]].signature
-            operation = largest.operation if largest is not None else ""
-            return Mismatch(site, field, operation, tuple((text, tuple(ranks)) for text, ranks in ordered))
+        described = {rank: one for rank, one in sorted(known.items()) if field is not Field.SHAPE or _has_shapes(one)}
+        found = _split(field, {rank: value_of(one) for rank, one in described.items()}, known, site)
+        if found is not None:
+            return found
     return None
+
+
+def differ(arrivals: Mapping[int, Arrival], site: Site, dimensions: bool = True) -> Mismatch | None:
+    """What ranks disagree about at one place that may make results wrong, None when they agree.
+
+    Tensors of as many dimensions and elements, but of another shape, are such a case: one rank has transposed its own.
+    Where the number of dimensions differs, one rank has flattened it, which is usual.
+
+    Args:
+        arrivals: What each rank has entered there.
+        site: The place.
+        dimensions: Whether those are compared as well.
+    """
+    found = compare(arrivals, site)
+    if found is not None or not dimensions:
+        return found
+    alike: dict[tuple[tuple[int, int], ...], dict[int, str]] = {}
+    known = _known(arrivals)
+    for rank, arrival in sorted(known.items()):
+        shapes = _dimensions(arrival)
+        sizes = tuple((len(shape), math.prod(shape)) for shape in shapes)
+        alike.setdefault(sizes, {})[rank] = ", ".join(map(_order, shapes))
+    candidates = (_split(Field.DIMENSIONS, values, known, site) for values in alike.values())
+    return next((one for one in candidates if one is not None), None)
+
+
+def _known(arrivals: Mapping[int, Arrival]) -> dict[int, Arrival]:
+    return {rank: arrival for rank, arrival in arrivals.items() if arrival.signature is not None}
+
+
+def _split(field: Field, values: Mapping[int, str], known: Mapping[int, Arrival], site: Site) -> Mismatch | None:
+    """The parties that have different values; None when there is one."""
+    parties: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        if value != UNREAD:
+            parties.setdefault(value, []).append(rank)
+    if len(parties) < 2:
+        return None
+    ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
+    operation = _signature(known[ordered[0][1][0]]).operation
+    return Mismatch(site, field, operation, tuple((text, tuple(ranks)) for text, ranks in ordered))
+
+
+def _has_shapes(arrival: Arrival) -> bool:
+    """Whether shapes are known: they are left out where they would fill a rank's dictionary, not on all at once."""
+    signature = _signature(arrival)
+    return bool(signature.shapes) or not signature.tensors
 
 
 def _operation(arrival: Arrival) -> str:
@@ -135,6 +205,16 @@ def _shape(arrival: Arrival) -> str:
     elements = [math.prod(shape) for shape in signature.shapes]
     more = f" and {signature.tensors - len(elements)} more" if signature.tensors > len(elements) else ""
     return ", ".join(f"{count:,} elements" if count != 1 else "1 element" for count in elements) + more or "none"
+
+
+def _dimensions(arrival: Arrival) -> tuple[tuple[int, ...], ...]:
+    signature = _signature(arrival)
+    return signature.shapes if signature.operation in _SAME_DIMENSIONS else ()
+
+
+def _order(shape: tuple[int, ...]) -> str:
+    """What decides where an element lies: `1x32` and `32x1` are the same."""
+    return "x".join(str(size) for size in shape if size != 1) or "1"
 
 
 def _reduce_op(arrival: Arrival) -> str:

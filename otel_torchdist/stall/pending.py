@@ -19,6 +19,10 @@ UNSEEN_NS: Final = 500_000_000
 USUAL_LOOK_NS: Final = 250_000_000
 CHANGE_SETTLES_NS: Final = 1_000_000_000
 """A changed verdict must have held for this long: ranks that come in one after the other are one change."""
+OTHERS_END_NS: Final = 500_000_000
+"""torchrun looks every 0.1 s whether a rank has died, and then ends the others."""
+OTHERS_END_FAR_NS: Final = 1_000_000_000
+"""What is seen of other nodes is a little older."""
 
 
 @dataclass(slots=True)
@@ -70,6 +74,16 @@ class Pending:
         overdue = frozenset(held & self.asked - self.signalled - answered)
         self.signalled |= overdue
         return overdue
+
+
+def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
+    """A verdict on a death, given once it has been seen what became of the others, which launchers end."""
+    now, first = world.taken_ns, verdict.first
+    if first is None or not first.deaths:
+        return without_stacks(occasion, verdict, now)
+    is_far = any(view.is_afar for view in world.ranks.values())
+    due_ns = max(now, first.at_ns + (OTHERS_END_FAR_NS if is_far else OTHERS_END_NS))
+    return Pending(occasion, verdict, frozenset(), now, now, due_ns, due_ns)
 
 
 def without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int) -> Pending:

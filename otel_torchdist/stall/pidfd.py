@@ -1,4 +1,4 @@
-"""Signals through a pidfd, which stands for one thread or process and never for the next one that gets its number.
+"""Pidfds: each stands for one thread or process, and never for the next one that gets its number.
 
 Python's own functions are missing where it was built with kernel headers from before Linux 5.3, as builds that are to
 run everywhere are.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
+import struct
 from typing import Final
 
 # The same on every architecture that runs torch.
@@ -16,6 +18,12 @@ _PIDFD_SEND_SIGNAL: Final = 424
 _PIDFD_OPEN: Final = 434
 _PIDFD_THREAD: Final = os.O_EXCL
 """Take a thread; a signal then goes to that thread. Since Linux 6.9."""
+
+# `struct pidfd_info` as Linux 6.15 has it: mask, cgroup, pid, tgid, ppid, eight user and group ids, exit_code.
+_INFO: Final = struct.Struct("=QQ11Ii")
+_GET_INFO: Final = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
+"""`PIDFD_GET_INFO`, as `_IOWR` puts it together on x86 and ARM."""
+_INFO_EXIT: Final = 1 << 3
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -35,6 +43,26 @@ def open_thread(pid: int, thread: int) -> tuple[int, int]:
         if error.errno != errno.EINVAL:
             raise
     return _open(pid, 0), pid
+
+
+def open_process(pid: int) -> int:
+    """A pidfd of a process; it turns readable when the last thread of the process has ended.
+
+    Raises:
+        OSError: There is no such process, or the kernel has no pidfd, or there are too many open files.
+    """
+    return _open(pid, 0)
+
+
+def wait_status(pidfd: int) -> int | None:
+    """The wait status of a process that has ended and that its parent has waited for; None before, or before 6.15."""
+    asked = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
+    try:
+        fcntl.ioctl(pidfd, _GET_INFO, asked)
+    except OSError:
+        return None
+    mask, *_, status = _INFO.unpack(asked)
+    return status if mask & _INFO_EXIT else None
 
 
 def send(pidfd: int, signal: int) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from otel_torchdist.stall.frames import stack_text, thread_to_show, user_frame
 from otel_torchdist.stall.world import OperationView, RankView
 from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.tape.stacks import ThreadStack
 
 HEARTBEAT_LATE_NS: Final = 3_000_000_000
 """It beats once a second; when it is this late, the process's Python threads do not run."""
@@ -49,24 +50,25 @@ class Place:
     stopped: str = ""
 
 
-def place_of(view: RankView, operation: OperationView | None, now_ns: int) -> Place:
+def place_of(view: RankView, operation: OperationView | None, now_ns: int, thread: ThreadStack | None = None) -> Place:
     """Where a rank is, and whether it can run.
 
     Args:
         view: The rank.
         operation: The open operation of interest that it is in, if any.
         now_ns: When the picture was taken.
+        thread: The thread of interest where it is in none, if that is known.
     """
-    place = _place_of(view, operation, now_ns)
+    place = _place_of(view, operation, now_ns, thread)
     return replace(place, stopped=view.stopped.state) if view.stopped is not None else place
 
 
-def _place_of(view: RankView, operation: OperationView | None, now_ns: int) -> Place:
+def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chosen: ThreadStack | None) -> Place:
     inside = operation or next((candidate for candidate in view.open if candidate.record.is_blocking), None)
     silence_ns = now_ns - view.heartbeat_ns
     frozen_for_ns = silence_ns if view.alive and silence_ns > HEARTBEAT_LATE_NS else None
     if view.alive and view.stacks is not None and view.stacks.threads:
-        thread = thread_to_show(view.stacks.threads, inside.record.thread if inside else None)
+        thread = chosen or thread_to_show(view.stacks.threads, inside.record.thread if inside else None)
         if thread is not None and thread.frames:
             source = Source.SIGNAL if view.stacks.by_signal else Source.STACK
             return Place(source, user_frame(thread.frames), "", stack_text(thread.frames), frozen_for_ns)

@@ -30,11 +30,13 @@ class RankLogs:
         self._calls: dict[Lane, CallLog] = {}
         self._on_device: dict[Lane, ArrivalLog] = {}
         self._digests = Digests()
+        self._all_windows: Mapping[Lane, tuple[Window, ...]] | None = None
         self.windows: Mapping[Lane, tuple[Window, ...]] = MappingProxyType({})
         self.arrivals: Mapping[Lane, tuple[TimedWindow, ...]] = MappingProxyType({})
 
     def entered(self, lane: Lane, arrival: Arrival, operation: Operation) -> None:
         """Take in a collective."""
+        self._all_windows = None
         log = self._calls.get(lane)
         if log is None:
             if len(self._calls) >= MAX_LANES:
@@ -47,6 +49,15 @@ class RankLogs:
         if log.times is not None and not int(operation.flags) & _ON_DEVICE:
             before = self.arrivals.get(lane, ())
             self.arrivals = MappingProxyType({**self.arrivals, lane: (*before[1 - MAX_WINDOWS :], log.times)})
+
+    @property
+    def all_windows(self) -> Mapping[Lane, tuple[Window, ...]]:
+        """What was called, with the calls since the last complete windows."""
+        if self._all_windows is None:
+            unfinished = {lane: log.unfinished(self._digests) for lane, log in self._calls.items()}
+            last = {lane: (*self.windows.get(lane, ()), one) for lane, one in unfinished.items() if one is not None}
+            self._all_windows = MappingProxyType({**self.windows, **last})
+        return self._all_windows
 
     def ended_on_device(self, lane: Lane, operation: Operation) -> None:
         """Take in the end of a collective on a device."""

@@ -155,7 +155,9 @@ def _standing(view: RankView, site: Site, operation: OperationView | None) -> St
         return Standing.OUT if certain or progress.completed >= sequence else Standing.UNSURE
     if view.is_dead:
         return Standing.DEAD
-    if not view.alive or (view.state is TapeState.FINISHED and operation is None):
+    if operation is None and (not view.alive or view.state is TapeState.FINISHED):
+        return Standing.ENDED
+    if not view.alive and not view.has_given_up:
         return Standing.ENDED
     if operation is not None:
         return Standing.QUEUED if operation.record.is_queued else Standing.WAITING

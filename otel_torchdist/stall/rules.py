@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Final
 
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
+from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind
 from otel_torchdist.stall.waits import Wait
 from otel_torchdist.stall.world import OperationView, RankView, WorldSnapshot
 
-COMPILE_NS: Final = 600_000_000_000
-"""How long others may wait for a rank that compiles."""
 _NOT_EXCUSED: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
 """No rank expects these."""
-_COMPILER: Final = re.compile(r"/torch/(_dynamo|_inductor|_functorch|fx)/|/triton/")
+_CIRCLES: Final = (Doubt.CYCLE, Doubt.THREADS)
 
 
 class StallRules:
@@ -44,7 +41,11 @@ class StallRules:
         """Whether a wait of this age is longer than it may be."""
         if age_ns < max(self.threshold_ns, wait.operation.patience_ns):
             return False
-        return not self._ignored or not self._is_ignored(wait.operation)
+        return not self.is_left_alone(wait)
+
+    def is_left_alone(self, wait: Wait) -> bool:
+        """Whether a wait is none of those that the user wants to hear of."""
+        return bool(self._ignored) and self._is_ignored(wait.operation)
 
     def _is_ignored(self, operation: OperationView) -> bool:
         names = [operation.name, operation.label]
@@ -56,31 +57,19 @@ class StallRules:
 
 
 def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Whether a rank that holds the others up, or all that wait, have said that it may take this long."""
+    """Whether all ranks that hold the others up, or all that wait, have said that it may take this long.
+
+    In a circle each rank holds up all others, so one is enough.
+    """
     if verdict.kind in _NOT_EXCUSED:
         return False
-    named = [world.ranks[rank] for rank in verdict.ranks if rank in world.ranks]
-    waiting = [world.ranks[rank] for rank in verdict.waiting if rank in world.ranks]
-    if any(expects(view, world) for view in named):
-        return True
-    return bool(waiting) and all(expects(view, world) for view in waiting)
+    named = [expects(world.ranks[rank], world) for rank in verdict.ranks if rank in world.ranks]
+    waiting = [expects(world.ranks[rank], world) for rank in verdict.waiting if rank in world.ranks]
+    is_circle = verdict.kind is VerdictKind.CIRCULAR or verdict.doubt in _CIRCLES
+    is_announced = any(named) if is_circle else len(named) == len(verdict.ranks) and all(named)
+    return (bool(named) and is_announced) or (bool(waiting) and all(waiting))
 
 
 def expects(view: RankView, world: WorldSnapshot) -> bool:
     """Whether a rank has said that it waits, or lets others wait."""
     return view.alive and view.expects_until_ns > world.taken_ns
-
-
-def is_compiling(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Whether the ranks that hold the others up are seen to compile, which takes minutes and not equally long."""
-    if not verdict.ranks or verdict.kind is not VerdictKind.ABSENT:
-        return False
-    if world.taken_ns - verdict.since_ns > COMPILE_NS:
-        return False
-    return all(rank in world.ranks and _compiles(world.ranks[rank]) for rank in verdict.ranks)
-
-
-def _compiles(view: RankView) -> bool:
-    threads = view.stacks.threads if view.stacks is not None else None
-    frames = [frame for thread in threads or () for frame in thread.frames if thread.name in ("MainThread", "")]
-    return any(_COMPILER.search(frame.file) for frame in frames)

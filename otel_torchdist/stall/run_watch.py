@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist import semconv
+from otel_torchdist.stall.compiling import CompileExcuses
 from otel_torchdist.stall.events import (
     Event,
     Incident,
@@ -26,11 +28,13 @@ from otel_torchdist.stall.events import (
 from otel_torchdist.stall.findings import FindingWatch, site_name
 from otel_torchdist.stall.markers import MarkerClock, next_doubling
 from otel_torchdist.stall.numbering import Numbering
-from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, with_stacks, without_stacks
+from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
 from otel_torchdist.stall.roll_call import Standing
-from otel_torchdist.stall.root_finder import RootFinder
-from otel_torchdist.stall.rules import StallRules, expects, is_compiling, is_expected
+from otel_torchdist.stall.root_finder import AT_ONCE, RootFinder
+from otel_torchdist.stall.rules import StallRules, expects, is_expected
 from otel_torchdist.stall.ruling import ruling_of
+from otel_torchdist.stall.standing import is_being_ended, outcome_of
+from otel_torchdist.stall.standstill import Standstill
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
@@ -38,6 +42,7 @@ from otel_torchdist.tape.abort import FAILURE as ABORTED
 from otel_torchdist.telemetry.ids import lone_run_id
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
+ENDLESS_NS: Final = 1 << 62
 UNEASY_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that theirs are known when it comes."""
 
@@ -71,9 +76,12 @@ class RunWatch:
         self._open: _Open | None = None
         self._pending: Pending | None = None
         self._spared: dict[tuple[int, int], int] = {}
+        self._standstill = Standstill()
         self._expected: set[tuple[int, int]] = set()
         self._roots = RootFinder(rules.threshold_ns)
         self._world: WorldSnapshot | None = None
+        self._local: WorldSnapshot | None = None
+        self._compiling = CompileExcuses()
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
@@ -92,6 +100,11 @@ class RunWatch:
         return frozenset(view.nonce for view in views if not view.is_afar)
 
     @property
+    def stands_still(self) -> bool:
+        """Whether no rank of the run showed a sign of life at the last look; known only to the agent that judges."""
+        return self.ruling is not None and self._world is not None and self._standstill.is_on(self._world.taken_ns)
+
+    @property
     def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
         """See `FindingWatch`."""
         return self._findings.wanted_calls
@@ -102,12 +115,21 @@ class RunWatch:
         return self._pending is not None
 
     def is_uneasy(self, world: WorldSnapshot) -> bool:
-        """Whether a stall is on, or near, as far as this picture of some ranks shows."""
-        if self._open is not None or any(view.is_dead for view in world.ranks.values()):
+        """Whether a stall is on, or near, or the end has come, as far as this picture of some ranks shows."""
+        if self.is_concluding(world) or self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
         early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
         waits = (wait for wait in waits_of(world) if not expects(wait.view, world))
         return any(self._rules.is_stalled(wait, self._age_ns(wait, world) + early_ns) for wait in waits)
+
+    def is_concluding(self, local: WorldSnapshot | None = None) -> bool:
+        """Whether the ranks of this node are over and comparisons are not; see `FindingWatch`."""
+        self._local = local or self._local
+        return self._rules.compares_calls and self._local is not None and self._findings.is_concluding(self._local)
+
+    def conclude(self, world: WorldSnapshot) -> list[Event]:
+        """Nobody looks after this: what can be compared is, and what was found is reported."""
+        return self._findings.conclude(world, _run_of(world), self.seat) if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Take in a new picture while another agent judges.
@@ -122,9 +144,12 @@ class RunWatch:
         self._open = self._incident = self._pending = self.ruling = None
         self._heard, self._heard_ns = ruling, world.taken_ns
         waits = waits_of(world)
+        self._standstill.look(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
-            due = self._markers.due(stalled, world.taken_ns)
+            at_once = ruling.attributes.get(semconv.VERDICT) in [kind.value for kind in AT_ONCE]
+            here = [wait for wait in waits if at_once and wait.operation.site == ruling.site]
+            due = self._markers.due(stalled, world.taken_ns, self._without_marker(here))
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
         if self._rules.compares_calls:
             events += self._findings.look_for_stragglers(world, _run_of(world), self.seat)
@@ -136,13 +161,21 @@ class RunWatch:
         """Take in a new picture of the run."""
         events: list[Event] = []
         waits = waits_of(world)
+        self._standstill.look(world, waits)
+        standing = self._standing_verdict()
+        is_ended = standing is not None and is_being_ended(world, standing)
+        if is_ended:
+            self._roots.death_told()
         if self._open is not None and not _is_waited_for(waits, self._open.verdict.site):
-            events.append(self._resolve(world, _outcome(world, self._open.verdict)))
+            outcome = Outcome.RANKS_ENDED if is_ended else outcome_of(world, self._open.verdict)
+            events.append(self._resolve(world, outcome))
             # What waited behind it gets the time to go on before it counts as a stall of its own.
-            self._spared = {wait.key: world.taken_ns for wait in waits}
+            self._spare(waits, world)
         self._spare_while_expected(waits, world)
-        stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
+        stalled = [wait for wait in waits if self._is_stalled(wait, world)]
         verdict = self._roots.find(world, stalled, self._open.verdict if self._open is not None else None)
+        if is_ended:
+            verdict = standing if self._open is not None or (self._pending is not None and stalled) else None
         if verdict is not None and is_expected(world, verdict):
             self._expected |= {wait.key for wait in stalled}
             self._spare(stalled, world)
@@ -156,7 +189,7 @@ class RunWatch:
             self._drop_pending()
         else:
             events += self._advance(world, verdict, stalled)
-            events += self._marker_events(world, verdict, stalled)
+            events += self._marker_events(world, verdict, stalled, waits)
         if self._rules.compares_calls:
             cause = self._open.verdict.mismatch if self._open is not None else None
             events += self._findings.look(world, _run_of(world), self.seat, cause)
@@ -174,6 +207,12 @@ class RunWatch:
         self._world = world
         self._spared = {wait.key: self._spared[wait.key] for wait in waits if wait.key in self._spared}
 
+    def _standing_verdict(self) -> Verdict | None:
+        """The verdict that was given last, or is about to be given for the first time."""
+        if self._open is not None:
+            return self._open.verdict
+        return self._pending.verdict if self._pending is not None else None
+
     def _spare_while_expected(self, waits: list[Wait], world: WorldSnapshot) -> None:
         """Waits that were expected to take long count from the last look at which they still were."""
         self._expected &= {wait.key for wait in waits}
@@ -182,14 +221,20 @@ class RunWatch:
         if cause is not None and is_expected(world, cause):
             self._spare(expected, world)
 
-    def _spare(self, stalled: Iterable[Wait], world: WorldSnapshot) -> None:
+    def _spare(self, stalled: list[Wait], world: WorldSnapshot) -> None:
         """Count the ages of these waits from now on."""
+        self._standstill.forgive(stalled)
         self._spared |= {wait.key: world.taken_ns for wait in stalled}
+
+    def _is_stalled(self, wait: Wait, world: WorldSnapshot) -> bool:
+        """Whether it has waited for longer than it may, or has been given up."""
+        return self._rules.is_stalled(wait, ENDLESS_NS if wait.view.has_given_up else self._age_ns(wait, world))
 
     def _age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
         """For how long a wait has counted; one that another agent sees, until that has said so."""
         seen_ns = min(world.taken_ns, wait.view.seen_alive_ns) if wait.view.is_afar else world.taken_ns
-        return seen_ns - max(wait.since_ns, self._spared.get(wait.key, 0))
+        ran_until_ns = self._standstill.ran_until_ns(seen_ns)
+        return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
 
     # --- the incident -----------------------------------------------------------------------------------------
 
@@ -212,7 +257,7 @@ class RunWatch:
             events.append(StacksOverdue(overdue))
         if not pending.is_ready(world):
             return events
-        if self._open is None and is_compiling(world, verdict):
+        if self._open is None and self._compiling.excuse(world, verdict):
             self._spare(stalled, world)
             self._drop_pending()
         else:
@@ -245,11 +290,14 @@ class RunWatch:
 
     def _begin(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot, stalled: list[Wait]) -> Pending:
         now = world.taken_ns
-        if verdict.kind is VerdictKind.DEAD or (occasion is Occasion.OPENED and not stalled):
+        if verdict.kind is VerdictKind.DEAD:
+            return of_death(occasion, verdict, world)
+        if occasion is Occasion.OPENED and not stalled:
             return without_stacks(occasion, verdict, now)
         crossed_ns = now
         if occasion is Occasion.OPENED:
-            crossed_ns = now - max(self._age_ns(wait, world) for wait in stalled) + self._threshold_ns
+            oldest_ns = max(self._age_ns(wait, world) for wait in stalled)
+            crossed_ns = min(now, now - oldest_ns + self._threshold_ns)
         return with_stacks(occasion, verdict, world, crossed_ns, self._pending)
 
     def _give(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> VerdictGiven:
@@ -273,7 +321,7 @@ class RunWatch:
         if pending is None or before is None or self._open is not None:
             return []
         waiting = [world.ranks[rank] for rank in pending.verdict.waiting if rank in world.ranks]
-        if _outcome(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
+        if outcome_of(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
             return []
         return [self._give(pending.occasion, locate(before, pending.verdict), before)]
 
@@ -298,14 +346,22 @@ class RunWatch:
 
     # --- markers ----------------------------------------------------------------------------------------------
 
-    def _marker_events(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
+    def _marker_events(
+        self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait], waits: list[Wait]
+    ) -> list[Event]:
+        early = self._roots.held_up(world, self._without_marker(waits), verdict) if self._open is not None else []
         # Markers hang in traces of steps, which the agent of that rank makes.
-        due = self._markers.due((wait for wait in stalled if not wait.view.is_afar), world.taken_ns)
+        due = self._markers.due((wait for wait in stalled if not wait.view.is_afar), world.taken_ns, early)
         if not due or self._incident is None:
             return []
         epoch = self._epochs.last(self._incident) or self._next_epoch(self._incident)
         ruling = ruling_of(locate(world, verdict), self._incident, epoch, world.taken_ns)
         return [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
+
+    def _without_marker(self, waits: Iterable[Wait]) -> list[Wait]:
+        """Waits of this node's ranks that have had no marker, and are not left alone."""
+        mine = [wait for wait in waits if not wait.view.is_afar and not self._rules.is_left_alone(wait)]
+        return [wait for wait in mine if not self._markers.has_marked(wait)]
 
 
 def _run_of(world: WorldSnapshot) -> int:
@@ -319,16 +375,3 @@ def _is_being_aborted(world: WorldSnapshot) -> bool:
 
 def _is_waited_for(waits: Iterable[Wait], site: Site) -> bool:
     return any(wait.operation.site == site for wait in waits)
-
-
-def _outcome(world: WorldSnapshot, verdict: Verdict) -> Outcome:
-    site = verdict.site
-    waiters = [world.ranks[rank] for rank in verdict.roll.waits if rank in world.ranks]
-    progress = [view.progress[site.lane] for view in waiters if site.lane in view.progress]
-    if any(reached.failed == site.sequence for reached in progress):
-        return Outcome.FAILED
-    if any(reached.completed >= site.sequence for reached in progress):
-        return Outcome.COMPLETED
-    if not any(view.alive for view in waiters):
-        return Outcome.RANKS_ENDED
-    return Outcome.OUT_OF_SIGHT

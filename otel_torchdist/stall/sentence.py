@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from otel_torchdist.stall.causes import cause_of, describe_mismatch
+from otel_torchdist.stall.creations import DEFAULT_GROUP
 from otel_torchdist.stall.events import Finding, MismatchFound, Outcome
-from otel_torchdist.stall.phrases import describe_place, describe_site, have, name_ranks
+from otel_torchdist.stall.fates import describe_circumstances, is_told_by_cause
+from otel_torchdist.stall.phrases import describe_frame, describe_place, describe_site, have, name_ranks
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
+from otel_torchdist.tape.layout import RecordKind
 
 MAX_PLACES: Final = 3
 """Ranks whose place is told; the others have theirs in the incident's trace."""
@@ -22,7 +25,8 @@ def sentence(verdict: Verdict, age_s: float) -> str:
         age_s: Seconds since the first rank began to wait.
     """
     cause = cause_of(verdict, f"{age_s:.1f} s")
-    return "; ".join([cause, *_crowd(verdict), *_endings(verdict), *_places(verdict), *_coverage(verdict)])
+    clauses = [*_crowd(verdict), *_creation(verdict), *_endings(verdict), *_places(verdict), *_coverage(verdict)]
+    return "; ".join([cause, *clauses])
 
 
 def _crowd(verdict: Verdict) -> list[str]:
@@ -35,19 +39,27 @@ def _crowd(verdict: Verdict) -> list[str]:
     return parts
 
 
+def _creation(verdict: Verdict) -> list[str]:
+    """Where those who have come create the group: that is the line which the others have left out."""
+    sites = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
+    frame = next((site for site in sites if site is not None), None)
+    is_new_group = verdict.site.lane.kind is RecordKind.RENDEZVOUS and verdict.operation != DEFAULT_GROUP
+    return [f"the group is created in {describe_frame(frame)}"] if is_new_group and frame is not None else []
+
+
 def _endings(verdict: Verdict) -> list[str]:
     """Exceptions and orderly ends, which explain more than a place in the code."""
     parts: list[str] = []
     for rank in verdict.ranks[:MAX_PLACES]:
         failure = verdict.failures.get(rank)
         standing = verdict.roll.standings.get(rank)
-        if standing is Standing.DEAD:
+        if standing is Standing.DEAD and not is_told_by_cause(verdict):
             parts.append(f"rank {rank} ended with {failure}" if failure else f"the process of rank {rank} is gone")
         elif standing is Standing.ENDED:
             parts.append(f"rank {rank} has ended in good order")
         elif failure:
             parts.append(f"rank {rank} got {failure}")
-    return parts
+    return [*parts, *describe_circumstances(verdict)]
 
 
 def _places(verdict: Verdict) -> list[str]:
@@ -56,6 +68,8 @@ def _places(verdict: Verdict) -> list[str]:
     told = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
     alone = len(verdict.ranks) == 1
     clauses = [describe_place(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in told]
+    if verdict.kind is VerdictKind.DEAD:
+        clauses = [clause.replace(" is in ", " was in ", 1) for clause in clauses]
     return [clause for clause in clauses if clause]
 
 
@@ -84,10 +98,12 @@ def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
     """Say how a stalled operation ended, and after how long."""
     site = describe_site(verdict.operation, verdict.group, verdict.site)
     length = f"{length_ns / 1e9:.1f} s"
+    if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
+        return f"all ranks that waited in {site} have ended, {length} after it began"
     endings = {
         Outcome.COMPLETED: f"{site} was completed after {length}",
         Outcome.FAILED: f"{site} failed after {length}",
-        Outcome.RANKS_ENDED: f"all ranks that waited in {site} have ended, {length} after it began",
+        Outcome.RANKS_ENDED: f"the job was ended while it hung, after {length}, in {site}",
         Outcome.OUT_OF_SIGHT: f"{site} is out of sight after {length}: its tapes are gone or belong to another run now",
     }
     return endings[outcome]

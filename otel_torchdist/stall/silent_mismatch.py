@@ -1,6 +1,7 @@
 """Finds calls that do not fit though nothing stalls: gloo, for one, adds up bytes of different types without a word.
 
-Each is told once, and only when it has not been told as the cause of a stall meanwhile.
+Each is reported once, and only when it has not been reported as the cause of a stall meanwhile. When a run is over,
+what is left to compare is compared at once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from otel_torchdist.stall.compared_windows import ComparedWindows
-from otel_torchdist.stall.mismatch import Mismatch, compare, find_mismatch
+from otel_torchdist.stall.mismatch import Field, Mismatch, differ, find_difference
 from otel_torchdist.stall.world import Arrival, Lane, Progress, RankView, Site, WorldSnapshot
 from otel_torchdist.tape.layout import RecordKind
 
@@ -18,7 +19,6 @@ TOLD_AFTER_NS: Final = 12_000_000_000
 """With the usual threshold a stall with this cause has been told by then."""
 MAX_TOLD: Final = 64
 """Mismatches of one run; more of them say nothing more."""
-_ANYWHERE: Final = 1 << 62
 
 
 class SilentMismatches:
@@ -36,6 +36,7 @@ class SilentMismatches:
         self._suspected_ns: dict[Lane, int] = {}
         self._found: dict[Lane, Mismatch] = {}
         self._told: set[Lane] = set()
+        self._told_dimensions: set[Lane] = set()
         self.wanted: frozenset[tuple[Lane, int]] = frozenset()
 
     def look(self, world: WorldSnapshot) -> list[Mismatch]:
@@ -43,27 +44,43 @@ class SilentMismatches:
         if world.taken_ns - self._looked_ns < LOOKS_APART_NS:
             return []
         self._looked_ns = world.taken_ns
+        self._compare(world, only_changed=True)
+        return self._due(world.taken_ns)
+
+    def conclude(self, world: WorldSnapshot) -> list[Mismatch]:
+        """The same at the end: whatever has not been compared is, and what is found is not held back.
+
+        Call it again as long as something is `wanted`.
+        """
+        self._compare(world, only_changed=False)
+        return self._report(list(self._found.values()))
+
+    def _compare(self, world: WorldSnapshot, only_changed: bool) -> None:
         wanted: set[tuple[Lane, int]] = set()
         for lane, views in _lanes(world).items():
-            if lane not in self._told and lane not in self._found and self._has_changed(lane, views):
+            if lane in self._told or lane in self._found:
+                continue
+            if self._has_changed(lane, views) or not only_changed:
                 wanted |= self._look_at(lane, views, world.taken_ns)
         self.wanted = frozenset(wanted)
-        return self._due(world.taken_ns)
 
     def _look_at(self, lane: Lane, views: list[RankView], now_ns: int) -> set[tuple[Lane, int]]:
         windows = self._windows.setdefault(lane, ComparedWindows())
         for view in views:
             windows.add(view.rank, view.windows.get(lane, ()))
         number = windows.first_odd
+        dimensions = lane not in self._told_dimensions
         # Pictures of other nodes are older: of the latest calls they may show some that are not among our latest.
-        found = find_mismatch(views, Site(lane, _ANYWHERE), of_all=True)
+        found = find_difference(views, lane, dimensions)
         if number is None and found is None:
             return set()
         self._suspected_ns.setdefault(lane, now_ns)
         calls = windows.calls_in(number) if number is not None else None
         if number is not None and calls is not None:
-            found = _first_difference(lane, calls) or found
-            windows.forget(number)
+            found = _first_difference(lane, calls, dimensions) or found
+            windows.settle(number)
+            if found is None:
+                self._suspected_ns.pop(lane, None)
         if found is not None:
             self._found[lane] = found
             return set()
@@ -72,7 +89,10 @@ class SilentMismatches:
     def told_as_stall(self, mismatch: Mismatch) -> None:
         """A verdict has said it."""
         lane = mismatch.site.lane
-        self._told.add(lane)
+        if mismatch.field is Field.DIMENSIONS:
+            self._told_dimensions.add(lane)  # something worse may come yet
+        else:
+            self._told.add(lane)
         self._found.pop(lane, None)
         self._windows.pop(lane, None)
 
@@ -86,6 +106,9 @@ class SilentMismatches:
 
     def _due(self, now_ns: int) -> list[Mismatch]:
         due = [found for lane, found in self._found.items() if now_ns - self._suspected_ns[lane] >= TOLD_AFTER_NS]
+        return self._report(due)
+
+    def _report(self, due: list[Mismatch]) -> list[Mismatch]:
         due = due[: max(MAX_TOLD - len(self._told), 0)]
         for found in due:
             self.told_as_stall(found)
@@ -102,10 +125,10 @@ def _lanes(world: WorldSnapshot) -> Mapping[Lane, list[RankView]]:
     return {lane: views for lane, views in found.items() if len(views) > 1}
 
 
-def _first_difference(lane: Lane, calls: Mapping[int, tuple[Arrival, ...]]) -> Mismatch | None:
+def _first_difference(lane: Lane, calls: Mapping[int, tuple[Arrival, ...]], dimensions: bool) -> Mismatch | None:
     for place in range(min(map(len, calls.values()))):
         here = {rank: arrivals[place] for rank, arrivals in calls.items()}
-        found = compare(here, Site(lane, next(iter(here.values())).sequence))
+        found = differ(here, Site(lane, next(iter(here.values())).sequence), dimensions)
         if found is not None:
             return found
     return None

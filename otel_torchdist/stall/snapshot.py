@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Collection, Iterable, Mapping
@@ -11,13 +12,17 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.stall.attempts import of_this_attempt
+from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.habits import Habits
+from otel_torchdist.stall.helpers import settled
 from otel_torchdist.stall.process_state import ProcessState
 from otel_torchdist.stall.rank_logs import RankLogs
 from otel_torchdist.stall.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.stall.world import (
     ANYBODY,
     MAX_RECENT,
+    MAX_THREADS,
+    UNREAD,
     Arrival,
     GroupView,
     Lane,
@@ -28,9 +33,9 @@ from otel_torchdist.stall.world import (
     Stacks,
     WorldSnapshot,
 )
-from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState
+from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.reader import Batch, TapeReader
-from otel_torchdist.tape.records import Operation, TapeError
+from otel_torchdist.tape.records import Operation, SignatureName, TapeError
 from otel_torchdist.tape.stacks_reader import StacksFile
 from otel_torchdist.telemetry.clock import WallClock
 from otel_torchdist.telemetry.ids import run_id_of_claim
@@ -41,8 +46,11 @@ MAX_LANES: Final = 65_536
 _NEVER: Final = Progress()
 _SEND: Final = "send"
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
+DYING_NS: Final = 1_000_000_000
+"""How long a process may close its files after the one with the lock, before it has ended."""
 
 
 class TapeFollower:
@@ -51,15 +59,20 @@ class TapeFollower:
     Attributes:
         reader: The tape. Who polls it hands every batch to `observe`.
         failure: What a view of it has raised; it is not looked at again.
+        is_last_look: Whether nobody looks after this, so that all calls should be compared that are there.
     """
 
-    def __init__(self, reader: TapeReader) -> None:
-        """Follow a tape from its reader's first batch on."""
+    def __init__(self, reader: TapeReader, deaths: DeathWatch | None = None) -> None:
+        """Follow a tape from its reader's first batch on; `deaths` sees the end of its process, where there is one."""
         self.reader = reader
+        self._deaths = deaths
+        self._unlocked_ns: int | None = None
+        self.is_last_look = False
         self._groups: dict[int, GroupView] = {}
         self._progress: dict[Lane, Progress] = {}
         self._frozen: Mapping[Lane, Progress] | None = None
         self._views: dict[int, OperationView] = {}
+        self._without_reduce_op: dict[int, SignatureName] = {}
         self._last: Operation | None = None
         self._last_number = 0
         self._losses = 0
@@ -109,7 +122,7 @@ class TapeFollower:
         lane = self._lane(operation)
         before = self._progress.get(lane, _NEVER)
         group = self._group(operation.group)
-        arrival = Arrival(operation.sequence, self.reader.names.signature(operation.signature), operation.peer)
+        arrival = Arrival(operation.sequence, self._called(operation), operation.peer)
         # Made anew here and below: `_replace` is slow, and this happens twice for each operation.
         self._progress[lane] = Progress(
             entered=max(before.entered, operation.sequence),
@@ -119,9 +132,20 @@ class TapeFollower:
             aligned=group is not None and group.name.aligned,
             losses=losses,
             recent=(*before.recent[1 - MAX_RECENT :], arrival),
+            threads=_with_thread(before.threads, operation.thread),
         )
         if not lane.is_point_to_point and lane.kind is RecordKind.OPERATION:
             self._logs.entered(lane, arrival, operation)
+
+    def _called(self, operation: Operation) -> SignatureName | None:
+        """What was called, as far as that was looked at for this very call."""
+        signature = self.reader.names.signature(operation.signature)
+        if signature is None or not int(operation.flags) & _REDUCE_OP_UNREAD:
+            return signature
+        known = self._without_reduce_op.get(operation.signature)
+        if known is None:
+            known = self._without_reduce_op[operation.signature] = dataclasses.replace(signature, reduce_op=UNREAD)
+        return known
 
     def _ended(self, operation: Operation) -> None:
         self._habits.ended(operation)
@@ -141,7 +165,16 @@ class TapeFollower:
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
             completed = max(before.completed, sequence)
-            return Progress(entered, completed, failed, before.failure, before.aligned, before.losses, before.recent)
+            return Progress(
+                entered,
+                completed,
+                failed,
+                before.failure,
+                before.aligned,
+                before.losses,
+                before.recent,
+                before.threads,
+            )
         if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
             # It raised before it was issued, and capture gives its number to the next one.
             entered = min(before.entered, sequence - 1)
@@ -168,11 +201,17 @@ class TapeFollower:
     def view(self, now_ns: int) -> RankView | None:
         """The rank as it is now; None when its tape cannot be read any more."""
         # In this order: a process says that it has finished before it lets go of its lock.
-        alive = self.reader.is_alive()
+        alive = self._is_alive(now_ns)
+        # Only now: a death that was seen meanwhile is why it does not live.
+        death = self._deaths.death_of(self.reader.identity.nonce) if self._deaths is not None else None
+        alive = alive and death is None
         try:
             status = self.reader.status()
         except TapeError:
             return None
+        stopped = self._process.look(now_ns)
+        if alive and self._deaths is not None:
+            self._deaths.note(self.reader.identity.nonce, stopped)
         self._clock.update(status)
         if alive:
             self._seen_alive_ns = now_ns
@@ -181,6 +220,7 @@ class TapeFollower:
         if self._frozen is None:
             self._frozen = MappingProxyType(dict(self._progress))
         identity = self.reader.identity
+        is_over = not alive or status.state is not TapeState.RUNNING
         return RankView(
             rank=identity.rank,
             nonce=identity.nonce,
@@ -201,13 +241,31 @@ class TapeFollower:
             forgotten=self._forgotten,
             wall_offset_ns=self._clock.wall_ns(0),
             stacks=self._current_stacks(),
-            stopped=self._process.look(now_ns),
+            stopped=stopped,
             expects_until_ns=status.expects_until_ns,
-            windows=self._logs.windows,
+            windows=self._logs.all_windows if is_over or self.is_last_look else self._logs.windows,
             arrivals=self._logs.arrivals,
             groups=self._groups_by_key,
             seen_alive_ns=self._seen_alive_ns,
+            death=death,
         )
+
+    def _is_alive(self, now_ns: int) -> bool:
+        """Whether its lock is held; once it is not, for a moment, whether its process has not ended yet."""
+        if self.reader.is_alive():
+            self._unlocked_ns = None
+            return True
+        self._unlocked_ns = self._unlocked_ns or now_ns
+        if self._deaths is None or now_ns - self._unlocked_ns > DYING_NS:
+            return False
+        return self._deaths.holds(self.reader.identity.nonce) and not self._has_ended()
+
+    def _has_ended(self) -> bool:
+        """Whether the rank has said how it ended; its process may go on for as long as it likes."""
+        try:
+            return self.reader.status().state is not TapeState.RUNNING
+        except TapeError:
+            return True
 
     def _current_stacks(self) -> Stacks | None:
         if self._stacks is None or self._stacks.threads is not None or not self._request:
@@ -272,9 +330,15 @@ class TapeFollower:
         return view
 
 
+def _with_thread(threads: tuple[int, ...], thread: int) -> tuple[int, ...]:
+    return threads if thread in threads else (*threads[1 - MAX_THREADS :], thread)
+
+
 def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot]:
     """The pictures of all runs that the tapes belong to, each with its local ranks."""
-    seen = [(follower, view) for follower in followers if (view := _view_of(follower, now_ns)) is not None]
+    read = [(follower, view) for follower in followers if (view := _view_of(follower, now_ns)) is not None]
+    views = settled([(follower.reader.identity, view) for follower, view in read])
+    seen = [(follower, view) for (follower, _), view in zip(read, views, strict=True)]
     found: dict[_Source, list[RankView]] = {}
     for follower, view in seen:
         if view.run:

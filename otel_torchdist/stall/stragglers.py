@@ -1,7 +1,8 @@
 """Finds ranks that come last again and again, and what the others lose to them, though nothing stalls.
 
 How late a rank is counts from the arrival of the last one before it: so much sooner would all go on if it were no
-slower than that one. Only ranks whose clocks are the same are compared: those of one node.
+slower than that one. Only ranks whose clocks are the same are compared: those of one node. Stages of a pipeline come in
+an order of their own to what they do together, so they are counted, but none of them is called a straggler.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.stall.pipelines import is_pipeline, sent_between
 from otel_torchdist.stall.rules import expects
 from otel_torchdist.stall.world import GroupView, Lane, RankView, TimedWindow, WorldSnapshot
 from otel_torchdist.tape.layout import RecordKind
@@ -93,6 +95,7 @@ class _Lane:
         suspect: The rank of the last opinion; None when it blamed nobody.
         held: How many opinions in a row have been the same.
         told: The rank that has been told; None when none is.
+        sent: By sender and receiver, how much the ranks had sent to each other when one was last suspected.
     """
 
     compared: int = -1
@@ -100,6 +103,7 @@ class _Lane:
     suspect: int | None = None
     held: int = 0
     told: int | None = None
+    sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
 
 
 class Stragglers:
@@ -154,6 +158,9 @@ class Stragglers:
 
     def _judge(self, lane: Lane, known: _Lane, tally: _Tally, views: list[RankView]) -> Straggler | None:
         suspect = _suspect(tally)
+        if suspect is not None:
+            before, known.sent = known.sent, sent_between(views)
+            suspect = None if is_pipeline(known.sent - before) else suspect
         known.held = known.held + 1 if suspect == known.suspect else 1
         known.suspect = suspect
         if known.held < HELD_TWICE or suspect == known.told:

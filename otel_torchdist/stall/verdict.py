@@ -5,11 +5,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+from otel_torchdist.stall.deaths import FirstDeath
 from otel_torchdist.stall.mismatch import Mismatch
+from otel_torchdist.stall.missing_thread import missing_thread
 from otel_torchdist.stall.places import Place, place_of
 from otel_torchdist.stall.roll_call import RollCall, Standing
 from otel_torchdist.stall.world import GroupView, RankView, Site, WorldSnapshot
+
+MAX_THREADS_CHOSEN: Final = 16
+"""Ranks of a verdict of which the thread is looked for that should have come."""
 
 
 class VerdictKind(enum.Enum):
@@ -47,6 +53,7 @@ class Doubt(enum.Enum):
     ANY_SOURCE = "it takes from any source"
     NO_GROUP = "its group is not known"
     CYCLE = "they wait for each other"
+    THREADS = "other threads of the ranks that are missing wait elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +87,11 @@ class Verdict:
         since_ns: Since when the first rank waits there.
         doubt: Why it is unknown; None for other kinds.
         mismatch: What they disagree about; None for other kinds.
-        circle: Who waits where, each for the next one and the last for the first; empty for other kinds.
+        circle: Who waits where, each for the next one and the last for the first; empty where there is no circle.
         places: Where the ranks are; see `locate`.
         failures: By rank, the type of the exception that ended it or its call.
         hosts: Whose agents do not answer; empty for other kinds than `unreachable`.
+        first: The death that explains the others; None for other kinds than `dead`.
     """
 
     kind: VerdictKind
@@ -99,6 +107,7 @@ class Verdict:
     places: Mapping[int, Place] = field(default_factory=dict[int, Place])
     failures: Mapping[int, str] = field(default_factory=dict[int, str])
     hosts: tuple[str, ...] = ()
+    first: FirstDeath | None = None
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -125,12 +134,49 @@ class Verdict:
         return self.kind, where, self.ranks, self.doubt
 
 
+def verdict_at(
+    kind: VerdictKind,
+    roll: RollCall,
+    ranks: tuple[int, ...],
+    doubt: Doubt | None = None,
+    mismatch: Mismatch | None = None,
+    circle: tuple[Link, ...] = (),
+) -> Verdict:
+    """A verdict on the operation of a roll call, without places."""
+    return Verdict(
+        kind=kind,
+        site=roll.site,
+        operation=roll.operation,
+        group=roll.group,
+        ranks=ranks,
+        roll=roll,
+        since_ns=roll.since_ns,
+        doubt=doubt,
+        mismatch=mismatch,
+        circle=circle,
+    )
+
+
 def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
     """The verdict with the place of every member that reports."""
     members = {rank: world.ranks[rank] for rank in verdict.roll.standings}
-    places = {rank: place_of(view, view.at(verdict.site), world.taken_ns) for rank, view in members.items()}
+    missing_at = _missing_at(verdict)
+    places: dict[int, Place] = {}
+    for rank, view in members.items():
+        thread = missing_thread(world, rank, missing_at[rank]) if rank in missing_at else None
+        places[rank] = place_of(view, view.at(verdict.site), world.taken_ns, thread)
     failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.site))}
     return replace(verdict, places=places, failures=failures)
+
+
+def _missing_at(verdict: Verdict) -> dict[int, Site]:
+    """By rank, where it is missing."""
+    named = verdict.ranks[:MAX_THREADS_CHOSEN]
+    found = {rank: verdict.site for rank in named if verdict.roll.standings.get(rank) is Standing.ABSENT}
+    if verdict.doubt is Doubt.THREADS:
+        found |= {after.rank: link.site for link, after in zip(verdict.circle, verdict.circle[1:], strict=False)}
+        found[verdict.circle[0].rank] = verdict.circle[-1].site
+    return found
 
 
 def _failure(view: RankView, site: Site) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from otel_torchdist.stall.company import Company
+from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.detector import LOOK_S, Detector
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
 from otel_torchdist.stall.snapshot import TapeFollower, worlds
@@ -27,6 +28,7 @@ class StallWatch:
         ignored: Sequence[str] = (),
         compares_calls: bool = True,
         company: Company | None = None,
+        deaths: DeathWatch | None = None,
     ) -> None:
         """Watch without tapes.
 
@@ -35,8 +37,10 @@ class StallWatch:
             ignored: Operations that never are, see `StallRules`.
             compares_calls: Likewise.
             company: Who else sees ranks of the same runs; None for nobody.
+            deaths: Sees the ends of processes; None where only locks tell of them.
         """
         self._company = company
+        self._deaths = deaths
         self._compares_calls = compares_calls
         self._threshold_s = threshold_s
         self._ignored = ignored
@@ -46,11 +50,15 @@ class StallWatch:
 
     def follow(self, reader: TapeReader) -> None:
         """Follow a tape; every batch from its first poll on must come to `observe`."""
-        self._followers[reader.identity.nonce] = TapeFollower(reader)
+        if self._deaths is not None:
+            self._deaths.follow(reader.path, reader.identity)
+        self._followers[reader.identity.nonce] = TapeFollower(reader, self._deaths)
 
     def forget(self, nonce: int) -> None:
         """Stop following the tape with this nonce."""
         self._followers.pop(nonce, None)
+        if self._deaths is not None:
+            self._deaths.forget(nonce)
 
     def observe(self, nonce: int, batch: Batch) -> None:
         """Take in what a poll of a followed tape found."""
@@ -61,18 +69,26 @@ class StallWatch:
         """Seconds until the next look, which a poll of every tape comes before."""
         return self._detector.next_look_s if self._detector is not None else LOOK_S
 
-    def look(self, now_ns: int) -> list[Event]:
+    @property
+    def is_concluding(self) -> bool:
+        """See `Detector`."""
+        return self._detector is not None and self._detector.is_concluding
+
+    def look(self, now_ns: int, is_last: bool = False) -> list[Event]:
         """Look at all ranks.
 
         Args:
             now_ns: Monotonic time after the tapes were polled.
+            is_last: Whether nobody looks after this.
 
         Returns:
             What there is to report, in this order.
         """
         if self._detector is None:
             self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls, self._company)
-        found = self._detector.look(worlds(self._followers.values(), now_ns))
+        for follower in self._followers.values():
+            follower.is_last_look = is_last
+        found = self._detector.look(worlds(self._followers.values(), now_ns), is_last)
         self.failed = {nonce: one.failure for nonce, one in self._followers.items() if one.failure is not None}
         for world, error in self._detector.failed:
             self.failed |= {view.nonce: error for view in world.ranks.values() if view.nonce in self._followers}

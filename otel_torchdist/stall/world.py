@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from otel_torchdist.tape.abort import GIVEN_UP
+from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 from otel_torchdist.tape.stacks import ThreadStack
@@ -13,6 +15,9 @@ from otel_torchdist.tape.stacks import ThreadStack
 ANYBODY = -1
 """Source of a receive that takes from whoever sends first."""
 MAX_RECENT: Final = 8
+MAX_THREADS: Final = 4
+UNREAD: Final = "?"
+"""Reduce op of a call whose own was not read: it agrees with every other."""
 
 
 class Lane(NamedTuple):
@@ -96,6 +101,7 @@ class Progress(NamedTuple):
         aligned: Whether the sequence can be compared with that of other ranks.
         losses: `RankView.losses` when this was last renewed: if it has grown since, more may have been entered.
         recent: What it entered last, oldest first; at most `MAX_RECENT`.
+        threads: Native ids of its threads that have entered it, the last ones; at most `MAX_THREADS`.
     """
 
     entered: int = 0
@@ -105,6 +111,7 @@ class Progress(NamedTuple):
     aligned: bool = True
     losses: int = 0
     recent: tuple[Arrival, ...] = ()
+    threads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +222,7 @@ class RankView:
         groups: The groups that it has used, by their key.
         seen_alive_ns: When it was last seen to be alive; 0 for never.
         is_afar: Whether another agent reads its tape.
+        death: The end of its process as its agent has seen it; None while none was seen.
     """
 
     rank: int
@@ -243,22 +251,46 @@ class RankView:
     groups: Mapping[str, GroupView] = field(default_factory=dict[str, GroupView])
     seen_alive_ns: int = 0
     is_afar: bool = False
+    death: Death | None = None
 
     @property
     def is_dead(self) -> bool:
         """Whether it is gone and did not end in good order."""
-        return not self.alive and self.state is not TapeState.FINISHED
+        if self.alive or self.state is TapeState.FINISHED or self.has_given_up:
+            return False
+        return not self.has_left
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether its backend gave up waiting for the others: how its process ends then says nothing about it."""
+        return self.failure == GIVEN_UP and self.state is TapeState.RUNNING
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its process has exited with code 0, out of no operation: by `os._exit`, which leaves no word."""
+        is_zero = self.death is not None and self.death.exit_code == 0
+        return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it calls nothing any more: its process is gone, or has said that it is done or has failed."""
+        return not self.alive or self.state is not TapeState.RUNNING
 
     def at(self, site: Site) -> OperationView | None:
         """Its open operation at a site."""
         return next((operation for operation in self.open if operation.site == site), None)
+
+    def uses(self, thread: int, lane: Lane) -> bool:
+        """Whether a thread of this rank is one of those that enter a lane, as far as that is known."""
+        progress = self.progress.get(lane)
+        return progress is None or not progress.threads or thread in progress.threads
 
     def waits_in(self, operation: OperationView) -> bool:
         """Whether an open operation of this rank is evidence that it waits.
 
         An operation that nobody waits for means nothing once its rank has said that it is done.
         """
-        if not self.alive or operation.waiting_since_ns is None:
+        if not (self.alive or self.has_given_up) or operation.waiting_since_ns is None:
             return False
         return self.state is TapeState.RUNNING or operation.record.is_blocking
 

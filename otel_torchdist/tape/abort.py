@@ -15,6 +15,8 @@ EXIT_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: the same may succeed when it is tried again."""
 FAILURE: Final = "StallAborted"
 """The name under which the tape of such a rank has failed."""
+GIVEN_UP: Final = "BackendGaveUp"
+"""The name under which a rank says that its backend has given up waiting for the others, and may end the process."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 

@@ -24,6 +24,7 @@ _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
 _SHARE_OF_FILESYSTEM: Final = 4
 """Leftovers may take a quarter at most: in a container `/dev/shm` has 64 MB, and a full one stops new tapes."""
 _TURNS: Final = 16
+BASE_MODE: Final = 0o711
 MAX_ENTRIES: Final = 65_536
 """Of a directory. One that somebody fills without end must not keep others waiting."""
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,9 +40,13 @@ def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
     Raises:
         TapeError: It cannot be created, is no directory of this user's own, or lies on a disk.
     """
-    path = config_tape_dir or Path(f"/dev/shm/otel-torchdist-{os.getuid()}")
+    usual = Path(f"/dev/shm/otel-torchdist-{os.getuid()}")
+    path = config_tape_dir or usual
+    is_ours_to_open = path == usual or not os.path.lexists(path)
     file = _open_private(path)
     try:
+        if is_ours_to_open:
+            _let_others_pass(file)
         filesystem = _filesystem(os.fstat(file).st_dev)
     finally:
         os.close(file)
@@ -243,6 +248,17 @@ def _make_and_open_once(path: Path) -> int:
         what = "a link" if stat.S_ISLNK(kind) else "not a directory"
         raise TapeError(f"{path}: refused for tapes: it is {what}")
     return os.open(path, _OPEN_FLAGS)
+
+
+def _let_others_pass(file: int) -> None:
+    """Let other users through a base directory, to `prometheus/` in it, which Prometheus reads under a name of its own.
+
+    They cannot list it, and job directories in it are for their user alone. Versions before made it 0700, and so does a
+    strict umask; any other mode is the user's choice.
+    """
+    if stat.S_IMODE(os.fstat(file).st_mode) == 0o700:
+        with contextlib.suppress(OSError):
+            os.fchmod(file, BASE_MODE)
 
 
 def _filesystem(device: int) -> str:

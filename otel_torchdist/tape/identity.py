@@ -15,7 +15,7 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.records import TapeError, TapeIdentity
 from otel_torchdist.tape.text import readable
 
-_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64s")
+_BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQ")
 _CHECKSUM: Final = struct.Struct("=Q")
 _CHECKSUM_OFFSET: Final = layout.IDENTITY_SIZE - _CHECKSUM.size
 _LOW_64: Final = (1 << 64) - 1
@@ -23,7 +23,7 @@ _CLOCK_TRIES: Final = 5
 _CLOCK_NEAR_NS: Final = 20_000
 
 
-def identify(rank: int, local_rank: int, world_size: int, capacity: int) -> TapeIdentity:
+def identify(rank: int, local_rank: int, world_size: int, capacity: int, parent: int = 0) -> TapeIdentity:
     """The identity of a tape that this process is about to write, with `capacity` records or one more."""
     monotonic_ns, realtime_ns = clock_pair()
     return TapeIdentity(
@@ -39,6 +39,7 @@ def identify(rank: int, local_rank: int, world_size: int, capacity: int) -> Tape
         monotonic_ns=monotonic_ns,
         realtime_ns=realtime_ns,
         host=socket.gethostname(),
+        parent=parent,
     )
 
 
@@ -61,6 +62,7 @@ def encode_identity(identity: TapeIdentity) -> bytes:
         identity.monotonic_ns,
         identity.realtime_ns,
         identity.host.encode("utf-8", "replace")[:64],
+        identity.parent,
     )
     padded = block.ljust(_CHECKSUM_OFFSET, b"\0")
     return padded + _CHECKSUM.pack(zlib.crc32(padded))
@@ -79,7 +81,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
     if len(data) < layout.IDENTITY_SIZE:
         raise TapeError(f"{where}: truncated: {len(data)} bytes are too few for a tape")
     magic, version, _, nonce, pid, ticks, namespace, boot_high, boot_low, *rest = _BLOCK.unpack_from(data)
-    rank, local_rank, world_size, capacity, monotonic_ns, realtime_ns, host = rest
+    rank, local_rank, world_size, capacity, monotonic_ns, realtime_ns, host, parent = rest
     if magic != layout.MAGIC:
         raise TapeError(f"{where}: not a tape, or one of a machine with another byte order")
     if version != layout.VERSION:
@@ -106,6 +108,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         monotonic_ns=monotonic_ns,
         realtime_ns=realtime_ns,
         host=readable(host.rstrip(b"\0").decode("utf-8", "replace")),
+        parent=parent,
     )
 
 
@@ -144,6 +147,26 @@ def process_state(pid: int) -> tuple[str, int] | None:
     # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
     fields = stat[stat.rindex(b")") + 2 :].split()
     return fields[0].decode(), int(fields[19])
+
+
+def dead_status(pid: int, start_ticks: int) -> int | None:
+    """The wait status of a process that has ended and that nobody has waited for; None when it cannot be seen.
+
+    The kernel shows it to whom it would let debug the process, and to all others 0.
+
+    Args:
+        pid: The process.
+        start_ticks: Its `process_start_ticks`.
+    """
+    try:
+        may_see = os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if not may_see or fields[0] != b"Z" or int(fields[19]) != start_ticks:
+        return None
+    return int(fields[49])
 
 
 def shares_pids(identity: TapeIdentity) -> bool:

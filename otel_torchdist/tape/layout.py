@@ -132,6 +132,8 @@ class Flag(enum.IntFlag):
     """More tensors than are described."""
     ON_DEVICE = 32
     """A device carries it out: entered and returned mean enqueued, and it begins when the device has come to it."""
+    REDUCE_OP_UNREAD = 64
+    """The reduce op in the signature is that of an earlier call from the same place; this call's was not read."""
 
 
 class How(enum.IntEnum):
@@ -217,6 +219,11 @@ def seal(number: int, value: int, how: int) -> int:
     """
     content = (max(0, min(value, MAX_DURATION_NS)) << 4) | how
     return (content << 12) | ((content + number) % CHECK_MODULUS)
+
+
+def abandoned_words(number: int) -> bytes:
+    """The words of a record that has ended as soon as it was entered, and that nobody follows."""
+    return struct.pack(f"={WORDS}Q", *(seal(number, 1, How.ABANDONED) * (which == Word.COMPLETED) for which in Word))
 
 
 def unseal(number: int, word: int) -> tuple[int, How] | None:

@@ -15,7 +15,9 @@ from typing import Final
 from otel_torchdist.tape.directory_lock import alone_in
 from otel_torchdist.tape.locks import is_locked_elsewhere
 
-_PART_OF_TAPE: Final = re.compile(r"\.?([0-9a-f]{16})\.(?:tape|names|stacks|stacks\.new|fault|abort|new)")
+_PART_OF_TAPE: Final = re.compile(
+    r"\.?([0-9a-f]{16})\.(?:tape|names|stacks|stacks\.new|fault|abort|death|death\.new|new)"
+)
 
 
 @dataclass(frozen=True, slots=True)

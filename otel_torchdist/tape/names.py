@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from otel_torchdist import _guard
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 
 Name: TypeAlias = GroupName | SignatureName | CallSiteName | str
@@ -20,11 +21,21 @@ OTHER: Final = 0
 """Id of what is not known: never set, or one name too many."""
 MAX_NAMES: Final = 8192
 MAX_BYTES: Final = 4 << 20
+SPARE_OF_SHAPES: Final = MAX_NAMES // 4
+"""Names that must be left when one with shapes is added: in some jobs these never repeat, and the rest matters more."""
+SPARE_OF_GROUPS: Final = MAX_NAMES // 8
+SPARE_OF_LABELS: Final = MAX_NAMES // 16
+SPARE_OF_CALL_SITES: Final = MAX_NAMES // 32
 MAX_TEXT: Final = 512
 
 
 class NamesWriter:
-    """Gives each new name an id and appends it to the file before any record can carry the id."""
+    """Gives each new name an id and appends it to the file before any record can carry the id.
+
+    Attributes:
+        dropped: Names that became `OTHER`.
+        is_scarce: Whether a name was refused so that others have room.
+    """
 
     def __init__(self, path: Path) -> None:
         """Create the file; it must not exist.
@@ -37,20 +48,37 @@ class NamesWriter:
         self._bytes = 0
         self._lock = threading.Lock()
         self.dropped = 0
+        self.is_scarce = False
 
-    def intern(self, name: Name) -> int:
-        """The id of a name; `OTHER` once the dictionary is full or cannot be written."""
+    def intern(self, name: Name, spare: int = 0) -> int:
+        """The id of a name; `OTHER`, and counted, once the dictionary is full or cannot be written.
+
+        Args:
+            name: The name.
+            spare: How many names must be left for others.
+        """
+        identity = self.find_room(name, spare)
+        if identity == OTHER:
+            self.dropped += 1
+        return identity
+
+    def find_room(self, name: Name, spare: int) -> int:
+        """The same for a name that can be done without: `OTHER` is not counted."""
         known = self._ids.get(name)
         if known is not None:
             return known
         with self._lock:
-            return self._ids.get(name) or self._append(name)
+            return self._ids.get(name) or self._append(name, spare)
 
-    def _append(self, name: Name) -> int:
+    def _append(self, name: Name, spare: int) -> int:
         identity = len(self._ids) + 1
-        line = _encode(identity, name) if identity <= MAX_NAMES else b""
-        if not line or self._bytes + len(line) > MAX_BYTES or not self._write(line):
-            self.dropped += 1
+        room = MAX_BYTES - spare * (MAX_BYTES // MAX_NAMES) - self._bytes
+        if identity > MAX_NAMES - spare or room <= 0:
+            self.is_scarce = True
+            return OTHER
+        line = _encode(identity, name)
+        if len(line) > room or not self._write(line):
+            self.is_scarce = True
             return OTHER
         self._bytes += len(line)
         self._ids[name] = identity
@@ -61,8 +89,8 @@ class NamesWriter:
             if os.write(self._file, line) == len(line):
                 return True
             os.ftruncate(self._file, self._bytes)  # a cut line would spoil the next one too
-        except OSError:
-            pass
+        except OSError as error:
+            _guard.pass_on(error)  # TimeoutError is one, too
         return False
 
     def close(self) -> None:

@@ -35,6 +35,8 @@ class _Group:
     nth: _Number
     backend: str
     aligned: bool
+    epoch: int = -1
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,8 @@ def _name(line: _Line) -> Name | None:
     if line.group is not None:
         group = line.group
         name, description, backend = readable(group.name), readable(group.description), readable(group.backend)
-        return GroupName(name, description, group.ranks, group.nth, backend, group.aligned)
+        device = readable(group.device)
+        return GroupName(name, description, group.ranks, group.nth, backend, group.aligned, group.epoch, device)
     if line.signature is not None:
         one = line.signature
         dtypes = tuple(map(readable, one.dtypes))

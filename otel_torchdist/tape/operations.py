@@ -16,6 +16,8 @@ def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
         return None
     returned, wait_entered, wait_returned, started, completed, failure = known  # as in `layout.Word`
     entered_ns = operation.entered_ns
+    # That a wait has given up is taken back when the next one begins.
+    still_waits = None if wait_entered else operation.wait_returned_ns
     # Field by field: `dataclasses.replace` took a quarter of the time of a poll.
     return Operation(
         number=operation.number,
@@ -34,7 +36,7 @@ def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
         flags=operation.flags,
         returned_ns=entered_ns + returned[0] if returned else operation.returned_ns,
         wait_entered_ns=entered_ns + wait_entered[0] if wait_entered else operation.wait_entered_ns,
-        wait_returned_ns=entered_ns + wait_returned[0] if wait_returned else operation.wait_returned_ns,
+        wait_returned_ns=entered_ns + wait_returned[0] if wait_returned else still_waits,
         started_ns=entered_ns + started[0] if started else operation.started_ns,
         completed_ns=entered_ns + completed[0] if completed else operation.completed_ns,
         how=completed[1] if completed else operation.how,

@@ -72,7 +72,7 @@ def remove(path: Path) -> None:
 
 
 def make_directory(path: Path, mode: int) -> None:
-    """Make a directory in a base directory, unless there is one.
+    """Make a directory in a base directory, unless there is one; its mode is that, whatever the umask.
 
     Raises:
         OSError: It cannot be made, or there is something else.
@@ -82,6 +82,8 @@ def make_directory(path: Path, mode: int) -> None:
             os.mkdir(path.name, mode, dir_fd=parent)
         file = os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | _COMMON, dir_fd=parent)
         try:
+            if os.fstat(file).st_uid == os.geteuid():
+                os.fchmod(file, mode)
             _give_to_owner_of(parent, file)
         finally:
             os.close(file)
@@ -109,6 +111,7 @@ def _create_anew(name: str, mode: int, directory: int) -> int:
 
 def _create(name: str, access: int, mode: int, directory: int) -> int:
     file = os.open(name, access | _COMMON | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
+    os.fchmod(file, mode)  # whatever the umask: Prometheus reads some of them under a name of its own
     _give_to_owner_of(directory, file)
     return file
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.tape import layout
+from otel_torchdist.tape.abandoned import AbandonedCalls
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of
 from otel_torchdist.tape.memory import TapeMemory, numbers_in
@@ -76,6 +77,7 @@ class TapeReader(MappedTape):
         self._next = 1
         self._gap_since: float | None = None
         self._missing: set[int] = set()
+        self._abandoned = AbandonedCalls()
         self._open: dict[int, Operation] = {}
         self._ahead = b""
         self._ahead_from = 0
@@ -128,6 +130,9 @@ class TapeReader(MappedTape):
         self._look_at_open(batch, caught_up)
         self._ahead = b""
         self._ended_words.clear()
+        for ended in self._abandoned.among(self._open.values()):
+            del self._open[ended.number]
+            batch.ended.append(ended)
         self.lost += batch.lost
         return batch
 
@@ -265,6 +270,7 @@ class TapeReader(MappedTape):
         words = _WORDS.unpack_from(data, layout.WORDS_OFFSET)
         if words[Word.COMPLETED]:  # the last word to be stored: there is no need to look again
             self._ended_words[number] = words
+        self._abandoned.entered(operation)
 
     def _take_late(self, fields: tuple[int, ...], data: bytes, batch: Batch) -> None:
         entered, _, original, elapsed, _, failure, _, _, how = fields[:9]

@@ -13,6 +13,10 @@ _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
+BESIDE: Final = -2
+"""See `GroupName.epoch`."""
+
+
 class TapeError(Exception):
     """A tape cannot be created or read; the message says which and why."""
 
@@ -34,6 +38,7 @@ class TapeIdentity:
         monotonic_ns: Monotonic clock at creation.
         realtime_ns: Wall clock at the same moment.
         host: Host name.
+        parent: Nonce of the tape of the rank that has started this process, which is then its helper; 0 for none.
     """
 
     nonce: int
@@ -48,6 +53,7 @@ class TapeIdentity:
     monotonic_ns: int
     realtime_ns: int
     host: str
+    parent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +224,9 @@ class GroupName:
         nth: How many groups with these members this rank had created before, from 0.
         backend: Backend's name.
         aligned: False when the group was first met in mid-life: its sequence says nothing across ranks.
+        epoch: Which membership of a living group this is, as its members agreed when they formed it; -1 for a group
+            whose members do not change, `BESIDE` for what a group does past its collectives, which is counted apart.
+        device: Type of device, where the group has a backend of its own for each; else ''.
     """
 
     name: str
@@ -226,11 +235,17 @@ class GroupName:
     nth: int
     backend: str
     aligned: bool
+    epoch: int = -1
+    device: str = ""
 
     @property
     def key(self) -> str:
-        """Eight hex digits that all members compute alike: from the member ranks and `nth`, never from the name."""
+        """Eight hex digits that all members compute alike: from ranks, `nth` and epoch, never from the name."""
         text = f"{self.nth}:{','.join(map(str, self.ranks))}"
+        if self.epoch != -1:
+            text += f":{self.epoch}"
+        if self.device:  # its operations are counted for each backend
+            text += f":{self.device}"
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 

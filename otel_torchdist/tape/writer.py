@@ -163,19 +163,38 @@ class TapeWriter:
         return number
 
     def _append(self, payload: bytes, own_words: bytes) -> int:
-        """Publish a record under the next number. From the moment a number is drawn nothing may fail."""
-        number = next(self._numbers)
-        lapped = number - self._capacity
-        if lapped in self._open:
-            self._take_refuge(lapped)
-        offset = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
-        word = offset >> 3
-        words = self._words
-        words[word] = 0
-        _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, own_words)
-        words[word] = number
-        words[_NEXT_NUMBER] = number + 1
+        """Publish a record under the next number. From the moment a number is drawn nothing may fail.
+
+        A signal handler may still raise, after any call. Then the record is published as one that nobody follows: a
+        gap would hold readers up.
+        """
+        number = 0
+        for number in self._numbers:  # noqa: B007  # no call, after which the number could be lost
+            break
+        try:
+            lapped = number - self._capacity
+            if lapped in self._open:
+                self._take_refuge(lapped)
+            offset = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
+            word = offset >> 3
+            words = self._words
+            words[word] = 0
+            _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, own_words)
+            words[word] = number
+            words[_NEXT_NUMBER] = number + 1
+        except BaseException:
+            self._publish_abandoned(number, payload, own_words)
+            raise
         return number
+
+    def _publish_abandoned(self, number: int, payload: bytes, own_words: bytes) -> None:
+        if own_words == _EMPTY_WORDS:
+            own_words = layout.abandoned_words(number)
+        offset = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
+        self._words[offset >> 3] = 0
+        _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, own_words)
+        self._words[offset >> 3] = number
+        self._words[_NEXT_NUMBER] = max(self._words[_NEXT_NUMBER], number + 1)
 
     def mark(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
         """Store one of a record's words: what happened `elapsed_ns` after it was entered.
@@ -193,6 +212,17 @@ class TapeWriter:
         except ValueError:  # it does not fit
             words[word + _WORDS_WORD + which] = layout.seal(number, elapsed_ns, how)
 
+    def clear(self, number: int, which: int) -> None:
+        """Take back what `mark` has stored."""
+        word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
+        if self._words[word] == number:
+            self._words[word + _WORDS_WORD + which] = 0
+            return
+        with self._lap_lock:
+            refuge = self._open.get(number, 0)
+            if refuge > 0:
+                self._words[_REFUGE_WORD + (refuge - 1) * _RECORD_WORDS + _WORDS_WORD + which] = 0
+
     def complete(self, number: int, entered_ns: int, ended_ns: int, how: int, failure: int = 0) -> bool:
         """Say that an operation has ended. The first caller wins; returns whether it was this one.
 
@@ -203,20 +233,28 @@ class TapeWriter:
             how: A `How`.
             failure: Name id of the exception's type.
         """
-        refuge = self._open.pop(number, None)
-        word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
-        words = self._words
         elapsed = ended_ns - entered_ns
-        if refuge == 0 and not failure and words[word] == number and 0 < elapsed < _MAX_DURATION_NS:
-            content = (elapsed << 4) | how  # how nearly all of them end
-            words[word + _COMPLETED_WORD] = (content << 12) | ((content + number) % _CHECK_MODULUS)
-            return True
+        try:
+            refuge = self._open.pop(number, None)
+            word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
+            words = self._words
+            if refuge == 0 and not failure and words[word] == number and 0 < elapsed < _MAX_DURATION_NS:
+                content = (elapsed << 4) | how  # how nearly all of them end
+                words[word + _COMPLETED_WORD] = (content << 12) | ((content + number) % _CHECK_MODULUS)
+                return True
+            return self._complete_otherwise(number, refuge, entered_ns, max(elapsed, 1), how, failure)
+        except BaseException:  # a signal handler has raised in between
+            self._complete_interrupted(number, entered_ns, max(elapsed, 1), how)
+            raise
+
+    def _complete_otherwise(
+        self, number: int, refuge: int | None, entered_ns: int, elapsed: int, how: int, failure: int
+    ) -> bool:
         if refuge is None:
             with self._lap_lock:  # it may be on its way into the refuge
                 refuge = self._open.pop(number, None)
             if refuge is None:
                 return False
-        elapsed = max(elapsed, 1)
         if refuge:
             self._complete_late(number, refuge, entered_ns, elapsed, how, failure)
             return True
@@ -224,6 +262,19 @@ class TapeWriter:
             self.mark(number, Word.FAILURE, failure, How.FAILED)
         self.mark(number, Word.COMPLETED, elapsed, how)
         return True
+
+    def _complete_interrupted(self, number: int, entered_ns: int, elapsed: int, how: int) -> None:
+        """Make sure that a record is complete which is no longer among the open ones, or still is."""
+        self._open.pop(number, None)
+        word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
+        if self._words[word] == number:
+            if not self._words[word + _COMPLETED_WORD]:
+                self.mark(number, Word.COMPLETED, elapsed, how)
+            return
+        for slot in range(layout.REFUGE_SLOTS):
+            if self._words[_REFUGE_WORD + slot * _RECORD_WORDS] == number:
+                self._complete_late(number, slot + 1, entered_ns, elapsed, how, 0)
+                return
 
     def _take_refuge(self, number: int) -> None:
         """Copy an open operation out of the ring before its slot is taken over."""
@@ -315,6 +366,10 @@ class TapeWriter:
         """Say how the process ended. The tape stays writable: other `atexit` handlers may still communicate."""
         self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)
         self._words[LiveWord.STATE] = state
+
+    def foretell(self, failure: int) -> None:
+        """Say by what name the process is about to end, if it does; one store, for it may have no time for more."""
+        self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)
 
     def view(self) -> memoryview:
         """The mapped bytes, for a reader in this process, which must not open the file (see `locks`)."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -13,8 +15,14 @@ from otel_torchdist.telemetry.export_hints import with_hint
 from otel_torchdist.telemetry.log_capture import LogCapture
 from otel_torchdist.telemetry.model import FinishedSpan
 from otel_torchdist.telemetry.private_random import give_exporters_private_random
-from otel_torchdist.telemetry.queued_sink import MAX_QUEUED_SPANS, ExportError, QueuedSink
+from otel_torchdist.telemetry.queued_sink import MAX_QUEUED_SPANS, WARNING_INTERVAL_S, ExportError, QueuedSink
 from otel_torchdist.telemetry.readable import readable_span
+from otel_torchdist.telemetry.span_limits import environment_limits, limiter
+
+if TYPE_CHECKING:
+    from otel_torchdist.telemetry.partial_success import PartialSuccess
+
+_logger = logging.getLogger("otel_torchdist")
 
 PORTION: Final = 512
 """As many spans in a request as the SDK's own processor sends by default."""
@@ -50,13 +58,40 @@ class _Exporter:
         self.name = name
         self._exporter = exporter
         self._batch = _batches(exporter, resource)
+        self._answer = _answer_to(exporter)
+        self._warned_at: float | None = None
+        self._limit = limiter(environment_limits())
         self._log = LogCapture(exporter)
 
-    def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> None:
+    def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
+        answer = self._answer
+        if answer is not None:
+            answer.forget()
+        if self._limit is not None:
+            spans = self._limit(spans)
         with self._log as log:
             result = self._exporter.export(self._batch(spans))
         if result is SpanExportResult.FAILURE:
             raise ExportError(with_hint(log.messages[0]) if log.messages else "the exporter gives no reason")
+        if answer is None or not (answer.rejected or answer.message):
+            return 0
+        self._warn(min(answer.rejected, len(spans)), len(spans), answer.message)
+        return min(answer.rejected, len(spans))
+
+    def _warn(self, rejected: int, sent: int, message: str) -> None:
+        """Once an hour: it tends to be so with every request."""
+        now = time.monotonic()
+        if self._warned_at is not None and now - self._warned_at < WARNING_INTERVAL_S:
+            return
+        self._warned_at = now
+        if not rejected:
+            _logger.warning("the receiver of spans (%s) warns: %.500r", self.name, message)
+            return
+        _logger.warning(
+            "the receiver of spans (%s) has refused %d of %d spans of a request that it accepted: %.500r. They are "
+            "gone, and counted as dropped like all that follow",
+            self.name, rejected, sent, message,
+        )  # fmt: skip
 
     def flush(self, timeout_s: float) -> bool:
         # Exporters that have nothing to flush may return None.
@@ -64,6 +99,16 @@ class _Exporter:
 
     def close(self) -> None:
         self._exporter.shutdown()
+
+
+def _answer_to(exporter: SpanExporter) -> PartialSuccess | None:
+    """What reads a receiver's answers; None for exporters that have none."""
+    if type(exporter).__module__ not in _STOCK_OTLP:
+        return None
+    # Imported late for the same reason as below.
+    from otel_torchdist.telemetry.partial_success import PartialSuccess
+
+    return PartialSuccess(exporter)
 
 
 def _batches(exporter: SpanExporter, resource: Resource) -> Callable[[Sequence[FinishedSpan]], Sequence[ReadableSpan]]:

@@ -56,6 +56,7 @@ class Unit(Enum):
     STEPS = "{step}"
     GROUPS = "{group}"
     RECORDS = "{record}"
+    NAMES = "{name}"
     SPANS = "{span}"
 
 
@@ -322,6 +323,14 @@ NUMBER_METRICS: Final = (
         "Records that the rank could not write, or that were overwritten before they were read.",
         _RANK,
         of_rank(lambda rank: rank.records_lost),
+    ),
+    NumberMetric(
+        semconv.NAMES_DROPPED,
+        Kind.COUNTER,
+        Unit.NAMES,
+        "Names of groups, call sites, labels and operations that did not fit into the rank's dictionary.",
+        _RANK,
+        of_rank(lambda rank: rank.names_dropped),
     ),
     NumberMetric(
         semconv.OPERATIONS_UNTRACKED,

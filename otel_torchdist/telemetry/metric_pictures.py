@@ -98,6 +98,7 @@ class RankPicture:
         blocked_s: Time with a thread blocked in a call or wait.
         overhead_s: Time that our own code took on its threads.
         records_lost: Records that were not written or not read.
+        names_dropped: Names that did not fit into its dictionary.
         operations_untracked: Operations that were handed to a device and whose end there is not known.
         groups_folded: Groups that are counted under `other`.
     """
@@ -112,6 +113,7 @@ class RankPicture:
     blocked_s: float
     overhead_s: float
     records_lost: int
+    names_dropped: int
     operations_untracked: int
     groups_folded: int
 

@@ -154,10 +154,15 @@ class RankMetrics:
                 if operation.started_ns is not None:
                     self._count_begun(operation)
             self._status = status
-            self._up = None if status.state is TapeState.FINISHED else is_running
+            if is_running or status.state is not TapeState.RUNNING:  # else it is gone without a word: see `gone`
+                self._up = None if status.state is TapeState.FINISHED else is_running
             self._records_lost = self._tape.lost + status.records_dropped
             self.run.update(status, is_running, now_ns)
         self._publish_durations()
+
+    def gone(self, in_good_order: bool) -> None:
+        """Its process is gone without a word, which need not be a death; found out by comparing tapes."""
+        self._up = None if in_good_order else False
 
     def exemplify(self, segment: Segment, anchor: FinishedSpan) -> None:
         """Point from the histograms to an exported trace: to its longest operation whose end is exact, and to its step.
@@ -201,6 +206,7 @@ class RankMetrics:
                 blocked_s=self._shares.blocked.total_ns / 1e9,
                 overhead_s=self._status.overhead_ns / 1e9,
                 records_lost=self._records_lost,
+                names_dropped=self._status.names_dropped,
                 operations_untracked=self._untracked,
                 groups_folded=len(self._folded),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from typing import Final, cast
 
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,8 @@ from otel_torchdist.telemetry.http_server import HttpServer
 from otel_torchdist.telemetry.shared_page import App, SharedPage
 
 PORTS_TRIED: Final = 16
+RETRY_S: Final = 30.0
+"""Between two attempts to listen: jobs that have the ports end."""
 _LAST_PORT: Final = 65535
 
 _logger = logging.getLogger("otel_torchdist")
@@ -40,18 +43,25 @@ class MetricsServer:
         self._last_port = last_port
         self._registry = registry
         self._server: HttpServer | None = None
+        self._tried_at = float("-inf")
+        self._has_warned = False
         self.port: int | None = None
 
     def start(self) -> bool:
-        """Listen and serve; returns False, after one warning, when that is not possible."""
+        """Listen and serve; returns False, after one warning, while that is not possible. Tries each half minute."""
         if self._server is not None:
             return True
+        if time.monotonic() - self._tried_at < RETRY_S:
+            return False
+        self._tried_at = time.monotonic()
         self._server = self._open()
         if self._server is None:
             return False
         self._server.serve(SharedPage(cast("App", make_wsgi_app(self._registry))))
         self.port = self._server.port
-        if self._first_port not in (0, self.port):
+        if self._has_warned:
+            _logger.info("/metrics is served after all, on port %d", self.port)
+        elif self._first_port not in (0, self.port):
             _logger.info("port %d is taken: /metrics is served on port %d", self._first_port, self.port)
         return True
 
@@ -60,7 +70,7 @@ class MetricsServer:
         server, self._server = self._server, None
         if server is not None:
             server.stop()
-        self.port = None
+        self.port, self._tried_at = None, float("-inf")
 
     def _open(self) -> HttpServer | None:
         first = self._first_port
@@ -70,9 +80,12 @@ class MetricsServer:
         try:
             return HttpServer(self._host, ports, "metrics")
         except (OSError, UnicodeError) as error:  # a name that is no name fails as UnicodeError
+            has_warned, self._has_warned = self._has_warned, True
+            if has_warned:
+                return None
             if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                 _logger.warning(
-                    "%s=%d: all ports from %d to %d are taken: /metrics is not served",
+                    "%s=%d: all ports from %d to %d are taken: /metrics is not served until one is free",
                     OTEL_EXPORTER_PROMETHEUS_PORT, first, first, ports[-1],
                 )  # fmt: skip
             else:

@@ -31,6 +31,7 @@ class FinishedSpan:
         attributes: See `semconv`.
         error: Description of the error status; None when the span went well.
         links: Related spans.
+        dropped_attributes: How many attributes were left out, because of a limit that the user has set.
     """
 
     name: str
@@ -42,6 +43,7 @@ class FinishedSpan:
     attributes: Mapping[str, AttributeValue]
     error: str | None = None
     links: tuple[LinkTarget, ...] = ()
+    dropped_attributes: int = 0
 
 
 class SpanSink(Protocol):

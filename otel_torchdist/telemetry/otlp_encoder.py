@@ -59,6 +59,7 @@ class OtlpEncoder:
                 links=[_link(link) for link in span.links],
                 status=_UNSET if span.error is None else Status(code=Status.STATUS_CODE_ERROR, message=span.error),
                 flags=_LOCAL,
+                dropped_attributes_count=span.dropped_attributes,
             )
             encoded.MergeFromString(self._attributes(span.attributes))
         return request

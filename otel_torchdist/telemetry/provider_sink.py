@@ -90,7 +90,7 @@ class _Provider:
         self._unflushed = 0
         self._foreign: OrderedDict[int, SpanContext] = OrderedDict()
 
-    def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> None:
+    def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
         if self._unflushed + len(spans) > PORTION:
             self._make_room()
         tracer = self._provider.get_tracer(semconv.SCOPE_NAME)
@@ -102,6 +102,7 @@ class _Provider:
         self._unflushed += len(spans)
         if urgent:
             self._make_room()
+        return 0
 
     def flush(self, timeout_s: float) -> bool:
         self._unflushed = 0

@@ -41,8 +41,11 @@ class Destination(Protocol):
     name: str
     portion: int
 
-    def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> None:
+    def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
         """Hand on at most `portion` spans; may block.
+
+        Returns:
+            How many of them the other side has taken and thrown away, which must not be sent again.
 
         Raises:
             ExportError: They were not accepted.
@@ -175,10 +178,12 @@ class QueuedSink:
         portion = self._destination.portion
         for first in range(0, len(spans), portion):
             try:
-                self._destination.send(spans[first : first + portion], urgent)
+                thrown_away = self._destination.send(spans[first : first + portion], urgent)
             except Exception as error:
                 self._has_failed(error, SpanGroup(spans[first:], urgent, groups[0].attempts + 1))
                 return
+            with self._changed:
+                self._refused += thrown_away
         self._has_worked()
 
     def _has_worked(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -29,13 +30,19 @@ def readable_span(span: FinishedSpan, resource: Resource) -> ReadableSpan:
         context=_context(span.trace_id, span.span_id),
         parent=_context(span.trace_id, span.parent_id) if span.parent_id is not None else None,
         resource=resource,
-        attributes=span.attributes,
+        attributes=_attributes(span) if span.dropped_attributes else span.attributes,
         links=[Link(_context(link.trace_id, link.span_id)) for link in span.links],
         status=_UNSET if span.error is None else Status(StatusCode.ERROR, span.error),
         start_time=span.start_ns,
         end_time=span.end_ns,
         instrumentation_scope=_SCOPE,
     )
+
+
+def _attributes(span: FinishedSpan) -> BoundedAttributes:
+    attributes = BoundedAttributes(attributes=span.attributes)
+    attributes.dropped = span.dropped_attributes
+    return attributes
 
 
 def _context(trace_id: int, span_id: int) -> SpanContext:

@@ -6,8 +6,10 @@ import dataclasses
 import json
 import logging
 import os
+import signal
 import socket
 import stat
+import subprocess
 import sys
 import tarfile
 import threading
@@ -18,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.actions import command, dump
-from otel_torchdist.actions.stall_actions import StallActions, doable_here
+from otel_torchdist.actions import abort, command, dump, stall_actions
+from otel_torchdist.actions.stall_actions import StallActions, doable_here, suspended_among
 from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.on_stall import Action, ActionKind, parse_actions
 from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
@@ -128,6 +130,45 @@ def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path) -
     until(lambda: actions.look([ongoing(tape, "second")], [tape]) or len(rung) > 1)
     assert [(stall.verdict, stall.ranks, stall.text) for stall in rung] == [("absent", "2", TEXT)] * 2
     assert len({stall.trace_id for stall in rung}) == 2
+
+
+class Clock:
+    """A clock that the test sets, in place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        """The time that the test has set."""
+        return self.now_s
+
+
+@pytest.mark.parametrize("agent_too", [True, False])
+def test_suspension_within_the_grace(
+    tape: TapeReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_too: bool
+) -> None:
+    """Time in which the job did not run is no grace, whether the agent was stopped too or looked on."""
+    clock = Clock()
+    monkeypatch.setattr(stall_actions, "time", clock)
+    rung: list[StalledRun] = []
+    actions = StallActions([], 30.0, tmp_path, rung.append)
+
+    def look_for(seconds: float, suspended: frozenset[int] = frozenset()) -> None:
+        for _ in range(round(seconds * 4)):
+            clock.now_s += 0.25
+            actions.look([ongoing(tape)], [tape], suspended)
+
+    look_for(5.0)
+    if agent_too:
+        clock.now_s += 3_600.0
+    else:
+        stall = dataclasses.replace(ongoing(tape), stands_still=True)
+        look_for(3_600.0, suspended_among([stall, ongoing(tape, "other")]))
+    look_for(23.0)
+    time.sleep(0.1)
+    assert rung == []
+    look_for(3.0)
+    until(lambda: rung)
 
 
 def test_stall_that_ends_within_the_grace(tape: TapeReader, tmp_path: Path) -> None:
@@ -352,3 +393,42 @@ def test_dump_directory_of_somebody_else(tmp_path: Path, caplog: pytest.LogCaptu
     [record] = caplog.records
     assert record.getMessage().startswith("OTEL_PYTHON_TORCHDIST_DUMP_DIR: no evidence of a stall could be written: ")
     assert f"{bad}: refused" in record.getMessage()
+
+
+# --- abort ------------------------------------------------------------------------------------------------------------
+
+UNASKED_RANK = """
+import dataclasses, sys, time
+from pathlib import Path
+from otel_torchdist.tape.identity import identify
+from otel_torchdist.tape.writer import TapeWriter
+
+identity = identify(int(sys.argv[2]), 0, 2, 64)
+if sys.argv[3] == "elsewhere":
+    identity = dataclasses.replace(identity, pid_namespace=identity.pid_namespace + 1)
+tape = TapeWriter(Path(sys.argv[1]), identity)
+print(identity.nonce, flush=True)
+time.sleep(60)
+"""
+
+
+def test_abort_says_whom_it_could_not_end(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that does not answer is killed, but not in another PID namespace: then no end is claimed."""
+    monkeypatch.setattr(abort, "ANSWER_S", 0.2)
+    command = [sys.executable, "-c", UNASKED_RANK, str(stall.directory)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), place], stdout=subprocess.PIPE, text=True)
+        for rank, place in enumerate(("here", "elsewhere"))
+    ]
+    try:
+        nonces = frozenset(int(rank.stdout.readline()) for rank in ranks if rank.stdout is not None)
+        text = abort.abort_ranks(dataclasses.replace(stall, nonces=nonces), lambda: True)
+        assert ranks[0].wait(10) == -signal.SIGKILL
+        assert ranks[1].poll() is None
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert text.startswith(
+        "has ended 1 ranks, of which rank 0 had to be killed; rank 1 did not end and cannot be killed"
+    )

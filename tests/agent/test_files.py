@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import pickle
+import shutil
 import subprocess
 import sys
 import zlib
@@ -15,6 +16,7 @@ import pytest
 
 from otel_torchdist.agent import checkpoint
 from otel_torchdist.agent.checkpoint import FILE_NAME, Checkpoint
+from otel_torchdist.agent.election import LOCK_NAME
 from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_LOOKS, LogRelay
 from otel_torchdist.agent.reader import RankState
 from otel_torchdist.agent.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
@@ -195,6 +197,33 @@ def test_scrape_target(tmp_path: Path) -> None:
     target.withdraw()
 
 
+LOCKING = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("name", [LOCK_NAME, "00000000000000aa.tape"])
+def test_target_of_an_agent_that_was_killed(tmp_path: Path, name: str) -> None:
+    """It goes once neither the agent nor a rank is left, also where nobody has removed the job's directory."""
+    directory = tmp_path / "job-0123456789abcdef"
+    directory.mkdir()
+    (directory / LOCK_NAME).touch()
+    ScrapeTarget(directory).publish("127.0.0.1", 9464)
+    command = [sys.executable, "-c", LOCKING, str(directory / name)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        withdraw_stale(tmp_path)
+        assert ScrapeTarget(directory).last_port() == 9464
+        holder.kill()
+    withdraw_stale(tmp_path)
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
 @pytest.mark.parametrize(("host", "shown"), [("::1", "[::1]:1"), ("localhost", "localhost:1")])
 def test_host_that_is_shown(tmp_path: Path, host: str, shown: str) -> None:
     """What stands there can be connected to."""
@@ -240,6 +269,21 @@ def test_warnings_are_passed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture
         ("ERROR", "unfinished"),
         ("WARNING", "after the rotation"),
     ]
+
+
+def test_directory_that_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Warnings go on coming: what is removed is a name, and the agent has the file open as the relay has."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    with (directory / LOG_NAME).open("w", buffering=1) as log:
+        relay = LogRelay(directory)
+        relay.pass_on()
+        shutil.rmtree(directory)
+        log.write("12:00:00 WARNING stall: rank 2 is late\n")
+        relay.pass_on()
+        log.write("12:00:00 WARNING and on\n")
+        relay.close()
+    assert caplog.messages == ["stall: rank 2 is late", "and on"]
 
 
 def test_flood_of_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,9 +54,10 @@ class Starts:
     at: list[float] = field(default_factory=list[float])
     problem: str = ""
 
-    def start(self, directory: Path) -> str:
+    def start(self, directory: Path, detached: Callable[[], object], last: bool) -> str:
         """Note a start."""
         self.at.append(self.clock.seconds)
+        detached()
         return self.problem
 
 
@@ -89,16 +90,21 @@ def look(kept: AgentKeeper, starts: Starts, seconds: float) -> None:
         starts.clock.seconds += 1.0
 
 
-def test_agents_that_fail_are_given_up(kept: AgentKeeper, starts: Starts, caplog: pytest.LogCaptureFixture) -> None:
-    """An agent that never begins to read is started five times, with longer and longer pauses, and then one warning."""
+def test_agents_that_fail_are_put_off(kept: AgentKeeper, starts: Starts, caplog: pytest.LogCaptureFixture) -> None:
+    """An agent that never begins to read is started five times with growing pauses, and later on again."""
     look(kept, starts, 200)
     assert len(starts.at) == MAX_STARTS
     pauses = [later - earlier for earlier, later in zip(starts.at, starts.at[1:], strict=False)]
     assert pauses == sorted(pauses)
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "has ended 5 times in 10 minutes and is not started again" in warning.getMessage()
-    look(kept, starts, STARTS_WITHIN_S)
+    assert "has ended 5 times in 10 minutes and is not started again before" in warning.getMessage()
+    look(kept, starts, STARTS_WITHIN_S - 205)
     assert len(starts.at) == MAX_STARTS
+    look(kept, starts, STARTS_WITHIN_S)
+    assert MAX_STARTS < len(starts.at) <= 3 * MAX_STARTS
+    for begun in starts.at:
+        assert sum(begun <= other < begun + STARTS_WITHIN_S for other in starts.at) <= MAX_STARTS
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
 def test_nothing_is_started_beside_an_agent(kept: AgentKeeper, starts: Starts, tmp_path: Path) -> None:
@@ -126,14 +132,6 @@ def test_what_cannot_be_started_is_not_tried_again(
     assert [record.getMessage() for record in caplog.records] == [
         "the agent cannot be started (no such file): nothing of this job is exported"
     ]
-
-
-def test_without_a_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An embedded interpreter may not know its own program; a program that is gone is named."""
-    monkeypatch.setattr(sys, "executable", "")
-    assert keeper.spawn_agent(tmp_path) == "it is not known which Python this is"
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
-    assert "No such file" in keeper.spawn_agent(tmp_path)
 
 
 def test_one_rank_of_many_starts_it(starts: Starts, tmp_path: Path, kept: AgentKeeper) -> None:
@@ -164,3 +162,17 @@ def test_files_are_closed(tmp_path: Path) -> None:
         kept.look()
     kept.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_program_that_waits_for_its_children_is_left_alone(
+    kept: AgentKeeper, starts: Starts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the program is in an `os.wait()` no agent is started; after half a minute one warning says why."""
+    monkeypatch.setattr(keeper, "awaits_any_child", lambda: True)
+    look(kept, starts, 200)
+    assert starts.at == []
+    [warning] = caplog.records
+    assert "while this process waits for any of its children (os.wait)" in warning.getMessage()
+    monkeypatch.setattr(keeper, "awaits_any_child", lambda: False)
+    look(kept, starts, 1)
+    assert len(starts.at) == 1

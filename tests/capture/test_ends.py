@@ -62,6 +62,16 @@ def test_functional(job: Job) -> None:
     assert all(operation.has_ended for operation in of_length(job, 25) + of_length(job, 26))
 
 
+def test_several_at_once(job: Job) -> None:
+    """`wait_tensors` ends each of its operations once, those that only a wait can end among them."""
+    if not of_length(job, 28):
+        pytest.skip("this torch has no wait_tensors")
+    assert hows(job, 28) == hows(job, 30) == ["WAIT"] * 2
+    assert all(operation.has_ended for operation in of_length(job, 33))
+    waits = [[one.raw.wait_entered_ns for one in of_length(job, length)] for length in (28, 30)]
+    assert all(wait is not None for wait in [*waits[0], *waits[1]])
+
+
 def test_no_python_frame(job: Job) -> None:
     """A call from a thread without a Python frame is recorded, without a call site."""
     assert [(one.function, one.line, one.group.description) for one in of_length(job, 41)] == [
@@ -100,13 +110,16 @@ def test_refused_by_torch(job: Job) -> None:
 
 
 def test_wait_that_gives_up(job: Job) -> None:
-    """A wait that times out leaves a failed operation that had been issued, and one frame of ours in the traceback."""
+    """A wait that times out leaves the operation open for a later one, and one frame of ours in the traceback."""
     raised = [line["too_late"] for done in job.ranks for line in done.lines() if "too_late" in line]
-    assert raised == [["RuntimeError", "Operation timed out!", ["wait"]], None]
-    [failed] = of_length(job, 51)
-    assert (failed.how, failed.failure, failed.raw.sequence) == ("FAILED", "RuntimeError", 2)
-    assert failed.raw.returned_ns is not None
-    assert failed.raw.wait_entered_ns is not None
+    is_blocking, is_evidence = False, True
+    assert raised == [[["RuntimeError", "Operation timed out!", ["wait"]], [is_blocking, is_evidence]], None]
+    early, late = of_length(job, 51)
+    assert early.has_ended
+    assert late.has_ended
+    assert (early.failure, early.raw.sequence) == ("", 2)
+    assert early.raw.wait_entered_ns is not None
+    assert (early.raw.completed_ns or 0) - early.raw.wait_entered_ns > 0.1e9
 
 
 def test_tensors_are_freed(jobs: Jobs) -> None:

@@ -10,6 +10,7 @@ import pytest
 from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
 from tests.capture.conftest import Job, Jobs
 from tests.support.profiled import names_of
+from tests.support.rank import GATHERS_INTO_TENSOR
 from tests.support.recorded import Recorded
 
 
@@ -21,7 +22,7 @@ def job(jobs: Jobs) -> Job:
 
 def is_refused(operation: Recorded) -> bool:
     """Whether this version of gloo does not have it."""
-    return operation.name == "all_to_all" and operation.how == "FAILED"
+    return operation.name in ("all_to_all", "gather_into_tensor") and operation.how == "FAILED"
 
 
 def facts_of(operation: Recorded) -> dict[str, Any]:
@@ -49,6 +50,16 @@ def test_each_is_recorded_as_it_was_issued(job: Job) -> None:
         recorded = [facts_of(operation) for operation in tape.operations if not is_refused(operation)]
         for facts, expected in zip(recorded, issued, strict=True):
             assert facts == {**facts, **{key: value for key, value in expected.items() if value is not None}}
+
+
+def test_gather_into_tensor(job: Job) -> None:
+    """What torch 2.15 calls `gather_into_tensor` and `gather_single` has one name; gloo refuses it."""
+    if not GATHERS_INTO_TENSOR:
+        pytest.skip("this torch has no gather_into_tensor")
+    for tape in job.tapes:
+        operation = tape.only("gather_into_tensor")
+        assert (operation.raw.peer, operation.raw.message_bytes, operation.failure) == (1, 16, "RuntimeError")
+        assert operation.signature.shapes == ((4,),)
 
 
 def test_as_many_as_torch_counts(job: Job) -> None:

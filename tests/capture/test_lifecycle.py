@@ -112,3 +112,10 @@ def test_coalesced(jobs: Jobs) -> None:
         ("all_reduce", "WAIT", "", False),
     ]
     assert [one.raw.sequence for one in tape.operations] == [1, 2, 3, 4]
+
+
+def test_without_a_collector(jobs: Jobs) -> None:
+    """A program that has switched Python's collector off gets memory and descriptors of a tape back when it is over."""
+    [line] = jobs.run("no_collector").ranks[0].lines()
+    assert {tapes for tapes, _ in line["found"]} == {0}
+    assert len({descriptors for _, descriptors in line["found"][1:]}) == 1

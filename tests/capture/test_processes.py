@@ -49,6 +49,15 @@ def test_launched_ranks(jobs: Jobs, method: str, ranks: int) -> None:
     assert [(tape.identity.rank, len(tape.named("all_reduce"))) for tape in job.tapes] == [(n, 1) for n in range(ranks)]
     assert len({tape.status.run_id for tape in job.tapes}) == 1
     assert {tape.status.run_id_state for tape in job.tapes} == {RunIdState.AGREED}
+    assert {tape.identity.parent for tape in job.tapes} == {0}  # the launcher is no rank
+
+
+def test_process_that_a_rank_starts(jobs: Jobs) -> None:
+    """One that makes a group of its own is a helper of that rank: in its job, whatever address it has, and marked."""
+    job = jobs.run("starts_helper", environ=QUIET)
+    rank, helper = sorted(job.tapes, key=lambda tape: tape.identity.monotonic_ns)
+    assert (rank.identity.parent, helper.identity.parent) == (0, rank.identity.nonce)
+    assert rank.status.run_id != helper.status.run_id
 
 
 def test_forked_ranks_that_end_well(jobs: Jobs) -> None:

@@ -39,6 +39,7 @@ def agreeing(
         lambda: False,
         lambda stopping: Meeting(place, stopping, {"LOCAL_WORLD_SIZE": "2"}),
     )
+    agreement.wait_until_set()
     try:
         yield agreement, tape.path
     finally:

@@ -14,6 +14,17 @@ from tests.capture.conftest import Jobs
         ("two_optimizers", [3, 6, 9, 12, 15]),
         ("zero", [3, 6, 9, 12, 15]),
         ("step_raises", [3, 6, 9, 12, 15]),
+        ("begins_anew", [3, 6, 9, 12, 15]),
+        ("phases", [3, 6, 54, 57, 60]),  # the sixteenth step of the second optimizer is the first that counts
+        ("two_threads", [0, *range(3, 33, 3)]),
+        ("in_backward", [3, 6, 9, 12, 15]),
+        ("container", [3, 6, 9, 12, 15]),
+        ("closures", [3, 6, 9, 12, 15]),
+        ("scaled", [3, 6, 9, 12, 15]),
+        ("scaled_by_fsdp", [4, 8, 12, 16, 20]),
+        ("scaled_and_wrapped", [3, 6, 9, 12, 15]),
+        ("scaled_and_fused", [3, 6, 9, 12, 15]),
+        ("scaler_off", [3, 6, 9, 12, 15]),
         ("marked", [3, 6, 6, 9, 12, 15]),  # the first mark comes when the optimizer has just ended a step
         ("windows", [64, 128, 192, 256, 320]),
         ("windows_until_optimizer", [64, 67, 131, 195, 259]),

@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent.training import until
+from tests.support.ports import free_port
+
 SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
 WORKER = Path(__file__).parent / "workers" / "steps.py"
 BIN = Path(sys.executable).parent
@@ -150,3 +153,55 @@ def test_job_whose_time_is_over(submitted: SlurmJob) -> None:
     assert exported_ranks(submitted.spans) == {0, 1}
     assert submitted.targets == {}
     assert submitted.tapes() == []
+
+
+def test_restart(tmp_path: Path) -> None:
+    """The agent watches what torchrun starts again, and leaves with torchrun; another step's tapes are left alone."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    job = str(os.getpid())
+    other_step = Path(f"/dev/shm/torchdist-{job}-0-0")
+    other_step.mkdir(0o700)
+    environ = {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": job,
+        "SLURM_STEP_ID": "1",
+        "SLURM_NODEID": "0",
+        "SLURM_NNODES": "1",
+        "NPROC_PER_NODE": "2",
+        "RENDEZVOUS": f"localhost:{free_port()}",
+        "TORCHDIST_RESULTS": str(tmp_path),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "OTEL_TRACES_EXPORTER": "none",
+        "OTEL_EXPORTER_PROMETHEUS_PORT": "0",
+        "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1000",
+    }
+    out = tmp_path / "out.log"
+    with out.open("w") as output:
+        step = subprocess.Popen(
+            ["bash", str(SLURM / "node.sh"), "--max-restarts=1", str(WORKER.with_name("fails_once.py")), str(gate)],
+            env={**os.environ, **environ},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    log = tmp_path / "agent-1-0.log"
+    stall = "stall: rank 1 has not entered all_reduce (sequence 2"
+    try:
+        until(lambda: step.poll() is not None or (log.exists() and stall in log.read_text()), 150.0)
+        assert step.poll() is None, out.read_text()
+        gate.unlink()
+        assert step.wait(60) == 0
+        assert "all ranks have ended; what they recorded is exported" in log.read_text()
+        assert list(Path("/dev/shm").glob(f"torchdist-{job}-*")) == [other_step]
+    finally:
+        gate.unlink(missing_ok=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(step.pid, signal.SIGTERM)  # torchrun ends its ranks, which have sessions of their own
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            step.wait(30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(step.pid, signal.SIGKILL)
+        for left in Path("/dev/shm").glob(f"torchdist-{job}-*"):
+            shutil.rmtree(left)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.faults.faulty_job import THRESHOLD_S, FaultyJob
+from tests.faults.healthy import STEPS_OF_A_JOB, Tally, run_jobs
 from tests.faults.outcome import Outcome, observe, observe_finding
 from tests.faults.rows import FINDING_ROWS, NODE_ROWS, ROWS, FindingRow, Row
 from tests.faults.worlds import Score
@@ -20,6 +21,8 @@ from tests.support.otlp_receiver import GRPC, OtlpReceiver
 from tests.support.warm_python import WarmPython
 
 WORLDS: Final = 1_000
+HEALTHY_JOBS: Final = 672
+"""Of 1,500 steps each: a million."""
 
 
 def main() -> int:
@@ -50,6 +53,7 @@ def main() -> int:
     console.print(table)
     console.print(f"{rows - wrong} of {rows} right")
     wrong += _simulate(console)
+    wrong += _watch_healthy_jobs(console)
     return int(wrong > 0)
 
 
@@ -78,6 +82,25 @@ def _simulate(console: Console) -> int:
     for text in score.wrong:
         console.print(text)
     return len(score.wrong)
+
+
+def _watch_healthy_jobs(console: Console) -> int:
+    """Watch healthy jobs in simulated time and print what was reported of them; returns how much of it was false."""
+    console.print(f"{HEALTHY_JOBS} healthy jobs of {STEPS_OF_A_JOB:,} steps …")
+    table = Table("habit", "job hours", "steps", "looks", "of these made", "false stalls", "false findings", "once")
+    total = Tally("all")
+    tallies = run_jobs(HEALTHY_JOBS)
+    for tally in tallies:
+        total.add(tally)
+    for tally in (*tallies, total):
+        numbers = (tally.seconds / 3600, tally.steps, tally.looks, tally.looked)
+        counts = (len(tally.stalls), len(tally.findings), tally.once)
+        table.add_row(tally.name, *(f"{number:,.0f}" for number in numbers), *map(str, counts))
+    console.print(table)
+    console.print("looks that are not made could not have seen anything; once: long pauses without a word, see README")
+    for text in (*total.stalls, *total.findings):
+        console.print(text)
+    return len(total.stalls) + len(total.findings)
 
 
 def _add(table: Table, title: str, outcome: Outcome) -> None:

@@ -124,6 +124,11 @@ class FaultyJob:
         """The roots of incidents that have arrived."""
         return [span for span in self.receiver.spans() if span.name.startswith("stall: ")]
 
+    def marked(self) -> tuple[int, ...]:
+        """The ranks of which an operation shows that it is in progress."""
+        spans = [span for span in self.receiver.spans() if span.name.endswith("(in progress)")]
+        return tuple(sorted({int(span.attributes[semconv.RANK]) for span in spans}))
+
     def findings(self) -> list[ReceivedSpan]:
         """What has been found without a stall."""
         return [span for span in self.receiver.spans() if span.name.startswith("finding: ")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from otel_torchdist import semconv
@@ -47,9 +48,11 @@ def observe(row: Row, job: FaultyJob) -> Outcome:
     verdict, ranks = str(found[semconv.VERDICT]), str(found.get(semconv.VERDICT_RANKS, ""))
     sentence, age_s = root.error or "", float(found[semconv.STALL_AGE])
     line = _line_of(row, job, root) if row.line and ranks else 0
+    marked = _marked(row, job)
     checks = {
         f"the verdict is {verdict}, not {row.verdict}": verdict == row.verdict,
         f"ranks {ranks or 'none'} are named, not {row.ranks or 'none'}": ranks == row.ranks,
+        f"the operations of ranks {marked} are marked, not those of {row.marked}": marked == row.marked,
         f"it does not say: {row.said}": row.said in sentence,
         f"it does not name line {row.line_number}": not row.line or f"faulty.py:{row.line_number}" in sentence,
         f"the bar shows line {line}, not {row.line_number}": not row.line or line == row.line_number,
@@ -79,6 +82,14 @@ def observe_finding(row: FindingRow, job: FaultyJob) -> Outcome:
     }
     problems = tuple(problem for problem, is_well in checks.items() if not is_well)
     return Outcome(verdict, ranks, sentence, 0.0, 0.0, problems)
+
+
+def _marked(row: Row, job: FaultyJob) -> tuple[int, ...]:
+    """Ranks whose operations show that they wait, where the row asks for that."""
+    deadline = time.monotonic() + ON_ITS_WAY_S
+    while (marked := job.marked()) != row.marked and row.marked and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return marked if row.marked else ()
 
 
 def _line_of(row: Row, job: FaultyJob, root: ReceivedSpan) -> int:

@@ -11,6 +11,10 @@ from tests.faults.faulty_job import THRESHOLD_S, WORKER
 _LINES: Final = WORKER.read_text().splitlines()
 
 
+def _line_number(piece: str) -> int:
+    return next(number for number, line in enumerate(_LINES, 1) if piece in line)
+
+
 @dataclass(frozen=True)
 class Row:
     """A fault.
@@ -25,6 +29,7 @@ class Row:
         size: Ranks of the job.
         environ: Additions to the environment of all ranks.
         of_rank: Additions to that of some.
+        marked: Ranks whose operations must show with the verdict that they wait, long before the threshold.
     """
 
     name: str
@@ -36,16 +41,26 @@ class Row:
     size: int = 3
     environ: dict[str, str] = field(default_factory=dict[str, str])
     of_rank: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
+    marked: tuple[int, ...] = ()
 
     @property
     def line_number(self) -> int:
         """Number of `line` in the worker."""
-        return next(number for number, line in enumerate(_LINES, 1) if self.line in line)
+        return _line_number(self.line)
 
 
 ROWS: Final = (
     Row("late", "late rank", "absent", "2", "rank 2 has not entered all_reduce", "# late"),
     Row("kill", "SIGKILL", "dead", "2", "the process of rank 2 is gone"),
+    Row(
+        "kill_with_child",
+        "SIGKILL, and a child has the sockets: markers before the threshold of 20 s",
+        "dead",
+        "2",
+        "the process of rank 2 is gone",
+        environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "20000"},
+        marked=(0, 1),
+    ),
     Row("stop", "SIGSTOP", "frozen", "2", "rank 2 is frozen (stopped by a signal) and has not entered all_reduce"),
     Row("exception", "Python exception on one rank", "dead", "2", "rank 2 ended with ValueError"),
     Row("gil", "GIL held in native code", "absent", "2", "seen by a signal", "# in C from"),
@@ -58,6 +73,14 @@ ROWS: Final = (
     Row("recv", "recv without send", "unmatched", "1", "rank 1 has no send for recv", "# instead of a send"),
     Row("rendezvous", "rank never at rendezvous", "rendezvous", "2", "rank 2 has not been seen at all"),
     Row("new_group", "rank never at `new_group`", "rendezvous", "2", "rank 2 has not come to new_group (everybody)"),
+    Row(
+        "left_out",
+        "one `new_group` left out",
+        "mismatched",
+        "2",
+        f"the group is created in left_out at faulty.py:{_line_number('# left out by one')}",
+        "# instead of creating a group",
+    ),
     Row("loader", "stuck DataLoader worker", "absent", "2", "rank 2 has not entered all_reduce", "in DataLoader("),
     Row(
         "late",
@@ -132,6 +155,20 @@ FINDING_ROWS: Final = (
         "mismatched",
         "2",
         "rank 2 has reduce op max where ranks 0-1 have sum in all_reduce",
+    ),
+    FindingRow(
+        "short_dtype",
+        "different dtype in a job that is over at once",
+        "mismatched",
+        "2",
+        "rank 2 has dtype int32 where ranks 0-1 have float32 in all_reduce",
+    ),
+    FindingRow(
+        "transposed",
+        "tensor transposed on one rank",
+        "mismatched",
+        "2",
+        "rank 2 has dimensions 8x4 where ranks 0-1 have 4x8 in all_reduce",
     ),
     FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: in "),
 )

@@ -8,11 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from otel_torchdist import semconv
+from tests.cli.running import until
 from tests.faults.faulty_job import FaultyJob
 from tests.faults.outcome import observe_finding
 from tests.faults.rows import FINDING_ROWS, FindingRow, why_not_here
 
 DUE_S = 15.0
+AFTER_THE_END_S = 5.0
+"""Two for the comparison, and what it takes to export it on a loaded machine."""
 STARTUP_S = 10.0
 """The good steps before take a second and a half, and starting the ranks some more."""
 
@@ -42,3 +45,16 @@ def test_what_a_straggler_costs(start: Callable[..., FaultyJob]) -> None:
     [found] = job.findings()
     assert 0.1 < found.attributes[semconv.STRAGGLER_SHARE] < 0.4, outcome.sentence
     assert 0.004 < found.attributes[semconv.STRAGGLER_LATENESS] < 0.02
+
+
+@pytest.mark.parametrize(("fault", "codes"), [("short_dtype", {0}), ("failing_dtype", {1, -9})])
+def test_finding_of_a_job_that_is_over(start: Callable[..., FaultyJob], fault: str, codes: set[int]) -> None:
+    """Whether it ends well or fails: what does not fit is reported within two seconds of its end."""
+    job = start(fault)
+    assert {done.code for done in job.join()} == codes
+    ended = time.monotonic()
+    until(job.findings, 30)
+    assert time.monotonic() - ended <= AFTER_THE_END_S
+    [found] = job.findings()
+    assert found.attributes[semconv.VERDICT_RANKS] == "2", found.error
+    assert [root.attributes[semconv.VERDICT] for root in job.roots() if fault == "short_dtype"] == []

@@ -2,6 +2,7 @@
 
 All ranks run through the same phases; in each of them every rank takes part in one collective, of its group along one
 axis of the mesh or of the whole world. Whoever cannot go on stays in the phase, and with it all that need it later.
+In some of them a rank has called something else before, which all have come out of.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ MAX_RANKS = 4_096
 RANKS_OF_A_NODE = 8
 SUM = SignatureName("all_reduce", "sum", ((1024,),), ("float32",), "cuda", 1)
 """What everybody calls who does it right."""
+
+ODD = replace(SUM, dtypes=("int32",))
+"""What one calls that does it wrong, and gets away with it."""
+OFTEN = 0.3
+MAIN_THREAD = 100
 
 
 class Fault(enum.Enum):
@@ -107,6 +113,7 @@ class _Maker:
         self._stuck: dict[int, tuple[GroupView, int, float]] = {}
         self._done: list[dict[Lane, int]] = [{} for _ in range(self._size)]
         self._now_s = 0.0
+        self._was_odd = chance.randrange(self._size) if chance.random() < OFTEN else -1
 
     def make(self) -> World:
         """Let it run."""
@@ -240,7 +247,11 @@ class _Maker:
             lane: Progress(
                 entered=sequence,
                 completed=self._done[rank].get(lane, 0),
-                recent=(Arrival(sequence, self._calls.get((rank, lane), SUM), -1),),
+                recent=(
+                    *([Arrival(sequence - 1, ODD if rank == self._was_odd else SUM, -1)] if sequence > 1 else []),
+                    Arrival(sequence, self._calls.get((rank, lane), SUM), -1),
+                ),
+                threads=(MAIN_THREAD,),
             )
             for lane, sequence in self._entered[rank].items()
         }
@@ -265,7 +276,7 @@ class _Maker:
             label=0,
             peer=-1,
             tag=0,
-            thread=100,
+            thread=MAIN_THREAD,
             flags=Flag(0),
         )
         site = Site(lane, sequence)

@@ -3,15 +3,21 @@
 Commands, one a line, each acknowledged with `ok`: `enter <sequence>`, `end`, `load` (stays in `load_batch` until the
 next line), `step <sequence>` (the step of that operation is over),
 `many <count>` (so many operations, each a step of its own), `half` (is torn out of writing a record),
-`clock <seconds>` (the wall clock is set, for this process), `exit`.
+`clock <seconds>` (the wall clock is set, for this process), `helper <sequence>` (starts a process that makes a group
+of its own, which enters that operation unless it is 0, and is terminated at the end), `helper gone` (ends it).
+Not acknowledged: `leave <code>` (exits without a word), `exit`.
 """
 
+import ctypes
+import os
+import signal
 import sys
 import threading
 import time
 from pathlib import Path
 
 from otel_torchdist.tape import layout
+from otel_torchdist.tape.ancestry import parent_tape
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
@@ -19,6 +25,8 @@ from otel_torchdist.tape.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape.writer import TapeWriter
 
 RUN = 0xBEEF
+HELPERS_RUN = 0xCAFE << 112
+PR_SET_PDEATHSIG = 1
 BEAT_S = 0.1
 
 machine_time_ns = time.time_ns
@@ -27,9 +35,9 @@ machine_time_ns = time.time_ns
 class Rank:
     """One rank and its tape."""
 
-    def __init__(self, directory: Path, rank: int, size: int, capacity: int = 64) -> None:
-        self.tape = TapeWriter(directory, identify(rank, rank, size, capacity))
-        self.tape.set_run_id(RUN, RunIdState.AGREED)
+    def __init__(self, directory: Path, rank: int, size: int, capacity: int = 64, run: int = RUN) -> None:
+        self.tape = TapeWriter(directory, identify(rank, rank, size, capacity, parent_tape(directory)))
+        self.tape.set_run_id(run, RunIdState.AGREED)
         names = self.tape.names
         self.group = names.intern(GroupName("0", "default_pg", tuple(range(size)), 0, "gloo", True))
         self.signature = names.intern(SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1))
@@ -70,6 +78,22 @@ class Rank:
             self.end()
             self.end_step(sequence)
 
+    def start_helper(self, sequence: int) -> int:
+        """Start a process with a group of its own, as `async_save` does; returns its pid."""
+        began, begun = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.read(began, 1)
+            return pid
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        identity = self.tape.identity
+        helper = Rank(self.tape.path.parent, identity.rank, identity.world_size, 64, HELPERS_RUN)
+        if sequence:
+            helper.enter(sequence)
+        os.write(begun, b"!")
+        while True:
+            time.sleep(60)
+
     def write_half(self) -> None:
         """Draw a number and write a part of its record."""
         number = next(self.tape._numbers)
@@ -98,9 +122,15 @@ def set_wall_clock(ahead_s: float) -> None:
     time.time_ns = lambda: machine_time_ns() + round(ahead_s * 1e9)
 
 
+def end(helper: int) -> None:
+    """Terminate a helper, as `multiprocessing` does with a daemon."""
+    os.kill(helper, signal.SIGTERM)
+    os.waitpid(helper, 0)
+
+
 def main() -> None:
     """Do as told."""
-    rank = Rank(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    rank, helper = Rank(Path(sys.argv[1]), *map(int, sys.argv[2:])), 0
     print("ok", flush=True)
     for line in sys.stdin:
         command, *arguments = line.split()
@@ -118,8 +148,16 @@ def main() -> None:
             rank.write_half()
         elif command == "clock":
             set_wall_clock(float(arguments[0]))
+        elif command == "helper" and arguments == ["gone"]:
+            end(helper)
+        elif command == "helper":
+            helper = rank.start_helper(int(arguments[0]))
+        elif command == "leave":
+            os._exit(int(arguments[0]))
         elif command == "exit":
             rank.tape.finish(TapeState.FINISHED)
+            if helper:
+                end(helper)
             return
         print("ok", flush=True)
 

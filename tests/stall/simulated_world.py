@@ -18,6 +18,7 @@ from otel_torchdist.stall.world import (
     Stopped,
     WorldSnapshot,
 )
+from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 
@@ -58,6 +59,7 @@ class SimulatedRank:
     seen_alive_s: float = -START_NS / SECOND
     created_s: float = 0.0
     run_is_sure: bool = True
+    death: Death | None = None
 
     def enter(
         self,
@@ -74,6 +76,7 @@ class SimulatedRank:
         reduce_op: str = "sum",
         shape: tuple[int, ...] = (16,),
         dtype: str = "float32",
+        thread: int = 100,
     ) -> int:
         """Enter the next operation of a lane; returns its number."""
         lane = Lane(kind, group.key)
@@ -84,7 +87,8 @@ class SimulatedRank:
         place = before.entered + 1 if sequence is None else sequence
         signature = SignatureName(name, reduce_op, (shape,), (dtype,), "cpu", 1)
         recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer))
-        self.progress[lane] = before._replace(entered=place, losses=self.losses, recent=recent)
+        threads = tuple(dict.fromkeys((*before.threads, thread)))
+        self.progress[lane] = before._replace(entered=place, losses=self.losses, recent=recent, threads=threads)
         self.count += 1
         entered_ns = START_NS + round(at_s * SECOND)
         record = Operation(
@@ -100,7 +104,7 @@ class SimulatedRank:
             label=0,
             peer=peer,
             tag=tag,
-            thread=100,
+            thread=thread,
             flags=flags,
             returned_ns=None if blocking else entered_ns + 1000,
         )
@@ -142,6 +146,13 @@ class SimulatedRank:
         """Its process is gone from now on."""
         self.alive, self.state, self.failure, self.gone_since_s = False, state, failure, at_s
 
+    def is_seen_to_die(
+        self, at_s: float, status: int | None, state: TapeState = TapeState.RUNNING, failure: str = "", oom: str = ""
+    ) -> None:
+        """Its process is gone from now on, and its agent saw it go with a wait status."""
+        self.die(at_s, state, failure)
+        self.death = Death(START_NS + round(at_s * SECOND), status=status, oom=oom)
+
     def view(self, now_s: float) -> RankView:
         """Its picture."""
         if self.alive:
@@ -170,6 +181,7 @@ class SimulatedRank:
             expects_until_ns=START_NS + round(self.expects_until_s * SECOND),
             stopped=Stopped(self.stopped, START_NS + round(self.stopped_since_s * SECOND)) if self.stopped else None,
             seen_alive_ns=START_NS + round(self.seen_alive_s * SECOND),
+            death=self.death,
         )
 
 

@@ -3,7 +3,9 @@
 import dataclasses
 from typing import Any
 
-from otel_torchdist.stall.habits import MOST_ADDED_NS, Habits
+import pytest
+
+from otel_torchdist.stall.habits import MOST_ADDED_NS, MOST_ONCE_NS, Habits
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import Operation
 
@@ -84,3 +86,41 @@ def test_overlapped_time_is_not_waiting() -> None:
     posted = ended(60, flags=int(Flag.END_BY_WAIT), returned_ns=SECOND + 1, wait_entered_ns=60 * SECOND)
     habits.ended(posted)
     assert habits.patience_ns(dataclasses.replace(OPERATION, flags=Flag.END_BY_WAIT)) == 5 * SECOND
+
+
+@pytest.mark.parametrize("took_s", [150, 300, 600, 1500])
+def test_one_very_long_wait_earns_two_minutes(took_s: float) -> None:
+    """The first step: once is no habit, and the next stall must be reported before a backend gives up."""
+    habits = Habits()
+    habits.ended(ended(took_s))
+    for _ in range(50):
+        habits.ended(ended(0.05))
+    assert habits.patience_ns(OPERATION) == MOST_ONCE_NS
+
+
+@pytest.mark.parametrize("took_s", [150, 600, 1500])
+def test_what_has_come_twice_is_a_habit(took_s: float) -> None:
+    """A checkpoint of ten minutes may take one minute more than that."""
+    habits = Habits()
+    for _ in range(2):
+        habits.ended(ended(took_s))
+        for _ in range(90):
+            habits.ended(ended(0.001))
+    assert habits.patience_ns(OPERATION) == took_s * SECOND + MOST_ADDED_NS
+
+
+def test_one_very_long_wait_among_long_ones() -> None:
+    """It takes nothing from what the others have earned."""
+    habits = Habits()
+    for took_s in (300, 300, 1500, 300):
+        habits.ended(ended(took_s))
+    assert habits.patience_ns(OPERATION) == 300 * SECOND + MOST_ADDED_NS
+
+
+def test_long_waits_that_are_too_old_earn_nothing() -> None:
+    """A thousand calls later nothing is left of them."""
+    habits = Habits()
+    habits.ended(ended(60))
+    for _ in range(1_001):
+        habits.ended(ended(0.001))
+    assert habits.patience_ns(OPERATION) == 0

@@ -1,14 +1,16 @@
 """Ranks that come to the same place with different calls: what is found, who is named, and what is legal."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from otel_torchdist.stall.mismatch import Field, Mismatch
+from otel_torchdist.stall.mismatch import Field, Mismatch, compare
 from otel_torchdist.stall.sentence import sentence
 from otel_torchdist.stall.verdict import VerdictKind
-from otel_torchdist.stall.world import WorldSnapshot
-from otel_torchdist.tape.layout import Flag, How, TapeState
+from otel_torchdist.stall.world import Arrival, Lane, Site, WorldSnapshot
+from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.records import SignatureName
 from tests.stall.judging import the_verdict
 from tests.stall.simulated_world import SimulatedRank, SimulatedWorld, group_of
 
@@ -39,6 +41,36 @@ def odd_world(operation: str, odd_operation: str, **differs: Any) -> SimulatedWo
         else:
             enter(rank, operation, peer=0 if operation == "broadcast" else -1)
     return world
+
+
+@pytest.mark.parametrize(
+    ("odd", "field"),
+    [
+        ({}, None),
+        ({"operation": "broadcast"}, Field.OPERATION),
+        ({"dtypes": ("float64",)}, Field.DTYPE),
+        ({"reduce_op": "max"}, Field.REDUCE_OP),
+    ],
+)
+def test_shapes_that_were_left_out(odd: dict[str, Any], field: Field | None) -> None:
+    """Ranks come to the end of their dictionaries one after the other: what is known is compared, shapes are not."""
+    full = SignatureName("all_reduce", "sum", ((4, 4),), ("float32",), "cpu", 1)
+    capped = dataclasses.replace(full, shapes=(), **odd)
+    lane = Lane(RecordKind.OPERATION, EVERYBODY.key)
+    arrivals = {0: Arrival(7, full, -1), 1: Arrival(7, full, -1), 2: Arrival(7, capped, -1)}
+    found = compare(arrivals, Site(lane, 7))
+    assert (found and found.field) == field
+    assert field is None or (found is not None and found.ranks == (2,))
+
+
+def test_shapes_that_were_left_out_on_one_rank() -> None:
+    """The shapes of the others are compared as ever."""
+    full = SignatureName("all_reduce", "sum", ((4, 4),), ("float32",), "cpu", 1)
+    other, capped = (dataclasses.replace(full, shapes=shapes) for shapes in (((5, 5),), ()))
+    arrivals = {rank: Arrival(7, signature, -1) for rank, signature in enumerate((full, full, capped, other))}
+    found = compare(arrivals, Site(Lane(RecordKind.OPERATION, EVERYBODY.key), 7))
+    assert found is not None
+    assert (found.field, found.ranks) == (Field.SHAPE, (3,))
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,8 @@
 import pytest
 
 from otel_torchdist.stall.verdict import VerdictKind
-from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.tape.stacks import ThreadStack
 from tests.stall.simulated_world import SimulatedWorld
 from tests.stall.watching import EVERYBODY, THRESHOLD_S, Watching
-
-COMPILER = CallSiteName("codegen", "/venv/lib/python3.11/site-packages/torch/_inductor/graph.py", 9)
-COMPILING = ThreadStack(100, "MainThread", (COMPILER, CallSiteName("train", "/home/user/train.py", 57)))
 
 
 def late_world(late: int = 2) -> SimulatedWorld:
@@ -112,12 +107,3 @@ def test_patterns_that_fit_nothing_change_nothing() -> None:
     watching = Watching(late_world(), ignored=["reduce", "train.py"])
     watching.until(1 + THRESHOLD_S + 2)
     assert len(watching.verdicts) == 1
-
-
-def test_rank_that_compiles_gets_time_but_not_for_ever() -> None:
-    """As long as its stack leads through the compiler no verdict is given, until ten minutes have passed."""
-    watching = Watching(late_world(), stack=COMPILING)
-    watching.until(600.0)
-    assert watching.verdicts == []
-    watching.until(601.0 + THRESHOLD_S + 2)
-    assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]

@@ -2,14 +2,17 @@
 
 import dataclasses
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.stall.call_log import LENGTH, CallLog, Digests
 from otel_torchdist.stall.events import MismatchFound
 from otel_torchdist.stall.mismatch import Field
+from otel_torchdist.stall.sentence import describe_finding
 from otel_torchdist.stall.silent_mismatch import TOLD_AFTER_NS, SilentMismatches
 from otel_torchdist.stall.world import Arrival, WorldSnapshot
+from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import SignatureName
 from tests.stall.simulated_world import SECOND, SimulatedWorld
 from tests.stall.watching import EVERYBODY, THRESHOLD_S, Watching
@@ -163,3 +166,160 @@ def test_windows_hold_what_was_called(losses: list[int], refusals: list[int]) ->
     assert log.windows
     assert log.times is not None
     assert log.times.times == tuple(arrival.sequence for arrival in log.windows[-1].arrivals)
+
+
+def ending(world: SimulatedWorld, at_s: float) -> None:
+    """All ranks end in good order."""
+    for rank in world.ranks:
+        rank.die(at_s, TapeState.FINISHED)
+
+
+def test_job_that_ends_at_once() -> None:
+    """It is over after three seconds: what was found is reported within two more, and once."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    run_through(world, 1.0, odd=2, dtype="int32")
+    watching.until(3.0)
+    assert watching.events == []
+    ending(world, 3.0)
+    watching.until(5.0)
+    assert [found.mismatch.ranks for found in findings(watching)] == [(2,)]
+    watching.until(40.0)
+    assert len(findings(watching)) == 1
+
+
+def test_job_that_fails() -> None:
+    """The same where a rank raises for another reason, and a launcher kills the rest."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    run_through(world, 1.0, odd=2, dtype="int32")
+    watching.until(3.0)
+    world.ranks[0].die(3.0, TapeState.FAILED, "ValueError")
+    for rank in world.ranks[1:]:
+        rank.die(3.1)
+    watching.until(5.5)
+    assert [found.mismatch.ranks for found in findings(watching)] == [(2,)]
+
+
+def test_reader_that_leaves_while_ranks_live() -> None:
+    """It reports what it has found, if all have come out of it: what holds ranks up is no finding."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    run_through(world, 1.0, odd=2, dtype="int32")
+    watching.until(2.0)
+    [found] = watching.detector.look([world.snapshot(2.1)], is_last=True)
+    assert isinstance(found, MismatchFound)
+    assert found.mismatch.ranks == (2,)
+    stuck = SimulatedWorld(4)
+    for rank in stuck.ranks:
+        rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
+    watching = Watching(stuck)
+    watching.until(2.0)
+    assert watching.detector.look([stuck.snapshot(2.1)], is_last=True) == []
+
+
+def test_calls_after_the_last_whole_window_are_compared_at_the_end() -> None:
+    """Ten calls of the last window are among no rank's latest eight: the first of them is found all the same."""
+    log, digests = CallLog(), Digests()
+    for sequence in range(1, LENGTH + 11):
+        log.entered(Arrival(sequence, MAX if sequence == LENGTH + 1 else SUM, -1), sequence, digests)
+    rest = log.unfinished(digests)
+    assert rest is not None
+    assert (rest.number, len(rest.arrivals), rest.arrivals[0].signature) == (1, 10, MAX)
+    assert CallLog().unfinished(digests) is None
+
+
+def test_windows_of_different_length_are_compared_as_far_as_they_go() -> None:
+    """One rank has died seven calls earlier: its calls are a beginning of the others', and differ nowhere."""
+    for odd, expected in ((0, []), (15, [15])):
+        world = SimulatedWorld(2)
+        for _ in range(30):
+            run_through(world, 1.0)
+        digests = Digests()
+        lane = next(iter(world.ranks[0].progress))
+        logs = {0: CallLog(), 1: CallLog()}
+        for rank, length in ((0, 20), (1, 27)):
+            for sequence in range(1, length + 1):
+                signature = MAX if (rank, sequence) == (1, odd) else SUM
+                logs[rank].entered(Arrival(sequence, signature, -1), 1, digests)
+        ending(world, 1.0)
+        windows = {rank: {lane: tuple(filter(None, [log.unfinished(digests)]))} for rank, log in logs.items()}
+        watching = _WithWindows(world, windows)
+        watching.until(3.0)
+        assert [found.mismatch.site.sequence for found in findings(watching)] == expected
+
+
+def test_harmless_difference_hides_no_later_one() -> None:
+    """The first window differs where that is legal; the second one is compared too."""
+    world = SimulatedWorld(2)
+    run_through(world, 0.0)
+    lane = next(iter(world.ranks[0].progress))
+    logs, digests = {0: CallLog(), 1: CallLog()}, Digests()
+    flat = dataclasses.replace(SUM, shapes=((2, 2),))
+    for sequence in range(1, 2 * LENGTH + 1):
+        for rank, log in logs.items():
+            odd = flat if sequence == 5 else MAX if sequence == LENGTH + 5 else SUM
+            log.entered(Arrival(sequence, odd if rank else SUM, -1), sequence, digests)
+    watching = _WithWindows(world, {rank: {lane: log.windows} for rank, log in logs.items()})
+    for second in range(int(TOLD_AFTER_S) + 5):
+        run_through(world, float(second))
+        watching.until(second + 1.0)
+    assert [found.mismatch.field for found in findings(watching)] == [Field.REDUCE_OP]
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor"])
+def test_transposed_tensor_is_found(operation: str) -> None:
+    """8x4 where the others have 4x8: a finding, and no cause of a stall."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    for rank in world.ranks:
+        shape = (8, 4) if rank.rank == 2 else (4, 8)
+        rank.end(rank.enter(EVERYBODY, 1.0, operation, shape=shape, peer=0), 1.1)
+    for rank in world.ranks[1:]:
+        rank.enter(EVERYBODY, 2.0)
+    watching.until(TOLD_AFTER_S + 5)
+    [found] = findings(watching)
+    assert (found.mismatch.field, found.mismatch.ranks) == (Field.DIMENSIONS, (2,))
+    assert describe_finding(found) == (
+        f"rank 2 has dimensions 8x4 where ranks 0-1,3 have 4x8 in {operation} (sequence 1, unknown group); "
+        "nothing stalls, and results may be wrong"
+    )
+    assert {event.verdict.ranks for _, event in watching.verdicts} == {(0,)}
+
+
+@pytest.mark.parametrize(
+    ("operation", "shapes"),
+    [
+        ("all_reduce", [(4, 8), (32,), (2, 2, 8), (4, 8)]),
+        ("all_reduce", [(1, 32), (32, 1), (1, 32), (32, 1)]),
+        ("all_gather", [(4, 8), (5, 8), (6, 8), (1, 8)]),
+        ("all_to_all", [(4, 8), (8, 4), (2, 16), (4, 8)]),
+        ("all_to_all_single", [(4, 8), (8, 4), (2, 16), (4, 8)]),
+        ("reduce_scatter", [(4, 8), (8, 4), (2, 16), (4, 8)]),
+        ("scatter", [(4, 8), (8, 4), (2, 16), (4, 8)]),
+    ],
+)
+def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -> None:
+    """Flattened tensors, rows against columns, uneven shards, and what is cut up anyway."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    for rank, shape in zip(world.ranks, shapes, strict=True):
+        rank.end(rank.enter(EVERYBODY, 1.0, operation, shape=shape, peer=0), 1.1)
+    watching.until(TOLD_AFTER_S + 5)
+    assert watching.events == []
+
+
+def test_transposed_tensor_hides_no_other_dtype() -> None:
+    """The first is found, and what comes later in the same group too."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    for second in range(40):
+        for rank in world.ranks:
+            shape = (8, 4) if rank.rank == 2 else (4, 8)
+            dtype = "int32" if rank.rank == 1 and second == 25 else "float32"
+            rank.end(rank.enter(EVERYBODY, float(second), shape=shape, dtype=dtype), second + 0.1)
+        watching.until(second + 1.0)
+    assert [(found.mismatch.field, found.mismatch.ranks) for found in findings(watching)] == [
+        (Field.DIMENSIONS, (2,)),
+        (Field.DTYPE, (1,)),
+    ]

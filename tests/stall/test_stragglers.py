@@ -13,7 +13,7 @@ from otel_torchdist.stall.arrival_log import ArrivalLog
 from otel_torchdist.stall.call_log import LENGTH
 from otel_torchdist.stall.stragglers import LEAST_SHARE, Straggler, Stragglers
 from otel_torchdist.stall.world import Lane, WorldSnapshot
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.layout import Flag, RecordKind
 from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld
 from tests.stall.watching import EVERYBODY
 
@@ -135,3 +135,52 @@ def test_calls_that_are_lost() -> None:
         if sequence != 5 * LENGTH + 7:
             log.ended(sequence, sequence)
     assert [window.number for window in log.windows] == [16, 17, 18, 19]
+
+
+P2P = Flag.POINT_TO_POINT
+
+
+class Pipeline(Steps):
+    """Steps in which ranks send to each other before they meet."""
+
+    def __init__(self, late_s: Callable[[int, int], float], sends: list[tuple[int, int]], only_before: int = 1 << 30):
+        super().__init__(late_s)
+        self._sends = sends
+        self._only_before = only_before
+
+    def _look(self) -> None:
+        if self._step < self._only_before:
+            for source, destination in self._sends:
+                rank = self._world.ranks[source]
+                number = rank.enter(EVERYBODY, self._now_s, "send", flags=P2P, peer=destination)
+                rank.end(number, self._now_s)
+        super()._look()
+
+
+FORTH_AND_BACK = [(0, 1), (1, 2), (2, 3), (3, 2), (2, 1), (1, 0)]
+RING = [(0, 1), (1, 2), (2, 3), (3, 0)]
+
+
+def test_first_stage_of_a_pipeline_is_no_straggler() -> None:
+    """It always comes last, for its backward pass is the last: it is counted, and not called a straggler."""
+    steps = Pipeline(lambda _, rank: 0.03 if rank == 0 else 0.0, FORTH_AND_BACK).run(60)
+    assert steps.found == []
+    assert steps.last[0] == sum(steps.last.values()) > 0
+
+
+def test_last_stage_of_a_pipeline_without_backward() -> None:
+    """It only receives, and comes last."""
+    steps = Pipeline(lambda _, rank: 0.03 if rank == 3 else 0.0, [(0, 1), (1, 2), (2, 3)]).run(60)
+    assert steps.found == []
+
+
+def test_straggler_in_a_ring() -> None:
+    """All places in it are alike: a rank that is always last is slower."""
+    steps = Pipeline(lambda _, rank: 0.03 if rank == 2 else 0.0, RING).run(60)
+    assert [found.rank for found in steps.found] == [2]
+
+
+def test_straggler_among_ranks_that_sent_to_each_other_once() -> None:
+    """What was sent at the beginning says nothing about later steps."""
+    steps = Pipeline(lambda _, rank: 0.03 if rank == 2 else 0.0, FORTH_AND_BACK, only_before=10).run(60)
+    assert [found.rank for found in steps.found] == [2]

@@ -22,6 +22,7 @@ from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.process_group import Groups
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.steps import Steps
+from otel_torchdist.capture.wait_tensors import make_wait_tensors
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import Operation
@@ -117,6 +118,7 @@ class DeviceRank:
     max_events: int = 64
     has_watchdog: bool = True
     rank: int = 0
+    backend: str = "nccl"
     issued: list[Issued] = field(default_factory=list[Issued])
 
     def __post_init__(self) -> None:
@@ -132,15 +134,30 @@ class DeviceRank:
         new_group: Any = ProcessGroup
         self.process_group = new_group(self.rank, 2)
         self.group = Groups().learn(self.recorder, self.process_group, (0, 1), 0)
+        self.group._backends["cuda"] = self.backend  # c10d has none to give on a machine without a device
         self.wait_tensor = make_wait_tensor(works, self.devices, self._wait_on_device, None)
+        self.wait_tensors = make_wait_tensors(works, self.devices, self._wait_for_all, None)
         self.reader = TapeReader.of_writer(self.recorder.tape)
         self.operations: dict[int, Operation] = {}
 
-    def enter(self, name: str = "all_reduce", *, is_async: bool = False, tensor: Any = None, peer: int = 1) -> Call:
+    def use_group(self, process_group: ProcessGroup, ranks: tuple[int, ...]) -> None:
+        """Call in another group from now on."""
+        self.process_group = process_group
+        self.group = Groups().learn(self.recorder, process_group, ranks, 0)
+
+    def enter(
+        self,
+        name: str = "all_reduce",
+        *,
+        is_async: bool = False,
+        tensor: Any = None,
+        peer: int = 1,
+        keys: int = DEVICE_KEYS,
+    ) -> Call:
         """What happens before the backend has an operation."""
         schema = _SCHEMAS[name]
         args = self._arguments(schema, device_tensor() if tensor is None else tensor, is_async, peer)
-        call = self.hot_path.enter(schema, args, DEVICE_KEYS)
+        call = self.hot_path.enter(schema, args, keys)
         assert call is not None
         self.args[call] = args
         return call
@@ -167,12 +184,17 @@ class DeviceRank:
         self.hot_path.failed(call, self.args.pop(call), error)
 
     def run(self, lasts_ns: int | None, *, stream: int = MAIN_STREAM, device: int = 0) -> Issued:
-        """A synchronous all_reduce on a stream."""
+        """A synchronous all_reduce on a stream, of which only newer backends return a Work."""
         self.device.use_stream(stream)
         call = self.enter(tensor=device_tensor(device))
         kernel = self.device.launch(stream, lasts_ns)
-        self.leave(call)
-        return self._keep(Issued(call.number, kernel))
+        if self.backend == "nccl":
+            self.leave(call)
+            return self._keep(Issued(call.number, kernel))
+        result: torch.futures.Future[int] = torch.futures.Future()
+        work = NcclWork(None, result)
+        self.leave(call, work)
+        return self._keep(Issued(call.number, kernel, work, result))
 
     def start(
         self, lasts_ns: int | None, name: str = "all_reduce", *, peer: int = 1, stream: int = NCCL_STREAM
@@ -198,6 +220,9 @@ class DeviceRank:
             if issued.tensor is tensor:
                 self.device.wait_for(MAIN_STREAM, issued.kernel)
         return tensor
+
+    def _wait_for_all(self, keyset: Any, tensors: Any) -> Any:
+        return [self._wait_on_device(keyset, tensor) for tensor in tensors]
 
     def wait_on_stream(self, issued: Issued, takes_s: float = 0.0) -> None:
         """The caller's stream waits for an asynchronous operation, as functional collectives make it.

@@ -57,6 +57,11 @@ class Ranks:
         for process in self._processes.values():
             process.wait(10)
 
+    def leave(self, rank: int, code: int) -> None:
+        """Let a rank exit past every handler."""
+        self._write(rank, f"leave {code}")
+        self._processes[rank].wait(10)
+
     def kill(self, rank: int) -> None:
         """Kill a rank."""
         self._processes[rank].kill()

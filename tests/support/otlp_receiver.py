@@ -59,6 +59,8 @@ class OtlpReceiver:
         port: The port; the same again after another `start`.
         delay_s: How long each answer takes.
         host: Where it listens.
+        refused: Spans of each request that it accepts and throws away.
+        message: What it says about that.
     """
 
     def __init__(self, protocol: str = GRPC, port: int = 0, delay_s: float = 0.0, host: str = "127.0.0.1") -> None:
@@ -66,6 +68,8 @@ class OtlpReceiver:
         self.host = host
         self.port = port
         self.delay_s = delay_s
+        self.refused = 0
+        self.message = ""
         self._lock = threading.Lock()
         self._spans: list[ReceivedSpan] = []
         self._requests = 0
@@ -121,7 +125,7 @@ class OtlpReceiver:
         class Servicer(trace_service_pb2_grpc.TraceServiceServicer):
             def Export(self, request: ExportTraceServiceRequest, context: grpc.ServicerContext) -> Any:
                 receiver._take(request)
-                return ExportTraceServiceResponse()
+                return receiver._answer()
 
         server = grpc.server(ThreadPoolExecutor(max_workers=4), options=[("grpc.so_reuseport", 0)])
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Servicer(), server)
@@ -145,7 +149,7 @@ class OtlpReceiver:
                     body = gzip.decompress(body)
                 if self.path == "/v1/traces":
                     receiver._take(ExportTraceServiceRequest.FromString(body))
-                answer = ExportTraceServiceResponse().SerializeToString()
+                answer = receiver._answer().SerializeToString()
                 self.send_response(200 if self.path == "/v1/traces" else 404)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.send_header("Content-Length", str(len(answer)))
@@ -167,6 +171,13 @@ class OtlpReceiver:
             thread.join(5)
 
         return stop
+
+    def _answer(self) -> ExportTraceServiceResponse:
+        answer = ExportTraceServiceResponse()
+        if self.refused or self.message:
+            answer.partial_success.rejected_spans = self.refused
+            answer.partial_success.error_message = self.message
+        return answer
 
     def _take(self, request: ExportTraceServiceRequest) -> None:
         time.sleep(self.delay_s)

@@ -18,6 +18,7 @@ SCHEMAS = {
     "c10d::broadcast_": "broadcast",
     "c10d::reduce_": "reduce",
     "c10d::gather_": "gather",
+    "c10d::gather_into_tensor_": "gather_into_tensor",
     "c10d::scatter_": "scatter",
     "c10d::allreduce_coalesced_": "all_reduce_coalesced",
     "c10d::allgather_coalesced_": "all_gather_coalesced",

@@ -9,9 +9,20 @@ _VARYING = (
     (re.compile(r"\b\d+:\d+ (?=\w+\.cpp:)"), "<pids> "),
     (re.compile(r":\d{4,5}\b"), ":<port>"),
     (re.compile(r"\bpid:? \d+"), "pid <pid>"),
+    (re.compile(r"\[\d\d:\d\d<\d\d:\d\d, [\d.?]+(it/s|s/it)\]"), "[<progress>]"),
 )
 _BEGINS_A_LINE = re.compile(r"(?=(?:ERROR|USDT|WARNING|INFO):<time>|\[rank\d+\]:\[<time>)")
 """torch's loggers write a line's end separately, so that lines of two processes may come as one."""
+
+_LEAK_REPORT = re.compile(r"^(?:nanobind: | - leaked | - \.\.\. skipped|See https://nanobind\b).*\n?", re.MULTILINE)
+
+
+def without_leak_report(text: str) -> str:
+    """Leave out what triton's bindings report as leaked at the end of an interpreter that froze its objects.
+
+    The warm interpreter does, so that its children do not tidy up what they share; no program of a user's would.
+    """
+    return _LEAK_REPORT.sub("", text)
 
 
 def comparable(text: str) -> list[str]:

@@ -38,7 +38,7 @@ GRACE_S = 5.0
 
 def main() -> list[str] | None:
     """Serve jobs until the input ends; in a forked child, return what it has to run."""
-    for name in IMPORTED:
+    for name in (*IMPORTED, *sys.argv[1:]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that no child writes to what they all share, or tidies it up at its end
@@ -53,6 +53,7 @@ def main() -> list[str] | None:
                 return job["argv"]
             children.append(child)
         print(json.dumps(wait_for(children, time.monotonic() + job["timeout_s"])), flush=True)
+    gc.unfreeze()  # or triton would report as leaked what nobody has freed
     return None
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.stderr import without_leak_report
+
 REPOSITORY = Path(__file__).parents[2]
 FORKER = Path(__file__).with_name("warm_interpreter.py")
 
@@ -42,7 +44,13 @@ class Done:
 class WarmPython:
     """Starts the interpreter at the first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, *imports: str) -> None:
+        """Prepare.
+
+        Args:
+            *imports: Modules that the interpreter imports too.
+        """
+        self._imports = imports
         self._process: subprocess.Popen[str] | None = None
 
     def run(
@@ -72,7 +80,10 @@ class WarmPython:
         ]
         argv = [str(script), *arguments]
         codes = self._ask({"argv": argv, "processes": processes, "timeout_s": timeout_s})
-        return [Done(code, out.read_text(), err.read_text()) for code, (out, err) in zip(codes, files, strict=True)]
+        return [
+            Done(code, out.read_text(), without_leak_report(err.read_text()))
+            for code, (out, err) in zip(codes, files, strict=True)
+        ]
 
     def _ask(self, job: dict[str, Any]) -> list[int | None]:
         process = self._process or self._start()
@@ -90,7 +101,11 @@ class WarmPython:
             "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
         }
         process = subprocess.Popen(
-            [sys.executable, str(FORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+            [sys.executable, str(FORKER), *self._imports],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environ,
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

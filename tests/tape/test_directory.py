@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from otel_torchdist.agent.scrape_target import ScrapeTarget
 from otel_torchdist.tape.directory import base_directory, job_directories, job_directory, job_key, tapes_in
 from otel_torchdist.tape.records import TapeError
 from tests.tape.tapes import HERE, new_writer, open_descriptors
@@ -43,13 +45,18 @@ def not_in_memory(directory: Path) -> Path:
 
 
 def test_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a setting it is made in /dev/shm, named by the user's id, for the user alone."""
+    """Without a setting it is made in /dev/shm, named by the user's id; others may pass through, but not look."""
     monkeypatch.setattr(os, "getuid", lambda: 3_999_999_000 + os.getpid() % 1000)
     path = base_directory(None, on_disk=False)
     try:
         assert path == Path(f"/dev/shm/otel-torchdist-{os.getuid()}")
-        assert mode_of(path) == 0o700
+        assert mode_of(path) == 0o711
+        path.chmod(0o700)  # as versions before made it
         assert base_directory(None, on_disk=False) == path, "the second time it is there"
+        assert mode_of(path) == 0o711
+        path.chmod(0o750)
+        base_directory(path, on_disk=False)
+        assert mode_of(path) == 0o750, "what the user has chosen stays"
     finally:
         path.rmdir()
 
@@ -62,7 +69,34 @@ def test_configured(memory: Path) -> None:
     finally:
         os.umask(umask)
     assert path == memory / "tapes"
-    assert mode_of(path) == 0o700
+    assert mode_of(path) == 0o711
+    path.chmod(0o700)
+    assert base_directory(path, on_disk=False) == path
+    assert mode_of(path) == 0o700, "one that the user has made or changed is left alone"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_what_another_user_finds(memory: Path) -> None:
+    """Prometheus, which has a user of its own, reads its targets also under a strict umask, and nothing else."""
+    umask = os.umask(0o077)
+    try:
+        base = base_directory(memory / "tapes", on_disk=False)
+        directory = job_directory(base, "job-0123456789abcdef")
+        (directory / "some.tape").touch()
+        ScrapeTarget(directory).publish("127.0.0.1", 9464)
+    finally:
+        os.umask(umask)
+    memory.chmod(0o711)
+    tries = ["prometheus/", "prometheus/job-0123456789abcdef.json", "", directory.name, f"{directory.name}/some.tape"]
+    said = [
+        subprocess.run(
+            ["sh", "-c", 'if [ -d "$0" ]; then ls "$0"; else cat "$0"; fi', str(base / name)],
+            user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", capture_output=True, text=True, check=False,
+        )
+        for name in tries
+    ]  # fmt: skip
+    assert [one.returncode == 0 for one in said] == [True, True, False, False, False]
+    assert "127.0.0.1:9464" in said[1].stdout
 
 
 def test_parent_missing(memory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -40,8 +41,8 @@ _OPERATIONS = st.builds(
     label=_UINT32,
     peer=_INT32,
     tag=_INT32,
-    thread=_UINT32,
-    flags=st.integers(0, 31).map(Flag),
+    thread=st.integers(0, 2**12 - 1).map(lambda thread: thread << 20),
+    flags=st.integers(0, 127).map(Flag),
     returned_ns=st.none(),
     wait_entered_ns=st.none(),
     wait_returned_ns=st.none(),
@@ -168,6 +169,7 @@ class Following(RuleBasedStateMachine):
         super().__init__()
         self._directory = Path(tempfile.mkdtemp(dir="/dev/shm"))
         self._followers: list[Follower] = []
+        self._threads = itertools.count(1)
 
     @initialize(capacity=st.integers(8, 24))
     def create(self, capacity: int) -> None:
@@ -189,7 +191,8 @@ class Following(RuleBasedStateMachine):
             shutil.rmtree(self._directory)
 
     def _begin(self, operation: Operation) -> int:
-        fields = operation
+        # Each on a thread of its own: of a thread that has gone on, the calls before are over.
+        fields = operation = dataclasses.replace(operation, thread=operation.thread ^ next(self._threads))
         number = self._writer.begin(
             fields.entered_ns,
             fields.step,

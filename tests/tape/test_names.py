@@ -13,7 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.tape import names as names_module
-from otel_torchdist.tape.names import MAX_NAMES, MAX_TEXT, OTHER, Name, NamesWriter
+from otel_torchdist.tape.names import (
+    MAX_NAMES,
+    MAX_TEXT,
+    OTHER,
+    SPARE_OF_CALL_SITES,
+    SPARE_OF_GROUPS,
+    SPARE_OF_SHAPES,
+    Name,
+    NamesWriter,
+)
 from otel_torchdist.tape.names_reader import NamesReader
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
@@ -122,6 +131,23 @@ def test_bound_on_the_number(memory: Path) -> None:
     writer.beat()
     assert reader.status().names_dropped == 3
     assert reader.names.text(ids[-1]) == f"name {MAX_NAMES - 1}"
+
+
+def test_shapes_leave_room(memory: Path) -> None:
+    """Shapes that never repeat end at three quarters, groups a little later: a failure always has a name."""
+    writer = new_writer(memory)
+    names = writer.names
+    signatures = [SignatureName("all_to_all_single", "", ((n,),), ("float32",), "cpu", 1) for n in range(MAX_NAMES)]
+    ids = [names.find_room(signature, SPARE_OF_SHAPES) for signature in signatures]
+    assert ids.index(OTHER) == MAX_NAMES - SPARE_OF_SHAPES
+    assert names.is_scarce
+    assert names.dropped == 0  # they can be recorded without
+    groups = [GroupName(f"{n}", "", (0,), n, "gloo", True) for n in range(MAX_NAMES)]
+    assert [names.intern(group, SPARE_OF_GROUPS) for group in groups].index(OTHER) == SPARE_OF_SHAPES - SPARE_OF_GROUPS
+    assert names.dropped == MAX_NAMES - (SPARE_OF_SHAPES - SPARE_OF_GROUPS)
+    assert OTHER not in [names.intern(CallSiteName("f", "a.py", line), SPARE_OF_CALL_SITES) for line in range(200)]
+    assert names.intern("RuntimeError") != OTHER
+    assert names.find_room(signatures[7], SPARE_OF_SHAPES) == ids[7]
 
 
 def test_bound_on_the_bytes(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

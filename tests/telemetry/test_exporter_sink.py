@@ -325,3 +325,43 @@ def test_shutdown_keeps_to_its_deadline_and_counts(sinks: Callable[..., Exporter
     sink.shutdown(0.3)
     assert gate.shut_down == 1
     gate.open.set()
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
+def test_receiver_that_refuses_a_part(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What a receiver accepts and throws away is counted each time and told once, also over a new connection."""
+    caplog.set_level(logging.WARNING, "otel_torchdist")
+    with OtlpReceiver(protocol) as receiver:
+        receiver.refused, receiver.message = 2, "quota exceeded\n12:00 forged"
+        sink = ExporterSink(otlp_exporter(receiver), RESOURCE, "otlp")
+        sink.emit(group(1, 3))
+        assert sink.flush(10)
+        assert sink.dropped == 2
+        sink.emit(group(11, 1), urgent=True)
+        assert sink.flush(10)
+        assert sink.dropped == 3, "no more than were sent"
+        receiver.stop()
+        receiver.start()
+        sink.emit(group(21, 4))
+        until_exported = time.monotonic() + 20
+        while len(receiver.spans()) < 8 and time.monotonic() < until_exported:
+            sink.flush(5)
+        sink.shutdown(5)
+        assert len(receiver.spans()) == 8, "nothing is sent twice"
+        assert sink.dropped == 5
+    [refusal] = [text for text in caplog.messages if "has refused" in text]
+    assert "has refused 2 of 3 spans" in refusal
+    assert "'quota exceeded\\n12:00 forged'" in refusal
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
+def test_receiver_that_only_warns(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A message without refused spans is a warning of the receiver's, and nothing is lost."""
+    with OtlpReceiver(protocol) as receiver:
+        receiver.message = "attribute names will be lower case"
+        sink = ExporterSink(otlp_exporter(receiver), RESOURCE, "otlp")
+        sink.emit(group(1, 3))
+        assert sink.flush(10)
+        sink.shutdown(5)
+        assert sink.dropped == 0
+    assert caplog.messages == ["the receiver of spans (otlp) warns: 'attribute names will be lower case'"]

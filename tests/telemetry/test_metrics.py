@@ -7,6 +7,7 @@ import pytest
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How, RecordKind, Word
+from otel_torchdist.tape.names import MAX_NAMES
 from otel_torchdist.telemetry.metric_pictures import Duration
 from otel_torchdist.telemetry.node_metrics import NodeMetrics
 from tests.support.metrics_node import Node
@@ -255,6 +256,16 @@ def test_own_cost_and_losses(node: Node, tmp_path: Path) -> None:
     lost = node.values(semconv.RECORDS_LOST)
     assert lost == {(RUN, "0"): 1, (RUN, "1"): small.reader.lost}
     assert lost[RUN, "1"] + node.values(semconv.OPERATIONS)[RUN, "1", WORLD.key, "all_reduce"] == 200
+
+
+def test_names_that_do_not_fit(node: Node) -> None:
+    """A dictionary that is full is seen."""
+    rank = node.add()
+    for n in range(MAX_NAMES + 3):
+        rank.writer.names.intern(f"name {n}")
+    rank.writer.beat()
+    node.poll()
+    assert node.values(semconv.NAMES_DROPPED)[RUN, "0"] == rank.writer.names.dropped >= 3
 
 
 def test_signature_names_the_operation(node: Node) -> None:

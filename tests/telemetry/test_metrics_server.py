@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from otel_torchdist.telemetry import http_server
+from otel_torchdist.telemetry import http_server, metrics_server
 from otel_torchdist.telemetry.metrics_server import PORTS_TRIED, MetricsServer
 
 BODY_VALUE = "answer 42.0"
@@ -150,6 +150,29 @@ def test_all_ports_taken(registry: CollectorRegistry, caplog: pytest.LogCaptureF
     assert record.levelname == "WARNING"
     assert f"OTEL_EXPORTER_PROMETHEUS_PORT={first}" in record.getMessage()
     assert f"from {first} to {first + 15}" in record.getMessage()
+
+
+def test_port_that_becomes_free(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again now and then, without another warning, and the log says when it is served after all."""
+    monkeypatch.setattr(metrics_server, "PORTS_TRIED", 1)
+    monkeypatch.setattr(metrics_server, "RETRY_S", 0.1)
+    caplog.set_level(logging.INFO)
+    first = free_ports(1)
+    server = MetricsServer("127.0.0.1", first, registry)
+    with closing(listen(first)):
+        assert not server.start()
+        assert not server.start(), "it is too soon"
+        time.sleep(0.15)
+        assert not server.start()
+    assert not server.start(), "it is too soon again"
+    time.sleep(0.15)
+    assert server.start()
+    assert BODY_VALUE in get(server.port)
+    server.stop()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert caplog.messages[1] == f"/metrics is served after all, on port {first}"
 
 
 def test_last_port(registry: CollectorRegistry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from otel_torchdist.capture.one_sided import symmetric_schemas
 from otel_torchdist.capture.operations import collective_schemas
 from otel_torchdist.capture.torch_api import dispatcher_overloads
 from tests.support.warm_python import REPOSITORY
@@ -18,8 +19,14 @@ def test_every_operation_is_named() -> None:
 
 
 def test_symmetric_memory_is_apart() -> None:
-    """Symmetric memory has operations of its own, none of which is among those that we see."""
+    """Symmetric memory has operations of its own, which are no collectives; the page says of which group is known."""
     of_their_own = {overload.name() for overload in dispatcher_overloads("symm_mem")}
     assert of_their_own
     assert not of_their_own & {schema.overload.name() for schema in collective_schemas()}
-    assert "symm_mem::*" in PAGE.read_text()
+    recorded = {schema.overload.name() for schema in symmetric_schemas()}
+    assert recorded < of_their_own
+    page = PAGE.read_text()
+    assert "symm_mem::one_shot_all_reduce" in recorded
+    assert "`one_shot_all_reduce`" in page
+    assert "symm_mem::nvshmem_put" in of_their_own - recorded
+    assert "`nvshmem_put`" in page

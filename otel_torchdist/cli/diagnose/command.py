@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,7 +14,7 @@ import typer
 from rich.console import Console
 
 from otel_torchdist.cli.completion import complete_run
-from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
+from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.document import document_of
 from otel_torchdist.cli.diagnose.listing import document_of_runs, print_runs
 from otel_torchdist.cli.diagnose.report import print_report
@@ -23,6 +25,8 @@ from otel_torchdist.tape.records import TapeError
 
 PROBLEM: Final = 1
 NOTHING_TO_DIAGNOSE: Final = 2
+LIST_WIDTH: Final = 200
+"""Where there is no terminal."""
 
 
 def diagnose(
@@ -56,6 +60,7 @@ def diagnose(
     While a rank lives, the verdict is that of now; afterwards that of the last moment at which one lived.
 
     Exit code 0: no problem. 1: there is a verdict, or a rank has failed or died. 2: there is nothing to diagnose.
+    64: the command line is wrong. 70: an error in this command itself.
     """
     config = Config.from_environment()
     try:
@@ -73,7 +78,8 @@ def diagnose(
     except TapeError as error:
         fail(str(error), NOTHING_TO_DIAGNOSE)
     unreadable = [text for text in shelf.unreadable if text.startswith(str(chosen.directory))]
-    diagnosis = dataclasses.replace(diagnosis, warnings=(*unreadable, *diagnosis.warnings))
+    helpers = tuple(_diagnosed(shelf.helpers_of(chosen), threshold_s, config.stall_ignore))
+    diagnosis = dataclasses.replace(diagnosis, warnings=(*unreadable, *diagnosis.warnings), helpers=helpers)
     _warn(diagnosis.warnings)
     if as_json:
         typer.echo(json.dumps(document_of(diagnosis), indent=2))
@@ -81,6 +87,12 @@ def diagnose(
         print_report(diagnosis, Console())
     if diagnosis.has_problem:
         raise typer.Exit(PROBLEM)
+
+
+def _diagnosed(helpers: Iterable[Run], threshold_s: float, ignored: Sequence[str]) -> Iterator[Diagnosis]:
+    for helper in helpers:
+        with contextlib.suppress(TapeError):  # damaged: what can be read of the run itself is shown nevertheless
+            yield diagnose_run(helper, threshold_s, ignored)
 
 
 def _choose(shelf: Shelf, prefix: str, where: Path) -> Run:
@@ -102,7 +114,7 @@ def _list(runs: Iterable[Run], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(document_of_runs(runs), indent=2))
     else:
-        print_runs(runs, Console(highlight=False))
+        print_runs(runs, Console(highlight=False, width=None if sys.stdout.isatty() else LIST_WIDTH))
 
 
 def _warn(warnings: Iterable[str]) -> None:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.diagnose.judgement import age_ns, judge
 from otel_torchdist.cli.diagnose.last_moment import LastMoment, last_moment
+from otel_torchdist.cli.diagnose.seen_deaths import SeenEnd, seen_end
 from otel_torchdist.cli.fates import life_in
 from otel_torchdist.cli.recorded_stacks import RecordedStacks
-from otel_torchdist.cli.runs import Run
+from otel_torchdist.cli.runs import POLL_LIMIT, Run
+from otel_torchdist.stall.deaths import FirstDeath
+from otel_torchdist.stall.helpers import is_idle
 from otel_torchdist.stall.places import Place, Source, place_of
 from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.sentence import sentence
 from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import OperationView, RankView
-from otel_torchdist.tape.layout import LiveWord
+from otel_torchdist.tape.deaths import read_death
+from otel_torchdist.tape.layout import LiveWord, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError
-
-POLL_LIMIT: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Diagnosis:
         ranks: Those that have a tape here, ascending.
         verdict: With places; None when nothing had stalled, or what had was expected, and nobody was left behind.
         warnings: What could not be read.
+        helpers: Runs of processes that its ranks have started, in the same way.
+        end: What the deaths say that an agent has seen; None where it has not seen all of them.
     """
 
     run: Run
@@ -75,6 +79,8 @@ class Diagnosis:
     ranks: tuple[RankAccount, ...]
     verdict: Verdict | None
     warnings: tuple[str, ...]
+    helpers: tuple[Diagnosis, ...] = ()
+    end: SeenEnd | None = None
 
     @property
     def unknown(self) -> tuple[int, ...]:
@@ -84,8 +90,9 @@ class Diagnosis:
 
     @property
     def has_problem(self) -> bool:
-        """Whether there is a verdict, or a rank has failed or died."""
-        return self.verdict is not None or any(one.life in (Life.FAILED, Life.DEAD) for one in self.ranks)
+        """Whether there is a verdict, or a rank has failed or died; here or among its helpers."""
+        has_died = any(one.life in (Life.FAILED, Life.DEAD) for one in self.ranks)
+        return self.verdict is not None or has_died or any(helper.has_problem for helper in self.helpers)
 
     @property
     def has_long_wait(self) -> bool:
@@ -96,7 +103,19 @@ class Diagnosis:
     @property
     def verdict_age_s(self) -> float:
         """For how long the first rank had waited; 0 without a verdict."""
-        return age_ns(self.verdict, self.moment_ns) / 1e9 if self.verdict is not None else 0.0
+        moment_ns = self.end.at_ns if self.end is not None else self.moment_ns
+        return age_ns(self.verdict, moment_ns) / 1e9 if self.verdict is not None else 0.0
+
+    @property
+    def hung_s(self) -> float | None:
+        """For how long the job hung before it was ended; None where that was not so."""
+        return self.verdict_age_s if self.end is not None and self.end.was_hung else None
+
+    @property
+    def ended_together(self) -> FirstDeath | None:
+        """The deaths of ranks that something ended at the same moment; None where that was not so."""
+        first = self.end.first if self.end is not None and self.verdict is None else None
+        return first if first is not None and first.together else None
 
     @property
     def verdict_text(self) -> str:
@@ -132,12 +151,15 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
         if view is None:
             warnings.append(f"{tape.path}: damaged")
             continue
-        views.append(RecordedStacks(tape.path).shown_in(view))
+        view = _settled(run, tape, RecordedStacks(tape.path).shown_in(view))
+        views.append(view if view.alive else dataclasses.replace(view, death=read_death(tape.path)))
         if _has_holes(tape):
             warnings.append(f"{tape.path}: {tape.lost} of its records are damaged or were never finished")
     if not views:
         raise TapeError(f"{run.directory}: no tape of this run can be read: {'; '.join(warnings)}")
     moment = last_moment(run.run_id, views, now_ns)
+    rules = StallRules(round(threshold_s * 1e9), ignored)
+    end = seen_end(run.run_id, views, rules, now_ns)
     tapes = {tape.identity.rank: tape for tape in run.tapes}
     return Diagnosis(
         run=run,
@@ -146,8 +168,9 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
         wall_offset_ns=views[0].wall_offset_ns,
         threshold_s=threshold_s,
         ranks=tuple(_account(moment, view, tapes[view.rank]) for view in views),
-        verdict=judge(moment, StallRules(round(threshold_s * 1e9), ignored)),
+        verdict=end.verdict if end is not None else judge(moment, rules),
         warnings=tuple(warnings),
+        end=end,
     )
 
 
@@ -157,6 +180,13 @@ def _read_all(tape: TapeReader) -> TapeFollower:
     for _ in range(2 + tape.capacity // POLL_LIMIT):
         follower.observe(tape.poll(POLL_LIMIT))
     return follower
+
+
+def _settled(run: Run, tape: TapeReader, view: RankView) -> RankView:
+    """The view of a helper that has ended with its rank, waiting for nothing, as one that has finished."""
+    if view.is_dead and is_idle(view) and run.has_ended_with_parent(tape):
+        return dataclasses.replace(view, state=TapeState.FINISHED)
+    return view
 
 
 def _has_holes(tape: TapeReader) -> bool:

@@ -7,24 +7,33 @@ known is null.
 - `run`: `id` (32 hex digits, or null), `directory`, `host`, `begun`, `world_size`.
 - `coverage`: `reporting` and `unknown`, lists of ranks with and without a tape here.
 - `moment`: `time`, and `is_now`, which is false when no rank lives: then it is that of the newest sign of life.
-- `problem`: whether there is a verdict, or a rank has failed or died; the same as exit code 1.
+- `problem`: whether there is a verdict, or a rank or one of its helpers has failed or died; the same as exit code 1.
 - `threshold_s`: age at which an open operation counts as stalled at the earliest.
 - `verdict`: null, or `kind`, `ranks`, `waiting`, `operation`, `sequence`, `group`, `since`, `age_s`, `doubt`,
-  `reporting`, `members`, `sentence`, `mismatch`, `circle`.
+  `reporting`, `members`, `sentence`, `mismatch`, `circle`, `death`, `hung_s`.
 - `kind` of a verdict: `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`, `device`,
   `transport`, `unknown`. An agent's may also be `unreachable`, which tapes do not show.
 - `mismatch` of a verdict: null, or `field` (`operation`, `dtype`, `shape`, `reduce op`, `root`), `sequence` of the call
   in question, and `parties` (`value`, `ranks`), the largest first.
 - `circle` of a verdict: null, or a list of ranks, each of which waits for the next one and the last for the first:
   `rank`, and where it waits: `operation`, `sequence`, `group`.
+- `death` of a verdict: null unless it is `dead`; or `order` (`seen` by an agent, or `inferred`) and `lead_s`, how long
+  after it the next rank died (null where none has, or that is not known).
+- `hung_s` of a verdict: null, or for how long the job hung before it was ended.
+- `ended_together`: null, or for ranks that something ended at the same moment, which blames none of them: `sentence`.
+- `death` of a rank: null unless an agent saw its process end; or `time`, `signal`, `exit_code` (null where it is not
+  known), `out_of_memory` (null, or who counted a kill at that moment: `cgroup` or `node`), and `exact`, which is false
+  where the time was read off the tape's lock.
 - a group: `key`, the same on all its members, and `name`.
 - `ranks`: for each rank that reports, ascending: `rank`, `life` (`running`, `finished`, `failed`, `dead`),
-  `exception`, `pid`, `tape`, `step`, `last_sign_of_life`, `silent_s`, `open` (operations, those first in which it
-  waits), `last_finished` (an operation), `stack` (`written`, `source`, and the call site in which it was). A stack's
+  `exception`, `pid`, `tape`, `step`, `death`, `last_sign_of_life`, `silent_s`, `open` (operations, those first in which
+  it waits), `last_finished` (an operation), `stack` (`written`, `source`, and the call site in which it was). A stack's
   source is the rank's own `thread`, or a `signal` while the GIL was held.
 - an operation: `operation`, `sequence`, `group`, `peers` (ranks that meet in it), `tag`, `entered`, `age_s` (since it
   waits or was entered), `waits`, `ended`, `exception`, `call_site` (`function`, `file`, `line`).
 - `warnings`: tapes that could not be read, and why.
+- `helps`: null, or the id of the run whose ranks have started the processes of this one.
+- `helpers`: a document like this one for each run of processes that these ranks have started.
 """
 
 from __future__ import annotations
@@ -33,9 +42,12 @@ from typing import Any, Final
 
 from otel_torchdist.cli.clock_text import iso_time
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
+from otel_torchdist.stall.deaths import FirstDeath
+from otel_torchdist.stall.fates import describe_together
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.verdict import Link, Verdict
 from otel_torchdist.stall.world import GroupView, OperationView
+from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.records import CallSiteName
 
 SCHEMA: Final = 1
@@ -63,8 +75,11 @@ def document_of(diagnosis: Diagnosis) -> Json:
         "problem": diagnosis.has_problem,
         "threshold_s": diagnosis.threshold_s,
         "verdict": _verdict(diagnosis, diagnosis.verdict) if diagnosis.verdict is not None else None,
+        "ended_together": _together(diagnosis.ended_together),
         "ranks": [_rank(diagnosis, account) for account in diagnosis.ranks],
         "warnings": list(diagnosis.warnings),
+        "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
+        "helpers": [document_of(helper) for helper in diagnosis.helpers],
     }
 
 
@@ -84,6 +99,27 @@ def _verdict(diagnosis: Diagnosis, verdict: Verdict) -> Json:
         "sentence": diagnosis.verdict_text,
         "mismatch": _mismatch(verdict.mismatch) if verdict.mismatch is not None else None,
         "circle": [_link(link) for link in verdict.circle] or None,
+        "death": _first_death(verdict.first) if verdict.first is not None else None,
+        "hung_s": _rounded(diagnosis.hung_s) if diagnosis.hung_s is not None else None,
+    }
+
+
+def _first_death(first: FirstDeath) -> Json:
+    lead_s = None if first.lead_ns is None else _rounded(first.lead_ns / 1e9)
+    return {"order": "inferred" if first.is_inferred else "seen", "lead_s": lead_s}
+
+
+def _together(first: FirstDeath | None) -> Json | None:
+    return {"sentence": describe_together(first)} if first is not None else None
+
+
+def _death(diagnosis: Diagnosis, death: Death) -> Json:
+    return {
+        "time": _time(diagnosis, death.at_ns),
+        "signal": death.signal_name or None,
+        "exit_code": death.exit_code,
+        "out_of_memory": death.oom or None,
+        "exact": death.is_exact,
     }
 
 
@@ -113,6 +149,7 @@ def _rank(diagnosis: Diagnosis, account: RankAccount) -> Json:
         "pid": account.pid,
         "tape": account.tape,
         "step": view.step,
+        "death": _death(diagnosis, view.death) if view.death is not None else None,
         "last_sign_of_life": _time(diagnosis, account.sign_ns),
         "silent_s": _rounded(diagnosis.before_s(account.sign_ns)),
         "open": [_operation(diagnosis, operation) for operation in account.open],

@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.agent.lives import Life
-from otel_torchdist.cli.diagnose.last_moment import LastMoment, torn_out_of
+from otel_torchdist.cli.diagnose.last_moment import LastMoment
 from otel_torchdist.cli.fates import life_in
+from otel_torchdist.stall.compiling import CompileExcuses
+from otel_torchdist.stall.deaths import torn_out_of
 from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.rules import StallRules, is_compiling, is_expected
+from otel_torchdist.stall.rules import StallRules, is_expected
+from otel_torchdist.stall.standstill import Standstill
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate, urgency
 from otel_torchdist.stall.waits import left_behind, waits_of
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
@@ -28,12 +31,22 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
     """
     world = moment.world
     verdict_on = Judge(world, rules.threshold_ns).verdict_on
-    stalls = [verdict_on(site) for site in _stalled(world, rules)]
-    found = [verdict for verdict in stalls if verdict is not None and not _is_excused(world, verdict, rules)]
+    found = _of_stalls(world, rules)
     found += _of_kinds(_OF_DEATHS, (verdict_on(site) for site in left_behind(world, dict(moment.signs))))
     found += _of_kinds(_OF_FAILURES, (verdict_on(site) for site in _torn(world)))
     best = min(found, key=urgency, default=None)
     return locate(world, best) if best is not None else None
+
+
+def stalled_verdict(world: WorldSnapshot, rules: StallRules) -> Verdict | None:
+    """The verdict on what had stalled in a picture; None when nothing had, or it was expected."""
+    return min(_of_stalls(world, rules), key=urgency, default=None)
+
+
+def _of_stalls(world: WorldSnapshot, rules: StallRules) -> list[Verdict]:
+    judge = Judge(world, rules.threshold_ns)
+    stalls = [judge.verdict_on(site) for site in _stalled(world, rules)]
+    return [verdict for verdict in stalls if verdict is not None and not _is_excused(world, verdict, rules)]
 
 
 def age_ns(verdict: Verdict, moment_ns: int) -> int:
@@ -46,7 +59,7 @@ def age_ns(verdict: Verdict, moment_ns: int) -> int:
 def _is_excused(world: WorldSnapshot, verdict: Verdict, rules: StallRules) -> bool:
     """Whether ranks expect the wait or compile. What was expected counts as a wait from when it no longer was."""
     lately = dataclasses.replace(world, taken_ns=world.taken_ns - rules.threshold_ns)
-    return is_expected(lately, verdict) or is_compiling(world, verdict)
+    return is_expected(lately, verdict) or CompileExcuses().excuse(world, verdict)
 
 
 def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]) -> list[Verdict]:
@@ -56,9 +69,12 @@ def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]
 def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[Site]:
     """The first operation of each lane that has waited for too long; what comes after waits for that."""
     first: dict[Lane, Site] = {}
-    for wait in waits_of(world):
+    waits, standstill = waits_of(world), Standstill()
+    standstill.look(world, waits)
+    ran_until_ns = standstill.ran_until_ns(world.taken_ns)
+    for wait in waits:
         site = wait.operation.site
-        if rules.is_stalled(wait, world.taken_ns - wait.since_ns):
+        if rules.is_stalled(wait, ran_until_ns - wait.since_ns):
             first[site.lane] = min(first.get(site.lane, site), site)
     return first.values()
 

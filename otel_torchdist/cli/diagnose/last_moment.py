@@ -16,9 +16,9 @@ from typing import Final
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.fates import life_in
 from otel_torchdist.cli.recorded_stacks import last_record_ns
+from otel_torchdist.stall.deaths import torn_out_of
 from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
-from otel_torchdist.stall.world import OperationView, RankView, WorldSnapshot
-from otel_torchdist.tape.layout import How
+from otel_torchdist.stall.world import RankView, WorldSnapshot
 
 TOGETHER_NS: Final = 1_500_000_000
 """Heartbeats are a second apart: ranks that fell silent within this time may have died in any order."""
@@ -63,12 +63,6 @@ def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMome
 def last_sign_ns(view: RankView) -> int:
     """When a rank last showed that it lived: by its heartbeat, a record, or a stack that it wrote since."""
     return max(view.heartbeat_ns, last_record_ns(view), view.stacks.asked_ns if view.stacks is not None else 0)
-
-
-def torn_out_of(view: RankView) -> OperationView | None:
-    """The operation whose failure was the last thing that a rank did in any, None when it did not fail."""
-    last = view.last
-    return last if last is not None and last.record.how is How.FAILED else None
 
 
 def _was_alive(view: RankView, views: Sequence[RankView], moment_ns: int) -> bool:

@@ -19,18 +19,19 @@ _DAMAGED = "damaged"
 
 
 def print_runs(runs: Iterable[Run], console: Console) -> None:
-    """Print a table; it is not cut where there is no terminal."""
+    """Print a table."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("run", "begun", "state", "ranks here", "of", "job directory"):
         table.add_column(name, no_wrap=True, justify="right" if name == "of" else "left")
     for run in runs:
         begun, here = day_and_time(run.begun_ns), compress_ranks(run.ranks)
-        table.add_row(run.label or "-", begun, state_of(run), here, str(run.world_size), run.directory.name)
-    console.print(table, width=None if console.is_terminal else 200)
+        helps = f", helps {run.helps.label or '-'}" if run.helps is not None else ""
+        table.add_row(run.label or "-", begun, state_of(run) + helps, here, str(run.world_size), run.directory.name)
+    console.print(table)
 
 
 def document_of_runs(runs: Iterable[Run]) -> dict[str, Any]:
-    """The same as JSON: `schema`; `runs` with `id`, `directory`, `begun`, `state`, `ranks`, `world_size`."""
+    """The same as JSON: `schema`; `runs` with `id`, `directory`, `begun`, `state`, `ranks`, `world_size`, `helps`."""
     return {
         "schema": SCHEMA,
         "runs": [
@@ -41,6 +42,7 @@ def document_of_runs(runs: Iterable[Run]) -> dict[str, Any]:
                 "state": state_of(run),
                 "ranks": list(run.ranks),
                 "world_size": run.world_size,
+                "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
             }
             for run in runs
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import Console
@@ -11,9 +11,11 @@ from rich.text import Text
 
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.clock_text import day_and_time, length, time_of_day
+from otel_torchdist.cli.diagnose.crowds import crowds
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.fates import fates
 from otel_torchdist.stall.causes import MAX_PARTIES
+from otel_torchdist.stall.fates import describe_together, describe_way
 from otel_torchdist.stall.phrases import describe_frame, describe_site, have, name_ranks
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import OperationView
@@ -35,20 +37,25 @@ def _lines(diagnosis: Diagnosis) -> Iterator[Text]:
     yield from _heading(diagnosis)
     yield Text()
     yield from _verdict(diagnosis)
-    for account in diagnosis.ranks:
+    for alike in crowds(diagnosis):
         yield Text()
-        yield from _rank(diagnosis, account)
+        yield from _rank(diagnosis, alike)
     if diagnosis.unknown:
         yield Text()
         verb = "has" if len(diagnosis.unknown) == 1 else "have"
         yield Text(f"{name_ranks(diagnosis.unknown)}  unknown: {verb} no tape on this node", style="yellow")
+    for helper in diagnosis.helpers:
+        yield Text()
+        yield from _helper(helper)
 
 
 def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
     run = diagnosis.run
+    of = f", helper processes of run {run.helps.label}" if run.helps is not None else ""
     yield Text.assemble(
         (f"run {run.label}" if run.label else "a run without an id", "bold"),
-        f", begun {day_and_time(run.begun_ns)} on {run.host}, {len(diagnosis.ranks)} of {run.world_size} ranks report",
+        f"{of}, begun {day_and_time(run.begun_ns)} on {run.host}, "
+        f"{len(diagnosis.ranks)} of {run.world_size} ranks report",
     )
     yield Text(str(run.directory), style="dim")
     moment_ns = diagnosis.wall_ns(diagnosis.moment_ns)
@@ -60,9 +67,28 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
     yield Text(f"{when}: {'; '.join(fates(one.view for one in first_gone_first))}")
 
 
+def _helper(helper: Diagnosis) -> Iterator[Text]:
+    """What processes do that these ranks have started; all of it under the id of their own run."""
+    label = helper.run.label
+    yield Text.assemble(
+        (f"helper processes of {name_ranks(helper.run.ranks)}", "bold"), f", run {label or 'without an id'}: ",
+        "; ".join(fates(one.view for one in helper.ranks)),
+    )  # fmt: skip
+    if helper.verdict is not None:
+        yield from _verdict(helper)
+    if helper.has_problem and label:
+        yield Text(f"  what each was doing last: otel-torchdist diagnose {label}")
+
+
 def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
+    together = diagnosis.ended_together
+    if together is not None:
+        yield Text.assemble(("ended together", "bold"), f"  {describe_together(together)}")
+        return
     if diagnosis.verdict is not None:
         yield Text.assemble(("verdict", "bold white on red"), f"  {diagnosis.verdict_text}")
+        if diagnosis.hung_s is not None:
+            yield Text(f"  and    the job was ended while it hung, after {diagnosis.hung_s:.1f} s")
         yield from (Text(f"  and    {more}") for more in _beyond_the_sentence(diagnosis.verdict))
         return
     waited = "longer than it may be" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"
@@ -81,12 +107,19 @@ def _beyond_the_sentence(verdict: Verdict) -> Iterator[str]:
         yield f"rank {link.rank} in {describe_site(link.operation, link.group, link.site)}"
 
 
-def _rank(diagnosis: Diagnosis, account: RankAccount) -> Iterator[Text]:
+def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
+    """The first of some ranks that do the same."""
+    account = alike[0]
     view = account.view
     life = account.life.value + (f" with {view.failure}" if view.failure else "")
+    if len(alike) > 1:
+        ranks = [one.view.rank for one in alike]
+        yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks alike; the one that waits longest:")
+    way = describe_way(view.death) if view.death is not None else ""
+    ended = f"  {way} {_when(diagnosis, view.death.at_ns)}" if view.death is not None and way else ""
     yield Text.assemble(
         (f"rank {view.rank}", "bold"), "  ", (life, _STYLES[account.life]),
-        f"  step {view.step}  last sign of life {_when(diagnosis, account.sign_ns)}  pid {account.pid}",
+        f"  step {view.step}  last sign of life {_when(diagnosis, account.sign_ns)}  pid {account.pid}{ended}",
     )  # fmt: skip
     for operation in account.open[:MAX_OPEN]:
         yield Text(f"  {'in' if operation.record.is_blocking else 'open':5}  {_open(diagnosis, operation)}")

@@ -29,6 +29,7 @@ class Look:
         tapes: Their tapes.
         rates: How fast each goes, by rank.
         late: Share of the others' time that they lose to each, by rank.
+        helpers: Ids of the runs of processes that these ranks have started.
         events: Verdicts given, incidents that are over, and what was found without a stall.
     """
 
@@ -36,6 +37,7 @@ class Look:
     tapes: tuple[TapeReader, ...]
     rates: Mapping[int, Rates]
     late: Mapping[int, float]
+    helpers: frozenset[int]
     events: tuple[VerdictGiven | IncidentResolved | Finding, ...]
 
 
@@ -77,33 +79,49 @@ class PassiveWatch:
             batch = followed.tape.poll()
             followed.follower.observe(batch)
             followed.meter.observe(batch, time.monotonic_ns())
-        world = self._newest(time.monotonic_ns())
-        if world is None:
+        shown = self._newest(time.monotonic_ns())
+        if not shown:
             return None
+        world = shown[0]
         # What the detector wants to ask of ranks stays unasked: the reader of this job asks for the same.
-        events = self._detector.look([world])
+        events = self._detector.look(shown)
         for event in events:
-            if isinstance(event, ArrivalsCompared):
+            if isinstance(event, ArrivalsCompared) and event.run == world.run:
                 self._lateness.observe(event, world.taken_ns)
         found = [event for event in events if isinstance(event, VerdictGiven | IncidentResolved | Finding)]
         ranks = {rank: self._followed[view.nonce] for rank, view in world.ranks.items()}
         rates = {rank: followed.meter.rates(world.taken_ns) for rank, followed in ranks.items()}
         late = self._lateness.shares(world.taken_ns)
-        return Look(world, tuple(followed.tape for followed in ranks.values()), rates, late, tuple(found))
+        tapes, helpers = tuple(followed.tape for followed in ranks.values()), frozenset(one.run for one in shown[1:])
+        return Look(world, tapes, rates, late, helpers, tuple(found))
 
     def close(self) -> None:
         """Close all tapes."""
         for followed in self._followed.values():
             followed.tape.close()
 
-    def _newest(self, now_ns: int) -> WorldSnapshot | None:
+    def _newest(self, now_ns: int) -> list[WorldSnapshot]:
+        """The run that is watched and, behind it, those of its helpers; empty where there is none."""
         pictures = worlds((followed.follower for followed in self._followed.values()), now_ns)
         wanted = [world for world in pictures if self._run_id in (None, world.run)]
-        newest = max(wanted, key=_age_of_run, default=None)
+        own = [one for one in wanted if not any(self._helps(one, other) for other in wanted)]
+        newest = max(own or wanted, key=_age_of_run, default=None)
         if newest is None:
-            return None
-        ranks = {rank: self._with_stacks(view, now_ns) for rank, view in newest.ranks.items()}
-        return dataclasses.replace(newest, ranks=MappingProxyType(ranks))
+            return []
+        helpers = [world for world in pictures if self._helps(world, newest)]
+        return [self._shown(world, now_ns) for world in (newest, *helpers)]
+
+    def _helps(self, world: WorldSnapshot, other: WorldSnapshot) -> bool:
+        """Whether ranks of another run have started the processes of this one; with more ranks it is one of its own."""
+        identities = [self._followed[view.nonce].tape.identity for view in world.ranks.values()]
+        others = {view.nonce: self._followed[view.nonce].tape.identity for view in other.ranks.values()}
+        if world is other or not others.keys() & {identity.parent for identity in identities}:
+            return False
+        return max(one.world_size for one in identities) <= max(one.world_size for one in others.values())
+
+    def _shown(self, world: WorldSnapshot, now_ns: int) -> WorldSnapshot:
+        ranks = {rank: self._with_stacks(view, now_ns) for rank, view in world.ranks.items()}
+        return dataclasses.replace(world, ranks=MappingProxyType(ranks))
 
     def _with_stacks(self, view: RankView, now_ns: int) -> RankView:
         """A rank with the stacks that it has written since its last record, as if we had asked for them just now.

@@ -69,7 +69,10 @@ class WatchSession:
     def _take(self, look: Look) -> None:
         self._tell_lives(look.world)
         for event in look.events:
-            self._tell(event)
+            if event.incident.run in look.helpers:
+                self._view.say(f"helper processes, run {run_label(event.incident.run)}: {_described(event)}")
+            else:
+                self._tell(event)
         told = self._renewed(look.world)
         verdict = told.verdict if told is not None else None
         self._view.show(picture_of(look, verdict, alarm(told) if told is not None else None, self._threshold_s))
@@ -124,6 +127,14 @@ class WatchSession:
         if any(life_in(view) is not Life.FINISHED for view in world.ranks.values()):
             label = run_label(world.run)
             self._view.say(f"what each rank was doing last: otel-torchdist diagnose {label}".rstrip())
+
+
+def _described(event: VerdictGiven | IncidentResolved | Finding) -> str:
+    if isinstance(event, VerdictGiven):
+        return f"{'still' if event.occasion is Occasion.GROWN else 'STALL'}: {alarm(event).text}"
+    if isinstance(event, IncidentResolved):
+        return f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}"
+    return f"finding: {describe_finding(event)}"
 
 
 class _ViewHandler(logging.Handler):

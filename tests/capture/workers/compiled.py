@@ -77,6 +77,21 @@ with warnings.catch_warnings(record=True) as caught:
         compiled_step()
     # Dynamo leaves the frame that calls an optimizer's hooks as it is, whosever they are; the step itself is compiled.
     say(weight=layer.weight.tolist(), stats=dict(counters["stats"]), graphs=dict(counters["aot_autograd"]))
+
+    def scaled() -> None:
+        """A step that the scaler leaves out when gradients overflow."""
+        scaler.scale(torch.ones(1))
+        scaler.step(optimizer)
+        scaler.update()
+
+    counters.clear()
+    scaler = torch.amp.GradScaler("cpu")
+    compiled_scaled = torch.compile(scaled, backend="eager")
+    for value in (torch.inf, 1.0):
+        for parameter in layer.parameters():
+            parameter.grad = torch.full_like(parameter, value)
+        compiled_scaled()
+    say(weight=layer.weight.tolist(), graphs=counters["stats"]["unique_graphs"], breaks=counters["graph_break"].total())
     whole = torch.compile(with_function, backend="aot_eager", fullgraph=True)(x)
     say(whole=whole.tolist())
 say(warnings=[str(warning.message) for warning in caught])

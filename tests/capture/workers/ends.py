@@ -71,6 +71,11 @@ def from_functions() -> None:
     functional.wait_tensor(second)
     assert (float(first[0]), float(reduced[0]), gathered.shape[0]) == (2.0, 1.0, 52)
     kept.append(functional.all_reduce(torch.ones(27), "sum", group))
+    if hasattr(functional, "wait_tensors"):  # from torch 2.15 on
+        several = [functional.reduce_scatter_tensor(torch.ones(size), "sum", 0, group) for size in (28, 30)]
+        several.append(functional.all_reduce(torch.ones(33), "sum", group))
+        first, _, third = functional.wait_tensors(several)
+        assert (float(first[0]), float(third[0])) == (2.0, 2.0)
 
 
 def from_c(tape: TapeReader) -> None:
@@ -95,17 +100,22 @@ def reduce_op_changes() -> None:
         dist.all_reduce(torch.ones(43), op=op)
 
 
-def too_late() -> tuple[str, str, list[str]] | None:
-    """A wait that gives up, in a group of its own, for it breaks the connection."""
+def too_late() -> tuple[tuple[str, str, list[str]], list[bool]] | None:
+    """A wait that gives up, and a second one that does not; what is open in between."""
     slow = dist.new_group([0, 1], timeout=timedelta(seconds=30))
     dist.barrier(group=slow)
     if rank() == 1:
         dist.barrier()
-        return None
     work = dist.all_reduce(torch.ones(51), group=slow, async_op=True)
+    if rank() == 1:
+        work.wait()
+        return None
     raised = raised_by(lambda: work.wait(timedelta(milliseconds=100)))
+    reader.poll()
+    given_up = reader.open_operations()[-1]
     dist.barrier()
-    return raised
+    work.wait()
+    return raised, [given_up.is_blocking, given_up.waiting_since_ns == given_up.entered_ns]
 
 
 warnings.simplefilter("ignore", FutureWarning)

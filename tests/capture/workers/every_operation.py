@@ -17,7 +17,7 @@ from torch.distributed import P2POp, ReduceOp
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.profiler import ProfilerActivity, profile
 
-from tests.support.rank import TELLS_REDUCE_OP, join, rank, say, start_capture, world_size
+from tests.support.rank import GATHERS_INTO_TENSOR, TELLS_REDUCE_OP, join, rank, say, start_capture, world_size
 
 ANY = None
 """Sizes that depend on a pickle."""
@@ -138,6 +138,11 @@ def rooted(issue: Issuer) -> None:
     issue(lambda: dist.reduce(four, dst=2), expected)
     outputs = [torch.empty(4) for _ in range(n)] if here == 0 else None
     issue(lambda: dist.gather(four, outputs, dst=0), operation("gather", [4], size=16, peer=0))
+    if GATHERS_INTO_TENSOR:
+        wide = torch.empty(4 * n) if here == 1 else None
+        expected = operation("gather_into_tensor", [4], size=16, peer=1)
+        with contextlib.suppress(RuntimeError):  # gloo has not got it yet
+            issue(lambda: dist.gather_into_tensor(four, wide, dst=1), expected)
     two = torch.empty(2)
     parts = [torch.ones(2) for _ in range(n)] if here == 1 else None
     expected = operation("scatter", [2], size=8 * n if here == 1 else 0, peer=1)
@@ -219,7 +224,8 @@ def objects(issue: Issuer) -> None:
     expected = [operation("broadcast", **kind, peer=0) for kind in (length, pickle)]
     issue(lambda: dist.broadcast_object_list(things, src=0), *expected)
     gathered: list[Any] = [None] * n
-    expected = [operation("all_gather", **kind) for kind in (length, pickle)]
+    gather = "all_gather_into_tensor" if GATHERS_INTO_TENSOR else "all_gather"
+    expected = [operation(gather, **kind) for kind in (length, pickle)]
     issue(lambda: dist.all_gather_object(gathered, here), *expected)
     expected = [operation("all_gather", **length), operation("gather", **pickle, peer=2)]
     issue(lambda: dist.gather_object(here, gathered if here == 2 else None, dst=2), *expected)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 
@@ -11,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from otel_torchdist import mark_step
+from otel_torchdist.capture.steps import TAKES_OVER_AFTER
 from tests.support.rank import join, start_capture
 
 STEPS = 5
@@ -57,21 +61,177 @@ def zero() -> None:
         optimizer.step()  # broadcasts by itself, once
 
 
+def raising() -> float:
+    """A closure that an optimizer cannot finish with."""
+    raise ZeroDivisionError
+
+
 def step_raises() -> None:
     """A step that raises is none, and does not hide those that follow."""
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
-
-    def closure() -> float:
-        raise ZeroDivisionError
-
-    try:
-        optimizer.step(closure)
-    except ZeroDivisionError:
-        one_more = torch.optim.SGD([parameter()], lr=0.1)
-        one_more.step()
+    with contextlib.suppress(ZeroDivisionError):
+        optimizer.step(raising)
     for _ in range(STEPS):
         communicate()
         optimizer.step()
+
+
+def begins_anew() -> None:
+    """Out of memory in the first step: a new optimizer is made, and the old one may still be there."""
+    old = torch.optim.SGD([parameter()], lr=0.1)
+    with contextlib.suppress(ZeroDivisionError):
+        old.step(raising)
+    one_optimizer()
+
+
+def phases() -> None:
+    """First the head is trained, then everything with another optimizer, while the first one is still there."""
+    head, everything = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(2))
+    for _ in range(2):
+        communicate()
+        head.step()
+    for _ in range(TAKES_OVER_AFTER + 2):
+        communicate()
+        everything.step()
+
+
+def two_threads() -> None:
+    """Two towers: the second steps while the first is in the midst of its step, and the other way round."""
+    first, second = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(2))
+    first.step()
+    meet = threading.Barrier(2)
+
+    def closure() -> float:
+        meet.wait()
+        meet.wait()
+        return 0.0
+
+    def other() -> None:
+        for _ in range(STEPS):
+            meet.wait()
+            second.step()
+            meet.wait()
+        for _ in range(STEPS):
+            second.step(closure)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    for _ in range(STEPS):
+        communicate()
+        first.step(closure)
+    for _ in range(STEPS):
+        meet.wait()
+        communicate()
+        first.step()
+        meet.wait()
+    thread.join()
+
+
+def in_backward() -> None:
+    """An optimizer for each parameter, which steps as soon as the gradient is there: one step a backward."""
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(40)]
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in parameters}
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(lambda parameter: optimizers[parameter].step())
+    for _ in range(STEPS):
+        communicate()
+        torch.stack(parameters).sum().backward()
+
+
+def container() -> None:
+    """An optimizer that steps others, as torchtitan has one."""
+    inner = [torch.optim.SGD([parameter()], lr=0.1) for _ in range(TAKES_OVER_AFTER + 1)]
+
+    class Container(torch.optim.Optimizer):
+        def step(self, closure: object = None) -> None:
+            for optimizer in inner:
+                optimizer.step()
+
+    outer = Container([parameter()], {})
+    for _ in range(STEPS):
+        communicate()
+        outer.step()
+
+
+def closures() -> None:
+    """LBFGS evaluates its closure, which communicates, many times a step; there is one all_reduce in each here."""
+    value = parameter()
+    optimizer = torch.optim.LBFGS([value], max_iter=3, tolerance_grad=0, tolerance_change=0)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (value**4).sum()
+        loss.backward()
+        communicate(1)
+        return loss
+
+    for _ in range(STEPS):
+        optimizer.step(closure)
+
+
+def train_scaled(make: type[torch.amp.GradScaler], wrap: Callable[[torch.optim.Optimizer], object]) -> None:
+    """Training in which every second step overflows, the first one too."""
+    value = parameter()
+    optimizer = torch.optim.SGD([value], lr=0.1)
+    scaler = make("cpu")
+    for number in range(STEPS):
+        communicate()
+        value.grad = torch.full((2,), math.inf if number % 2 == 0 else 1.0)
+        scaler.scale(torch.ones(1))
+        scaler.step(wrap(optimizer))
+        scaler.update()
+
+
+def scaled() -> None:
+    """A step that the scaler leaves out is a step."""
+    train_scaled(torch.amp.GradScaler, lambda optimizer: optimizer)
+
+
+def scaled_by_fsdp() -> None:
+    """FSDP's scaler is one of torch's, with one collective more."""
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    train_scaled(ShardedGradScaler, lambda optimizer: optimizer)
+
+
+def scaled_and_wrapped() -> None:
+    """Accelerate's optimizer is a subclass that is not hooked and calls the real one."""
+
+    class Wrapped(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        @property
+        def param_groups(self) -> list[dict[str, object]]:
+            return self.optimizer.param_groups
+
+        def step(self, closure: object = None) -> None:
+            self.optimizer.step()
+
+    train_scaled(torch.amp.GradScaler, Wrapped)
+
+
+def scaled_and_fused() -> None:
+    """A fused optimizer looks at the overflow itself: it is always called."""
+    value = parameter()
+    optimizer = torch.optim.SGD([value], lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cpu")
+    for number in range(STEPS):
+        communicate()
+        value.grad = torch.full((2,), math.inf if number % 2 == 0 else 1.0)
+        scaler.scale(torch.ones(1))
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def scaler_off() -> None:
+    """With the scaler disabled the optimizer is called as without one."""
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    for _ in range(STEPS):
+        communicate()
+        scaler.step(optimizer)
+        scaler.update()
 
 
 def marked() -> None:

@@ -48,6 +48,20 @@ def kill() -> None:
     dist.all_reduce(gradient)
 
 
+def kill_with_child() -> None:
+    """The same, and a child has its sockets, as DataLoader workers do: nobody is thrown out of an operation."""
+    if is_faulty:
+        if os.fork() == 0:
+            (pids / f"child of {rank}").write_text(f"{os.getpid()}\n")
+            deadline = time.monotonic() + 20
+            while gate.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            os._exit(0)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(gradient)
+
+
 def stop() -> None:
     """The last rank is stopped."""
     if is_faulty:
@@ -129,6 +143,13 @@ def new_group() -> None:
     dist.new_group(list(range(size)), group_desc="everybody")
 
 
+def left_out() -> None:
+    """The last rank does not create a group that the others create, and goes on."""
+    if not is_faulty:
+        dist.new_group(list(range(size)), group_desc="everybody")  # left out by one
+    dist.all_reduce(gradient)  # instead of creating a group
+
+
 class Batches(Dataset[torch.Tensor]):
     """Data that takes for ever on the last rank."""
 
@@ -172,6 +193,29 @@ def silent_dtype() -> None:
     go_on()
 
 
+def short_dtype() -> None:
+    """The same in a job that is over a moment later."""
+    dist.all_reduce(torch.ones(4, dtype=torch.int32) if is_faulty else gradient)
+    for _ in range(20):  # the odd one is not among the latest calls at the end
+        dist.all_reduce(gradient)
+
+
+def failing_dtype() -> None:
+    """The same in a job that fails a moment later, for another reason."""
+    short_dtype()
+    if rank == 0 and not healthy:
+        raise ValueError("a broken batch")
+    if not healthy:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def transposed() -> None:
+    """The last rank adds up a tensor that it has transposed: as many bytes, at other places."""
+    dist.all_reduce(torch.ones(8, 4) if is_faulty else torch.ones(4, 8))
+    go_on()
+
+
 def silent_reduce_op() -> None:
     """The last rank takes the maximum where the others add up: gloo says nothing."""
     pause_s = float(os.environ.get("SILENT_PAUSE_S", 0))
@@ -211,8 +255,9 @@ def cut() -> None:
 FAULTS: dict[str, Callable[[], None]] = {
     step.__name__: step
     for step in (
-        late, kill, stop, exception, gil, operation, shape, dtype, root, skipped, circular, recv, rendezvous, new_group,
-        loader, resolves, two, silent_dtype, silent_reduce_op, straggler, cut,
+        late, kill, kill_with_child, stop, exception, gil, operation, shape, dtype, root, skipped, circular, recv,
+        rendezvous, new_group, left_out, loader, resolves, two, silent_dtype, short_dtype, failing_dtype, transposed,
+        silent_reduce_op, straggler, cut,
     )
 }  # fmt: skip
 

@@ -1,0 +1,153 @@
+"""Runs a command in a process that is nobody's child, and that the program does not meet on its way there.
+
+The process in between, a shell that puts the command into the background, is a child of the program for a millisecond
+or two; a Python that forks would be one for thirty or more. Until it has been reaped Python's other threads wait: an
+`os.wait()` or a SIGCHLD handler of theirs would reap it, and the program would meet a child that it does not know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator, Sequence
+from typing import Any, Final
+
+SHELL: Final = "/bin/sh"
+HOLD_MS: Final = 50
+"""For how long Python's other threads stand still at most."""
+SETTLE_US: Final = 3_000
+"""A thread that has just given the GIL up for an `os.wait()` needs a moment to get into the kernel."""
+
+_IN_BACKGROUND: Final = (SHELL, "-c", '"$0" "$@" &')
+_TO_DEFAULT: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Python ignores them, and so would everything that it starts."""
+_THREADS: Final = "/proc/self/task"
+_WAITS: Final = {"x86_64": (61, 247), "aarch64": (260, 95)}
+"""Numbers of the system calls `wait4` and `waitid`."""
+_ANY_CHILD: Final = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+_P_ALL: Final = 0
+_LIBC: Final[Any] = ctypes.PyDLL(None)
+"""Its functions keep the GIL."""
+
+
+class ChildrenAwaitedError(Exception):
+    """A thread of the program waits for any child, and would get ours."""
+
+
+def has_shell() -> bool:
+    """Whether there is a shell; some containers have none."""
+    return os.access(SHELL, os.X_OK)
+
+
+def awaits_any_child() -> bool:
+    """Whether a thread of this process is in an `os.wait()` right now, as far as the kernel says."""
+    return _any_awaits(os.listdir(_THREADS))
+
+
+def run_detached(command: Sequence[str], environ: dict[str, str], stderr: int, timeout_s: float, last: bool) -> int:
+    """Run a command in a session of its own; returns the session's id.
+
+    Without a shell the command itself must fork and end.
+
+    Args:
+        command: What to run, and its arguments. Descriptors that are not marked "close on exec" reach it.
+        environ: Its environment.
+        stderr: Its standard error; it has no other streams.
+        timeout_s: The process in between is killed when it has not ended by then.
+        last: Whether there is no later: the program has ended.
+
+    Raises:
+        ChildrenAwaitedError: It was not started, for the program would be disturbed.
+        OSError: It cannot be started.
+    """
+    whole = [*_IN_BACKGROUND, *command] if has_shell() else list(command)
+    actions = [
+        (os.POSIX_SPAWN_DUP2, stderr, 2),  # first, for it may be 0 or 1 where the program has closed these
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+    ]
+    threads = os.listdir(_THREADS)
+    with _alone():
+        _LIBC.usleep(SETTLE_US)
+        if not last and _any_awaits(threads):
+            raise ChildrenAwaitedError
+        # Not `subprocess`, which lets other threads run before it returns.
+        process = os.posix_spawn(whole[0], whole, environ, file_actions=actions, setsid=True, setsigdef=_TO_DEFAULT)
+        is_reaped = _is_reaped_at_once(process)
+    if not is_reaped:
+        _reap(process, timeout_s)
+    return process
+
+
+def kill_session(session: int) -> None:
+    """Kill all of a session; its id cannot be another's while one of them lives."""
+    with contextlib.suppress(OSError):
+        os.killpg(session, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _alone() -> Generator[None, None, None]:
+    """Keep Python's other threads waiting for the GIL for a moment."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(HOLD_MS / 1000)
+    time.sleep(0.0001)  # who waits for the GIL already gets it first, and from then on waits for the new time
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+def _any_awaits(threads: list[str]) -> bool:
+    wait4, waitid = _WAITS.get(platform.machine(), (-1, -1))
+    for thread in threads:
+        words = _read(f"{_THREADS}/{thread}/syscall").split()
+        if len(words) < 2:  # it runs, or has ended
+            continue
+        call, first = int(words[0], 0), int(words[1], 0)
+        if (call == wait4 and first in _ANY_CHILD) or (call == waitid and first == _P_ALL):
+            return True
+    return False
+
+
+def _read(path: str) -> bytes:
+    """The first bytes of a file, read with the GIL held; nothing where it cannot be read."""
+    fd = _LIBC.open(path.encode(), os.O_RDONLY | os.O_CLOEXEC)
+    if fd < 0:
+        return b""
+    content = ctypes.create_string_buffer(256)
+    size = _LIBC.read(fd, content, len(content))
+    _LIBC.close(fd)
+    return content.raw[: max(size, 0)]
+
+
+def _is_reaped_at_once(process: int) -> bool:
+    """Wait for a child with the GIL held; whether it has ended."""
+    try:
+        ended = _PollFd(os.pidfd_open(process), select.POLLIN, 0)
+    except OSError:  # somebody was quicker, or the kernel has no pidfds
+        return False
+    _LIBC.poll(ctypes.byref(ended), 1, HOLD_MS)
+    is_reaped = _LIBC.waitpid(process, None, os.WNOHANG) != 0
+    os.close(ended.fd)
+    return is_reaped
+
+
+def _reap(process: int, timeout_s: float) -> None:
+    """Wait in the kernel, without asking from time to time: the child is ours the moment it ends."""
+    timer = threading.Timer(timeout_s, kill_session, [process])
+    timer.daemon = True
+    timer.start()
+    with contextlib.suppress(ChildProcessError):  # the program has reaped it, or ignores SIGCHLD
+        os.waitpid(process, 0)
+    timer.cancel()
+
+
+class _PollFd(ctypes.Structure):
+    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))

@@ -1,0 +1,85 @@
+"""What became of processes that are gone without a word: not every one of them has died.
+
+A rank may leave by `os._exit(0)`, past every handler, as some programs do for a teardown that hangs. A helper, which
+is a process that a rank has started and that made a group of its own, is terminated when its rank ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Final
+
+from otel_torchdist.agent.lives import Life, life_of
+from otel_torchdist.stall.helpers import has_outlived_parent
+from otel_torchdist.tape.deaths import read_death
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError
+
+REAPED_S: Final = 1.0
+"""The exit code of a process is known once its parent has asked for it."""
+TOGETHER_S: Final = 5.0
+"""A helper that is gone for no longer than this may have ended together with its rank, whose end takes its time."""
+
+
+class SilentEnds:
+    """Tells deaths from ends in good order. Remembers what it found."""
+
+    def __init__(self) -> None:
+        """Nobody is gone yet."""
+        self._gone_since: dict[int, float] = {}
+        self._settled: dict[int, Life] = {}
+
+    def life_of(self, tape: TapeReader, tapes: Collection[TapeReader]) -> Life:
+        """What became of the process that writes a tape; `RUNNING` also while it cannot be known yet.
+
+        Args:
+            tape: Of a rank or of a helper. It has been polled to its end.
+            tapes: All tapes that are read.
+
+        Raises:
+            TapeError: The tape is damaged.
+        """
+        nonce = tape.identity.nonce
+        known = self._settled.get(nonce)
+        if known is not None:
+            return known
+        life = life_of(tape)
+        if life is Life.DEAD:
+            life = self._look(tape, tapes)
+        if life is not Life.RUNNING:
+            self._settled[nonce] = life
+        return life
+
+    def _look(self, tape: TapeReader, tapes: Collection[TapeReader]) -> Life:
+        if any(one.waiting_since_ns is not None for one in tape.open_operations()):
+            return Life.DEAD
+        if has_left(tape) or has_ended_with_parent(tape, tapes):
+            return Life.FINISHED
+        gone_since = self._gone_since.setdefault(tape.identity.nonce, time.monotonic())
+        patience_s = TOGETHER_S if tape.identity.parent else REAPED_S
+        return Life.RUNNING if time.monotonic() - gone_since < patience_s else Life.DEAD
+
+
+def has_left(tape: TapeReader) -> bool:
+    """Whether a process that is gone has exited with code 0, as far as an agent has seen its end."""
+    death = read_death(tape.path)
+    return death is not None and death.exit_code == 0
+
+
+def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
+    """Whether a helper that is gone has lived for as long as the rank that started it.
+
+    Args:
+        tape: The helper's.
+        tapes: All that are seen.
+    """
+    running = [other.identity for other in tapes if _runs(other)]
+    return has_outlived_parent(tape.identity, [other.identity for other in tapes], running)
+
+
+def _runs(tape: TapeReader) -> bool:
+    try:
+        return life_of(tape) is Life.RUNNING
+    except TapeError:
+        return False

@@ -1,0 +1,127 @@
+"""Groups whose members change while they live, as gloo's and nccl2's can from torch 2.15 on.
+
+After `reconfigure` the group has other members, other ranks, and counts from 1 again. So it is another group for us:
+its identity has the id that its members have agreed on for this membership, and numbers of different memberships are
+never compared.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from torch.distributed import ProcessGroup
+
+from otel_torchdist import _guard
+from otel_torchdist.capture.call import Call
+from otel_torchdist.capture.membership import find_membership
+from otel_torchdist.capture.operations import Contribution, OperationSchema
+from otel_torchdist.capture.plans import Plan
+from otel_torchdist.capture.torch_api import LIST
+from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.tape.writer import TapeWriter
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.completion import Works
+    from otel_torchdist.capture.patches import Patches
+    from otel_torchdist.capture.process_group import Groups, GroupState
+
+_SCHEMA: Final = OperationSchema(
+    index=-1,
+    overload=None,
+    name="reconfigure",
+    group=0,
+    described=0,
+    reduce_op=-1,
+    peer=-1,
+    tag=-1,
+    async_op=-1,
+    work=0,
+    point_to_point=False,
+    synchronizing=True,
+    contribution=Contribution.NOTHING,
+)
+
+
+class Reconfigurations:
+    """Follows `ProcessGroup.reconfigure`."""
+
+    def __init__(self, groups: Groups, works: Works, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
+        """Prepare.
+
+        Args:
+            groups: Known groups.
+            works: Follows the Work that it returns.
+            meet: Takes up a group that is not known yet; None when nothing can be recorded.
+        """
+        self._groups = groups
+        self._works = works
+        self._meet = meet
+
+    def hook(self, patches: Patches) -> None:
+        """Follow it where this torch has it."""
+        patches.replace(ProcessGroup, "reconfigure", self._make_reconfigure)
+
+    def _make_reconfigure(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def reconfigure(group: ProcessGroup, options: Any, *args: Any, **kwargs: Any) -> Any:
+            call = None
+            with _guard.guard("reconfigure"):
+                call = self._begin(group, options)
+            try:
+                work = original(group, options, *args, **kwargs)
+            except BaseException as error:
+                if call is not None:
+                    self._works.ended(call, How.FAILED, error)
+                raise
+            if call is not None:
+                with _guard.guard("reconfigure"):
+                    self._works.follow_coalesced([call], work)
+            return work
+
+        return reconfigure
+
+    def _begin(self, group: ProcessGroup, options: Any) -> Call | None:
+        """The group has other members from now on: the old ones are gone with the call, whether it succeeds or not."""
+        before = self._meet(group)
+        if before is None:
+            return None
+        handles: Any = options.handles
+        # Of a set the backend chooses the order; it has to be the same for all members, as sorting is.
+        ordered: list[str] = list(handles) if type(handles) is LIST else sorted(handles)
+        own = group.get_reconfigure_handle()
+        membership = find_membership(before.name.ranks, own, ordered, int(options.uuid))
+        recorder = before.recorder
+        state = self._groups.learn(recorder, group, membership=membership)
+        state.is_default = before.is_default
+        if recorder.default_group is before:
+            recorder.default_group = state
+        return _publish(state)
+
+
+def _publish(state: GroupState) -> Call:
+    """Write it down as entered: it is open until all members have come."""
+    recorder = state.recorder
+    tape = recorder.tape
+    signature = SignatureName(_SCHEMA.name, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
+    site = recorder.call_sites.find(0)
+    code = recorder.call_sites.code_at(site)
+    tail = TapeWriter.prepare(
+        0,
+        state.name_id,
+        tape.names.intern(signature),
+        recorder.call_sites.name_of(code, site[1]),
+        0,
+        -1,
+        0,
+        threading.get_native_id(),
+        RecordKind.RENDEZVOUS,
+        Flag.ASYNC,
+    )
+    entered = time.monotonic_ns()
+    number = tape.begin_prepared(entered, recorder.step, 1, tail)
+    return Call(number, entered, Plan(state, state, _SCHEMA, tail, tail, int(Flag.ASYNC), True, -1, code))

@@ -1,0 +1,101 @@
+"""How many processes the kernel has killed because memory ran out: in a rank's cgroup, and on the whole node."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+_COUNTER: Final = b"oom_kill"
+_VMSTAT: Final = Path("/proc/vmstat")
+_LOOKS: Final = 10
+"""Between the count and the end of a process the kernel gives its memory back, which takes seconds where it is much."""
+
+
+class OomKills:
+    """Counters that are read now and then while processes live, and again when one has died.
+
+    The kernel counts before it sends the signal, so that whoever sees the death sees the count.
+    """
+
+    def __init__(self) -> None:
+        """Count nothing yet but for the node."""
+        self._before: dict[Path, deque[int]] = {}
+        self.look([_VMSTAT])
+
+    def follow(self, pid: int) -> Path | None:
+        """The counter of the cgroup of a process of this PID namespace, read from now on; None when it has none."""
+        path = _counter_of(pid)
+        if path is not None and path not in self._before:
+            self.look([path])
+        return path
+
+    def look(self, paths: list[Path] | None = None) -> None:
+        """Read counters, all when none are named, so that what is counted later has been counted since."""
+        for path in paths if paths is not None else list(self._before):
+            count = _read(path)
+            if count is not None:
+                self._before.setdefault(path, deque(maxlen=_LOOKS)).append(count)
+
+    def has_grown(self, path: Path | None) -> bool:
+        """Whether a counter has grown during the last looks at it, or since."""
+        before = self._before.get(path) if path is not None else None
+        count = _read(path) if path is not None else None
+        return before is not None and count is not None and count > before[0]
+
+    def has_grown_on_node(self) -> bool:
+        """Whether any process of the node was killed meanwhile."""
+        return self.has_grown(_VMSTAT)
+
+    def forget_all_but(self, paths: set[Path]) -> None:
+        """Read only these and the node's from now on."""
+        self._before = {path: counts for path, counts in self._before.items() if path in paths or path == _VMSTAT}
+
+
+def _counter_of(pid: int) -> Path | None:
+    """`memory.events` of version 2, or `memory.oom_control` of version 1; None where neither is there."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    mounts = _mounts()
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        kind, name = ("cgroup2", "memory.events") if not controllers else ("cgroup", "memory.oom_control")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        for mount_kind, options, root, place in mounts:
+            if mount_kind == kind and (not controllers or "memory" in options.split(",")):
+                inside = group[len(root.rstrip("/")) :] if group.startswith(root) else ""
+                path = Path(place + inside) / name
+                if _read(path) is not None:
+                    return path
+    return None
+
+
+def _mounts() -> list[tuple[str, str, str, str]]:
+    """Of each cgroup mount: its kind, its options, which part of the hierarchy it shows, and where."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    found: list[tuple[str, str, str, str]] = []
+    for line in lines:
+        own, _, general = line.partition(" - ")
+        fields, kinds = own.split(), general.split()
+        if len(fields) > 4 and len(kinds) > 2 and kinds[0] in ("cgroup", "cgroup2"):
+            found.append((kinds[0], kinds[2], fields[3], fields[4]))
+    return found
+
+
+def _read(path: Path) -> int | None:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, count = line.partition(b" ")
+        if name == _COUNTER and count.strip().isdigit():
+            return int(count)
+    return None

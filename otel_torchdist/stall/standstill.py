@@ -1,0 +1,65 @@
+"""Time in which a whole run stood still does not count: nobody waits for anybody who could have come.
+
+A suspended job (gang scheduling, `docker pause`, a cgroup freezer, SIGSTOP to all its processes) goes on after hours as
+if nothing had been, but CLOCK_MONOTONIC has gone on. Ranks show that they run by a heartbeat each second, so where no
+rank of a run has had one the run did not run, whether its agent was stopped too or looked on. A single rank that is
+stopped is another matter: the others' hearts beat while they wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.stall.waits import Wait
+from otel_torchdist.stall.world import RankView, WorldSnapshot
+
+HEARTBEAT_DUE_NS: Final = 1_500_000_000
+"""It comes once a second, from a thread that may have to wait for a core."""
+
+
+class Standstill:
+    """Knows for each wait of one run how much of it fell into times in which the whole run stood still."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen yet."""
+        self._sign_ns = 0
+        self._lost_ns: dict[tuple[int, int], int] = {}
+
+    def look(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
+        """Take in a picture and the waits in it."""
+        before_ns = self._sign_ns
+        self._sign_ns = max((_last_sign_ns(view) for view in world.ranks.values() if view.alive), default=0)
+        self._sign_ns = max(self._sign_ns, before_ns)
+        stood_from_ns = before_ns + HEARTBEAT_DUE_NS
+        lost: dict[tuple[int, int], int] = {}
+        for wait in waits:
+            lost_ns = self._lost_ns.get(wait.key, 0)
+            if before_ns and self._sign_ns > stood_from_ns:
+                lost_ns += max(self._sign_ns - max(stood_from_ns, wait.since_ns), 0)
+            lost[wait.key] = lost_ns
+        self._lost_ns = lost
+
+    def is_on(self, now_ns: int) -> bool:
+        """Whether the run stands still now."""
+        return self.ran_until_ns(now_ns) < now_ns
+
+    def ran_until_ns(self, now_ns: int) -> int:
+        """Up to when the run is known to have run."""
+        return min(now_ns, self._sign_ns + HEARTBEAT_DUE_NS) if self._sign_ns else now_ns
+
+    def lost_ns(self, wait: Wait) -> int:
+        """How much of a wait does not count."""
+        return self._lost_ns.get(wait.key, 0)
+
+    def forgive(self, waits: Iterable[Wait]) -> None:
+        """These waits count from now on; what was lost before is no part of that."""
+        for wait in waits:
+            self._lost_ns.pop(wait.key, None)
+
+
+def _last_sign_ns(view: RankView) -> int:
+    """When a rank ran last, as far as its tape shows."""
+    entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
+    ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
+    return max(view.heartbeat_ns, view.created_ns, entered_ns, ended_ns)

@@ -1,0 +1,54 @@
+"""Finds records that nobody will complete: of calls that an exception has ended, say, before that could be written.
+
+A synchronous collective keeps its thread. Once that thread has entered another operation, the call before is over, and
+its record, left open, would look like a stall for ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.records import Operation
+
+GRACE_NS: Final = 1_000_000_000
+"""A backend written in Python may issue operations of its own inside a call, which ends when they have."""
+MAX_THREADS: Final = 4096
+
+_LETS_GO: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
+"""With one of these a call returns before its operation ends."""
+
+
+class AbandonedCalls:
+    """Those of one tape."""
+
+    def __init__(self) -> None:
+        """Nothing has been entered."""
+        self._newest: dict[int, tuple[int, int]] = {}
+        self._left_ns: dict[int, int] = {}
+
+    def entered(self, operation: Operation) -> None:
+        """Take in an operation, in the order of the tape."""
+        if len(self._newest) >= MAX_THREADS:
+            self._newest.clear()
+        self._newest[operation.thread] = operation.number, operation.entered_ns
+
+    def among(self, open_operations: Iterable[Operation]) -> list[Operation]:
+        """The open operations that nobody will complete, as ended when their thread went on."""
+        now_ns = time.monotonic_ns()
+        left: dict[int, int] = {}
+        found: list[Operation] = []
+        for operation in open_operations:
+            number, entered_ns = self._newest.get(operation.thread, (0, 0))
+            if number <= operation.number or int(operation.flags) & _LETS_GO:
+                continue
+            if operation.kind is not RecordKind.OPERATION or not operation.thread:
+                continue
+            left_ns = left[operation.number] = self._left_ns.get(operation.number, entered_ns)
+            if now_ns - left_ns >= GRACE_NS:
+                found.append(dataclasses.replace(operation, completed_ns=left_ns, how=How.ABANDONED))
+        self._left_ns = left
+        return found

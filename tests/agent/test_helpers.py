@@ -1,0 +1,173 @@
+"""Processes that ranks start and that make groups of their own, such as those of asynchronous checkpoints."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.agent import silent_ends
+from otel_torchdist.agent.lives import Life
+from otel_torchdist.agent.silent_ends import SilentEnds
+from otel_torchdist.tape.directory import tapes_in
+from otel_torchdist.tape.reader import TapeReader
+from tests.agent.conftest import JOB
+from tests.agent.training import until
+from tests.cli.asking import ask
+from tests.cli.running import Running
+from tests.support.job_ranks import Ranks
+
+MAIN, HELPERS = f"{0xBEEF:032x}", f"{0xCAFE << 112:032x}"
+
+
+@pytest.fixture
+def tapes(base: Path) -> Iterator[Callable[[], list[TapeReader]]]:
+    """The tapes that are there now, polled; those of ranks before those of their helpers."""
+    opened: list[TapeReader] = []
+
+    def tapes() -> list[TapeReader]:
+        found = [TapeReader(path) for path in tapes_in(base / JOB)]
+        opened.extend(found)
+        for tape in found:
+            tape.poll()
+        return sorted(found, key=lambda tape: bool(tape.identity.parent))
+
+    yield tapes
+    for tape in opened:
+        tape.close()
+
+
+def scrape(base: Path) -> str:
+    """The agent's page."""
+    [target] = json.loads((base / "prometheus" / f"{JOB}.json").read_text())
+    with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as page:
+        return page.read().decode()
+
+
+def ups(page: str) -> dict[str, float]:
+    """`torchdist_up` by its labels."""
+    lines = [line for line in page.splitlines() if line.startswith("torchdist_up{")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_healthy_job(begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path) -> None:
+    """Helpers that are terminated with their ranks are no deaths: not in metrics, not in the log, not in `diagnose`."""
+    ranks = begin(2)
+    for rank in range(2):
+        ranks.tell(rank, "helper 0")
+    running = agent("--keep", "3", OTEL_TRACES_EXPORTER="none")
+    running.wait_for("helper processes of ranks 0-1 of 2 in run cafe0000")
+    page = until(lambda: page if len(ups(page := scrape(base))) == 4 else "")
+    assert set(ups(page).values()) == {1.0}
+    ranks.meet(1)
+    ranks.exit()
+    running.wait_for("the helper processes of ranks 0-1 have ended")
+    assert ups(scrape(base)) == {}
+    assert running.end() == 0
+    assert "dead" not in running.out
+
+    told = ask(base, "--json")
+    assert told.code == 0
+    assert told.document["run"]["id"] == MAIN
+    [helper] = told.document["helpers"]
+    assert (helper["run"]["id"], helper["helps"], helper["problem"]) == (HELPERS, MAIN, False)
+    assert [rank["life"] for rank in helper["ranks"]] == ["finished"] * 2
+    listed = ask(base, "--list", "--json").document["runs"]
+    assert [(run["id"], run["helps"], run["state"]) for run in listed] == [
+        (MAIN, None, "finished"),
+        (HELPERS, MAIN, "finished"),
+    ]
+    assert "helper processes of ranks 0-1, run cafe0000: ranks 0-1 have finished" in ask(base).out
+
+
+def test_helper_that_hangs(
+    begin: Callable[..., Ranks], agent: Callable[..., Running], start: Callable[..., Running], base: Path
+) -> None:
+    """An operation that hangs among helpers is reported by the agent, by `watch` and by `diagnose`."""
+    ranks = begin(2)
+    for rank, sequence in enumerate((5, 0)):
+        ranks.tell(rank, f"helper {sequence}")
+    stall = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1000", "OTEL_TRACES_EXPORTER": "none"}
+    running = agent(**stall)
+    watch = start("watch", "--plain", "--run-dir", base / JOB, **stall)
+    watch.wait_for("run 00000000$")
+    watch.wait_for("helper processes, run cafe0000: STALL: .*all_reduce")
+    running.wait_for("stall.*all_reduce")
+    told = ask(base, "--json")
+    assert (told.code, told.document["run"]["id"], told.document["verdict"]) == (1, MAIN, None)
+    assert told.document["helpers"][0]["verdict"]["waiting"] == [0]
+    shown = ask(base).out
+    assert shown.index("rank 1") < shown.index("helper processes of ranks 0-1") < shown.index("diagnose cafe0000")
+    ranks.exit()
+
+
+def test_how_helpers_end(
+    begin: Callable[..., Ranks], tapes: Callable[[], list[TapeReader]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is gone before its rank is dead, after a moment in which the rank might have followed."""
+    monkeypatch.setattr(silent_ends, "TOGETHER_S", 0.2)
+    ranks = begin(1)
+    ranks.tell(0, "helper 0")
+    lives = SilentEnds()
+    both = tapes()
+    assert [lives.life_of(tape, both) for tape in both] == [Life.RUNNING] * 2
+    ranks.tell(0, "helper gone")
+    assert lives.life_of(both[1], both) is Life.RUNNING
+    time.sleep(0.25)
+    assert [lives.life_of(tape, both) for tape in both] == [Life.RUNNING, Life.DEAD]
+    ranks.exit()
+    assert [lives.life_of(tape, both) for tape in both] == [Life.FINISHED, Life.DEAD]
+
+
+@pytest.mark.parametrize(("sequence", "life"), [(0, Life.FINISHED), (7, Life.DEAD)])
+def test_helper_that_goes_with_its_rank(
+    begin: Callable[..., Ranks],
+    tapes: Callable[[], list[TapeReader]],
+    base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sequence: int,
+    life: Life,
+) -> None:
+    """Whatever ended the rank: an idle helper has ended with it, and one that was in an operation has died."""
+    monkeypatch.setattr(silent_ends, "REAPED_S", 0.0)
+    ranks = begin(1)
+    ranks.tell(0, f"helper {sequence}")
+    both = tapes()
+    assert [bool(tape.open_operations()) for tape in both] == [False, bool(sequence)]
+    ranks.kill(0)
+    until(lambda: not both[1].is_alive())
+    assert [SilentEnds().life_of(tape, both) for tape in both] == [Life.DEAD, life]
+    [helper] = ask(base, "--json").document["helpers"]
+    assert helper["ranks"][0]["life"] == life.value
+    assert (helper["problem"], ask(base).code) == (life is Life.DEAD, 1)
+
+
+def test_ranks_that_leave_without_a_word(
+    begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path
+) -> None:
+    """`os._exit(0)` out of no operation is an end like any other; a kill is none, and neither is another exit code."""
+    ranks = begin(4)
+    running = agent("--keep", "4", OTEL_TRACES_EXPORTER="none")
+    running.wait_for("/metrics is served")
+    until(lambda: len(ups(scrape(base))) == 4)
+    ranks.meet(1)
+    ranks.leave(0, 0)
+    ranks.leave(1, 0)
+    ranks.leave(2, 3)
+    ranks.kill(3)
+    running.wait_for("ranks? .*2.* (is|are) dead")
+    up = until(lambda: found if 0.0 in (found := ups(scrape(base))).values() else {})
+    if not knows_exit_codes(base):
+        pytest.skip("this kernel does not tell exit codes of other processes")
+    assert {label.partition('rank="')[2][0]: value for label, value in up.items()} == {"2": 0.0, "3": 0.0}
+    lives = {rank["rank"]: rank["life"] for rank in ask(base, "--json").document["ranks"]}
+    assert lives == {0: "finished", 1: "finished", 2: "dead", 3: "dead"}
+
+
+def knows_exit_codes(base: Path) -> bool:
+    """Whether the agent was told with which code a process ended."""
+    return any('"status": 768' in path.read_text() for path in (base / JOB).glob("*.death"))

@@ -1,0 +1,94 @@
+"""What `nccl` means from torch 2.15 on: Works of synchronous operations, one stream for all else, waits for several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.capture.process_group import Groups
+from otel_torchdist.tape.layout import How
+from tests.support.device_rank import MAIN_STREAM, NO_KEYS, DeviceRank, device_rank
+from tests.support.simulated_device import MS
+
+CLOCK_ERROR_NS = 2 * MS
+
+
+@pytest.fixture
+def rank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DeviceRank]:
+    """A rank with a device; a parameter is the name of its backend."""
+    with device_rank(tmp_path, backend=getattr(request, "param", "nccl2")) as one:
+        yield one
+
+
+@pytest.mark.parametrize("rank", ["nccl2", "nccl-lazy"], indirect=True)
+def test_synchronous_operations_are_timed_by_events(rank: DeviceRank) -> None:
+    """They return a Work and run on the caller's stream: their end is an event's, however late the watchdog comes."""
+    issued = rank.run(30 * MS)
+    [operation] = rank.until_ended(issued)
+    assert (operation.started_how, operation.how) == (How.EVENT, How.EVENT)
+    assert operation.completed_ns == pytest.approx(issued.kernel.end_ns, abs=CLOCK_ERROR_NS)
+    assert issued.result is not None
+    assert not issued.result.done()
+
+
+def test_asynchronous_operations_end_with_the_watchdog(rank: DeviceRank) -> None:
+    """They run on the backend's own stream, where only its watchdog sees them."""
+    issued = rank.start(5 * MS)
+    rank.until(lambda: rank.device.is_over(issued.kernel))
+    assert rank[issued].is_open
+    [operation] = rank.until_ended(issued, watchdog=True)
+    assert operation.how is How.WATCHDOG
+
+
+def test_sends_are_behind_collectives(rank: DeviceRank) -> None:
+    """A send that is enqueued behind a collective has not come to its turn: it is no evidence against its peer."""
+    collective = rank.start(None)
+    send = rank.start(1 * MS, "send", peer=0)
+    rank.until(lambda: rank[collective].started_ns)
+    looks = rank.device.asked
+    rank.until(lambda: rank.device.asked > looks + 4)
+    assert rank[send].is_queued
+    assert rank[send].waiting_since_ns is None
+    rank.device.release(collective.kernel)
+    rank.until_ended(collective, send, watchdog=True)
+
+
+def test_peers_of_the_lazy_backend_have_streams_of_their_own(tmp_path: Path) -> None:
+    """There each pair of peers has a communicator, and so a stream."""
+    with device_rank(tmp_path, backend="nccl-lazy") as rank:
+        collective = rank.start(None)
+        send = rank.start(None, "send", peer=0, stream=11)
+        rank.until(lambda: rank[collective].started_ns and rank[send].started_ns)
+
+
+@pytest.mark.parametrize("rank", ["nccl", "nccl2"], indirect=True)
+def test_a_wait_for_several(rank: DeviceRank) -> None:
+    """The stream goes on when the last has ended, so a wait for all tells when that was, and of no other."""
+    first, last = rank.start(5 * MS), rank.start(400 * MS)
+    rank.device.use_stream(MAIN_STREAM)
+    rank.wait_tensors(NO_KEYS, [first.tensor, last.tensor])
+    assert not rank.cuda.written
+    before, after = rank.until_ended(first, last, watchdog=True)
+    assert (before.how, after.how) == (How.WATCHDOG, How.EVENT)
+    assert after.completed_ns == pytest.approx(last.kernel.end_ns, abs=CLOCK_ERROR_NS)
+
+
+def test_an_end_is_as_coarse_as_the_one_ahead(rank: DeviceRank) -> None:
+    """What seems to begin only when the watchdog has seen the one ahead seems to end then too, and says so."""
+    first, last = rank.start(5 * MS), rank.start(5 * MS)
+    rank.wait_tensors(NO_KEYS, [first.tensor, last.tensor])
+    rank.until(lambda: rank.device.is_over(last.kernel))
+    before, after = rank.until_ended(first, last, watchdog=True)
+    assert after.started_ns == before.completed_ns
+    assert after.how is How.WATCHDOG
+
+
+def test_a_wait_for_several_groups(rank: DeviceRank) -> None:
+    """Each group has a stream of its own, and nobody knows which let the wait go on: no end is claimed to be exact."""
+    first = rank.start(20 * MS)
+    rank.group = Groups().learn(rank.recorder, rank.process_group, (0, 1), 1)
+    other = rank.start(20 * MS, stream=11)
+    rank.wait_tensors(NO_KEYS, [first.tensor, other.tensor])
+    assert {operation.how for operation in rank.until_ended(first, other, watchdog=True)} == {How.WATCHDOG}

@@ -1,0 +1,221 @@
+"""What healthy jobs do that looks like trouble: a program for the ranks of each habit, and how long its pauses are.
+
+Pauses that a rank makes alone without a word are shorter than the threshold, but for those of `LONG`: README says that
+each kind of them is reported once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from tests.faults.simulated_job import SimulatedJob
+from tests.faults.simulated_rank import STEP, WAIT, Action, Compute, Expect, Group, Meet, Pass, Program
+
+Steps = Generator[Action, None, None]
+BELOW_S: Final = 8.0
+COMPILER: Final = "/usr/lib/python3/site-packages/torch/_dynamo/convert_frame.py"
+
+
+def everybody(size: int) -> Group:
+    """The default group."""
+    return Group("default_pg", tuple(range(size)))
+
+
+class Jitter:
+    """Random durations of one rank, the same again for the same seed."""
+
+    def __init__(self, seed: int, rank: int, step_s: float) -> None:
+        self.random = random.Random(seed * 1_000 + rank)
+        self.step_s = step_s
+
+    def compute(self, share: float = 1.0, spread: float = 0.05) -> Compute:
+        """A part of a step, more or less."""
+        return Compute(self.step_s * share * max(0.2, self.random.gauss(1.0, spread)))
+
+
+def plain(dice: Jitter, rank: int, size: int) -> Steps:
+    """Buckets of gradients while the backward computes, then the optimizer."""
+    world = everybody(size)
+    while True:
+        yield dice.compute(0.6)
+        yield Meet(world, is_async=True)
+        yield dice.compute(0.3)
+        yield Meet(world, is_async=True)
+        yield WAIT
+        yield STEP
+
+
+def accumulation(dice: Jitter, rank: int, size: int) -> Steps:
+    """Eight batches to a step, and nothing in between."""
+    while True:
+        for _ in range(8):
+            yield dice.compute(1 / 8, 0.1)
+        yield Meet(everybody(size))
+        yield STEP
+
+
+def slow_data(dice: Jitter, rank: int, size: int) -> Steps:
+    """Batches come late with a heavy tail, on any rank; storage gives up and asks again after eight seconds."""
+    while True:
+        yield Compute(min(0.02 * dice.random.paretovariate(1.1), BELOW_S))
+        yield dice.compute()
+        yield Meet(everybody(size))
+        yield STEP
+
+
+def uneven_data(dice: Jitter, rank: int, size: int) -> Steps:
+    """Sentences of any length: now this rank takes twice as long, now that."""
+    while True:
+        yield Compute(min(dice.step_s * dice.random.uniform(0.5, 1.5), dice.step_s / 2 + BELOW_S))
+        yield Meet(everybody(size))
+        yield STEP
+
+
+def join(dice: Jitter, rank: int, size: int) -> Steps:
+    """DDP's Join: in each epoch some ranks run out of data, and shadow what the others call until all have."""
+    world = everybody(size)
+    for epoch in count():
+        batches = [random.Random(epoch * 31 + one).randrange(48, 52) for one in range(size)]
+        for number in range(max(batches)):
+            yield Meet(world)  # is anybody left?
+            if number < batches[rank]:
+                yield dice.compute()
+            yield Meet(world)
+            yield STEP
+
+
+def logging(dice: Jitter, rank: int, size: int) -> Steps:
+    """Rank 0 writes a line at each step, and uploads something at each fiftieth."""
+    for step in count(1):
+        yield dice.compute()
+        if rank == 0:
+            yield Compute(dice.step_s * 0.02 + (dice.random.uniform(1, 6) if step % 50 == 0 else 0))
+        yield Meet(everybody(size))
+        yield STEP
+
+
+def pausing(every: int, shortest_s: float, longest_s: float, is_announced: bool) -> Callable[[Jitter, int, int], Steps]:
+    """Rank 0 does something alone at times: it evaluates, or writes a checkpoint; the others wait in a barrier."""
+
+    def program(dice: Jitter, rank: int, size: int) -> Steps:
+        world = everybody(size)
+        for step in count(1):
+            yield dice.compute()
+            yield Meet(world)
+            yield STEP
+            if step % every == 0:
+                if rank == 0:
+                    if is_announced:
+                        yield Expect(3_600)
+                    yield Compute(dice.random.uniform(shortest_s, longest_s))
+                    if is_announced:
+                        yield Expect(0)
+                yield Meet(Group("checkpoint", world.ranks, 1), "barrier")
+
+    return program
+
+
+def compiling(dice: Jitter, rank: int, size: int) -> Steps:
+    """All ranks compile at their first step, not equally long, and at times one of them alone when a shape is new."""
+    together = random.Random(round(dice.step_s * 1e6))
+    whole_s = together.uniform(20, 200)
+    for step in count():
+        late = together.randrange(size) if together.random() < 0.003 else -1
+        if step == 0:
+            yield Compute(whole_s * dice.random.uniform(0.8, 1.2), COMPILER)
+        elif late == rank:
+            yield Compute(whole_s * dice.random.uniform(0.3, 1.0), COMPILER)
+        yield dice.compute()
+        yield Meet(everybody(size))
+        yield STEP
+
+
+def pipeline(dice: Jitter, rank: int, size: int) -> Steps:
+    """Stages of which the last takes three times as long, four batches to a step, all forwards before all backwards."""
+    slow = 3.0 if rank == size - 1 else 1.0
+    part = slow / (4 * (size + 2))
+    while True:
+        for _ in range(4):
+            if rank > 0:
+                yield Pass(rank - 1, is_send=False)
+            yield dice.compute(part / 3)
+            if rank < size - 1:
+                yield Pass(rank + 1, is_send=True)
+        for _ in range(4):
+            if rank < size - 1:
+                yield Pass(rank + 1, is_send=False)
+            yield dice.compute(part * 2 / 3)
+            if rank > 0:
+                yield Pass(rank - 1, is_send=True)
+        yield Meet(everybody(size))  # the norm of the gradients
+        yield STEP
+
+
+def mesh(dice: Jitter, rank: int, size: int) -> Steps:
+    """Tensor parallelism between neighbours, data parallelism across."""
+    if size % 2:
+        yield from plain(dice, rank, size)
+    pair = Group(f"tp {rank // 2}", (rank - rank % 2, rank - rank % 2 + 1))
+    across = Group(f"dp {rank % 2}", tuple(range(rank % 2, size, 2)))
+    while True:
+        for _ in range(2):
+            yield dice.compute(0.5)
+            yield Meet(pair)
+        yield Meet(across)
+        yield STEP
+
+
+@dataclass(frozen=True)
+class Habit:
+    """A way in which jobs behave.
+
+    Attributes:
+        name: What people call it.
+        program: What a rank does.
+        steps: After how many steps, on average, something happens to the whole job; 0 for never.
+        happens: What that is.
+        is_reported_once: Whether its first pause is longer than the threshold, and not announced.
+    """
+
+    name: str
+    program: Callable[[Jitter, int, int], Steps]
+    steps: int = 0
+    happens: Callable[[SimulatedJob, random.Random], None] | None = None
+    is_reported_once: bool = False
+
+    def of(self, seed: int, step_s: float) -> Program:
+        """The program of a job's ranks."""
+        return lambda rank, size: self.program(Jitter(seed, rank, step_s), rank, size)
+
+
+def suspend(job: SimulatedJob, chance: random.Random) -> None:
+    """A scheduler stops the job for somebody else's, for a minute to two hours."""
+    job.suspend(chance.uniform(60, 7_200))
+
+
+def restart(job: SimulatedJob, chance: random.Random) -> None:
+    """A node comes or goes, and the launcher starts everybody again."""
+    job.restart(chance.randrange(2, 7))
+
+
+COMPILATION: Final = Habit("compilation", compiling)
+HABITS: Final[Sequence[Habit]] = (
+    Habit("plain", plain),
+    Habit("gradient accumulation", accumulation),
+    Habit("data with a heavy tail", slow_data),
+    Habit("uneven data", uneven_data),
+    Habit("Join", join),
+    Habit("logging by rank 0", logging),
+    Habit("short evaluation by rank 0", pausing(50, 0.5, BELOW_S, is_announced=False)),
+    Habit("announced evaluation by rank 0", pausing(200, 30, 300, is_announced=True)),
+    Habit("long checkpoint by rank 0", pausing(200, 45, 60, is_announced=False), is_reported_once=True),
+    COMPILATION,
+    Habit("imbalanced pipeline", pipeline),
+    Habit("mesh of two dimensions", mesh),
+    Habit("suspension", plain, 300, suspend),
+    Habit("elastic restart", plain, 200, restart),
+)

@@ -1,0 +1,284 @@
+"""Jobs on a clock of their own: ranks that run programs, write real tapes, and are watched by a real `StallWatch`.
+
+Between two events nothing changes but ages. So the watch looks where a look can matter, at the interval that it asks
+for: where something has been open for nearly the threshold, after a death, while a stall is on, and when a window of
+calls is complete. `test_healthy.py` checks that all other looks say nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from otel_torchdist.stall.call_log import LENGTH
+from otel_torchdist.stall.events import Event
+from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.tape.layout import Flag, How, TapeState, Word
+from tests.faults.simulated_rank import (
+    SECOND,
+    STEP,
+    Compute,
+    Expect,
+    Group,
+    Meet,
+    Meeting,
+    Pass,
+    Place,
+    Program,
+    SimulatedRank,
+)
+
+START_NS = 1_000 * SECOND
+THRESHOLD_S = 10.0
+NEARLY_S = 2.0
+"""So long before the threshold the watch begins to look."""
+POLLED_AFTER = 400
+"""Operations of a rank between two polls at most."""
+FORGOTTEN_AFTER_S = 60.0
+
+
+@dataclass
+class Watched:
+    """What has been watched.
+
+    Attributes:
+        seconds: Of simulated time in which the watch ran.
+        steps: Training steps, each counted once for all its ranks.
+        looked: How often the watch has really looked.
+        events: What it has said, with the time in seconds.
+    """
+
+    seconds: float = 0.0
+    steps: int = 0
+    looked: int = 0
+    events: list[tuple[float, Event]] = field(default_factory=list[tuple[float, Event]])
+
+
+class SimulatedJob:
+    """Runs a job and watches it.
+
+    Attributes:
+        watched: What has been seen so far.
+        now_ns: The time.
+    """
+
+    def __init__(self, directory: Path, program: Program, size: int, seed: int, every_look: bool = False) -> None:
+        """Start its ranks.
+
+        Args:
+            directory: For the tapes.
+            program: What each of them does.
+            size: How many there are.
+            seed: For the moments at which things happen.
+            every_look: Look at every interval, also where nothing can be seen.
+        """
+        self.watched = Watched()
+        self.now_ns = START_NS
+        self._directory = directory
+        self._program = program
+        self._chance = random.Random(seed)
+        self._every_look = every_look
+        self._watch = StallWatch(THRESHOLD_S)
+        self._run = 1
+        self._ranks: dict[int, SimulatedRank] = {}
+        self._dead: list[SimulatedRank] = []
+        self._due: list[tuple[int, int, int, Callable[[], None]]] = []
+        self._turn = 0
+        self._meetings: dict[Place, Meeting] = {}
+        self._next_look_ns = START_NS
+        self._wants_look = False
+        self._start(size)
+
+    def _start(self, size: int) -> None:
+        for rank in range(size):
+            one = SimulatedRank(self._directory, rank, size, self._run, self.now_ns, self._program)
+            self._ranks[rank] = one
+            self._watch.follow(one.reader)
+            self._after(0, one, lambda one=one: self._go_on(one))
+
+    # --- what happens -----------------------------------------------------------------------------------------
+
+    def until(self, steps: int) -> Watched:
+        """Let it run until rank 0 has taken so many steps, or all programs have come to their end."""
+        while self.watched.steps < steps and self._due:
+            self._next()
+        return self.watched
+
+    def run_for(self, seconds: float) -> None:
+        """Let it run for some time."""
+        end_ns = self.now_ns + round(seconds * SECOND)
+        while self._due and self._due[0][0] <= end_ns:
+            self._next()
+        self._look_until(end_ns)
+        self._set_time(end_ns)
+
+    def suspend(self, seconds: float) -> None:
+        """The whole job is stopped, and with it its agent, as by a scheduler."""
+        paused_ns = round(seconds * SECOND)
+        self.now_ns += paused_ns
+        self._due = [(at_ns + paused_ns, turn, rank, action) for at_ns, turn, rank, action in self._due]
+        self._next_look_ns = self.now_ns + self._chance.randrange(SECOND // 4)
+
+    def restart(self, size: int, pause_s: float = 10.0) -> None:
+        """A launcher ends all ranks within a moment and starts as many as there are places now."""
+        self._due, self._meetings = [], {}
+        for one in self._ranks.values():
+            one.dies_ns = self.now_ns + self._chance.randrange(SECOND // 20)
+        for one in sorted(self._ranks.values(), key=lambda one: one.dies_ns):
+            self._look_until(one.dies_ns)
+            self._set_time(one.dies_ns)
+            one.tape.close()
+            self._dead.append(one)
+        self._ranks = {}
+        self._look_until(self.now_ns + round(pause_s * SECOND))
+        self._set_time(self.now_ns + round(pause_s * SECOND))
+        self._run += 1
+        self._start(size)
+
+    def close(self) -> None:
+        """Remove its tapes."""
+        for one in [*self._ranks.values(), *self._dead]:
+            one.close()
+
+    def _next(self) -> None:
+        at_ns, _, _, action = heapq.heappop(self._due)
+        self._look_until(at_ns)
+        self._set_time(at_ns)
+        action()
+
+    def _set_time(self, at_ns: int) -> None:
+        self.watched.seconds += (at_ns - self.now_ns) / SECOND
+        self.now_ns = at_ns
+
+    def _after(self, pause_ns: int, one: SimulatedRank, action: Callable[[], None]) -> None:
+        self._turn += 1
+        heapq.heappush(self._due, (self.now_ns + pause_ns, self._turn, one.rank, action))
+
+    def _go_on(self, one: SimulatedRank) -> None:
+        """Let a rank do what comes next, until it has to wait."""
+        for action in one.program:
+            if isinstance(action, Compute):
+                one.frame = action.frame
+                self._after(round(action.seconds * SECOND), one, lambda: self._go_on(one))
+                return
+            if isinstance(action, Meet):
+                if not self._meet(one, action):
+                    return
+            elif isinstance(action, Pass):
+                if not self._pass(one, action):
+                    return
+            elif isinstance(action, Expect):
+                one.tape.expect_until(self.now_ns + round(action.seconds * SECOND) if action.seconds else 0)
+            elif action is STEP:
+                one.tape.step_ended(one.step, self.now_ns, one.step)
+                one.step += 1
+                self.watched.steps += one.rank == 0
+            elif not self._wait(one):
+                return
+        one.tape.finish(TapeState.FINISHED)
+
+    def _meet(self, one: SimulatedRank, action: Meet) -> bool:
+        """Enter a collective; whether the rank goes on at once."""
+        group = action.group
+        number = one.enter(group, group, action.operation, self.now_ns, int(Flag.ASYNC) if action.is_async else 0)
+        place = group, one.counts[group]
+        meeting = self._meetings.get(place)
+        if meeting is None:
+            meeting = self._meetings[place] = Meeting(len(group.ranks), action.lasts_s)
+        meeting.arrived[one.rank] = number
+        if action.is_async:
+            one.tape.mark(number, Word.RETURNED, 1000, How.CALL)
+            one.in_flight.append(meeting)
+        else:
+            one.waits_for.add(number)
+        if len(meeting.arrived) == meeting.expected:
+            self._all_there(place, meeting)
+        return action.is_async
+
+    def _pass(self, one: SimulatedRank, action: Pass) -> bool:
+        ends = (one.rank, action.peer) if action.is_send else (action.peer, one.rank)
+        everybody = Group("default_pg", tuple(range(len(self._ranks))))
+        key, operation = ("pass", *ends), "send" if action.is_send else "recv"
+        number = one.enter(key, everybody, operation, self.now_ns, int(Flag.POINT_TO_POINT), action.peer)
+        place = key, one.counts[key]
+        meeting = self._meetings.get(place)
+        if meeting is None:
+            meeting = self._meetings[place] = Meeting(2, 0.001)
+        if action.is_send:
+            one.end(number, self.now_ns + 1000)  # what is small is sent at once
+        else:
+            one.waits_for.add(number)
+        meeting.arrived[one.rank] = number
+        if len(meeting.arrived) == meeting.expected:
+            self._all_there(place, meeting)
+        return action.is_send
+
+    def _wait(self, one: SimulatedRank) -> bool:
+        """Wait for everything that is in flight; whether all of that is over."""
+        left = [meeting for meeting in one.in_flight if not meeting.over]
+        for meeting in left:
+            number = meeting.arrived[one.rank]
+            one.tape.mark(number, Word.WAIT_ENTERED, self.now_ns - one.open[number], How.CALL)
+            one.waits_for.add(number)
+        one.in_flight = []
+        return not left
+
+    def _all_there(self, place: Place, meeting: Meeting) -> None:
+        del self._meetings[place]
+        if place[1] % LENGTH == 0:
+            self._wants_look = True  # as of now a window of calls can be compared
+        some = next(iter(meeting.arrived))
+        self._after(round(meeting.lasts_s * SECOND), self._ranks[some], lambda: self._over(meeting))
+
+    def _over(self, meeting: Meeting) -> None:
+        meeting.over = True
+        for rank, number in meeting.arrived.items():
+            one = self._ranks[rank]
+            if number in one.open:
+                one.end(number, self.now_ns)
+            if number in one.waits_for:
+                one.waits_for.discard(number)
+                if not one.waits_for:
+                    self._after(0, one, lambda one=one: self._go_on(one))
+
+    # --- what is seen -----------------------------------------------------------------------------------------
+
+    def _look_until(self, end_ns: int) -> None:
+        """Look as often as the watch wishes, from the last look to the time of the next event."""
+        while self._next_look_ns < end_ns:
+            if not self._matters():
+                since_ns = min(self._oldest(), default=end_ns) + round((THRESHOLD_S - NEARLY_S) * SECOND)
+                if since_ns > self._next_look_ns:
+                    passed = -(-(min(since_ns, end_ns) - self._next_look_ns) // (SECOND // 4))
+                    self._next_look_ns += passed * (SECOND // 4)
+                    continue
+            at_ns = self._next_look_ns
+            self._look(at_ns)
+            self._next_look_ns = at_ns + round(self._watch.next_look_s * SECOND)
+
+    def _matters(self) -> bool:
+        if self._every_look or self._wants_look or self._dead or self._watch.ongoing:
+            return True
+        return any(one.calls >= POLLED_AFTER for one in self._ranks.values())
+
+    def _oldest(self) -> Iterable[int]:
+        return (next(iter(one.open.values())) for one in self._ranks.values() if one.open)
+
+    def _look(self, now_ns: int) -> None:
+        self._wants_look = False
+        for one in [*self._ranks.values(), *self._dead]:
+            if not one.tape.closed:
+                one.beat(now_ns)
+                one.answer(now_ns)
+            one.calls = 0
+            self._watch.observe(one.reader.identity.nonce, one.reader.poll())
+        self.watched.looked += 1
+        for event in self._watch.look(now_ns):
+            self.watched.events.append(((now_ns - START_NS) / SECOND, event))
+        for one in [one for one in self._dead if now_ns - one.dies_ns > FORGOTTEN_AFTER_S * SECOND]:
+            self._dead.remove(one)
+            self._watch.forget(one.reader.identity.nonce)
+            one.close()

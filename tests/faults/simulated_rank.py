@@ -1,0 +1,160 @@
+"""A rank of a simulated job: what its program may do, and a real tape on which it is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.identity import identify
+from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.tape.stacks import ThreadStack, write_stacks
+from otel_torchdist.tape.writer import TapeWriter
+
+SECOND = 1_000_000_000
+CAPACITY = 1024
+ANSWERS_AFTER_S = 0.5
+
+
+class Group(NamedTuple):
+    """A process group; `nth` of those with the same ranks."""
+
+    name: str
+    ranks: tuple[int, ...]
+    nth: int = 0
+
+
+class Compute(NamedTuple):
+    """Be busy elsewhere; `frame` is where its stack leads."""
+
+    seconds: float
+    frame: str = "/home/user/train.py"
+
+
+class Meet(NamedTuple):
+    """Enter a collective; an asynchronous one ends at the next `WAIT`."""
+
+    group: Group
+    operation: str = "all_reduce"
+    lasts_s: float = 0.001
+    is_async: bool = False
+
+
+class Pass(NamedTuple):
+    """Send to a peer, or receive from it."""
+
+    peer: int
+    is_send: bool
+
+
+class Expect(NamedTuple):
+    """Say that it takes long; 0 when it is over."""
+
+    seconds: float
+
+
+class Simple(NamedTuple):
+    """What needs no words."""
+
+    what: str
+
+
+WAIT = Simple("wait for what is asynchronous")
+STEP = Simple("a step has ended")
+Action: TypeAlias = Compute | Meet | Pass | Expect | Simple
+Place: TypeAlias = tuple[object, int]
+"""Where ranks meet: a group or a pair, and the how-manieth time."""
+Program: TypeAlias = Callable[[int, int], Generator[Action, None, None]]
+"""Of a rank in a job of some size."""
+
+
+class Meeting:
+    """Who has come to one operation, with the number on its tape, and whether it waits."""
+
+    __slots__ = ("arrived", "expected", "lasts_s", "over")
+
+    def __init__(self, expected: int, lasts_s: float) -> None:
+        self.arrived: dict[int, int] = {}
+        self.expected = expected
+        self.lasts_s = lasts_s
+        self.over = False
+
+
+class SimulatedRank:
+    """One process: its program and its tape."""
+
+    def __init__(self, directory: Path, rank: int, size: int, run: int, now_ns: int, program: Program) -> None:
+        self.rank = rank
+        self.program = program(rank, size)
+        identity = dataclasses.replace(
+            identify(rank, rank, size, CAPACITY),
+            monotonic_ns=now_ns,
+            realtime_ns=now_ns,
+            host="node-1",
+            pid_namespace=1,
+        )
+        self.tape = TapeWriter(directory, identity)
+        self.tape.set_run_id(run, RunIdState.AGREED)
+        self.reader = TapeReader.of_writer(self.tape)
+        self.names: dict[object, int] = {}
+        self.counts: dict[object, int] = {}
+        self.open: dict[int, int] = {}
+        self.in_flight: list[Meeting] = []
+        self.waits_for: set[int] = set()
+        self.step = 0
+        self.calls = 0
+        self.frame = ""
+        self.asked_ns = 0
+        self.dies_ns = 0
+
+    def enter(self, key: object, group: Group, operation: str, now_ns: int, flags: int, peer: int = -1) -> int:
+        """Enter an operation; returns its number on the tape."""
+        names = self.names
+        if key not in names:
+            of_group = GroupName(group.name, group.name, group.ranks, group.nth, "gloo", True)
+            names[key] = self.tape.names.intern(of_group)
+            names[key, operation] = self.tape.names.intern(
+                SignatureName(operation, "sum", ((1024,),), ("float32",), "cpu", 1)
+            )
+            names["site", key] = self.tape.names.intern(CallSiteName("train", "/home/user/train.py", len(names)))
+        sequence = self.counts[key] = self.counts.get(key, 0) + 1
+        number = self.tape.begin(
+            now_ns, self.step, sequence, 4096, names[key], names[key, operation], names["site", key], 0, peer, 0, 1,
+            RecordKind.OPERATION, flags,
+        )  # fmt: skip
+        self.open[number] = now_ns
+        self.calls += 1
+        return number
+
+    def end(self, number: int, now_ns: int) -> None:
+        """End it."""
+        self.tape.complete(number, self.open.pop(number), max(now_ns, 1), How.WAIT)
+
+    def beat(self, now_ns: int) -> None:
+        """Its heartbeat, once a second."""
+        beat_us = (now_ns - now_ns % SECOND) // 1000
+        self.tape._words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, beat_us)
+
+    def answer(self, now_ns: int) -> None:
+        """Its stack, where it has been asked for it some time ago."""
+        request = self.tape.pending_request()
+        if not request:
+            self.asked_ns = 0
+        elif not self.asked_ns:
+            self.asked_ns = now_ns
+        elif now_ns - self.asked_ns > ANSWERS_AFTER_S * SECOND:
+            frames = (CallSiteName("run", self.frame, 1), CallSiteName("train", "/home/user/train.py", 2))
+            write_stacks(self.tape.path, request, [ThreadStack(1, "MainThread", frames)])
+            self.tape.answer_request(request)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.reader.close()
+        if not self.tape.closed:
+            self.tape.close()
+        for path in self.tape.path.parent.glob(f"{self.tape.path.stem}.*"):
+            path.unlink()

@@ -1,0 +1,99 @@
+"""Nothing is reported of healthy jobs, whatever their habits; the same watch finds what is wrong in one that is not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from otel_torchdist.stall.events import ArrivalsCompared, StragglerFound, VerdictGiven
+from otel_torchdist.stall.verdict import VerdictKind
+from tests.faults.habits import COMPILATION, HABITS, Habit, Jitter, Steps, everybody
+from tests.faults.healthy import Tally, run_job, watch_job
+from tests.faults.simulated_job import Watched
+from tests.faults.simulated_rank import STEP, Compute, Meet
+
+STEPS = 300
+"""A job of `make faults` has 1,500, and there are 672 of them."""
+
+
+@pytest.mark.parametrize("habit", [habit for habit in HABITS if habit is not COMPILATION], ids=lambda habit: habit.name)
+def test_habits(habit: Habit) -> None:
+    """Of two jobs with each habit nothing false is reported, from their beginning to their end."""
+    tally = Tally(habit.name)
+    for seed in (HABITS.index(habit), HABITS.index(habit) + len(HABITS)):
+        tally.add(run_job(seed, STEPS))
+    assert (tally.stalls, tally.findings) == ([], [])
+    assert tally.steps >= 2 * STEPS
+    assert tally.looks > tally.looked > 4
+
+
+@pytest.mark.parametrize("name", ["announced evaluation by rank 0", "long checkpoint by rank 0", "suspension"])
+def test_looks_that_are_left_out(name: str) -> None:
+    """A watch that looks four times a second reports the very same, at the same time."""
+    seed = next(seed for seed, habit in enumerate(HABITS) if habit.name == name)
+    some, every = (watch_job(seed, HABITS[seed], 210, every_look) for every_look in (False, True))
+    assert summary(some) == summary(every)
+    assert every.looked > 2 * some.looked
+
+
+def summary(watched: Watched) -> Counter[tuple[int, str]]:
+    """What was reported in which second, and of how many calls the arrivals were compared, in whichever."""
+    found: Counter[tuple[int, str]] = Counter()
+    for at_s, event in watched.events:
+        if isinstance(event, ArrivalsCompared):
+            found[0, "calls"] += sum(lateness.calls for lateness in event.lateness)
+        else:
+            found[round(at_s), type(event).__name__] += 1
+    return found
+
+
+def late_once(dice: Jitter, rank: int, size: int) -> Steps:
+    """Rank 1 does not come to its hundredth step for a minute."""
+    for step in range(200):
+        yield dice.compute()
+        if (rank, step) == (1, 100):
+            yield Compute(60.0)
+        yield Meet(everybody(size))
+        yield STEP
+
+
+def late_always(dice: Jitter, rank: int, size: int) -> Steps:
+    """Rank 1 takes a third longer for each step."""
+    while True:
+        yield dice.compute(4 / 3 if rank == 1 else 1.0, 0.01)
+        yield Meet(everybody(size))
+        yield STEP
+
+
+def test_rank_that_is_late() -> None:
+    """Something that is wrong is found, once, in the middle of the pause."""
+    watched = watch_job(3, Habit("late once", late_once), 200)
+    [(at_s, given)] = [(at_s, event) for at_s, event in watched.events if isinstance(event, VerdictGiven)][:1]
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (1,))
+    tally = Tally("late once")
+    tally.count(3, Habit("late once", late_once), watched.events)
+    assert len(tally.stalls) == 1
+    assert 0 < at_s < watched.seconds
+
+
+def test_rank_that_is_slow() -> None:
+    """So is a straggler, and it counts as a finding."""
+    habit = Habit("late always", late_always)
+    watched = watch_job(3, habit, 400)
+    [found] = [event for _, event in watched.events if isinstance(event, StragglerFound)]
+    assert found.straggler.rank == 1
+    tally = Tally(habit.name)
+    tally.count(3, habit, watched.events)
+    assert (tally.stalls, len(tally.findings)) == ([], 1)
+
+
+def test_pause_that_is_documented() -> None:
+    """The first long pause of rank 0 is counted apart, its like are not; nor is it where short ones are usual."""
+    [habit] = [habit for habit in HABITS if habit.is_reported_once]
+    seed = HABITS.index(habit)
+    assert run_job(seed, STEPS).once == 1
+    tally = Tally(habit.name)
+    tally.count(seed, dataclasses.replace(habit, is_reported_once=False), watch_job(seed, habit, STEPS).events)
+    assert (tally.once, len(tally.stalls)) == (0, 1)

@@ -1,0 +1,27 @@
+"""A rank as a process that has a tape and comes to an end as it is told: `exit <code>`, `eat` (memory, without end)."""
+
+import os
+import sys
+from pathlib import Path
+
+from otel_torchdist.tape.identity import identify
+from otel_torchdist.tape.writer import TapeWriter
+
+
+def main() -> None:
+    """Do as told."""
+    rank = int(sys.argv[2])
+    writer = TapeWriter(Path(sys.argv[1]), identify(rank, rank, 4, 64))
+    print(writer.path, flush=True)
+    for line in sys.stdin:
+        match line.split():
+            case ["exit", code]:
+                os._exit(int(code))
+            case ["eat"]:
+                eaten: list[bytes] = []
+                while True:
+                    eaten.append(os.urandom(1 << 20))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Who died first, from what was seen of each rank's end: by the kernel's order, else by other signs."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+
+import pytest
+
+from otel_torchdist.stall.deaths import FirstDeath, first_death
+from otel_torchdist.stall.detector import LOOK_S
+from otel_torchdist.stall.root_finder import RootFinder
+from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.tape.layout import How, TapeState
+from tests.stall.simulated_world import SECOND, THRESHOLD_NS, SimulatedWorld
+from tests.stall.watching import EVERYBODY, Watching, stalled
+
+KILL, TERM, INTERRUPT, ABORT = map(int, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT))
+RAISED = 1 << 8
+"""The wait status of a process that exited with code 1."""
+
+
+def busy(at_s: float = 5.0) -> tuple[SimulatedWorld, dict[int, int]]:
+    """Four ranks in the middle of an all_reduce."""
+    return stalled(late=-1, since_s=at_s)
+
+
+def first_of(world: SimulatedWorld, now_s: float = 7.0) -> FirstDeath:
+    """The first death among all ranks."""
+    found = first_death([rank.view(now_s) for rank in world.ranks])
+    assert found is not None
+    return found
+
+
+def end_others(world: SimulatedWorld, at_s: float, status: int = TERM, but: int = 2) -> None:
+    """A launcher ends the others, a millisecond after each other."""
+    for rank in world.ranks:
+        if rank.rank != but:
+            rank.is_seen_to_die(at_s + rank.rank / 1000, status)
+
+
+def test_killed_before_the_launcher_ended_the_others() -> None:
+    """All were gone at the same look: the kernel's order names the one, and how long before the next one it died."""
+    world, _ = busy()
+    world.ranks[2].is_seen_to_die(6.0, KILL)
+    end_others(world, 6.1)
+    first = first_of(world)
+    assert (first.ranks, first.together, first.is_inferred) == ((2,), False, False)
+    assert first.lead_ns == 100_000_000
+    assert first.deaths[2].signal_name == "SIGKILL"
+
+
+@pytest.mark.parametrize("status", [TERM, KILL, None])
+def test_cancelled(status: int | None) -> None:
+    """One signal to all, from a launcher or a scheduler: nobody was first, whether it is known which or not."""
+    world, _ = busy()
+    for rank in world.ranks:
+        rank.is_seen_to_die(6.0 + rank.rank / 1000, status)
+    assert first_of(world).together
+
+
+def test_interrupted_from_a_terminal() -> None:
+    """Ctrl-C goes to all: what each of them makes of it, and when, blames nobody."""
+    world, numbers = busy()
+    world.ranks[1].is_seen_to_die(6.0, INTERRUPT, TapeState.FAILED, "KeyboardInterrupt")
+    world.ranks[0].end(numbers[0], 6.05, How.FAILED, "RuntimeError")
+    world.ranks[0].is_seen_to_die(6.4, RAISED, TapeState.FAILED, "RuntimeError")
+    world.ranks[2].is_seen_to_die(6.5, TERM)
+    world.ranks[3].is_seen_to_die(6.5, TERM)
+    assert first_of(world).together
+
+
+def test_one_rank_alone_is_terminated() -> None:
+    """SIGTERM to one of them: the others are thrown out by that, and outlive it."""
+    world, numbers = busy()
+    world.ranks[2].is_seen_to_die(6.0, TERM)
+    world.ranks[1].end(numbers[1], 6.001, How.FAILED, "RuntimeError")
+    end_others(world, 6.09)
+    first = first_of(world)
+    assert (first.ranks, first.together) == ((2,), False)
+
+
+def test_exception_while_the_launcher_ends_the_rank_too() -> None:
+    """A rank that raised takes long to leave, is ended by SIGTERM like the others, and is the last to go."""
+    world, numbers = busy()
+    for rank in (0, 1):
+        world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
+    world.ranks[3].is_seen_to_die(6.4, TERM)
+    world.ranks[2].is_seen_to_die(6.5, TERM, TapeState.FAILED, "ValueError")
+    first = first_of(world)
+    assert (first.ranks, first.together) == ((2,), False)
+
+
+def test_connection_lost_by_one() -> None:
+    """A rank is thrown out of an operation by itself, and the launcher ends the others: these are not to blame."""
+    world, numbers = busy()
+    world.ranks[1].end(numbers[1], 6.0, How.FAILED, "RuntimeError")
+    world.ranks[1].is_seen_to_die(6.2, RAISED, TapeState.FAILED, "RuntimeError")
+    end_others(world, 6.3, but=1)
+    assert first_of(world).ranks == (1,)
+
+
+def test_driver_holds_up_the_end_of_the_killed_rank() -> None:
+    """Its connections go at once and its process seconds later; who was thrown out by that has left before it."""
+    world, numbers = busy()
+    for rank in (0, 1, 3):
+        world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(6.5, RAISED, TapeState.FAILED, "RuntimeError")
+    world.ranks[2].is_seen_to_die(9.0, KILL)
+    assert first_of(world, 10.0).ranks == (2,)
+
+
+def test_all_make_the_same_error() -> None:
+    """A wrong argument raises on every rank: none of them caused it."""
+    world = SimulatedWorld(4)
+    for rank in world.ranks:
+        rank.is_seen_to_die(6.0 + rank.rank / 5, RAISED, TapeState.FAILED, "ValueError")
+    assert first_of(world).together
+
+
+def test_order_that_locks_do_not_show() -> None:
+    """Two locks were found open at the same question: the one that had come less far died first, and that is said."""
+    world = SimulatedWorld(2)
+    world.ranks[0].enter(EVERYBODY, 5.0)
+    world.ranks[0].enter(EVERYBODY, 5.5, sequence=2)
+    world.ranks[1].enter(EVERYBODY, 5.0)
+    for rank in world.ranks:
+        rank.is_seen_to_die(6.0 + rank.rank / 1000, None)
+        assert rank.death is not None
+        rank.death = dataclasses.replace(rank.death, resolution_ns=20_000_000)
+    first = first_of(world)
+    assert (first.ranks, first.is_inferred) == ((1,), True)
+
+
+def test_verdict_on_a_job_that_was_gone_at_the_next_look() -> None:
+    """The agent names the one that died first, and how; after that it says only that all have ended."""
+    world, _ = busy(5.9)
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[2].is_seen_to_die(6.02, KILL, oom="cgroup")
+    end_others(world, 6.14)
+    watching.until(6.5)
+    assert watching.verdicts == []  # it may be that somebody else had ended all of them
+    watching.until(30.0)
+    ((at_s, given),) = watching.verdicts
+    assert at_s <= 6.52 + 2 * LOOK_S
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+    assert len(watching.ends) == 1
+
+
+def test_verdict_on_a_rank_killed_while_nobody_communicates() -> None:
+    """All compute when one is killed and the launcher ends the others: named with the last thing that they shared."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 1.0)
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[1].is_seen_to_die(6.02, KILL)
+    end_others(world, 6.08, but=1)
+    watching.until(30.0)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (1,))
+
+
+def test_no_verdict_on_a_cancelled_job() -> None:
+    """All are ended by SIGTERM in the middle of a collective."""
+    world, _ = busy(5.9)
+    watching = Watching(world)
+    watching.until(6.0)
+    for rank in world.ranks:
+        rank.is_seen_to_die(6.1 + rank.rank / 1000, TERM)
+    watching.until(30.0)
+    assert watching.events == []
+
+
+def test_rank_that_left_by_os_exit() -> None:
+    """Code 0 out of no operation is a good end, although the tape has no word of it."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 1.0)
+    world.ranks[2].is_seen_to_die(6.0, 0)
+    assert not world.ranks[2].view(7.0).is_dead
+    world.ranks[3].enter(EVERYBODY, 5.0)
+    world.ranks[3].is_seen_to_die(6.0, 0)
+    assert world.ranks[3].view(7.0).is_dead
+
+
+def test_rank_that_was_thrown_out_by_a_death_that_is_not_seen_yet() -> None:
+    """On a loaded machine a killed process takes its time to end; who was thrown out by that is not to blame."""
+    world, numbers = busy(5.9)
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
+    world.ranks[0].die(6.2, TapeState.FAILED, "RuntimeError")
+    watching.until(7.0)
+    assert watching.verdicts == []
+    world.ranks[0].is_seen_to_die(7.0, RAISED, TapeState.FAILED, "RuntimeError")
+    world.ranks[3].is_seen_to_die(7.1, KILL)
+    watching.until(9.0)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (3,))
+
+
+def test_rank_that_is_ended_because_of_another_node() -> None:
+    """One node sees two of four ranks: what throws them out, and has the launcher end one of them, is elsewhere."""
+    world, numbers = busy(5.9)
+    world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
+    world.ranks[1].is_seen_to_die(6.2, TERM)
+    world.ranks[0].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
+    picture = world.snapshot(7.0, only=(0, 1))
+    views = {
+        rank: dataclasses.replace(view, gone_since_ns=picture.taken_ns - SECOND) for rank, view in picture.ranks.items()
+    }
+    seen = dataclasses.replace(picture, ranks=views)
+    assert RootFinder(THRESHOLD_NS).find(seen, [], None) is None
+    world.ranks[2].is_seen_to_die(6.05, KILL)
+    world.ranks[3].is_seen_to_die(6.2, TERM)
+    everybody = world.snapshot(7.0)
+    found = first_death(tuple(everybody.ranks.values()))
+    assert found is not None and found.ranks == (2,)
