@@ -16,6 +16,7 @@ from typing import Final
 from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.tape.directory import private_directory
 from otel_torchdist.tape.owned_files import create_anew
+from otel_torchdist.tape.records import TapeError
 
 RECORDER_S: Final = 3.0
 """How long NCCL's flight recorder gets to write its files."""
@@ -64,6 +65,20 @@ def dump(stall: StalledRun, directory: Path, environ: Mapping[str, str]) -> str:
     for old in sorted(directory.glob(f"{_PREFIX}*-{socket.gethostname()}.tar.gz"))[:-MAX_BUNDLES]:
         old.unlink(missing_ok=True)
     return f"has written {path}"
+
+
+def objection_to(directory: Path) -> str:
+    """Why no bundle could be written to a directory; '' when it could, as far as can be seen. Makes nothing."""
+    try:
+        if os.path.lexists(directory):
+            private_directory(directory)
+            return ""
+    except (OSError, TapeError) as error:
+        return str(error)
+    above = next((path for path in directory.parents if path.exists()), directory)
+    return (
+        "" if os.access(above, os.W_OK | os.X_OK) else f"{directory}: cannot be made: {above} is not ours to write to"
+    )
 
 
 def _is_evidence(file: Path) -> bool:

@@ -15,9 +15,9 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.actions.abort import abort_ranks
 from otel_torchdist.actions.command import run_command
-from otel_torchdist.actions.dump import dump
+from otel_torchdist.actions.dump import dump, objection_to
 from otel_torchdist.actions.stalled_run import StalledRun
-from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ON_STALL
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR, OTEL_PYTHON_TORCHDIST_ON_STALL
 from otel_torchdist.on_stall import Action, ActionKind
 from otel_torchdist.stall.events import OngoingStall, Ruling
 from otel_torchdist.tape.owned_files import create_anew
@@ -48,6 +48,10 @@ class StallActions:
         self._actions = [action for action in actions if action.kind is not ActionKind.LOG]
         self._grace_s = grace_s
         self._dump_dir = dump_dir
+        if any(action.kind is ActionKind.DUMP for action in self._actions) and (objection := objection_to(dump_dir)):
+            _logger.warning(
+                "%s: no evidence of a stall could be written: %s", OTEL_PYTHON_TORCHDIST_DUMP_DIR, objection
+            )
         self._callback = callback
         self._looked_at = time.monotonic()
         self._stood_s: dict[int, float] = {}

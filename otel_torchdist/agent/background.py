@@ -45,7 +45,7 @@ def main(directory: str) -> None:
 
 def _log_to_file(path: Path) -> None:
     """Two files of at most half a megabyte; what is printed past the log goes to the first as well."""
-    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
+    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace")
     logging.basicConfig(handlers=[handler], format=LINE)
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
     logging.captureWarnings(True)

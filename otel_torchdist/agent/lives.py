@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.stall.phrases import name_ranks
@@ -70,7 +71,7 @@ class LifeLog:
     def update(self) -> None:
         """Look again, and log what is new."""
         found: list[TapeReader] = []
-        ended: dict[tuple[Life, str, bool], list[int]] = {}
+        ended: dict[tuple[Life, str, bool, Path], list[int]] = {}
         for tape in self._reader.tapes:
             try:
                 life = self._life_of(tape)
@@ -83,13 +84,14 @@ class LifeLog:
                 if not is_helper:
                     self._remember(tape.identity)
             if life not in (before, Life.RUNNING):
-                ended.setdefault((life, failure, is_helper), []).append(tape.identity.rank)
+                ended.setdefault((life, failure, is_helper, tape.path.parent), []).append(tape.identity.rank)
             self._lives[tape.identity.nonce] = life
         _log_found(found)
-        for (life, failure, is_helper), ranks in ended.items():
+        is_one_job = len({tape.path.parent for tape in self._reader.tapes}) < 2
+        for (life, failure, is_helper, directory), ranks in ended.items():
             several = len(set(ranks)) > 1
-            reason = f" with {failure}" if failure else ""
-            _logger.info("%s %s%s", _named(ranks, is_helper), _FATES[life][several], reason)
+            reason, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
+            _logger.info("%s %s%s%s", _named(ranks, is_helper), _FATES[life][several], reason, where)
 
     def _life_of(self, tape: TapeReader) -> Life:
         """What became of a rank; one that leaves by `os._exit(0)` says so with its exit code only."""
@@ -114,12 +116,12 @@ def run_of(tape: TapeReader) -> int:
 
 
 def _log_found(tapes: list[TapeReader]) -> None:
-    runs: dict[tuple[str, int, str, bool], set[int]] = {}
+    runs: dict[tuple[str, int, str, bool, Path], set[int]] = {}
     for tape in tapes:
         identity = tape.identity
-        of = run_label(run_of(tape)), identity.world_size, identity.host, bool(identity.parent)
+        of = run_label(run_of(tape)), identity.world_size, identity.host, bool(identity.parent), tape.path.parent
         runs.setdefault(of, set()).add(identity.rank)
-    for (run, world_size, host, is_helper), ranks in runs.items():
+    for (run, world_size, host, is_helper, _), ranks in runs.items():
         of_run = f" in run {run}" if run else ""
         _logger.info("found %s of %d%s on %s", _named(ranks, is_helper), world_size, of_run, host)
 

@@ -45,10 +45,12 @@ class LocalTapes:
             most: How many to open; None for all.
         """
         try:
-            waiting = [path for path in list_tapes(self._directory) if path not in self._seen]
+            there = list_tapes(self._directory)
         except OSError as error:
             self._hindered(f"its tapes cannot be listed: {reason(error)}")
             return []
+        self._seen.intersection_update(there)
+        waiting = [path for path in there if path not in self._seen]
         found: list[TapeReader] = []
         for place, path in enumerate(waiting):
             if most is not None and len(found) >= most:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import re
 import stat
 import time
 from collections.abc import Iterable
@@ -19,10 +21,11 @@ from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.tape.others_files import is_passing, reason
 from otel_torchdist.tape.text import readable
 
+MEMORY: Final = Path("/dev/shm")
 SEARCH_S: Final = 1.0
 RETRY_S: Final = 600.0
 """After which a directory of which no sense could be made is looked at again."""
-USUAL_BASES: Final = "otel-torchdist-*"
+USUAL_BASES: Final = re.compile("otel-torchdist-[0-9]{1,10}")
 """Where tapes lie in `/dev/shm`, one directory a user."""
 
 _logger = logging.getLogger("otel_torchdist")
@@ -114,10 +117,20 @@ class NodeWatch:
         _logger.info("reading %s", directory)
 
     def _bases(self) -> Iterable[Path]:
-        """Where to look. In the usual place a link would lead into another user's directory."""
+        """Where to look. In the usual place anybody can make anything; a link would lead to another user's tapes."""
         if self._base is not None:
             return [self._base]
-        return sorted(path for path in Path("/dev/shm").glob(USUAL_BASES) if not path.is_symlink())
+        try:
+            with os.scandir(MEMORY) as entries:
+                names = [one.name for one in entries if USUAL_BASES.fullmatch(one.name) and _is_directory(one)]
+        except OSError as error:
+            self._say_what_is_not_seen({MEMORY: error})
+            return [*{directory.parent for directory in self._agent.directories}]
+        return [MEMORY / name for name in sorted(names)]
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)
 
 
 def _place_of(directory: Path) -> tuple[int, int] | None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
+import os
+import stat
 from dataclasses import dataclass
+from typing import Final
 
 from otel_torchdist.cli.paths import shown
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.tape.text import readable
+
+MAX_SOURCE_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +38,13 @@ def alarm(event: VerdictGiven) -> Alarm:
     if place is None or place.frame is None:
         return Alarm(text, "")
     file, line = place.frame.file, place.frame.line
-    code = linecache.getline(file, line).strip()
+    code = readable(linecache.getline(file, line).strip()) if _may_be_source(file) else ""
     return Alarm(text, f"{shown(file)}:{line}" + (f": {code}" if code else ""))
+
+
+def _may_be_source(file: str) -> bool:
+    """Whether reading it comes to an end: a tape can name a pipe or a device as the place of a call."""
+    with contextlib.suppress(OSError, ValueError):
+        facts = os.stat(file)
+        return stat.S_ISREG(facts.st_mode) and facts.st_size <= MAX_SOURCE_BYTES
+    return True  # it may be a relative name, which is looked for among the modules

@@ -23,7 +23,7 @@ from otel_torchdist.stall.attempts import of_this_attempt
 from otel_torchdist.stall.company import Awaits, Follows, Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.world import Lane, RankView, WorldSnapshot
-from otel_torchdist.tape.peers import MAX_PEERS, Peers
+from otel_torchdist.tape.peers import MAX_PEERS, MAX_SEAT, Peers
 
 PEACEFUL_ROUND_S: Final = 2.0
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
@@ -199,8 +199,8 @@ class RunExchange:
 
     def _take(self, question: Question) -> None:
         """Somebody asks: the agent that judges, or one that does not know that we live."""
-        if question.seat == self._own:
-            raise WireError("it has our seat")
+        if question.seat == self._own or not 0 <= question.seat <= MAX_SEAT:
+            raise WireError("no other agent can have its seat")
         self._stacks.update(question.stacks)
         self._signals.update(question.signals)
         # Who asks may be announced to us only later, and be out of reach by then.

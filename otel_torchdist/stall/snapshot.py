@@ -368,14 +368,12 @@ class _Source:
         elif is_foreign and sum(other.run == run for other in others) > 1:
             # Whoever has learnt the id of another user's run can write it on tapes of their own.
             run = run_id_of_claim(run, self.owner)
-        ranks = MappingProxyType(_ranks(members))
-        return WorldSnapshot(run, now_ns, ranks, source=source, is_foreign=is_foreign)
+        return WorldSnapshot(run, now_ns, MappingProxyType(_ranks(members)), source=source, is_foreign=is_foreign)
 
 
 def _job_of(follower: TapeFollower) -> tuple[int, Path, int]:
     """What all ranks of a job on this node have in common, whether they know their run or not."""
-    reader = follower.reader
-    return reader.owner, reader.path.parent, reader.identity.world_size
+    return follower.reader.owner, follower.reader.path.parent, follower.reader.identity.world_size
 
 
 def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,11 @@ from msgspec import Meta
 
 from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
 from otel_torchdist.tape.names import MAX_BYTES, MAX_NAMES, MAX_TEXT, OTHER, Name
-from otel_torchdist.tape.others_files import read_part
+from otel_torchdist.tape.others_files import is_gone, read_part, reason
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.text import readable
+
+_logger = logging.getLogger("otel_torchdist")
 
 _MAX_READ: Final = 4 * MAX_BYTES
 """Bytes that are read of one dictionary in all: a line that never ends would be read again and again."""
@@ -70,6 +74,7 @@ class NamesReader:
         self._names: dict[int, Name] = {}
         self._left = _MAX_READ
         self._size = 0
+        self._has_warned = False
         self.corrupt_lines = 0
 
     def refresh(self) -> None:
@@ -77,10 +82,15 @@ class NamesReader:
         if self._left <= 0:
             return
         try:
-            if os.stat(self._path, follow_symlinks=False).st_size <= self._size:
+            facts = os.stat(self._path, follow_symlinks=False)
+            if facts.st_size <= self._size and stat.S_ISREG(facts.st_mode):
                 return
             chunk = read_part(self._path, self._offset, MAX_BYTES + 1, self._owner)
-        except OSError:
+        except OSError as error:
+            if not is_gone(error) and not self._has_warned:
+                self._has_warned = True
+                why = reason(error)
+                _logger.warning("%s cannot be read (%s): what its rank calls is not known", self._path, why)
             return
         self._left -= len(chunk)
         self._size = self._offset + len(chunk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
-from otel_torchdist.tape.others_files import read_regular
+from otel_torchdist.tape.others_files import is_gone, read_regular, reason
 from otel_torchdist.tape.stacks import ThreadStack, stacks_path
 from otel_torchdist.tape.text import readable
+
+_logger = logging.getLogger("otel_torchdist")
 
 MAX_BYTES: Final = 4 << 20
 """Of the stacks of one process: some thousand threads."""
@@ -30,6 +33,7 @@ class StacksFile:
         """
         self._path = stacks_path(tape)
         self._owner = owner
+        self._has_warned = False
         self._useless: tuple[int, int, int, int] | None = None
 
     def read(self, request: int) -> list[ThreadStack] | None:
@@ -40,7 +44,10 @@ class StacksFile:
             if found == self._useless:
                 return None
             content = read_regular(self._path, MAX_BYTES, self._owner)
-        except OSError:
+        except OSError as error:
+            if not is_gone(error) and not self._has_warned:
+                self._has_warned = True
+                _logger.warning("%s cannot be read: %s", self._path, reason(error))
             return None
         stacks = _decoded(content, request)
         self._useless = found if stacks is None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from otel_torchdist import semconv
@@ -20,7 +20,6 @@ from otel_torchdist.telemetry.message_sizes import size_class
 from otel_torchdist.telemetry.metric_pictures import (
     Duration,
     GroupInfo,
-    GroupPicture,
     OperationPicture,
     RankPicture,
 )
@@ -51,6 +50,10 @@ class RankMetrics:
     device carries out has begun when the device has; its age and its duration count from there. Durations are those
     whose end is known from the call, the wait or an event; what a poll or the watchdog saw is too coarse, and what
     was dropped, failed or not followed on its device has no end to speak of.
+
+    Attributes:
+        labels: Of the groups and operations of its job.
+        run: The label of its run.
     """
 
     def __init__(
@@ -69,10 +72,10 @@ class RankMetrics:
             label_of: Gives the label of a run's id.
         """
         self._tape = tape
-        self._labels = labels
+        self.labels = labels
         self._listeners = listeners
         self._lock = threading.Lock()
-        self._run = RunLabel(label_of)
+        self.run = RunLabel(label_of)
         self._status: TapeStatus | None = None
         self._up: bool | None = True
         self._records_lost = 0
@@ -90,16 +93,6 @@ class RankMetrics:
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
 
     @property
-    def run(self) -> str | None:
-        """The label of its run; None while the rank is held back."""
-        return self._run.shown
-
-    @property
-    def labels(self) -> SeriesLabels:
-        """Those of its job."""
-        return self._labels
-
-    @property
     def state(self) -> MetricsState:
         """What has been counted."""
         with self._lock:
@@ -107,8 +100,7 @@ class RankMetrics:
             groups = self._groups.values()
             return MetricsState(
                 series=tuple(
-                    SeriesState(one.group, one.operation, one.entered, one.message_bytes, _copied(one.sizes))
-                    for one in series
+                    SeriesState(one.group, one.operation, one.entered, one.message_bytes, one.timed) for one in series
                 ),
                 groups=tuple(
                     GroupState(one.label, one.info, one.aligned, one.started, one.completed) for one in groups
@@ -124,12 +116,12 @@ class RankMetrics:
     def resume(self, state: MetricsState) -> None:
         """Go on where another reader stood; called before the first `consume`."""
         for one in state.series:
-            labels = self._labels.pair(label_value(one.group), one.operation)
+            labels = self.labels.pair(label_value(one.group), one.operation)
             series = self._counters[labels] = Series(*labels, one.entered, one.message_bytes)
             for size, timed in one.sizes:
-                series.sizes.setdefault(self._labels.size(labels, size), TimedMessages()).add(timed)
+                series.sizes.setdefault(self.labels.size(labels, size), TimedMessages()).add(timed)
         for group in state.groups:
-            label = self._labels.group(label_value(group.label))
+            label = self.labels.group(label_value(group.label))
             info = GroupInfo(label_value(group.info.description), group.info.size)
             self._groups[label] = GroupProgress(label, info, group.aligned, group.started, group.completed)
         self._folded = set(state.folded)
@@ -165,7 +157,7 @@ class RankMetrics:
             if is_running or status.state is not TapeState.RUNNING:  # else it is gone without a word: see `gone`
                 self._up = None if status.state is TapeState.FINISHED else is_running
             self._records_lost = self._tape.lost + status.records_dropped
-            self._run.update(status, is_running, now_ns)
+            self.run.update(status, is_running, now_ns)
         self._publish_durations()
 
     def gone(self, in_good_order: bool) -> None:
@@ -201,14 +193,14 @@ class RankMetrics:
             None while the rank is held back.
         """
         with self._lock:
-            if self._run.shown is None or self._status is None:
+            if self.run.shown is None or self._status is None:
                 return None
             return RankPicture(
-                run=self._run.shown,
+                run=self.run.shown,
                 rank=self._tape.identity.rank,
                 up=self._up,
                 operations=self._picture_operations(now_ns),
-                groups=tuple(_picture_group(group) for group in self._groups.values()),
+                groups=tuple(group.picture for group in self._groups.values()),
                 steps=self._steps.copy(),
                 communicating_s=self._shares.communicating.total_ns / 1e9,
                 blocked_s=self._shares.blocked.total_ns / 1e9,
@@ -222,7 +214,7 @@ class RankMetrics:
     def retire(self) -> None:
         """Nothing more will be consumed: hand out the durations that were held back."""
         with self._lock:
-            self._run.settle()
+            self.run.settle()
         self._publish_durations()
 
     def _count_entered(self, operation: Operation) -> None:
@@ -268,7 +260,7 @@ class RankMetrics:
         size = size_class(message_bytes)
         timed = series.sizes.get(size)
         if timed is None:
-            size = self._labels.size((series.group, series.operation), size)
+            size = self.labels.size((series.group, series.operation), size)
             timed = series.sizes.setdefault(size, TimedMessages())
         return size, timed
 
@@ -295,7 +287,7 @@ class RankMetrics:
 
     def _find_target(self, operation: Operation) -> Target:
         group = self._group(operation.group)
-        labels = self._labels.pair(group.label if group else OTHER, self._operation_name(operation))
+        labels = self.labels.pair(group.label if group else OTHER, self._operation_name(operation))
         series = self._counters.get(labels)
         if series is None:
             series = self._counters[labels] = Series(*labels)
@@ -316,7 +308,7 @@ class RankMetrics:
         name = self._tape.names.group(name_id)
         if name is None:
             return None
-        label = self._labels.group(name.key)
+        label = self.labels.group(name.key)
         if label == OTHER:
             self._folded.add(name_id)
             return None
@@ -343,15 +335,15 @@ class RankMetrics:
                 message_bytes=series.message_bytes,
                 in_flight=in_flight.get(id(series), 0),
                 oldest_age_s=(now_ns - oldest.get(id(series), now_ns)) / 1e9,
-                sizes=dict(_copied(series.sizes)),
+                sizes=dict(series.timed),
             )
             for series in self._counters.values()
         )
 
     def _publish_durations(self) -> None:
-        if self._run.shown is None or not self._run.settled or not self._unpublished:
+        if self.run.shown is None or not self.run.settled or not self._unpublished:
             return
-        run = self._run.shown
+        run = self.run.shown
         durations = [duration._replace(labels=(run, *duration.labels)) for duration in self._unpublished]
         self._unpublished.clear()
         self._listeners.tell(durations)
@@ -359,11 +351,3 @@ class RankMetrics:
 
 def _lasted_s(operation: Operation) -> float:
     return ((operation.completed_ns or 0) - operation.arrived_ns) / 1e9
-
-
-def _copied(sizes: Mapping[str, TimedMessages]) -> tuple[tuple[str, TimedMessages], ...]:
-    return tuple((size, timed.copy()) for size, timed in sizes.items())
-
-
-def _picture_group(group: GroupProgress) -> GroupPicture:
-    return GroupPicture(group.label, group.info, group.started, group.completed)

@@ -158,7 +158,7 @@ class NodeMetrics:
 
     def _release(self) -> None:
         """Give back the labels that nobody needs: an agent that stays for months sees any number of jobs."""
-        shown = {rank.run for rank in self._ranks.values() if rank.run is not None}
+        shown = {rank.run.shown for rank in self._ranks.values() if rank.run.shown is not None}
         self._run_labels.keep(shown | self._runs.keys())
         jobs = {id(rank.labels) for rank in self._ranks.values()}
         self._labels_of_jobs = {job: labels for job, labels in self._labels_of_jobs.items() if id(labels) in jobs}
@@ -167,7 +167,7 @@ class NodeMetrics:
         """The label of a group, among those of the ranks that are of this run."""
         if not key:
             return OTHER
-        jobs = (rank.labels for rank in self._ranks.values() if rank.run == run)
+        jobs = (rank.labels for rank in self._ranks.values() if rank.run.shown == run)
         return next(jobs, self._labels_of_no_job).group(key)
 
     def set_stall(self, status: StallStatus) -> None:

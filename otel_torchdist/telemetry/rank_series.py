@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from otel_torchdist.telemetry.durations import TimedMessages
-from otel_torchdist.telemetry.metric_pictures import GroupInfo
+from otel_torchdist.telemetry.metric_pictures import GroupInfo, GroupPicture
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +19,11 @@ class Series:
     message_bytes: int = 0
     sizes: dict[str, TimedMessages] = field(default_factory=dict[str, TimedMessages])
 
+    @property
+    def timed(self) -> tuple[tuple[str, TimedMessages], ...]:
+        """What is timed, as it is now."""
+        return tuple((size, timed.copy()) for size, timed in self.sizes.items())
+
 
 @dataclass(slots=True, eq=False)
 class GroupProgress:
@@ -29,6 +34,11 @@ class GroupProgress:
     aligned: bool
     started: int | None = None
     completed: int | None = None
+
+    @property
+    def picture(self) -> GroupPicture:
+        """The group as it is now."""
+        return GroupPicture(self.label, self.info, self.started, self.completed)
 
 
 class Target(NamedTuple):

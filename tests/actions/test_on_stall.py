@@ -380,6 +380,21 @@ def test_ranks_of_several_jobs(tape: TapeReader, tmp_path: Path) -> None:
     assert [stall.directory for stall in rung] == [tape.path.parent]
 
 
+def test_dump_directory_of_somebody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """That no evidence could be written is said at the start, not when the stall comes; and nothing is made."""
+    actions, good, bad = parse_actions("dump"), tmp_path / "good", tmp_path / "bad"
+    StallActions(actions, 0.0, good)
+    assert not good.exists()
+    bad.mkdir()
+    bad.chmod(0o777)
+    StallActions([], 0.0, bad)
+    assert not caplog.records
+    StallActions(actions, 0.0, bad)
+    [record] = caplog.records
+    assert record.getMessage().startswith("OTEL_PYTHON_TORCHDIST_DUMP_DIR: no evidence of a stall could be written: ")
+    assert f"{bad}: refused" in record.getMessage()
+
+
 # --- abort ------------------------------------------------------------------------------------------------------------
 
 UNASKED_RANK = """

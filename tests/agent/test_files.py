@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import pickle
@@ -101,6 +102,32 @@ def test_damaged_checkpoint(tmp_path: Path, damage: str, caplog: pytest.LogCaptu
     assert record.levelno == logging.WARNING
     assert f"{path} cannot be used (" in record.getMessage()
     assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        Checkpoint(ranks="x"),  # type: ignore[arg-type]
+        Checkpoint({17: RankState(None, None, None)}),  # type: ignore[arg-type]
+        Checkpoint({17: dataclasses.replace(full_checkpoint().ranks[17], cursor=TapeCursor("1", (), 0))}),  # type: ignore[arg-type]
+    ],
+    ids=["no ranks", "no state", "no number"],
+)
+def test_forged_checkpoint(tmp_path: Path, forged: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
+    """A checkpoint of other types, under a right checksum, is one warning: nothing of it reaches whoever goes on."""
+    checkpoint.save(tmp_path, forged)
+    assert checkpoint.load(tmp_path) == Checkpoint()
+    assert [record.getMessage().partition(" (Expected")[0] for record in caplog.records] == [
+        f"{tmp_path / FILE_NAME} cannot be used"
+    ]
+
+
+def test_checkpoint_without_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file of four TiB that takes no room is not read."""
+    with (tmp_path / FILE_NAME).open("wb") as file:
+        file.truncate(1 << 42)
+    assert checkpoint.load(tmp_path) == Checkpoint()
+    assert "it has more than" in caplog.text
 
 
 def sealed(content: bytes) -> bytes:

@@ -21,8 +21,9 @@ def test_what_is_no_question(two: Agents) -> None:
     exchange = exchange_of(two, 0)
     assert exchange.respond("/", b"") is None
     assert exchange.respond("/v1/state/", encode(Question(2))) is None
-    with pytest.raises(WireError, match="our seat"):
-        exchange.respond(STATE_PATH, encode(Question(0)))
+    for seat in (0, -1, 1 << 40):  # a seat is a rank, and the lowest one judges
+        with pytest.raises(WireError, match="no other agent can have its seat"):
+            exchange.respond(STATE_PATH, encode(Question(seat)))
     with pytest.raises(WireError):
         exchange.respond(STATE_PATH, b"")
     for path, body in ((STATE_PATH, encode(Question(2))), (KNOCK_PATH, b"")):

@@ -1,0 +1,231 @@
+"""What other users may put into their own directories costs the other jobs of an agent nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry._logs import NoOpLogger
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+from otel_torchdist.agent.job import AgentError, Job
+from otel_torchdist.agent.local_tapes import MAX_WARNINGS, LocalTapes
+from otel_torchdist.agent.process import Agent
+from otel_torchdist.agent.reader import Reader
+from otel_torchdist.agent.scrape_target import FOLDER, ScrapeTarget
+from otel_torchdist.config import Config
+from otel_torchdist.tape import owned_files
+from otel_torchdist.tape.identity import decode_identity, encode_identity
+from otel_torchdist.tape.layout import IDENTITY_SIZE
+from otel_torchdist.tape.stacks import stacks_path
+from otel_torchdist.telemetry.outputs import Outputs
+from tests.agent.conftest import JOB
+from tests.agent.training import page_of
+from tests.cli.running import Running
+from tests.support.job_ranks import Ranks
+from tests.support.memory_sink import MemorySink
+
+STRANGER = 12345
+THEIR_JOB = "job-00000000000000ee"
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def begin_theirs(base: Path) -> Iterator[Callable[[int], Ranks]]:
+    """Begins another user's job."""
+    jobs: list[Ranks] = []
+
+    def begin(size: int) -> Ranks:
+        jobs.append(Ranks(base / THEIR_JOB, size))
+        give_away(base / THEIR_JOB)
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.close()
+
+
+def give_away(directory: Path) -> None:
+    """Let a directory and all in it be the stranger's."""
+    for path in (directory, *directory.rglob("*")):
+        os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+
+
+def link_the_stacks(directory: Path) -> None:
+    """Stacks without end."""
+    for tape in directory.glob("*.tape"):
+        stacks_path(tape).symlink_to("/dev/zero")
+
+
+def nest_the_stacks(directory: Path) -> None:
+    """Stacks without depth."""
+    for tape in directory.glob("*.tape"):
+        stacks_path(tape).write_text("[" * 200_000)
+
+
+def pipe_the_names(directory: Path) -> None:
+    """A dictionary that waits for its other end."""
+    for tape in directory.glob("*.tape"):
+        names = tape.with_suffix(".names")
+        names.unlink(missing_ok=True)
+        os.mkfifo(names)
+
+
+def spoil_the_names(directory: Path) -> None:
+    """A group without ranks."""
+    for tape in directory.glob("*.tape"):
+        group = {"name": "0", "description": "", "ranks": None, "nth": 0, "backend": "gloo", "aligned": True}
+        text = json.dumps({"id": 1, "group": group}).encode()
+        names = tape.with_suffix(".names")
+        names.unlink()
+        names.write_bytes(b"%08x %s\n" % (zlib.crc32(text), text))
+
+
+def swell_the_checkpoint(directory: Path) -> None:
+    """Four TiB that take no room."""
+    with (directory / "agent.checkpoint").open("wb") as file:
+        file.truncate(1 << 42)
+
+
+def pipe_the_target(directory: Path) -> None:
+    """A scrape target that waits for its other end."""
+    (directory.parent / FOLDER).mkdir(exist_ok=True)
+    target = directory.parent / FOLDER / f"{directory.name}.json"
+    target.unlink(missing_ok=True)
+    os.mkfifo(target)
+
+
+def forge(template: Path, path: Path) -> None:
+    """A tape like another, of a run of its own."""
+    content = bytearray(template.read_bytes())
+    identity = dataclasses.replace(decode_identity(bytes(content), ""), nonce=int(path.stem, 16))
+    content[:IDENTITY_SIZE] = encode_identity(identity)
+    path.write_bytes(content)
+
+
+@only_root
+def test_beside_a_hostile_user(
+    begin: Callable[..., Ranks],
+    begin_theirs: Callable[[int], Ranks],
+    start: Callable[..., Running],
+    base: Path,
+) -> None:
+    """Everything that a user can do to their own files, one after the other: the neighbour's stall is reported."""
+    theirs = begin_theirs(2)
+    for spoil in (link_the_stacks, pipe_the_names, swell_the_checkpoint, pipe_the_target):
+        spoil(base / THEIR_JOB)
+    give_away(base / THEIR_JOB)
+    theirs.tell(0, "enter 1")  # a stall of their own, so that their stacks are read
+    ranks = begin(2)
+    ranks.tell(0, "enter 1")
+    service = start("agent", "--watch", "--keep", "3", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="1000")
+    service.wait_for(r"stall: rank 1 has not entered all_reduce")
+    service.wait_for(rf"{THEIR_JOB}/agent\.checkpoint cannot be used \(it has more than")
+    service.wait_for(rf"{THEIR_JOB}/[0-9a-f]+\.names cannot be read \(not a regular file\)")
+    assert "torchdist_stall_info{" in page_of(base)
+    for spoil in (nest_the_stacks, spoil_the_names):
+        for path in (base / THEIR_JOB).glob("*.stacks"):
+            path.unlink()
+        spoil(base / THEIR_JOB)
+    tapes = sorted((base / THEIR_JOB).glob("*.tape"))
+    os.truncate(tapes[0], 4096)
+    service.wait_for(rf"a tape cannot be read any longer: .*/{THEIR_JOB}/{tapes[0].name}: truncated while it was read")
+    ranks.tell(1, "enter 1")
+    for rank in (0, 1):
+        ranks.tell(rank, "end")
+    service.wait_for("stall over: all_reduce")
+    assert "Traceback" not in service.out + service.err
+
+
+@only_root
+def test_descriptors_that_others_take(base: Path, start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
+    """A user with more tapes than there are descriptors is read in part, and says so; the others' jobs are kept."""
+    ranks = begin(2)
+    ranks.tell(0, "enter 1")
+    [template] = [path for path in sorted((base / JOB).glob("*.tape"))[:1]]
+    theirs = base / THEIR_JOB
+    live = Ranks(theirs, 1)
+    try:
+        for number in range(1, 120):
+            forge(template, theirs / f"{number:016x}.tape")
+        give_away(theirs)
+        service = start("agent", "--watch", "--keep", "1", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="1000")
+        resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (96, 96))
+        service.wait_for(rf"{THEIR_JOB}: \d+ of its tapes are not read: `ulimit -n` leaves the agent too few")
+        service.wait_for(r"stall: rank 1 has not entered all_reduce")
+        assert "leaving" not in service.out
+        assert "Too many open files" not in service.out + service.err
+    finally:
+        live.close()
+
+
+def test_links_in_place_of_directories(tmp_path: Path) -> None:
+    """Root writes where it has looked: a directory, or the one above, that was swapped for a link is not followed."""
+    elsewhere, base = tmp_path / "elsewhere", tmp_path / "base"
+    (elsewhere / JOB).mkdir(parents=True)
+    base.mkdir()
+    (base / JOB).symlink_to(elsewhere / JOB)
+    (base / FOLDER).symlink_to(elsewhere)
+    (tmp_path / "linked").symlink_to(elsewhere)
+    for path in (base / JOB / "file", base / FOLDER / "file", tmp_path / "linked" / JOB / "file"):
+        with pytest.raises(OSError, match=r"symbolic link|Not a directory"):
+            owned_files.replace_at_once(path, path.with_name(".hidden"), b"ours")
+        with pytest.raises(OSError, match=r"symbolic link|Not a directory"):
+            owned_files.create_anew(path)
+        with pytest.raises(OSError, match=r"symbolic link|Not a directory"):
+            owned_files.open_or_create(path)
+    with pytest.raises(AgentError):
+        Job(base / JOB)
+    ScrapeTarget(base / JOB).publish("localhost", 1)
+    assert [path.name for path in elsewhere.rglob("*")] == [JOB]
+
+
+def test_many_bad_tapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody can make bad tapes without end: the log of them has one."""
+    for number in range(1, 3 * MAX_WARNINGS):
+        (tmp_path / f"{number:016x}.tape").write_bytes(b"")
+    tapes = LocalTapes(tmp_path)
+    assert tapes.new(only_alive=False) == tapes.new(only_alive=False) == []
+    assert len(caplog.records) == MAX_WARNINGS + 1
+    assert caplog.records[-1].getMessage() == f"{tmp_path}: more tapes that cannot be read will not be mentioned"
+
+
+class StrayJob(Job):
+    """A job of which no sense can be made."""
+
+    def take_up(self, reader: Reader, most: int | None = None) -> None:
+        """Fail."""
+        raise ValueError("astray\x1b[2J")
+
+
+def quiet_outputs() -> Outputs:
+    """Outputs that only remember."""
+    return Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, serves_metrics=False)
+
+
+def test_job_that_leads_us_astray(
+    begin: Callable[..., Ranks], begin_theirs: Callable[[int], Ranks], base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error that another user's job causes drops that job, with one line; the next one is read."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    begin_theirs(1)
+    begin(1)
+    agent = Agent(Config(), quiet_outputs)
+    agent.add(StrayJob(base / THEIR_JOB)).add(Job(base / JOB))
+    try:
+        for _ in range(3):
+            agent.turn()
+        assert agent.directories == [base / JOB]
+        assert [tape.path.parent for tape in agent.reader.tapes] == [base / JOB]
+        [line] = [record.getMessage() for record in caplog.records if "not read any more" in record.getMessage()]
+        assert line.startswith(f"{base / THEIR_JOB} is not read any more")
+        assert line.endswith(r"ValueError: astray\x1b[2J")
+    finally:
+        agent.close()

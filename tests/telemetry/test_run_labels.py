@@ -1,0 +1,100 @@
+"""Labels of runs and groups in a process that reads many jobs: none for two, and none used up for good."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from otel_torchdist import semconv
+from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.run_labels import RunKey, RunLabels
+from otel_torchdist.telemetry.series_labels import MAX_GROUPS
+from tests.support.metrics_node import METRICS
+from tests.support.simulated_rank import RUN, RUN_ID, WORLD, SimulatedRank
+
+STRANGER = 12345
+SAME_DIGITS = RUN_ID ^ 1
+
+
+def track(metrics: NodeMetrics, rank: SimulatedRank) -> None:
+    """Read all that a rank has written."""
+    metrics.track(rank.reader).consume(rank.reader.poll(), rank.reader.status(), 0)
+
+
+def ranks_of(metrics: NodeMetrics) -> set[tuple[str, ...]]:
+    """Run and rank of each rank that is shown."""
+    return {labels for labels, _ in METRICS[semconv.UP].read(metrics.picture())}
+
+
+def test_same_digits(tmp_path: Path) -> None:
+    """Eight digits are on every page, and can be forged: the forger's rank does not take the other's place."""
+    metrics = NodeMetrics()
+    victim, forger, copier = (
+        SimulatedRank(tmp_path, 0, run_id=RUN_ID),
+        SimulatedRank(tmp_path, 0, run_id=SAME_DIGITS),
+        SimulatedRank(tmp_path, 0, run_id=RUN_ID),
+    )
+    copier.reader.owner = STRANGER
+    victim.run(sequence=7)
+    for rank in (victim, forger, copier):
+        track(metrics, rank)
+    assert ranks_of(metrics) == {(RUN, "0"), (f"{RUN}-2", "0"), (f"{RUN}-3", "0")}
+    started = dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.picture()))
+    assert started[RUN, "0", WORLD.key] == 7
+    metrics.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (0,), "1/1", 1))
+    metrics.set_stall(StallStatus(SAME_DIGITS, WORLD.key, "all_reduce", "dead", (0,), "1/1", 2))
+    stalls = {run: picture.stall.verdict for run, picture in metrics.picture().runs.items() if picture.stall}
+    assert stalls == {RUN: "absent", f"{RUN}-2": "dead"}
+    metrics.clear_stall(SAME_DIGITS)
+    assert metrics.picture().runs[RUN].stall is not None
+
+
+def test_ranks_without_a_run(tmp_path: Path) -> None:
+    """Ranks 0 of two jobs that do not know their runs are two."""
+    metrics = NodeMetrics()
+    for directory in ("a", "b"):
+        (tmp_path / directory).mkdir()
+        rank = SimulatedRank(tmp_path / directory, 0, run_id=0, state=RunIdState.UNAGREED)
+        track(metrics, rank)
+    assert ranks_of(metrics) == {("", "0"), ("unnamed-2", "0")}
+
+
+def test_labels_are_given_back() -> None:
+    """Of a run that is gone the label is free again; one that stays keeps its own."""
+    labels = RunLabels()
+    first, second = RunKey(RUN_ID, 1), RunKey(SAME_DIGITS, 2)
+    assert (labels.of(first), labels.of(second), labels.of(first)) == (RUN, f"{RUN}-2", RUN)
+    assert labels.of_run(SAME_DIGITS) == f"{RUN}-2"
+    labels.keep({f"{RUN}-2"})
+    assert labels.of(second) == f"{RUN}-2"
+    assert labels.of(RunKey(RUN_ID ^ 2, 3)) == RUN
+
+
+def test_groups_of_one_job_cost_another_nothing(tmp_path: Path) -> None:
+    """A job with more groups than have labels, or months of jobs one after the other, leave the next job its own."""
+    metrics = NodeMetrics()
+    for directory in ("greedy", "modest"):
+        (tmp_path / directory).mkdir()
+    greedy = SimulatedRank(tmp_path / "greedy", 0, run_id=1 << 120)
+    for other in range(1, MAX_GROUPS + 44):
+        greedy.run(group=dataclasses.replace(WORLD, ranks=(0, 1000 + other)))
+    track(metrics, greedy)
+    modest = SimulatedRank(tmp_path / "modest", 0)
+    modest.run(sequence=3)
+    track(metrics, modest)
+    assert dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.picture()))[RUN, "0", WORLD.key] == 3
+    metrics.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (0,), "1/1", 1))
+    stall = metrics.picture().runs[RUN].stall
+    assert stall is not None and stall.group == WORLD.key
+    for job in range(MAX_GROUPS + 10):
+        rank = SimulatedRank(tmp_path / "modest", 1, run_id=(job + 2) << 100)
+        rank.run(group=dataclasses.replace(WORLD, ranks=(1, 5000 + job)))
+        track(metrics, rank)
+        metrics.forget(rank.reader.identity.nonce)
+    metrics.clear_stall(RUN_ID)
+    metrics.forget(modest.reader.identity.nonce)
+    late = SimulatedRank(tmp_path / "modest", 0)
+    late.run(group=dataclasses.replace(WORLD, ranks=(0, 9999)), sequence=5)
+    track(metrics, late)
+    assert 5 in dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.picture())).values()
