@@ -53,6 +53,7 @@ class _Watched:
         counter: Counts out-of-memory kills of its cgroup.
         stopped: How it was prevented from running when it was last seen.
         death: What is known of its end.
+        was_gone: Whether it had ended before anybody looked.
     """
 
     tape: Path
@@ -62,6 +63,7 @@ class _Watched:
     counter: Path | None = None
     stopped: Stopped | None = None
     death: Death | None = None
+    was_gone: bool = False
 
     def close(self) -> None:
         """Give its files back."""
@@ -155,27 +157,26 @@ class DeathWatch:
         if self._epoll is not None and watched.pidfd < 0 and shares_pids(watched.identity):
             with contextlib.suppress(OSError):
                 self._hold_by_pid(watched, self._epoll)
-        if watched.pidfd >= 0 or watched.lock >= 0:
+        if watched.pidfd >= 0 or watched.lock >= 0 or watched.was_gone:
             return
         with contextlib.suppress(OSError):
             file = os.open(watched.tape, _TAPE_FLAGS)
             if is_locked_elsewhere(file):
                 watched.lock = file
             else:
-                os.close(file)  # it had ended before anybody looked
+                os.close(file)
+                watched.was_gone = True
 
     def _hold_by_pid(self, watched: _Watched, epoll: select.epoll) -> None:
         pid = watched.identity.pid
         file = pidfd.open_process(pid)
-        # Only now: what is seen of this pid from here on is of the process that the pidfd stands for.
-        if process_start_ticks(pid) != watched.identity.pid_start_ticks:
-            os.close(file)
-            return
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, file)
+            # Only now: what is seen of this pid from here on is of the process that the pidfd stands for.
+            if process_start_ticks(pid) != watched.identity.pid_start_ticks or not _is_of_owner(pid, watched.tape):
+                return
             epoll.register(file, select.EPOLLIN)
-        except OSError:
-            os.close(file)
-            raise
+            undo.pop_all()
         if watched.lock >= 0:
             os.close(watched.lock)
             watched.lock = -1
@@ -280,7 +281,7 @@ class DeathWatch:
         if self._epoll is None:
             self._start()
         for watched in self._watched.values():
-            if watched.death is None and watched.pidfd < 0:
+            if watched.death is None and watched.pidfd < 0 and not watched.was_gone:
                 self._hold(watched)
         counters = {watched.counter for watched in self._watched.values() if watched.death is None and watched.counter}
         self._oom.forget_all_but(counters)
@@ -298,3 +299,8 @@ class DeathWatch:
         if self._wake >= 0:
             with contextlib.suppress(OSError):
                 os.eventfd_write(self._wake, 1)
+
+
+def _is_of_owner(pid: int, tape: Path) -> bool:
+    """Whether a process is of the user who owns the tape: how others' processes end is not that user's to know."""
+    return os.stat(f"/proc/{pid}").st_uid == os.stat(tape, follow_symlinks=False).st_uid

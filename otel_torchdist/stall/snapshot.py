@@ -255,9 +255,12 @@ class TapeFollower:
         if self.reader.is_alive():
             self._unlocked_ns = None
             return True
+        is_first = self._unlocked_ns is None
         self._unlocked_ns = self._unlocked_ns or now_ns
         if self._deaths is None or now_ns - self._unlocked_ns > DYING_NS:
             return False
+        if is_first:  # what it wrote last, as that an operation had thrown it out, is read before the next look
+            return True
         return self._deaths.holds(self.reader.identity.nonce) and not self._has_ended()
 
     def _has_ended(self) -> bool:

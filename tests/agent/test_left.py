@@ -37,10 +37,10 @@ def test_rank_that_leaves_by_os_exit(base: Path, agent: Callable[..., Running], 
         assert stdin is not None
         stdin.write(f"exit {code}\n")
         stdin.flush()
-        until(lambda: f"rank 1 {fate}\n" in running.err)
+        until(lambda: f"rank 1 {fate}\n" in running.out)
         up = [line for line in page_of(base).splitlines() if line.startswith("torchdist_up{") and 'rank="1"' in line]
         assert [line.endswith(" 0.0") for line in up] == ([] if code == 0 else [True])
-        assert code or "is dead" not in running.err
+        assert code or "is dead" not in running.out
     finally:
         for process in processes:
             process.kill()

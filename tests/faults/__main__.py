@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.faults.endings import ENDINGS, observe_ending, observe_kill
 from tests.faults.faulty_job import THRESHOLD_S, FaultyJob
 from tests.faults.healthy import STEPS_OF_A_JOB, Tally, run_jobs
 from tests.faults.outcome import Outcome, observe, observe_finding
@@ -49,6 +52,8 @@ def main() -> int:
     else:
         rows += len(NODE_ROWS)
         wrong += _run_on_two_nodes(python, table, console)
+    rows += len(ENDINGS) + 1
+    wrong += _end_suddenly(python, table, console)
     python.close()
     console.print(table)
     console.print(f"{rows - wrong} of {rows} right")
@@ -66,6 +71,19 @@ def _run_on_two_nodes(python: WarmPython, table: Table, console: Console) -> int
             outcome = _run(python, row, two)
             wrong += bool(outcome.problems)
             _add(table, f"{row.title}, on two nodes", outcome)
+    return wrong
+
+
+def _end_suddenly(python: WarmPython, table: Table, console: Console) -> int:
+    """Let jobs under torchrun come to sudden ends; returns how many were wrong. See also `tests.faults.kills`."""
+    wrong = 0
+    ways: list[tuple[str, Callable[[], Outcome]]] = [("SIGKILL in a busy loop", lambda: observe_kill(python))]
+    ways += [(ending.title, partial(observe_ending, ending, python)) for ending in ENDINGS]
+    for title, way in ways:
+        console.print(f"{title} …")
+        outcome = way()
+        wrong += bool(outcome.problems)
+        _add(table, title, outcome)
     return wrong
 
 

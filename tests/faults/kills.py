@@ -184,10 +184,10 @@ class LaunchedJob:
         """What the agents have said of incidents."""
         return [span for span in self._receiver.spans() if span.name.startswith("stall: ")]
 
-    def said(self) -> Said:
-        """What the agents and `diagnose` say, once the job is over."""
+    def said(self, awaited: bool = True) -> Said:
+        """What the agents and `diagnose` say, once the job is over; `awaited` that the agents say anything."""
         with contextlib.suppress(AssertionError):
-            until(lambda: any(semconv.STALL_RESOLVED in root.attributes for root in self.roots()), SAID_S)
+            until(lambda: any(semconv.STALL_RESOLVED in root.attributes for root in self.roots()), SAID_S * awaited)
         time.sleep(1)  # anything that is said too much
         roots = self.roots()
         found = [root for root in roots if semconv.STALL_RESOLVED not in root.attributes]

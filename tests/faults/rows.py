@@ -51,13 +51,13 @@ class Row:
 
 ROWS: Final = (
     Row("late", "late rank", "absent", "2", "rank 2 has not entered all_reduce", "# late"),
-    Row("kill", "SIGKILL", "dead", "2", "the process of rank 2 is gone"),
+    Row("kill", "SIGKILL", "dead", "2", "rank 2 was killed by SIGKILL"),
     Row(
         "kill_with_child",
         "SIGKILL, and a child has the sockets: markers before the threshold of 20 s",
         "dead",
         "2",
-        "the process of rank 2 is gone",
+        "rank 2 was killed by SIGKILL",
         environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "20000"},
         marked=(0, 1),
     ),
@@ -112,13 +112,13 @@ ROWS: Final = (
 _FIRST: Final = {"FAULTY_RANK": "0"}
 NODE_ROWS: Final = (
     Row("late", "late rank", "absent", "3", "rank 3 has not entered all_reduce", "# late"),
-    Row("kill", "SIGKILL", "dead", "3", "the process of rank 3 is gone"),
+    Row("kill", "SIGKILL", "dead", "3", "rank 3 was killed by SIGKILL"),
     Row("stop", "SIGSTOP", "frozen", "3", "rank 3 is frozen (stopped by a signal) and has not entered all_reduce"),
     Row("exception", "Python exception on one rank", "dead", "3", "rank 3 ended with ValueError"),
     Row("gil", "GIL held in native code", "absent", "3", "seen by a signal", "# in C from"),
     Row("shape", "different shape", "mismatched", "3", "rank 3 has shape 1,000 elements where ranks 0-2 have 4 elem"),
     Row("circular", "groups in circular order", "circular", "0-3", "ranks 0-3 wait for each other"),
-    Row("kill", "host of the store killed", "dead", "0", "the process of rank 0 is gone", environ=_FIRST),
+    Row("kill", "host of the store killed", "dead", "0", "rank 0 was killed by SIGKILL", environ=_FIRST),
     Row("stop", "host of the store frozen", "frozen", "0", "rank 0 is frozen (stopped by a signal)", environ=_FIRST),
 )
 """Faults between two nodes with two ranks each."""

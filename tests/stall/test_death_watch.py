@@ -145,6 +145,19 @@ def test_ranks_in_other_pid_namespaces(ranks: DyingRanks) -> None:
     assert deaths[0].at_ns - deaths[1].at_ns > deaths[0].resolution_ns
 
 
+def test_tape_of_another_user(ranks: DyingRanks) -> None:
+    """A tape that names somebody else's process: an agent that runs as root tells its owner only what locks tell."""
+    if os.geteuid() != 0:
+        pytest.skip("giving a file away needs root")
+    process = ranks.start()
+    os.chown(ranks.tapes[0], 12345, 12345)
+    watcher, held = ranks.watch()
+    assert held == [False]
+    process.kill()
+    (death,) = seen_by(watcher)
+    assert (death.status, death.is_exact) == (None, False)
+
+
 def test_no_file_left(ranks: DyingRanks) -> None:
     """A watcher that is out of files goes on, and takes hold of the ranks as soon as there are some."""
     process = ranks.start()

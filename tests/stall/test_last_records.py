@@ -1,0 +1,32 @@
+"""A rank that ends between the reading of its tape and the look at it: what it wrote last counts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from otel_torchdist.stall.death_watch import DeathWatch
+from otel_torchdist.stall.deaths import has_raised, torn_out_of
+from otel_torchdist.stall.snapshot import TapeFollower
+from otel_torchdist.tape.layout import How, TapeState
+from tests.support.rank_tape import RankTape
+
+
+def test_thrown_out_after_its_tape_was_read(tmp_path: Path) -> None:
+    """It says that an exception ended it, and its operation still looks open: that is not an exception of its own."""
+    tape, watch = RankTape(tmp_path), DeathWatch()
+    try:
+        follower = TapeFollower(tape.reader, watch)
+        number = tape.enter()
+        follower.observe(tape.reader.poll())
+        tape.end(number, How.FAILED, "RuntimeError")
+        tape.writer.finish(TapeState.FAILED, tape.writer.names.intern("RuntimeError"))
+        tape.writer.close()
+        first = follower.view(time.monotonic_ns())
+        assert first is not None and first.alive and not first.is_dead
+        follower.observe(tape.reader.poll())
+        second = follower.view(time.monotonic_ns())
+        assert second is not None and second.is_dead
+        assert torn_out_of(second) is not None and not has_raised(second)
+    finally:
+        watch.stop()
