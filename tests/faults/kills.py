@@ -171,7 +171,11 @@ class LaunchedJob:
     def _launcher_pids(self) -> list[int]:
         if self._process is not None:
             return [self._process.pid]
-        return [int(path.read_text()) for path in self._launchers if path.exists()]
+        return [int(path.read_text().split()[0]) for path in self._launchers if path.exists()]
+
+    def _forked(self) -> list[int]:
+        """The processes of torchrun and of the ranks that were forked from it, which have not this job's environment in /proc."""
+        return [int(pid) for path in self._launchers if path.exists() for pid in path.read_text().split()]
 
     def wait_for_end(self) -> list[int | None]:
         """The exit codes of every torchrun."""
@@ -205,7 +209,7 @@ class LaunchedJob:
 
     def close(self) -> None:
         """Kill all that is left of it."""
-        for pid in [*self._launcher_pids(), *processes_of(self.base)]:
+        for pid in [*self._forked(), *processes_of(self.base)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.wait_for_end()

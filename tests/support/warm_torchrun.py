@@ -1,7 +1,7 @@
 """torchrun, whose ranks are forked from it and not begun anew: importing torch takes each of them seconds.
 
-All else is torchrun's own: how it looks for ranks that have ended, and how it ends the others. It finds a file for its
-process id, and its arguments, in WARM_TORCHRUN.
+All else is torchrun's own: how it looks for ranks that have ended, and how it ends the others. It finds a file for the
+ids of its process and of its ranks', and its arguments, in WARM_TORCHRUN.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Forked:
         self.pid = os.fork()
         if self.pid == 0:
             become_rank(args, env)
+        with PID_FILE.open("a") as file:
+            file.write(f"{self.pid}\n")
         while self.pid not in (os.getpgid(self.pid), 0):  # torchrun sends its signals to a group of that number
             time.sleep(0.001)
 
@@ -84,6 +86,7 @@ def fork_rank(handler: SubprocessHandler, args: tuple[str, ...], env: dict[str, 
 
 if __name__ == "__main__":
     pid_file, *arguments = json.loads(os.environ.pop("WARM_TORCHRUN"))
-    Path(pid_file).write_text(f"{os.getpid()}\n")
+    PID_FILE = Path(pid_file)
+    PID_FILE.write_text(f"{os.getpid()}\n")
     SubprocessHandler._popen = fork_rank  # type: ignore[method-assign]
     run.main(arguments)
