@@ -62,7 +62,7 @@ class GroupState(Lane):
         self.synchronized = False
         self.is_default = False
         self.reference = weakref.ref(group)
-        self.backend_on = _Backends(self.reference)
+        self.backend_on = Backends(self.reference)
         self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
         self.plans = Plans(self)
 
@@ -182,19 +182,23 @@ def _text_of(group: ProcessGroup, attribute: str) -> str:
         return ""
 
 
-class _Backends:
-    """What a group's backends call themselves. It knows the group only weakly, so that no cycle keeps the tape."""
+class Backends:
+    """What a group's backends call themselves. It knows the group only weakly, so that no cycle keeps the tape.
+
+    Attributes:
+        names: Those that have been asked for, by device type.
+    """
 
     def __init__(self, reference: weakref.ref[ProcessGroup]) -> None:
         self._reference = reference
-        self._names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
 
     def __call__(self, device: str) -> str:
         """The name of the backend for a device type; '' when the group has none."""
-        known = self._names.get(device, "")
+        known = self.names.get(device, "")
         group = None if known else self._reference()
         if group is not None:
-            known = self._names[device] = backend_name(group, device)
+            known = self.names[device] = backend_name(group, device)
         return known
 
 

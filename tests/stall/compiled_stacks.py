@@ -79,10 +79,10 @@ signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
 model(torch.ones(2, 4)).sum().backward()
 signal.setitimer(signal.ITIMER_REAL, 0.0)
 state = "steady"
-for _ in range(2):
+for _call in range(2):
     model(torch.ones(2, 4)).sum().backward()
 pipe = pipeline(Stages(), mb_args=(torch.ones(2, 4),), split_spec={"second": SplitPoint.BEGINNING})
-for index in range(2):
-    pipe.get_stage_module(index)(torch.ones(2, 4))
+for stage in range(2):
+    pipe.get_stage_module(stage)(torch.ones(2, 4))
 for line in lines:
     print(json.dumps(line))

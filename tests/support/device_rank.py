@@ -134,7 +134,7 @@ class DeviceRank:
         new_group: Any = ProcessGroup
         self.process_group = new_group(self.rank, 2)
         self.group = Groups().learn(self.recorder, self.process_group, (0, 1), 0)
-        self.group._backends["cuda"] = self.backend  # c10d has none to give on a machine without a device
+        self.group.backend_on.names["cuda"] = self.backend  # c10d has none to give on a machine without a device
         self.wait_tensor = make_wait_tensor(works, self.devices, self._wait_on_device, None)
         self.wait_tensors = make_wait_tensors(works, self.devices, self._wait_for_all, None)
         self.reader = TapeReader.of_writer(self.recorder.tape)

@@ -29,7 +29,7 @@ from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.text import readable
 from tests.tape.tapes import new_writer
 
-_Named = TypeVar("_Named", CallSiteName, GroupName, SignatureName)
+_Named = TypeVar("_Named", bound=CallSiteName | GroupName | SignatureName)
 _TEXT = st.text(max_size=40)
 _SIZES = st.integers(0, 2**53)
 _NAMES = st.one_of(
