@@ -8,7 +8,8 @@ from otel_torchdist.stall.company import Company
 from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.detector import LOOK_S, Detector
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
-from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.stall.snapshot import TapeFollower
+from otel_torchdist.stall.worlds import worlds
 from otel_torchdist.tape.reader import Batch, TapeReader
 
 

@@ -344,7 +344,7 @@ NUMBER_METRICS: Final = (
         semconv.SPANS_DROPPED,
         Kind.COUNTER,
         Unit.SPANS,
-        "Spans that could not be exported and are gone.",
+        "Spans that could not be exported, or that a receiver accepted and threw away.",
         (),
         lambda node: (((), node.spans_dropped),),
     ),

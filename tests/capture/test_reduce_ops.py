@@ -9,7 +9,8 @@ import pytest
 
 from otel_torchdist.stall.mismatch import Field, Mismatch
 from otel_torchdist.stall.silent_mismatch import LOOKS_APART_NS, SilentMismatches
-from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.stall.snapshot import TapeFollower
+from otel_torchdist.stall.worlds import worlds
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.reader import TapeReader
 from tests.capture.conftest import Job, Jobs

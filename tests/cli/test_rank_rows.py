@@ -6,8 +6,9 @@ from pathlib import Path
 
 from otel_torchdist.cli.rank_rows import Doing, RankRow, rank_rows
 from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.verdict import Verdict, locate
+from otel_torchdist.stall.worlds import worlds
 from otel_torchdist.tape.layout import TapeState
 from tests.support.rank_tape import SECOND, RankTape
 

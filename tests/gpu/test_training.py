@@ -16,7 +16,8 @@ import torch.distributed as dist
 from otel_torchdist.capture.cuda_driver import cuda_drivers
 from otel_torchdist.stall.detector import Detector
 from otel_torchdist.stall.events import Event
-from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.stall.snapshot import TapeFollower
+from otel_torchdist.stall.worlds import worlds
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.reader import TapeReader
 from tests.gpu.world import DEVICE, World

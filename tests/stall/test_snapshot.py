@@ -11,10 +11,11 @@ import pytest
 
 from otel_torchdist.stall import snapshot
 from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind
 from otel_torchdist.stall.waits import waits_of
 from otel_torchdist.stall.world import Lane, RankView
+from otel_torchdist.stall.worlds import worlds
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.reader import TapeReader

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.stall.detector import Detector
-from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.world import RankView
+from otel_torchdist.stall.worlds import worlds
 from otel_torchdist.telemetry.ids import run_id_of_claim
 from tests.stall.test_snapshot import RUN, SECOND, WrittenRank
 

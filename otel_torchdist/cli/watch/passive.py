@@ -15,8 +15,9 @@ from otel_torchdist.cli.watch.lateness import LatenessMeter
 from otel_torchdist.cli.watch.rates import RateMeter, Rates
 from otel_torchdist.stall.detector import Detector
 from otel_torchdist.stall.events import ArrivalsCompared, Finding, IncidentResolved, VerdictGiven
-from otel_torchdist.stall.snapshot import TapeFollower, worlds
+from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.world import RankView, WorldSnapshot
+from otel_torchdist.stall.worlds import worlds
 from otel_torchdist.tape.reader import TapeReader
 
 
