@@ -71,7 +71,7 @@ class Foreground:
                 _logger.info("/metrics is served on port %d", agent.metrics_port)
             was_live = Life.RUNNING in self._log.latest
             self._follow(stop)
-            self._conclude()
+            self._conclude(stop)
             if was_live:
                 self._linger(stop)
         finally:
@@ -87,12 +87,15 @@ class Foreground:
             stop.wait(self._agent.reader.next_turn_s)
             self._turn()
 
-    def _conclude(self) -> None:
-        """Let agents of other nodes see the last calls of ranks that have ended; takes two seconds at most."""
+    def _conclude(self, stop: StopSignals) -> None:
+        """Learn how the last ranks ended, and let other nodes' agents see their last calls; two seconds at most."""
         deadline = time.monotonic() + CONCLUDING_S
-        while self._agent.reader.is_concluding and time.monotonic() < deadline:
+        while self._is_concluding(stop) and time.monotonic() < deadline:
             time.sleep(CONCLUDING_LOOK_S)
             self._turn()
+
+    def _is_concluding(self, stop: StopSignals) -> bool:
+        return self._agent.reader.is_concluding or (stop.received is None and Life.RUNNING in self._log.latest)
 
     def _linger(self, stop: StopSignals) -> None:
         """Stay for a last scrape, and for ranks that are started again."""

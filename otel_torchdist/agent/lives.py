@@ -74,7 +74,7 @@ class LifeLog:
         ended: dict[tuple[Life, str, bool, Path], list[int]] = {}
         for tape in self._reader.tapes:
             try:
-                life = self._life_of(tape)
+                life = self._reader.life_of(tape)
                 failure = tape.names.text(tape.status().failure) or ""
             except TapeError:
                 continue  # the reader warns of it
@@ -92,13 +92,6 @@ class LifeLog:
             several = len(set(ranks)) > 1
             reason, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
             _logger.info("%s %s%s%s", _named(ranks, is_helper), _FATES[life][several], reason, where)
-
-    def _life_of(self, tape: TapeReader) -> Life:
-        """What became of a rank; one that leaves by `os._exit(0)` says so with its exit code only."""
-        if self._reader.has_left(tape):
-            return Life.FINISHED
-        life = self._reader.life_of(tape)
-        return Life.RUNNING if life is Life.DEAD and self._reader.is_ending(tape) else life
 
     def _remember(self, identity: TapeIdentity) -> None:
         newest = self._newest.get(identity.rank, identity)

@@ -56,6 +56,8 @@ class SilentEnds:
             return Life.DEAD
         if has_left(tape) or has_ended_with_parent(tape, tapes):
             return Life.FINISHED
+        if not tape.identity.parent and has_died(tape):
+            return Life.DEAD
         gone_since = self._gone_since.setdefault(tape.identity.nonce, time.monotonic())
         patience_s = TOGETHER_S if tape.identity.parent else REAPED_S
         return Life.RUNNING if time.monotonic() - gone_since < patience_s else Life.DEAD
@@ -65,6 +67,12 @@ def has_left(tape: TapeReader) -> bool:
     """Whether a process that is gone has exited with code 0, as far as an agent has seen its end."""
     death = read_death(tape.path)
     return death is not None and death.exit_code == 0
+
+
+def has_died(tape: TapeReader) -> bool:
+    """Whether an agent has seen how a process ended, and that this was no end in good order."""
+    death = read_death(tape.path)
+    return death is not None and death.status not in (None, 0)
 
 
 def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
