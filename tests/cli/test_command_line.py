@@ -83,7 +83,7 @@ main()
 def test_bad_input(start: Callable[..., Running], base: Path, arguments: list[str], option: str) -> None:
     """An option that makes no sense is named, and nothing is started."""
     running = start(*arguments)
-    assert running.end() == 2
+    assert running.end() == 64
     assert f"Invalid value for '{option}'" in running.err or f"Invalid value for {option}" in running.err
     assert "Traceback" not in running.err
     assert processes_of(base) == []
