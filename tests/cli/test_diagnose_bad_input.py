@@ -71,7 +71,7 @@ def test_several_runs(base: Path, begin: BEGIN) -> None:
 def test_no_directory(base: Path) -> None:
     """A job directory that does not exist is a wrong option."""
     answer = ask(base, "--run-dir", base / "nowhere")
-    assert answer.code == 2
+    assert answer.code == 64
     assert "--run-dir" in answer.err
 
 
