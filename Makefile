@@ -67,8 +67,9 @@ $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 
+# Compiled here once: each of the suite's hundreds of processes would compile torch where PYTHONDONTWRITEBYTECODE is set.
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraints constraints.txt \
 		--build-constraints constraints.txt torch==$(TORCH) --editable '.[demo,dev,thirdparty]'
 	touch $@
 
