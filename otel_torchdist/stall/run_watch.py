@@ -236,6 +236,10 @@ class RunWatch:
         ran_until_ns = self._standstill.ran_until_ns(seen_ns)
         return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
 
+    def _oldest_ns(self, stalled: list[Wait], world: WorldSnapshot) -> int | None:
+        """The age of the wait that has counted for longest."""
+        return max((self._age_ns(wait, world) for wait in stalled), default=None)
+
     # --- the incident -----------------------------------------------------------------------------------------
 
     def _advance(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
@@ -257,7 +261,7 @@ class RunWatch:
             events.append(StacksOverdue(overdue))
         if not pending.is_ready(world):
             return events
-        if self._open is None and self._compiling.excuse(world, verdict):
+        if self._open is None and self._compiling.excuse(world, verdict, self._oldest_ns(stalled, world)):
             self._spare(stalled, world)
             self._drop_pending()
         else:
@@ -296,8 +300,7 @@ class RunWatch:
             return without_stacks(occasion, verdict, now)
         crossed_ns = now
         if occasion is Occasion.OPENED:
-            oldest_ns = max(self._age_ns(wait, world) for wait in stalled)
-            crossed_ns = min(now, now - oldest_ns + self._threshold_ns)
+            crossed_ns = min(now, now - (self._oldest_ns(stalled, world) or 0) + self._threshold_ns)
         return with_stacks(occasion, verdict, world, crossed_ns, self._pending)
 
     def _give(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> VerdictGiven:
