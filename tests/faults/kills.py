@@ -174,7 +174,7 @@ class LaunchedJob:
         return [int(path.read_text().split()[0]) for path in self._launchers if path.exists()]
 
     def _forked(self) -> list[int]:
-        """torchrun and the ranks that were forked from it: they have not this job's environment in /proc."""
+        """Torchrun and the ranks that were forked from it: they have not this job's environment in /proc."""
         return [int(pid) for path in self._launchers if path.exists() for pid in path.read_text().split()]
 
     def wait_for_end(self) -> list[int | None]:

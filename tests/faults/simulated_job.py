@@ -97,6 +97,7 @@ class SimulatedJob:
             one = SimulatedRank(self._directory, rank, size, self._run, self.now_ns, self._program)
             self._ranks[rank] = one
             self._watch.follow(one.reader)
+            self._wants_look = True
             self._after(0, one, lambda one=one: self._go_on(one))
 
     # --- what happens -----------------------------------------------------------------------------------------
@@ -117,6 +118,7 @@ class SimulatedJob:
 
     def suspend(self, seconds: float) -> None:
         """The whole job is stopped, and with it its agent, as by a scheduler."""
+        self._look_until(self.now_ns)
         paused_ns = round(seconds * SECOND)
         self.now_ns += paused_ns
         self._due = [(at_ns + paused_ns, turn, rank, action) for at_ns, turn, rank, action in self._due]
@@ -254,10 +256,19 @@ class SimulatedJob:
                 if since_ns > self._next_look_ns:
                     passed = -(-(min(since_ns, end_ns) - self._next_look_ns) // (SECOND // 4))
                     self._next_look_ns += passed * (SECOND // 4)
+                    self._as_if_looked(self._next_look_ns - SECOND // 4)
                     continue
             at_ns = self._next_look_ns
             self._look(at_ns)
             self._next_look_ns = at_ns + round(self._watch.next_look_s * SECOND)
+
+    def _as_if_looked(self, at_ns: int) -> None:
+        """Let the watch know what looks that are left out would have seen: that the hearts of the ranks beat."""
+        detector = self._watch._detector
+        for (_, _, run), watched in detector._runs.items() if detector is not None else ():
+            if run == self._run:
+                standstill = watched._standstill
+                standstill._sign_ns = max(standstill._sign_ns, at_ns - at_ns % SECOND)
 
     def _matters(self) -> bool:
         if self._every_look or self._wants_look or self._dead or self._watch.ongoing:
