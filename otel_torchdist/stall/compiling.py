@@ -97,19 +97,30 @@ class CompileExcuses:
         """
         if not verdict.ranks or verdict.kind is not VerdictKind.ABSENT:
             return False
-        named = [world.ranks[rank] for rank in verdict.ranks if rank in world.ranks]
-        found = {view.nonce: (view, thread) for view in named if (thread := _compiling_thread(view)) is not None}
         wait = self._wait(verdict.since_ns)
-        if len(named) < len(verdict.ranks) or not (found or wait.compiling):
+        was_compiling, known = bool(wait.compiling), self._look_at(world, verdict, wait)
+        if not known or not (wait.compiling or was_compiling):
             return False
         wait.waited_ns += world.taken_ns - verdict.since_ns if age_ns is None else age_ns
-        wait.compiling = {
-            nonce: self._see(wait.compiling.get(nonce), view, thread, world.taken_ns)
-            for nonce, (view, thread) in found.items()
-        }
-        before, wait.late = wait.late, frozenset(view.nonce for view in named if view.nonce not in found)
+        before, wait.late = wait.late, known - wait.compiling.keys()
         is_in_time = all(wait.waited_ns <= one.limit_ns for one in wait.compiling.values())
         return is_in_time and not before & wait.late
+
+    def note(self, world: WorldSnapshot, verdict: Verdict) -> None:
+        """Remember what ranks compile that hold the others up, without a need to excuse them yet."""
+        self._look_at(world, verdict, self._wait(verdict.since_ns))
+
+    def _look_at(self, world: WorldSnapshot, verdict: Verdict, wait: _ExcusedWait) -> frozenset[int]:
+        """See what the ranks in a verdict compile; returns the tapes of all of them, none where one is not seen."""
+        named = [world.ranks[rank] for rank in verdict.ranks if rank in world.ranks]
+        if len(named) < len(verdict.ranks):
+            return frozenset()
+        found = [(view, thread) for view in named if (thread := _compiling_thread(view)) is not None]
+        wait.compiling = {
+            view.nonce: self._see(wait.compiling.get(view.nonce), view, thread, world.taken_ns)
+            for view, thread in found
+        }
+        return frozenset(view.nonce for view in named)
 
     def _wait(self, since_ns: int) -> _ExcusedWait:
         wait = self._waits.get(since_ns)

@@ -12,6 +12,7 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.stall.compiling import CompileExcuses
+from otel_torchdist.stall.early_look import EarlyLook
 from otel_torchdist.stall.events import (
     Event,
     Incident,
@@ -82,6 +83,7 @@ class RunWatch:
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
         self._compiling = CompileExcuses()
+        self._early = EarlyLook(self._roots, self._compiling)
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
@@ -187,6 +189,7 @@ class RunWatch:
         if verdict is None:
             events += self._last_words(world)
             self._drop_pending()
+            events += self._early.look(world, self._soon_stalled(waits, world) if self._open is None else [])
         else:
             events += self._advance(world, verdict, stalled)
             events += self._marker_events(world, verdict, stalled, waits)
@@ -236,6 +239,14 @@ class RunWatch:
         ran_until_ns = self._standstill.ran_until_ns(seen_ns)
         return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
 
+    def _soon_stalled(self, waits: list[Wait], world: WorldSnapshot) -> list[Wait]:
+        """Waits that have counted for half the threshold."""
+        return [
+            wait
+            for wait in waits
+            if 2 * self._age_ns(wait, world) >= self._threshold_ns and not self._rules.is_left_alone(wait)
+        ]
+
     def _oldest_ns(self, stalled: list[Wait], world: WorldSnapshot) -> int | None:
         """The age of the wait that has counted for longest."""
         return max((self._age_ns(wait, world) for wait in stalled), default=None)
@@ -262,7 +273,8 @@ class RunWatch:
         if not pending.is_ready(world):
             return events
         if self._open is None and self._compiling.excuse(world, verdict, self._oldest_ns(stalled, world)):
-            self._spare(stalled, world)
+            # Of all that wait, for they began one after the other, and are held up by the same ranks.
+            self._spare(waits_of(world), world)
             self._drop_pending()
         else:
             events.append(self._give(occasion, locate(world, verdict), world))

@@ -33,8 +33,8 @@ from tests.faults.simulated_rank import (
 
 START_NS = 1_000 * SECOND
 THRESHOLD_S = 10.0
-NEARLY_S = 2.0
-"""So long before the threshold the watch begins to look."""
+NEARLY_S = 5.5
+"""So long before the threshold the watch begins to look: it asks ranks for their stacks at half of it."""
 POLLED_AFTER = 400
 """Operations of a rank between two polls at most."""
 FORGOTTEN_AFTER_S = 60.0

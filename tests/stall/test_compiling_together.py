@@ -92,3 +92,28 @@ def test_suspended_while_it_compiles() -> None:
     watching.now_s += 3_600.0
     watching.until(watching.now_s + 100.0)
     assert watching.verdicts == []
+
+
+def test_finished_before_the_threshold() -> None:
+    """It compiled for most of the threshold, and is in its step when that is reached: it has been seen before."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    watching = Compiling(world, {2: [(0.1, 8.5)]})
+    wait(world, 1.0)
+    watching.until(14.0)
+    let_go(world, 14.0)
+    watching.until(60.0)
+    assert watching.verdicts == []
+
+
+def test_ranks_that_begin_to_wait_one_after_the_other() -> None:
+    """Each wait reaches the threshold at another moment: that is one look at the rank that they wait for, not many."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    watching = Compiling(world, {3: [(0.1, 11.6)]})
+    for rank, at_s in enumerate((1.0, 2.2, 3.4)):
+        world.ranks[rank].enter(EVERYBODY, at_s)
+    watching.until(19.0)
+    let_go(world, 19.0, late=3)
+    watching.until(60.0)
+    assert watching.verdicts == []
