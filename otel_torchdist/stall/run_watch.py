@@ -335,6 +335,8 @@ class RunWatch:
         pending, before = self._pending, self._world
         if pending is None or before is None or self._open is not None:
             return []
+        if pending.verdict.kind is VerdictKind.DEAD:  # it waited for what has become of the others
+            return []
         waiting = [world.ranks[rank] for rank in pending.verdict.waiting if rank in world.ranks]
         if outcome_of(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
             return []

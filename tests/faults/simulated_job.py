@@ -17,6 +17,7 @@ from otel_torchdist.stall.call_log import LENGTH
 from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import Flag, How, TapeState, Word
+from tests.faults.simulated_deaths import SimulatedDeaths
 from tests.faults.simulated_rank import (
     SECOND,
     STEP,
@@ -81,7 +82,7 @@ class SimulatedJob:
         self._program = program
         self._chance = random.Random(seed)
         self._every_look = every_look
-        self._watch = StallWatch(THRESHOLD_S)
+        self._watch = StallWatch(THRESHOLD_S, deaths=SimulatedDeaths(self._died_ns))
         self._run = 1
         self._ranks: dict[int, SimulatedRank] = {}
         self._dead: list[SimulatedRank] = []
@@ -245,6 +246,9 @@ class SimulatedJob:
                 one.waits_for.discard(number)
                 if not one.waits_for:
                     self._after(0, one, lambda one=one: self._go_on(one))
+
+    def _died_ns(self, nonce: int) -> int | None:
+        return next((one.dies_ns for one in self._dead if one.reader.identity.nonce == nonce), None)
 
     # --- what is seen -----------------------------------------------------------------------------------------
 

@@ -252,3 +252,19 @@ def test_the_only_one_that_is_behind_is_named() -> None:
     vanish(watch, 6.5, (0, 1, 2))
     watch.until(20.0)
     assert [(given.verdict.kind, given.verdict.ranks) for _, given in watch.verdicts] == [(VerdictKind.DEAD, (3,))]
+
+
+def test_cancelled_between_two_looks() -> None:
+    """At one look a rank that waited has been terminated, at the next one all have: nobody was first."""
+    world, _ = stalled(late=-1, since_s=1.0)
+    for rank in range(4):
+        world.ranks[rank].end(next(iter(world.ranks[rank].open)), 2.0)
+    world.ranks[0].enter(EVERYBODY, 5.9)
+    watch = Watching(world)
+    watch.until(6.0)
+    world.ranks[0].is_seen_to_die(6.0, TERM)
+    watch.look()
+    for rank in (1, 2, 3):
+        world.ranks[rank].is_seen_to_die(6.0 + rank / 100, TERM)
+    watch.until(20.0)
+    assert watch.verdicts == []
