@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final
 
 from otel_torchdist.stall.frames import FrameOwner, owner_of
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
@@ -16,8 +16,12 @@ from otel_torchdist.tape.stacks import ThreadStack
 COMPILE_NS: Final = 600_000_000_000
 """How long others may wait for a rank that compiles."""
 AGAIN: Final = 2
-"""A rank that compiles once more at the same line may take so many times as long as before."""
-MAX_SITES: Final = 4_096
+"""Who compiles once more at a line may take so many times as long as any rank was seen to take there before, …"""
+MORE_NS: Final = 60_000_000_000
+"""… or so much longer: the end of a compilation is not seen."""
+MAX_WAITS: Final = 64
+MAX_LINES: Final = 1_024
+MAX_OF_LINE: Final = 64
 
 # Modules that run while something is compiled, and functions of modules that run in a compiled model's steady state
 # too. All of a stack cannot be asked for: it may be deeper than what a rank writes down.
@@ -44,62 +48,117 @@ _MADE_UP: Final = ("<string>", "<eval_with_key>")
 _THREADS: Final = re.compile(r"^(MainThread|)$|^thread \d|^Dummy-")
 """The main thread, the one that a signal came to, and threads that C++ has started, such as autograd's."""
 
-_Site: TypeAlias = tuple[int, CallSiteName | None]
+
+@dataclass(slots=True)
+class _Compilation:
+    """One rank compiles at one line.
+
+    Attributes:
+        began_ns: When it was last seen to do something else.
+        limit_ns: How long others may wait for it.
+        seen_ns: When it was last seen to compile.
+    """
+
+    began_ns: int
+    limit_ns: int
+    seen_ns: int
 
 
 @dataclass(slots=True)
-class _Excused:
-    """A wait for a rank that compiles at one line.
+class _ExcusedWait:
+    """A wait for ranks of which some compile.
 
     Attributes:
-        since_ns: When the first rank began to wait for it.
-        longest_ns: How long such waits have lasted at least.
-        limit_ns: How long this one may last.
+        waited_ns: How long it has lasted, without the time in which the job was suspended.
+        compiling: What the ranks compiled when they were last looked at, by their tapes.
+        late: Tapes of ranks that did not compile then; they may just have come to the end of it.
     """
 
-    since_ns: int
-    longest_ns: int
-    limit_ns: int
+    waited_ns: int = 0
+    compiling: dict[int, _Compilation] = field(default_factory=dict[int, _Compilation])
+    late: frozenset[int] = frozenset()
 
 
 class CompileExcuses:
-    """Remembers of one run which lines ranks have been excused for: once in full, and later as long as that took."""
+    """Remembers of one run what ranks were excused for: once in full, and later for about as long as that took."""
 
     def __init__(self) -> None:
         """Nothing has been excused."""
-        self._known: dict[_Site, _Excused] = {}
+        self._waits: dict[int, _ExcusedWait] = {}
+        self._known: dict[CallSiteName | None, list[_Compilation]] = {}
 
-    def excuse(self, world: WorldSnapshot, verdict: Verdict) -> bool:
-        """Whether all ranks that hold the others up are seen to compile, and may."""
+    def excuse(self, world: WorldSnapshot, verdict: Verdict, age_ns: int | None = None) -> bool:
+        """Whether ranks that hold the others up are seen to compile and may, and the others can have done so lately.
+
+        Args:
+            world: The picture.
+            verdict: What would be reported.
+            age_ns: How long the wait has counted since it was last excused; None for all of its time.
+        """
         if not verdict.ranks or verdict.kind is not VerdictKind.ABSENT:
             return False
-        sites = [_compiles_at(world.ranks[rank]) if rank in world.ranks else None for rank in verdict.ranks]
-        known = [site for site in sites if site is not None]
-        if len(known) < len(verdict.ranks):
+        wait = self._wait(verdict.since_ns)
+        was_compiling, known = bool(wait.compiling), self._look_at(world, verdict, wait)
+        if not known or not (wait.compiling or was_compiling):
             return False
-        waited_ns = world.taken_ns - verdict.since_ns
-        return all([self._may(site, verdict.since_ns, waited_ns) for site in known])
+        wait.waited_ns += world.taken_ns - verdict.since_ns if age_ns is None else age_ns
+        before, wait.late = wait.late, known - wait.compiling.keys()
+        is_in_time = all(wait.waited_ns <= one.limit_ns for one in wait.compiling.values())
+        return is_in_time and not before & wait.late
 
-    def _may(self, site: _Site, since_ns: int, waited_ns: int) -> bool:
-        excused = self._known.get(site)
-        if excused is None:
-            if len(self._known) >= MAX_SITES:
-                self._known.clear()
-            excused = self._known[site] = _Excused(since_ns, 0, COMPILE_NS)
-        elif excused.since_ns != since_ns:
-            excused.since_ns, excused.limit_ns = since_ns, min(AGAIN * excused.longest_ns, COMPILE_NS)
-        if waited_ns > excused.limit_ns:
-            return False
-        excused.longest_ns = max(excused.longest_ns, waited_ns)
-        return True
+    def note(self, world: WorldSnapshot, verdict: Verdict) -> None:
+        """Remember what ranks compile that hold the others up, without a need to excuse them yet."""
+        self._look_at(world, verdict, self._wait(verdict.since_ns))
+
+    def _look_at(self, world: WorldSnapshot, verdict: Verdict, wait: _ExcusedWait) -> frozenset[int]:
+        """See what the ranks in a verdict compile; returns the tapes of all of them, none where one is not seen."""
+        named = [world.ranks[rank] for rank in verdict.ranks if rank in world.ranks]
+        if len(named) < len(verdict.ranks):
+            return frozenset()
+        found = [(view, thread) for view in named if (thread := _compiling_thread(view)) is not None]
+        wait.compiling = {
+            view.nonce: self._see(wait.compiling.get(view.nonce), view, thread, world.taken_ns)
+            for view, thread in found
+        }
+        return frozenset(view.nonce for view in named)
+
+    def _wait(self, since_ns: int) -> _ExcusedWait:
+        wait = self._waits.get(since_ns)
+        if wait is None:
+            if len(self._waits) >= MAX_WAITS:
+                del self._waits[next(iter(self._waits))]
+            wait = self._waits[since_ns] = _ExcusedWait()
+        return wait
+
+    def _see(self, known: _Compilation | None, view: RankView, thread: ThreadStack, now_ns: int) -> _Compilation:
+        """A compilation, as it was seen at the look before or as it begins to be seen."""
+        if known is not None:
+            known.seen_ns = now_ns
+            return known
+        line, began_ns = _line(thread.frames), _last_call_ns(view)
+        if len(self._known) >= MAX_LINES and line not in self._known:
+            self._known.clear()
+        others = self._known.setdefault(line, [])
+        # Whatever else compiles there now says nothing about how long that takes.
+        earlier = [one.seen_ns - one.began_ns for one in others if one.seen_ns <= began_ns]
+        longest_ns = max(earlier, default=COMPILE_NS)
+        found = _Compilation(began_ns, min(max(AGAIN * longest_ns, longest_ns + MORE_NS), COMPILE_NS), now_ns)
+        del others[: 1 - MAX_OF_LINE]
+        others.append(found)
+        return found
 
 
-def _compiles_at(view: RankView) -> _Site | None:
-    """Where a rank compiles: its tape and the line of the user's; None when it does not."""
-    for thread in (view.stacks.threads or ()) if view.stacks is not None else ():
-        if _THREADS.search(thread.name) and is_compiling(thread):
-            return view.nonce, _line(thread.frames)
-    return None
+def _compiling_thread(view: RankView) -> ThreadStack | None:
+    """The thread of a rank that compiles; None when it does not."""
+    threads = (view.stacks.threads or ()) if view.stacks is not None else ()
+    return next((thread for thread in threads if _THREADS.search(thread.name) and is_compiling(thread)), None)
+
+
+def _last_call_ns(view: RankView) -> int:
+    """When a rank last came to a collective, or out of one: what it compiles it has begun since."""
+    entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
+    ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
+    return max(view.created_ns, entered_ns, ended_ns)
 
 
 def is_compiling(thread: ThreadStack) -> bool:

@@ -80,7 +80,7 @@ def first_death(views: Sequence[RankView], torn_ns: int | None = None) -> FirstD
     return FirstDeath(
         ranks=tuple(sorted(view.rank for view in chosen)),
         deaths={view.rank: view.death for view in chosen if view.death is not None},
-        together=is_seen and _ended_together(causes, dead),
+        together=_ended_together(causes, dead) if is_seen else _vanished_together(chosen, dead),
         asked=all(_was_asked(view) for view in chosen),
         is_inferred=len(tied) > 1 or (len(dead) > 1 and not all(_is_exact(view) for view in causes)),
         is_known=is_known,
@@ -213,6 +213,18 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
         return _died_ns(causes[-1]) - start_ns < SAME_ERROR_NS
     is_known = all(view.death is not None and view.death.status is not None for view in causes)
     return _died_ns(causes[1]) - start_ns < (AT_ONCE_NS if is_known else AT_ONCE_UNKNOWN_NS)
+
+
+def _vanished_together(chosen: Sequence[RankView], dead: Sequence[RankView]) -> bool:
+    """Whether nothing tells who was first of ranks that were only seen to be gone, from one look to the next."""
+    if len(dead) < 2 or any(view.death is not None or has_raised(view) or torn_out_of(view) for view in dead):
+        return False
+    gone = list(map(_died_ns, dead))
+    return max(gone) - min(gone) <= AT_ONCE_NS and {*_ranks(_behind([*dead]))} != {*_ranks(chosen)}
+
+
+def _ranks(views: Sequence[RankView]) -> list[int]:
+    return [view.rank for view in views]
 
 
 def _way(view: RankView) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.stall.compiling import CompileExcuses
+from otel_torchdist.stall.early_look import EarlyLook
 from otel_torchdist.stall.events import (
     Event,
     Incident,
@@ -82,6 +83,7 @@ class RunWatch:
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
         self._compiling = CompileExcuses()
+        self._early = EarlyLook(self._roots, self._compiling)
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
@@ -187,6 +189,7 @@ class RunWatch:
         if verdict is None:
             events += self._last_words(world)
             self._drop_pending()
+            events += self._early.look(world, self._soon_stalled(waits, world) if self._open is None else [])
         else:
             events += self._advance(world, verdict, stalled)
             events += self._marker_events(world, verdict, stalled, waits)
@@ -236,6 +239,18 @@ class RunWatch:
         ran_until_ns = self._standstill.ran_until_ns(seen_ns)
         return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
 
+    def _soon_stalled(self, waits: list[Wait], world: WorldSnapshot) -> list[Wait]:
+        """Waits that have counted for half the threshold."""
+        return [
+            wait
+            for wait in waits
+            if 2 * self._age_ns(wait, world) >= self._threshold_ns and not self._rules.is_left_alone(wait)
+        ]
+
+    def _oldest_ns(self, stalled: list[Wait], world: WorldSnapshot) -> int | None:
+        """The age of the wait that has counted for longest."""
+        return max((self._age_ns(wait, world) for wait in stalled), default=None)
+
     # --- the incident -----------------------------------------------------------------------------------------
 
     def _advance(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
@@ -257,8 +272,9 @@ class RunWatch:
             events.append(StacksOverdue(overdue))
         if not pending.is_ready(world):
             return events
-        if self._open is None and self._compiling.excuse(world, verdict):
-            self._spare(stalled, world)
+        if self._open is None and self._compiling.excuse(world, verdict, self._oldest_ns(stalled, world)):
+            # Of all that wait, for they began one after the other, and are held up by the same ranks.
+            self._spare(waits_of(world), world)
             self._drop_pending()
         else:
             events.append(self._give(occasion, locate(world, verdict), world))
@@ -296,8 +312,7 @@ class RunWatch:
             return without_stacks(occasion, verdict, now)
         crossed_ns = now
         if occasion is Occasion.OPENED:
-            oldest_ns = max(self._age_ns(wait, world) for wait in stalled)
-            crossed_ns = min(now, now - oldest_ns + self._threshold_ns)
+            crossed_ns = min(now, now - (self._oldest_ns(stalled, world) or 0) + self._threshold_ns)
         return with_stacks(occasion, verdict, world, crossed_ns, self._pending)
 
     def _give(self, occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> VerdictGiven:
@@ -319,6 +334,8 @@ class RunWatch:
         """Of a stall that was about to be told when everybody in it died: what was seen while they lived."""
         pending, before = self._pending, self._world
         if pending is None or before is None or self._open is not None:
+            return []
+        if pending.verdict.kind is VerdictKind.DEAD:  # it waited for what has become of the others
             return []
         waiting = [world.ranks[rank] for rank in pending.verdict.waiting if rank in world.ranks]
         if outcome_of(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):

@@ -202,7 +202,7 @@ class TapeFollower:
             status = self.reader.status()
         except TapeError:
             return None
-        stopped = self._process.look(now_ns)
+        stopped = self._process.look(now_ns, status.heartbeat_ns)
         if alive and self._deaths is not None:
             self._deaths.note(self.reader.identity.nonce, stopped)
         self._clock.update(status)
@@ -235,6 +235,7 @@ class TapeFollower:
             wall_offset_ns=self._clock.wall_ns(0),
             stacks=self._current_stacks(),
             stopped=stopped,
+            ran_ns=self._process.ran_ns,
             expects_until_ns=status.expects_until_ns,
             windows=self._logs.all_windows if is_over or self.is_last_look else self._logs.windows,
             arrivals=self._logs.arrivals,

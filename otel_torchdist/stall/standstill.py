@@ -1,9 +1,13 @@
 """Time in which a whole run stood still does not count: nobody waits for anybody who could have come.
 
 A suspended job (gang scheduling, `docker pause`, a cgroup freezer, SIGSTOP to all its processes) goes on after hours as
-if nothing had been, but CLOCK_MONOTONIC has gone on. Ranks show that they run by a heartbeat each second, so where no
-rank of a run has had one the run did not run, whether its agent was stopped too or looked on. A single rank that is
-stopped is another matter: the others' hearts beat while they wait for it.
+if nothing had been, but CLOCK_MONOTONIC has gone on. Ranks show that they run by a heartbeat each second or, where
+native code holds the GIL, by the kernel's counts (`context_switches.py`). Where no rank of a run has shown either, the
+run did not run, whether its agent was stopped too or looked on. A single rank that is stopped is another matter: the
+others' hearts beat while they wait for it.
+
+Where the kernel's counts cannot be read (ranks in another PID namespace), a run without heartbeats counts as suspended:
+to abort a healthy job is worse than to report nothing when native code hangs in every rank.
 """
 
 from __future__ import annotations
@@ -62,4 +66,4 @@ def _last_sign_ns(view: RankView) -> int:
     """When a rank ran last, as far as its tape shows."""
     entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
     ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
-    return max(view.heartbeat_ns, view.created_ns, entered_ns, ended_ns)
+    return max(view.heartbeat_ns, view.ran_ns, view.created_ns, entered_ns, ended_ns)

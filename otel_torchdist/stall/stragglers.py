@@ -1,8 +1,10 @@
 """Finds ranks that come last again and again, and what the others lose to them, though nothing stalls.
 
 How late a rank is counts from the arrival of the last one before it: so much sooner would all go on if it were no
-slower than that one. Only ranks whose clocks are the same are compared: those of one node. Stages of a pipeline come in
-an order of their own to what they do together, so they are counted, but none of them is called a straggler.
+slower than that one. Data that is uneven makes now this rank late and now that, so a rank is suspected only where that
+is no chance, and where the loss remains without the few calls that it was latest for. Only ranks whose clocks are the
+same are compared: those of one node. Stages of a pipeline come in an order of their own to what they do together, so
+they are counted, but none of them is called a straggler.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.stall.late_by_chance import Latenesses
 from otel_torchdist.stall.pipelines import is_pipeline, sent_between
 from otel_torchdist.stall.rules import expects
 from otel_torchdist.stall.world import GroupView, Lane, RankView, TimedWindow, WorldSnapshot
@@ -24,6 +27,9 @@ LEAST_SHARE: Final = 0.10
 """Of their time that the others lose to a straggler."""
 LEAST_BLAME: Final = 0.6
 """Share of all lateness that is one rank's."""
+MAX_CALLS: Final = 1_024
+MAX_SPAN_NS: Final = 300_000_000_000
+"""How much is gathered, at least, to tell a suspicion from chance before it is dropped."""
 HELD_TWICE: Final = 2
 """A rank must be found so often in a row, and is gone when it has not been found so often."""
 
@@ -74,15 +80,14 @@ class Lateness:
     late_ns: Mapping[int, int]
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Latenesses):
     """What has been seen of one lane since something was last said about it."""
 
-    calls: int = 0
-    span_ns: int = 0
-    waited_ns: int = 0
-    last: Counter[int] = field(default_factory=Counter[int])
-    late_ns: Counter[int] = field(default_factory=Counter[int])
+    def __init__(self) -> None:
+        """Nothing has been seen."""
+        super().__init__()
+        self.span_ns = 0
+        self.waited_ns = 0
 
 
 @dataclass(slots=True)
@@ -147,11 +152,9 @@ class Stragglers:
             return None
         self.lateness.append(Lateness(lane.group, counted.calls, counted.waited_ns, counted.last, counted.late_ns))
         tally = known.tally
-        tally.calls += counted.calls
+        tally.update(counted)
         tally.span_ns += counted.span_ns
-        tally.last.update(counted.last)
-        tally.late_ns.update(counted.late_ns)
-        if tally.span_ns < LEAST_SPAN_NS:
+        if tally.span_ns < LEAST_SPAN_NS or _may_yet_show(tally):
             return None
         known.tally = _Tally()
         return self._judge(lane, known, tally, views)
@@ -185,9 +188,28 @@ class Stragglers:
 
 
 def _suspect(tally: _Tally) -> int | None:
-    [(rank, late_ns)] = tally.late_ns.most_common(1)
+    """The rank to which the others lose their time, and not by chance."""
+    rank = _most_late(tally)
+    return rank if rank is not None and _is_usual(rank, tally) else None
+
+
+def _may_yet_show(tally: _Tally) -> bool:
+    """Whether there is a rank to suspect, and too little has been seen to tell that from chance."""
+    rank = _most_late(tally)
+    is_short = tally.calls < MAX_CALLS or tally.span_ns < MAX_SPAN_NS
+    return rank is not None and is_short and not _is_usual(rank, tally)
+
+
+def _most_late(tally: _Tally) -> int | None:
+    """The rank to which most of all lateness goes back, and a part of the others' time that matters."""
+    rank, late_ns = tally.latest
     is_blamed = late_ns >= LEAST_BLAME * sum(tally.late_ns.values()) and late_ns >= LEAST_SHARE * tally.span_ns
     return rank if is_blamed else None
+
+
+def _is_usual(rank: int, tally: _Tally) -> bool:
+    """Whether it is neither chance nor a few calls that make a rank late."""
+    return tally.usual_ns(rank) >= LEAST_SHARE * tally.span_ns and not tally.is_chance(rank)
 
 
 def _timed_lanes(world: WorldSnapshot) -> dict[Lane, list[RankView]]:
@@ -219,10 +241,8 @@ def _compare(times: Mapping[int, tuple[int, ...]], tally: _Tally) -> None:
     for here in arrivals:
         before, latest = sorted(here)[-2:]
         rank = ranks[here.index(latest)]
-        tally.last[rank] += 1
-        tally.late_ns[rank] += latest - before
+        tally.add(rank, latest - before)
         tally.waited_ns += latest - sum(here) // len(here)
-    tally.calls += len(arrivals)
     tally.span_ns += max(arrivals[-1]) - max(arrivals[0])
 
 

@@ -221,6 +221,7 @@ class RankView:
         arrivals: When it came to the calls of each group lately; see `ArrivalLog`.
         groups: The groups that it has used, by their key.
         seen_alive_ns: When it was last seen to be alive; 0 for never.
+        ran_ns: When the kernel was last seen to let its process run though its heart did not beat; 0 for never.
         is_afar: Whether another agent reads its tape.
         death: The end of its process as its agent has seen it; None while none was seen.
     """
@@ -250,6 +251,7 @@ class RankView:
     arrivals: Mapping[Lane, tuple[TimedWindow, ...]] = field(default_factory=dict[Lane, tuple[TimedWindow, ...]])
     groups: Mapping[str, GroupView] = field(default_factory=dict[str, GroupView])
     seen_alive_ns: int = 0
+    ran_ns: int = 0
     is_afar: bool = False
     death: Death | None = None
 

@@ -75,6 +75,15 @@ def uneven_data(dice: Jitter, rank: int, size: int) -> Steps:
         yield STEP
 
 
+def waiting(dice: Jitter, rank: int, size: int) -> Steps:
+    """In nearly all of a step the others wait for one of them, now this and now that, which reads data for all."""
+    for step in count():
+        late = random.Random(step).randrange(size)
+        yield Compute(dice.random.uniform(4.0, BELOW_S) if rank == late else 0.3)
+        yield Meet(everybody(size))
+        yield STEP
+
+
 def join(dice: Jitter, rank: int, size: int) -> Steps:
     """DDP's Join: in each epoch some ranks run out of data, and shadow what the others call until all have."""
     world = everybody(size)
@@ -193,8 +202,10 @@ class Habit:
 
 
 def suspend(job: SimulatedJob, chance: random.Random) -> None:
-    """A scheduler stops the job for somebody else's, for a minute to two hours."""
-    job.suspend(chance.uniform(60, 7_200))
+    """A scheduler stops the job for somebody else's, for a minute to two hours, at times again and again."""
+    for _ in range(chance.choice((1, 1, 3))):
+        job.suspend(chance.uniform(60, 7_200))
+        job.run_for(chance.uniform(0.1, 3.0))
 
 
 def restart(job: SimulatedJob, chance: random.Random) -> None:
@@ -216,6 +227,6 @@ HABITS: Final[Sequence[Habit]] = (
     COMPILATION,
     Habit("imbalanced pipeline", pipeline),
     Habit("mesh of two dimensions", mesh),
-    Habit("suspension", uneven_data, 300, suspend),
+    Habit("suspension", waiting, 50, suspend),
     Habit("elastic restart", uneven_data, 200, restart),
 )

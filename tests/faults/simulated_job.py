@@ -17,6 +17,7 @@ from otel_torchdist.stall.call_log import LENGTH
 from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import Flag, How, TapeState, Word
+from tests.faults.simulated_deaths import SimulatedDeaths
 from tests.faults.simulated_rank import (
     SECOND,
     STEP,
@@ -33,8 +34,8 @@ from tests.faults.simulated_rank import (
 
 START_NS = 1_000 * SECOND
 THRESHOLD_S = 10.0
-NEARLY_S = 2.0
-"""So long before the threshold the watch begins to look."""
+NEARLY_S = 5.5
+"""So long before the threshold the watch begins to look: it asks ranks for their stacks at half of it."""
 POLLED_AFTER = 400
 """Operations of a rank between two polls at most."""
 FORGOTTEN_AFTER_S = 60.0
@@ -81,7 +82,7 @@ class SimulatedJob:
         self._program = program
         self._chance = random.Random(seed)
         self._every_look = every_look
-        self._watch = StallWatch(THRESHOLD_S)
+        self._watch = StallWatch(THRESHOLD_S, deaths=SimulatedDeaths(self._died_ns))
         self._run = 1
         self._ranks: dict[int, SimulatedRank] = {}
         self._dead: list[SimulatedRank] = []
@@ -97,6 +98,7 @@ class SimulatedJob:
             one = SimulatedRank(self._directory, rank, size, self._run, self.now_ns, self._program)
             self._ranks[rank] = one
             self._watch.follow(one.reader)
+            self._wants_look = True
             self._after(0, one, lambda one=one: self._go_on(one))
 
     # --- what happens -----------------------------------------------------------------------------------------
@@ -117,6 +119,7 @@ class SimulatedJob:
 
     def suspend(self, seconds: float) -> None:
         """The whole job is stopped, and with it its agent, as by a scheduler."""
+        self._look_until(self.now_ns)
         paused_ns = round(seconds * SECOND)
         self.now_ns += paused_ns
         self._due = [(at_ns + paused_ns, turn, rank, action) for at_ns, turn, rank, action in self._due]
@@ -244,6 +247,9 @@ class SimulatedJob:
                 if not one.waits_for:
                     self._after(0, one, lambda one=one: self._go_on(one))
 
+    def _died_ns(self, nonce: int) -> int | None:
+        return next((one.dies_ns for one in self._dead if one.reader.identity.nonce == nonce), None)
+
     # --- what is seen -----------------------------------------------------------------------------------------
 
     def _look_until(self, end_ns: int) -> None:
@@ -254,10 +260,19 @@ class SimulatedJob:
                 if since_ns > self._next_look_ns:
                     passed = -(-(min(since_ns, end_ns) - self._next_look_ns) // (SECOND // 4))
                     self._next_look_ns += passed * (SECOND // 4)
+                    self._as_if_looked(self._next_look_ns - SECOND // 4)
                     continue
             at_ns = self._next_look_ns
             self._look(at_ns)
             self._next_look_ns = at_ns + round(self._watch.next_look_s * SECOND)
+
+    def _as_if_looked(self, at_ns: int) -> None:
+        """Let the watch know what looks that are left out would have seen: that the hearts of the ranks beat."""
+        detector = self._watch._detector
+        for (_, _, run), watched in detector._runs.items() if detector is not None else ():
+            if run == self._run:
+                standstill = watched._standstill
+                standstill._sign_ns = max(standstill._sign_ns, at_ns - at_ns % SECOND)
 
     def _matters(self) -> bool:
         if self._every_look or self._wants_look or self._dead or self._watch.ongoing:

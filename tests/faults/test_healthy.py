@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from otel_torchdist.stall.events import ArrivalsCompared, StragglerFound, Verdic
 from otel_torchdist.stall.verdict import VerdictKind
 from tests.faults.habits import COMPILATION, HABITS, Habit, Jitter, Steps, everybody
 from tests.faults.healthy import Tally, run_job, watch_job
-from tests.faults.simulated_job import Watched
+from tests.faults.simulated_job import SimulatedJob, Watched
 from tests.faults.simulated_rank import STEP, Compute, Meet
 
 STEPS = 300
@@ -47,6 +48,29 @@ def summary(watched: Watched) -> Counter[tuple[int, str]]:
         else:
             found[round(at_s), type(event).__name__] += 1
     return found
+
+
+def one_late(dice: Jitter, rank: int, size: int) -> Steps:
+    """The others wait for rank 1 in nearly all of a step."""
+    while True:
+        yield Compute(5.0 if rank == 1 else 0.5)
+        yield Meet(everybody(size))
+        yield STEP
+
+
+@pytest.mark.parametrize("waited_s", [0.7, 2.0, 4.0])
+def test_suspension_in_a_wait(tmp_path: Path, waited_s: float) -> None:
+    """A job that is stopped for an hour while ranks wait goes on as if nothing had been."""
+    job = SimulatedJob(tmp_path, Habit("one late", one_late).of(1, 1.0), 2, 1)
+    try:
+        job.until(20)
+        job.run_for(waited_s)
+        job.suspend(3_600)
+        watched = job.until(30)
+    finally:
+        job.close()
+    assert [event for _, event in watched.events if isinstance(event, VerdictGiven)] == []
+    assert watched.looked > 2
 
 
 def late_once(dice: Jitter, rank: int, size: int) -> Steps:

@@ -4,7 +4,8 @@ Commands, one a line, each acknowledged with `ok`: `enter <sequence>`, `end`, `l
 next line), `step <sequence>` (the step of that operation is over),
 `many <count>` (so many operations, each a step of its own), `half` (is torn out of writing a record),
 `clock <seconds>` (the wall clock is set, for this process), `helper <sequence>` (starts a process that makes a group
-of its own, which enters that operation unless it is 0, and is terminated at the end), `helper gone` (ends it).
+of its own, which enters that operation unless it is 0, and is terminated at the end), `helper gone` (ends it),
+`hold` (holds the GIL in native code from then on, for good).
 Not acknowledged: `leave <code>` (exits without a word), `exit`.
 """
 
@@ -152,6 +153,9 @@ def main() -> None:
             end(helper)
         elif command == "helper":
             helper = rank.start_helper(int(arguments[0]))
+        elif command == "hold":
+            print("ok", flush=True)
+            ctypes.PyDLL(None).pause()
         elif command == "leave":
             os._exit(int(arguments[0]))
         elif command == "exit":

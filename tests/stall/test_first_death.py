@@ -217,3 +217,54 @@ def test_rank_that_is_ended_because_of_another_node() -> None:
     everybody = world.snapshot(7.0)
     found = first_death(tuple(everybody.ranks.values()))
     assert found is not None and found.ranks == (2,)
+
+
+def vanish(watch: Watching, at_s: float, ranks: tuple[int, ...]) -> None:
+    """At a look these ranks are gone, and nothing else is known of them."""
+    for rank in ranks:
+        watch.world.ranks[rank].die(at_s)
+    watch.now_s = at_s
+    watch.look()
+
+
+@pytest.mark.parametrize("entered", [(0, 2), (0, 1, 2, 3)], ids=["two had come", "all had come"])
+def test_gone_from_one_look_to_the_next(entered: tuple[int, ...]) -> None:
+    """A launcher ends all, and a look falls between the first and the others: that one was not the cause for it."""
+    world, _ = stalled(late=-1, since_s=1.0)
+    for rank in range(4):
+        world.ranks[rank].end(next(iter(world.ranks[rank].open)), 2.0)
+    for rank in entered:
+        world.ranks[rank].enter(EVERYBODY, 5.0)
+    watch = Watching(world)
+    watch.until(6.0)
+    vanish(watch, 6.25, (3,))
+    vanish(watch, 6.5, (0, 1, 2))
+    watch.until(20.0)
+    assert watch.verdicts == []
+
+
+def test_the_only_one_that_is_behind_is_named() -> None:
+    """The same, but the first to be gone had entered less than all others: it was dead when these went on."""
+    world, _ = stalled(late=3, since_s=5.0)
+    watch = Watching(world)
+    watch.until(6.0)
+    vanish(watch, 6.25, (3,))
+    vanish(watch, 6.5, (0, 1, 2))
+    watch.until(20.0)
+    assert [(given.verdict.kind, given.verdict.ranks) for _, given in watch.verdicts] == [(VerdictKind.DEAD, (3,))]
+
+
+def test_cancelled_between_two_looks() -> None:
+    """At one look a rank that waited has been terminated, at the next one all have: nobody was first."""
+    world, _ = stalled(late=-1, since_s=1.0)
+    for rank in range(4):
+        world.ranks[rank].end(next(iter(world.ranks[rank].open)), 2.0)
+    world.ranks[0].enter(EVERYBODY, 5.9)
+    watch = Watching(world)
+    watch.until(6.0)
+    world.ranks[0].is_seen_to_die(6.0, TERM)
+    watch.look()
+    for rank in (1, 2, 3):
+        world.ranks[rank].is_seen_to_die(6.0 + rank / 100, TERM)
+    watch.until(20.0)
+    assert watch.verdicts == []

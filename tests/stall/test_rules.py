@@ -33,7 +33,7 @@ def test_call_site_that_usually_takes_long() -> None:
         rank.enter(EVERYBODY, 1.0)
     watching = Watching(world)
     watching.until(30.9)
-    assert watching.events == []
+    assert watching.reported == []
     watching.until(33.0)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(3,)]
 
@@ -44,7 +44,7 @@ def test_expected_by_the_rank_that_is_late() -> None:
     world.ranks[2].expects_until_s = 60.0
     watching = Watching(world)
     watching.until(60.0)
-    assert watching.events == []
+    assert watching.reported == []
     watching.until(60.0 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
@@ -55,7 +55,7 @@ def test_ages_count_from_the_end_of_what_was_expected() -> None:
     world.ranks[2].expects_until_s = 24.0
     watching = Watching(world)
     watching.until(24.0 + THRESHOLD_S - 0.5)
-    assert watching.events == []
+    assert watching.reported == []
     watching.until(24.0 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
@@ -67,7 +67,7 @@ def test_expected_by_all_who_wait() -> None:
         world.ranks[rank].expects_until_s = 1e6
     watching = Watching(world)
     watching.until(100.0)
-    assert watching.events == []
+    assert watching.reported == []
     world.ranks[3].expects_until_s = 0.0
     watching.until(100.0 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
@@ -80,7 +80,7 @@ def test_stopped_under_a_debugger_is_expected() -> None:
     world.ranks[2].stopped = "t"
     watching = Watching(world)
     watching.until(60.0)
-    assert watching.events == []
+    assert watching.reported == []
 
 
 def test_death_is_never_expected() -> None:
@@ -99,7 +99,7 @@ def test_what_is_to_be_left_alone(pattern: str) -> None:
     """By the operation's name, its group, its label or its call site."""
     watching = Watching(late_world(), ignored=["something_else", pattern])
     watching.until(100.0)
-    assert watching.events == []
+    assert watching.reported == []
 
 
 def test_patterns_that_fit_nothing_change_nothing() -> None:

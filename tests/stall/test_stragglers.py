@@ -117,6 +117,29 @@ def test_lateness_that_costs_little() -> None:
     assert steps.last[0] == sum(steps.last.values())
 
 
+def test_uneven_data_of_two_ranks() -> None:
+    """Who comes last is chance, for hours: nobody is named, and what was lost is counted all the same."""
+    noise = random.Random(3)
+    steps = Steps(lambda _, rank: STEP_S * noise.uniform(0.5, 1.5) if rank < 2 else 0.0)
+    assert steps.run(2_500).found == []
+    assert min(steps.last[0], steps.last[1]) > 1_000
+
+
+def test_one_slow_rank_in_uneven_data() -> None:
+    """Steps take between half and one and a half of their usual time, and one rank takes two thirds longer: found."""
+    noise = random.Random(5)
+    uneven = lambda _, rank: STEP_S * (noise.uniform(0.5, 1.5) + (0.67 if rank == 2 else 0.0))  # noqa: E731
+    assert {found.rank for found in Steps(uneven).run(300).found} == {2}
+
+
+def test_late_in_one_call_of_a_hundred() -> None:
+    """Steps of a hundred calls, late in the first by a second: few calls at first, and found when there are enough."""
+    steps = Steps(lambda _, rank: 0.0, calls=100)
+    calls = iter(range(10**9))
+    steps.late_s = lambda step, rank: 1.0 if rank == 3 and next(calls) % 100 == 0 else 0.0
+    assert {found.rank for found in steps.run(120).found} == {3}
+
+
 @given(st.permutations(range(LENGTH)), st.integers(0, 3))
 @settings(max_examples=30, deadline=None)
 def test_calls_that_end_in_any_order(order: list[int], window: int) -> None:

@@ -161,6 +161,37 @@ def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
     assert "it was last in all_reduce, called in train_step at rank_process.py:1" in text
 
 
+@threshold_s(2.0)
+def test_gil_is_held_in_every_rank(job: Job) -> None:
+    """No heart beats, but no process is suspended either: the rank that has not come is named at the threshold."""
+    for rank in job.ranks[:2]:
+        rank.tell("enter 1")
+    for rank in job.ranks:
+        rank.tell("hold")
+    job.until(lambda: job.verdicts)
+    [given] = job.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (2,))
+    assert 2.0 <= (given.world.taken_ns - given.verdict.since_ns) / 1e9 <= 5.0
+    assert not any(stall.stands_still for stall in job.watch.ongoing)
+    assert given.verdict.places[2].frozen_for_ns is not None
+
+
+@threshold_s(2.0)
+def test_every_rank_is_stopped(job: Job) -> None:
+    """Nothing is reported while no rank can run, though their agent does; once they run again the rest counts."""
+    job.stall()
+    job.until(lambda: True)
+    for rank in job.ranks:
+        os.kill(rank.process.pid, signal.SIGSTOP)
+    stopped = time.monotonic()
+    job.until(lambda: time.monotonic() > stopped + 4.0)
+    assert job.verdicts == []
+    for rank in job.ranks:
+        os.kill(rank.process.pid, signal.SIGCONT)
+    job.until(lambda: job.verdicts)
+    assert [given.verdict.ranks for given in job.verdicts] == [(2,)]
+
+
 @threshold_s(60.0)
 def test_killed_rank_is_named_at_once(job: Job) -> None:
     """SIGKILL drops the lock: the death is told without waiting for the threshold of a minute."""

@@ -72,6 +72,11 @@ class Watching:
         return Stacks(START_NS + round(asked_s * SECOND), (self.stack,) if answered else None)
 
     @property
+    def reported(self) -> list[tuple[float, Event]]:
+        """What was said to anybody but the ranks, which may be asked for their stacks whenever others wait."""
+        return [(at_s, event) for at_s, event in self.events if not isinstance(event, StacksWanted)]
+
+    @property
     def verdicts(self) -> list[tuple[float, VerdictGiven]]:
         """The verdicts given."""
         return [(at_s, event) for at_s, event in self.events if isinstance(event, VerdictGiven)]

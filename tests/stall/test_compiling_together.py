@@ -1,0 +1,119 @@
+"""Ranks that compile at the same time, and not equally long: those that have just finished, and the next time."""
+
+from __future__ import annotations
+
+from otel_torchdist.stall.world import Stacks
+from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld
+from tests.stall.test_compiling import COMPILING, let_go, wait
+from tests.stall.watching import EVERYBODY, STACK, THRESHOLD_S, Watching
+
+
+class Compiling(Watching):
+    """A detector that finds each rank compiling at its times, and loading a batch at others."""
+
+    def __init__(self, world: SimulatedWorld, times: dict[int, list[tuple[float, float]]]) -> None:
+        super().__init__(world)
+        self._times = times
+
+    def _stacks(self, nonce: int) -> Stacks | None:
+        asked_s = self.asked_s.get(nonce)
+        if asked_s is None or self.now_s < asked_s + 0.6:
+            return None
+        compiles = any(begin <= asked_s < end for begin, end in self._times.get(nonce - 0x1000, []))
+        return Stacks(START_NS + round(asked_s * SECOND), (COMPILING if compiles else STACK,))
+
+
+def together() -> SimulatedWorld:
+    """Ranks 0 and 1 have compiled, and wait from second 30 on."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    for rank in (0, 1):
+        world.ranks[rank].enter(EVERYBODY, 30.0)
+    return world
+
+
+def test_one_has_just_finished() -> None:
+    """Two are missing; the one that does not compile any more gets the time that its step takes."""
+    world = together()
+    watching = Compiling(world, {2: [(0.1, 75.0)], 3: [(0.1, 59.0)]})
+    watching.until(64.0)
+    world.ranks[3].enter(EVERYBODY, 64.0)
+    watching.until(79.0)
+    let_go(world, 79.0)
+    watching.until(120.0)
+    assert watching.verdicts == []
+
+
+def test_one_hangs_while_another_compiles() -> None:
+    """One that does not compile at two looks in a row is reported, though another one still does."""
+    watching = Compiling(together(), {2: [(0.1, 500.0)]})
+    watching.until(30.0 + 2 * THRESHOLD_S + 4)
+    assert [3 in event.verdict.ranks for _, event in watching.verdicts][:1] == [True]
+
+
+def test_one_hangs_after_it_has_compiled() -> None:
+    """It gets the threshold once more, for it may have come to its end after the look before, and no more."""
+    watching = Compiling(together(), {2: [(0.1, 41.0)], 3: [(0.1, 41.0)]})
+    watching.until(41.0 + 2 * THRESHOLD_S + 4)
+    assert [event.verdict.ranks for _, event in watching.verdicts] == [(2, 3)]
+
+
+def test_alone_after_all_together() -> None:
+    """All compiled for 50 s, for which nobody waited long: one alone may take as long as that again, and more."""
+    world = together()
+    watching = Compiling(world, {2: [(0.1, 49.0), (60.0, 1_000.0)], 3: [(0.1, 49.0)]})
+    watching.until(50.0)
+    world.ranks[3].enter(EVERYBODY, 50.0)
+    let_go(world, 50.0)
+    wait(world, 61.0)
+    watching.until(61.0 + 90.0)
+    assert watching.verdicts == []
+    watching.until(61.0 + 150.0)
+    assert [event.verdict.ranks for _, event in watching.verdicts][:1] == [(2,)]
+
+
+def test_another_rank_at_the_same_line() -> None:
+    """How long it takes is known from any rank, and a hang in the compiler does not get ten minutes again."""
+    world = together()
+    watching = Compiling(world, {2: [(0.1, 49.0)], 3: [(0.1, 49.0)], 1: [(60.0, 1_000.0)]})
+    watching.until(50.0)
+    world.ranks[3].enter(EVERYBODY, 50.0)
+    let_go(world, 50.0)
+    wait(world, 61.0, late=1)
+    watching.until(61.0 + 150.0)
+    assert [event.verdict.ranks for _, event in watching.verdicts][:1] == [(1,)]
+
+
+def test_suspended_while_it_compiles() -> None:
+    """An hour in which the job was suspended is no part of the time that the others have waited."""
+    world = together()
+    watching = Compiling(world, {2: [(0.1, 9_000.0)], 3: [(0.1, 9_000.0)]})
+    watching.until(60.0)
+    watching.now_s += 3_600.0
+    watching.until(watching.now_s + 100.0)
+    assert watching.verdicts == []
+
+
+def test_finished_before_the_threshold() -> None:
+    """It compiled for most of the threshold, and is in its step when that is reached: it has been seen before."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    watching = Compiling(world, {2: [(0.1, 8.5)]})
+    wait(world, 1.0)
+    watching.until(14.0)
+    let_go(world, 14.0)
+    watching.until(60.0)
+    assert watching.verdicts == []
+
+
+def test_ranks_that_begin_to_wait_one_after_the_other() -> None:
+    """Each wait reaches the threshold at another moment: that is one look at the rank that they wait for, not many."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    watching = Compiling(world, {3: [(0.1, 11.6)]})
+    for rank, at_s in enumerate((1.0, 2.2, 3.4)):
+        world.ranks[rank].enter(EVERYBODY, at_s)
+    watching.until(19.0)
+    let_go(world, 19.0, late=3)
+    watching.until(60.0)
+    assert watching.verdicts == []

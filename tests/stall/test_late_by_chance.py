@@ -1,0 +1,103 @@
+"""What is chance when ranks are compared: few of them, data that is uneven, a few calls that are very late."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from otel_torchdist.stall.late_by_chance import Latenesses
+from otel_torchdist.stall.stragglers import LEAST_BLAME, LEAST_SHARE
+
+TRIES = 20_000
+CALLS = 64
+
+
+def uniform(chance: random.Random) -> float:
+    """Sentences of any length."""
+    return chance.uniform(0.5, 1.5)
+
+
+def heavy(chance: random.Random) -> float:
+    """Batches that come late with a heavy tail."""
+    return 1.0 + min(0.02 * chance.paretovariate(1.1), 8.0)
+
+
+def rare(chance: random.Random) -> float:
+    """One call in sixty is late by several steps, as where a rank has data left when the others have none."""
+    return 1.0 + chance.gauss(0.0, 0.01) + (5.0 if chance.random() < 1 / 60 else 0.0)
+
+
+def compare(chance: random.Random, size: int, takes: Callable[[random.Random], float], calls: int) -> Latenesses:
+    """Calls that ranks come to, each after a time of its own."""
+    found = Latenesses()
+    for _ in range(calls):
+        times = [takes(chance) for _ in range(size)]
+        before, latest = sorted(times)[-2:]
+        found.add(times.index(latest), round((latest - before) * 1e9))
+    return found
+
+
+@pytest.mark.parametrize("takes", [uniform, heavy, rare])
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_ranks_that_are_alike(takes: Callable[[random.Random], float], size: int) -> None:
+    """The rank that came last most is often one that could be blamed by its share alone, and that is always chance."""
+    chance = random.Random(size)
+    blamed = 0
+    for _ in range(TRIES // CALLS):
+        found = compare(chance, size, takes, CALLS)
+        rank, late_ns = found.latest
+        blamed += late_ns >= LEAST_BLAME * sum(found.late_ns.values()) and late_ns >= LEAST_SHARE * CALLS * 1e9
+        assert found.is_chance(rank)
+    if (takes, size) in ((uniform, 2), (rare, 2), (rare, 3)):
+        assert blamed > 0
+
+
+def test_rank_that_is_always_last() -> None:
+    """One window of calls is enough, for two ranks too."""
+    found = Latenesses()
+    for _ in range(CALLS):
+        found.add(1, 30_000_000)
+    assert not found.is_chance(1)
+    assert found.is_chance(0)
+
+
+def test_two_slow_ranks_of_many() -> None:
+    """They are late in turns, by chance, and none of the others ever is: neither is named."""
+    chance = random.Random(11)
+    for _ in range(TRIES // CALLS):
+        found = Latenesses()
+        for _call in range(CALLS):
+            found.add(chance.randrange(2), round(chance.uniform(0, 1e9)))
+        assert found.is_chance(found.latest[0])
+
+
+def test_few_calls_that_are_very_late() -> None:
+    """They are no evidence, however much was lost to them, and left out of what is usual."""
+    found = Latenesses()
+    for _ in range(4):
+        found.add(1, 60_000_000_000)
+    for call in range(60):
+        found.add(call % 4, 1_000_000)
+    assert found.is_chance(1)
+    assert found.usual_ns(1) == 15_000_000
+
+
+def test_counts_that_are_put_together() -> None:
+    """The same as if all had been counted in one, in whichever parts."""
+    chance = random.Random(7)
+    calls = [(chance.randrange(3), chance.randrange(10**9)) for _ in range(200)]
+    whole, parts = Latenesses(), Latenesses()
+    for start in range(0, 200, 50):
+        part = Latenesses()
+        for call in calls[start : start + 50]:
+            whole.add(*call)
+            part.add(*call)
+        parts.update(part)
+    for rank in range(3):
+        assert whole.usual_ns(rank) == parts.usual_ns(rank)
+        assert whole.is_chance(rank) is parts.is_chance(rank)
+    assert (whole.calls, whole.last, whole.late_ns, whole.latest) == (
+        parts.calls, parts.last, parts.late_ns, parts.latest,
+    )  # fmt: skip
