@@ -148,7 +148,8 @@ OTEL_PYTHON_TORCHDIST_TAPE_RECORDS = "OTEL_PYTHON_TORCHDIST_TAPE_RECORDS"
 """
 .. envvar:: OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 
-The number of records in a rank's tape, 128 bytes each; from 64 to 1048576. The oldest are overwritten.
+The number of records in a rank's tape, 128 bytes each; from 64 to 1048576. The oldest are overwritten. Fewer, with a
+warning, where all tapes of the ranks that run would take more than an eighth of the file system.
 Default: "16384"
 """
 

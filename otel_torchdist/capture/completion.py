@@ -21,11 +21,12 @@ from torch.distributed import Work
 from otel_torchdist import _guard
 from otel_torchdist.capture.patches import Patches
 from otel_torchdist.capture.torch_api import LIST
-from otel_torchdist.capture.work_state import failure_of, is_completed
+from otel_torchdist.capture.work_state import failure_of, is_under_way
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.call import Call
+    from otel_torchdist.capture.plans import Plan
 
 SWEPT_PER_CALL: Final = 4
 """Open operations that a new call looks at, so that ends are known finer than the poll where traffic is dense."""
@@ -37,6 +38,7 @@ ISSUED_NS: Final = 1_000_000_000
 
 _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
 _ASYNC: Final = int(Flag.ASYNC)
+_MEANS_NOTHING: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _BY_WAIT: Final = int(How.WAIT)
 
 BEFORE: Final = 0
@@ -110,6 +112,8 @@ class Works:
                 stage = AFTER
                 if not plan.is_plain:
                     ended(call, How.WAIT)
+                    if not plan.group.has_been_asked:
+                        self._ask_once(plan, work)
                     return result
                 now = _now()  # how most operations end, and no longer than need be
                 call.work = None
@@ -263,7 +267,7 @@ class Works:
             if not call.plan.is_left_alone:
                 for one in members:
                     one.tape.mark(one.number, Word.RETURNED, now - one.entered_ns, How.CALL)
-            if work is None or call.flags & _END_BY_WAIT or is_completed(work):
+            if work is None or call.flags & _END_BY_WAIT or not is_under_way(work):
                 self.ended(call, How.FAILED, error)
                 return
             # It has only given up: the operation goes on, and somebody may wait for it again.
@@ -334,11 +338,39 @@ class Works:
             work = call.work
             if work is None or call.flags & _END_BY_WAIT:
                 continue
-            if work.is_completed():
+            try:
+                is_over = work.is_completed()
+            except Exception as error:
+                _guard.pass_on(error)
+                self._cannot_say(call, work)
+                continue
+            if is_over:
                 self._completed(call, work)
+            elif call.group.signatures.only_wait_ends:
+                self._cannot_say(call, work)
             else:
                 left += 1
         return left
+
+    def _ask_once(self, plan: Plan, work: Any) -> None:
+        """See by a Work whose wait has returned whether those of its backend know when they are complete.
+
+        Torch sees of a Work in Python only what it is in C++, and torchcomms' lack `isCompleted` too: never complete.
+        """
+        if plan.flags & _MEANS_NOTHING:
+            return
+        plan.group.has_been_asked = True
+        if is_under_way(work):
+            plan.group.end_by_wait()
+
+    def _cannot_say(self, call: Call, work: object) -> None:
+        """A Work does not know whether it is complete: only a wait shows its end, and that of its group's others."""
+        call.group.end_by_wait()
+        if call.entered_ns < _now() - ISSUED_NS:  # its caller surely has it
+            call.work_id = id(work)
+            call.reference = reference = _Reference(work, self._gone.append)
+            reference.call = call
+            call.work = None
 
     def _oldest(self, limit: int) -> list[Call]:
         try:

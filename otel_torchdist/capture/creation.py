@@ -50,9 +50,27 @@ class GroupEvents(Protocol):
 
 
 class Rendezvous:
-    """The creation of one group, recorded as an operation that is open until every member has come."""
+    """The creation of one group, recorded as an operation that is open until every member has come.
 
-    def __init__(
+    A signal handler may raise at any moment before, in or after it. No record may stay open for that: torch has given
+    the creation up, and nobody would ever complete it. So this is there before its record is, and is told of the end
+    by the frame in which torch's own code was called.
+
+    Attributes:
+        recorder: Where it is recorded; None while it is not.
+        ranks: Global ranks of the members.
+        nth: How many groups with these members came before.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is recorded yet."""
+        self.recorder: Recorder | None = None
+        self.ranks: tuple[int, ...] = ()
+        self.nth = 0
+        self._number = 0
+        self._entered = 0
+
+    def enter(
         self, recorder: Recorder, kind: str, ranks: tuple[int, ...], name: str, description: str, backend: str
     ) -> None:
         """Publish it as entered.
@@ -88,12 +106,23 @@ class Rendezvous:
             0,
         )
 
-    def over(self, error: BaseException | None = None) -> None:
-        """The group exists, or its creation raised."""
-        names = self.recorder.tape.names
-        failure = names.intern(type(error).__qualname__) if error is not None else 0
-        how = How.CALL if error is None else How.FAILED
-        self.recorder.tape.complete(self._number, self._entered, time.monotonic_ns(), how, failure)
+    def over(self) -> None:
+        """The group exists."""
+        self._complete(How.CALL, 0)
+
+    def failed(self, error: BaseException) -> None:
+        """Its creation raised, or was interrupted. Does nothing once it is over."""
+        if self.recorder is None or not self._number:
+            return
+        failure = 0
+        try:
+            failure = self.recorder.tape.names.intern(type(error).__qualname__)
+        finally:
+            self._complete(How.FAILED, failure)
+
+    def _complete(self, how: How, failure: int) -> None:
+        if self.recorder is not None and self._number:
+            self.recorder.tape.complete(self._number, self._entered, time.monotonic_ns(), how, failure)
 
 
 def _call_site(recorder: Recorder) -> int:
@@ -113,23 +142,23 @@ def follow_creation(patches: Patches, events: GroupEvents) -> None:
 def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
-    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rendezvous | None:
+    def enter(rendezvous: Rendezvous, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
         is_default = not arguments["global_ranks_in_group"]
         if is_default and arguments["group_size"] < 1:
-            return None  # MPI: ranks are known when the group is
+            return  # MPI: ranks are known when the group is
         if is_default:
             recorder = events.default_group_begins(arguments["group_rank"], arguments["group_size"])
         else:
             recorder = events.current_recorder()
         if recorder is None:
-            return None
+            return
         if not is_default and recorder.tape.identity.rank not in arguments["global_ranks_in_group"]:
-            return None
+            return
         size, members = arguments["group_size"], arguments["global_ranks_in_group"]
-        return Rendezvous(
+        rendezvous.enter(
             recorder,
             "init_process_group" if is_default else "new_group",
             tuple(range(size)) if is_default else tuple(int(rank) for rank in members),
@@ -140,16 +169,16 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
 
     @functools.wraps(original)
     def helper(*args: Any, **kwargs: Any) -> Any:
-        rendezvous = None
-        with _guard.guard("group creation"):
-            rendezvous = begin(args, kwargs)
-        if rendezvous is None:
-            return original(*args, **kwargs)
+        rendezvous = Rendezvous()
         with _recorded(rendezvous):
+            with _guard.guard("group creation"):
+                enter(rendezvous, args, kwargs)
             result = original(*args, **kwargs)
+            with _guard.guard("group creation"):
+                rendezvous.over()
         with _guard.guard("group creation"):
             group = result[0]
-            if isinstance(group, ProcessGroup):
+            if rendezvous.recorder is not None and isinstance(group, ProcessGroup):
                 events.group_created(rendezvous.recorder, group, rendezvous.ranks, rendezvous.nth)
         return result
 
@@ -159,27 +188,27 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
 def _split(
     original: Callable[..., Any], events: GroupEvents, split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous]
 ) -> Callable[..., Any]:
-    def begin(parent: ProcessGroup, given: Any, names: dict[str, Any]) -> Rendezvous | None:
+    def enter(rendezvous: Rendezvous, parent: ProcessGroup, given: Any, names: dict[str, Any]) -> None:
         recorder, books = events.current_recorder(), ranks_in_books(parent)
         if recorder is None or books is None:
-            return None
+            return
         by_group_rank = {group_rank: rank for rank, group_rank in books.items()}
         ranks = tuple(by_group_rank[int(group_rank)] for group_rank in given)
         if recorder.tape.identity.rank not in ranks:
-            return None  # it takes part in the split, and not in the group
+            return  # it takes part in the split, and not in the group
         name, description = names.get("group_name") or "", names.get("group_desc") or ""
-        return Rendezvous(recorder, "split_group", ranks, name, description, backend_and_store(parent)[0])
+        rendezvous.enter(recorder, "split_group", ranks, name, description, backend_and_store(parent)[0])
 
     def split_group(parent: ProcessGroup, ranks: Any, *args: Any, **kwargs: Any) -> Any:
-        rendezvous = None
-        with _guard.guard("group split"):
-            rendezvous = begin(parent, ranks, kwargs)
-        if rendezvous is None:
-            return original(parent, ranks, *args, **kwargs)
+        rendezvous = Rendezvous()
         with _recorded(rendezvous):
+            with _guard.guard("group split"):
+                enter(rendezvous, parent, ranks, kwargs)
             group = original(parent, ranks, *args, **kwargs)
+            with _guard.guard("group split"):
+                rendezvous.over()
         with _guard.guard("group split"):
-            if isinstance(group, ProcessGroup):
+            if rendezvous.recorder is not None and isinstance(group, ProcessGroup):
                 split[group] = rendezvous
         return group
 
@@ -195,7 +224,7 @@ def _register(
         with _guard.guard("group split"):
             group = next(iter((*args, *kwargs.values())))
             rendezvous = split.pop(group, None)
-            if rendezvous is not None:
+            if rendezvous is not None and rendezvous.recorder is not None:
                 events.group_created(rendezvous.recorder, group, rendezvous.ranks, rendezvous.nth)
         return result
 
@@ -208,10 +237,8 @@ def _recorded(rendezvous: Rendezvous) -> Generator[None, None, None]:
         yield
     except BaseException as error:
         with _guard.guard("group creation"):
-            rendezvous.over(error)
+            rendezvous.failed(error)
         raise
-    with _guard.guard("group creation"):
-        rendezvous.over()
 
 
 def _update_default(original: Callable[..., Any], events: GroupEvents) -> Callable[..., Any]:

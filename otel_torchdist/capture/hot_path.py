@@ -141,7 +141,7 @@ class HotPath:
                     plan = plans.read_reduce_op(key, plan, operation, args)
                     tail = plan.tail_read
                 if group.is_default and not self._steps.source:
-                    self._steps.collective_begins(sequence)
+                    self._steps.collective_begins(sequence if lane is group else group.issued + 1)
                 lane.sequence = counted = sequence
             number = plan.tape.begin_prepared(entered, recorder.step, sequence, tail)
             call = Call(number, entered, plan)

@@ -113,6 +113,10 @@ class Plans:
         self._group = None
         self._known.clear()
 
+    def forget(self) -> None:
+        """Plan every call anew, for something has been learnt about the group."""
+        self._known.clear()
+
     def read_reduce_op(self, key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:
         """Check a plan's reduce op against this call's; the plan that fits."""
         current = args[operation.reduce_op].op()

@@ -31,6 +31,7 @@ class GroupState(Lane):
         name: As it stands in the dictionary.
         backend_on: What the backend for a device type calls itself; '' when the group has none.
         coalescing: Operations issued since `_start_coalescing`; None outside.
+        has_been_asked: Whether it is known if its Works know when they are complete.
         synchronized: Whether a collective has ended that proves that every member was there.
         is_default: Whether it is the default group.
     """
@@ -41,6 +42,7 @@ class GroupState(Lane):
         "backend_on",
         "coalescing",
         "group_rank",
+        "has_been_asked",
         "is_default",
         "name",
         "plans",
@@ -60,11 +62,23 @@ class GroupState(Lane):
         self._lanes: dict[str, Lane] | None = {} if has_several_backends(group) else None
         self.coalescing: list[Call] | None = None
         self.synchronized = False
+        self.has_been_asked = False
         self.is_default = False
         self.reference = weakref.ref(group)
         self.backend_on = Backends(self.reference)
         self.signatures = Signatures(recorder.tape.names, self.backend_on, len(name.ranks))
         self.plans = Plans(self)
+
+    @property
+    def issued(self) -> int:
+        """Collectives issued so far, on all of its lanes."""
+        return self.sequence + sum(lane.sequence for lane in tuple((self._lanes or {}).values()))
+
+    def end_by_wait(self) -> None:
+        """Its backend's Works cannot be asked whether they are complete: from now on only a wait shows an end."""
+        if not self.signatures.only_wait_ends:
+            self.signatures.only_wait_ends = True
+            self.plans.forget()
 
     def give_up(self) -> None:
         """It is over: nothing may keep the tape and its memory. Many trainings run without Python's collector."""

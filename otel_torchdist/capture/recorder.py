@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_torchdist.capture.callsite import CallSites
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
 from otel_torchdist.tape.ancestry import parent_tape
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names import MAX_NAMES, SPARE_OF_LABELS
+from otel_torchdist.tape.room import SHARE, Room, find_room, ranks_of_node
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("otel_torchdist")
 _LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_warned_of: Final[set[Path]] = set()
+"""Base directories of which this process has said that they are small: one that re-initializes says it once."""
 
 
 class Recorder:
@@ -38,8 +42,11 @@ class Recorder:
         Raises:
             TapeError: There is no room, or the directory cannot be used.
         """
-        identity = identify(rank, local_rank(), world_size, capacity, parent_tape(directory))
-        self.tape = TapeWriter(directory, identity)
+        room = find_room(directory, capacity, ranks_of_node(os.environ, world_size))
+        if room.records < capacity:
+            _warn_of_room(directory.parent, capacity, room)
+        identity = identify(rank, local_rank(), world_size, room.records, parent_tape(directory))
+        self.tape = TapeWriter(directory, identity, room.names_bytes)
         self.call_sites = CallSites(self.tape.names)
         self.step = 0
         self.default_group: GroupState | None = None
@@ -65,7 +72,7 @@ class Recorder:
 
     def end_step(self, now_ns: int) -> None:
         """The current step is over."""
-        sequence = self.default_group.sequence if self.default_group else 0
+        sequence = self.default_group.issued if self.default_group else 0
         self.tape.step_ended(self.step, now_ns, sequence)
         self.step += 1
 
@@ -74,9 +81,10 @@ class Recorder:
         if self.tape.names.is_scarce and not self._has_warned:
             self._has_warned = True
             _logger.warning(
-                "rank %d has used nearly all of the %d names that a tape can hold (groups, call sites, operations with "
-                "their shapes): new shapes are left out from now on, and names that do not fit are shown as `other`",
-                self.tape.identity.rank, MAX_NAMES,
+                "rank %d has used nearly all of the %d names or %d KiB that a tape can hold (groups, call sites, "
+                "operations with their shapes): new shapes are left out from now on, and names that do not fit are "
+                "shown as `other`",
+                self.tape.identity.rank, MAX_NAMES, self.tape.names.max_bytes >> 10,
             )  # fmt: skip
 
     def fail(self, failure: str) -> None:
@@ -89,6 +97,19 @@ class Recorder:
         self.tape.finish(state, failure_name)
         self.tape.close()
         self.default_group = None  # which refers to this
+
+
+def _warn_of_room(base: Path, wanted: int, room: Room) -> None:
+    """Say once on each node that tapes are smaller than they should be."""
+    if local_rank() or base in _warned_of:
+        return
+    _warned_of.add(base)
+    _logger.warning(
+        "%s=%d is too much for %s, a file system of %d MB: all tapes of the ranks that run may take one part in %d of "
+        "it, so that room remains for the program. Using %d records; a larger /dev/shm (docker run --shm-size) allows "
+        "more",
+        OTEL_PYTHON_TORCHDIST_TAPE_RECORDS, wanted, base, room.filesystem_bytes >> 20, SHARE, room.records,
+    )  # fmt: skip
 
 
 def local_rank() -> int:

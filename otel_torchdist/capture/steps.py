@@ -74,6 +74,7 @@ class Steps:
         self.recorder: Recorder | None = None
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._others: Counter[int] = Counter()
+        self._window = 0
         self._thread = _Thread()
         self._handles: list[Any] = []
 
@@ -142,8 +143,12 @@ class Steps:
 
     def collective_begins(self, sequence: int) -> None:
         """The default group's `sequence` is about to be issued; it belongs to the next window when this one is full."""
-        if sequence % WINDOW == 1 and sequence > WINDOW:
+        window = (sequence - 1) // WINDOW
+        if window > self._window:
+            self._window = window
             self._end(StepSource.WINDOWS)
+        elif sequence == 1:  # of a new group
+            self._window = 0
 
     def _end(self, source: StepSource) -> None:
         if source < self.source or self.recorder is None:

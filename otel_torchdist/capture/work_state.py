@@ -8,9 +8,13 @@ from otel_torchdist import _guard
 
 
 @_guard.calls_plug_ins
-def is_completed(work: Any) -> bool:
-    """Whether an operation is over, as its Work says."""
-    return work.is_completed()
+def is_under_way(work: Any) -> bool:
+    """Whether a Work says that its operation is not over; one that cannot be asked does not."""
+    try:
+        return not work.is_completed()
+    except Exception as error:
+        _guard.pass_on(error)
+        return False
 
 
 @_guard.calls_plug_ins
@@ -18,7 +22,7 @@ def failure_of(work: Any) -> Exception | None:
     """Why a completed Work of torch's own failed; `Work.exception` would warn that it is deprecated."""
     try:
         future = work.get_future()
-    except RuntimeError as error:  # this backend has none
+    except Exception as error:  # this backend has none
         _guard.pass_on(error)
         return None
     try:

@@ -17,12 +17,11 @@ from otel_torchdist.tape.identity import pid_namespace, process_start_ticks
 from otel_torchdist.tape.leftovers import find_leftovers, is_tape_name, remove
 from otel_torchdist.tape.others_files import is_gone
 from otel_torchdist.tape.records import TapeError
+from otel_torchdist.tape.room import SHARE
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _KEY_PREFIX: Final = "job-"
 _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
-_SHARE_OF_FILESYSTEM: Final = 4
-"""Leftovers may take a quarter at most: in a container `/dev/shm` has 64 MB, and a full one stops new tapes."""
 _TURNS: Final = 16
 BASE_MODE: Final = 0o711
 MAX_ENTRIES: Final = 65_536
@@ -134,7 +133,7 @@ def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
     Args:
         base: The base directory.
         keep_runs: Job directories of ended runs that may stay.
-        keep_bytes: Bytes that all leftovers together may take; never more than a quarter of the file system.
+        keep_bytes: Bytes that all leftovers together may take; never more than an eighth of the file system.
     """
     leftovers = find_leftovers(job_directories(base))
     runs = sum(leftover.nonce is None for leftover in leftovers)
@@ -154,7 +153,7 @@ def _limit_in_filesystem(base: Path, keep_bytes: int) -> int:
     except OSError:
         return keep_bytes
     whole = facts.f_blocks * facts.f_frsize
-    return min(keep_bytes, whole // _SHARE_OF_FILESYSTEM) if whole else keep_bytes
+    return min(keep_bytes, whole // SHARE) if whole else keep_bytes
 
 
 def job_key(environ: Mapping[str, str]) -> str:

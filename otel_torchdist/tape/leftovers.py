@@ -40,6 +40,19 @@ class Leftover:
     changed_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What ranks that run have written.
+
+    Attributes:
+        size: Bytes in all job directories.
+        tapes_in: Tapes in each of them.
+    """
+
+    size: int
+    tapes_in: dict[Path, int]
+
+
 def is_tape_name(name: str) -> bool:
     """Whether a file of this name is a tape; one that is being created has another."""
     return name.endswith(".tape") and not name.startswith(".")
@@ -57,6 +70,26 @@ def find_leftovers(directories: list[Path]) -> list[Leftover]:
             files = _files(directory)
         leftovers += _leftovers(directory, files, held)
     return sorted(leftovers, key=lambda leftover: leftover.changed_ns)
+
+
+def find_live(base: Path) -> Live:
+    """What belongs to tapes that somebody writes.
+
+    Raises:
+        OSError: The base directory cannot be read.
+    """
+    ours = _open_in_this_process()
+    size = 0
+    tapes_in: dict[Path, int] = {}
+    with os.scandir(base) as entries:
+        directories = [base / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for directory in directories:
+        files = _files(directory)
+        held = _held(directory, files, ours)
+        tapes_in[directory] = sum(map(is_tape_name, held))
+        ended = sum(leftover.size for leftover in _leftovers(directory, files, held))
+        size += sum(file.size for file in files) - ended
+    return Live(size, tapes_in)
 
 
 def remove(leftover: Leftover) -> bool:

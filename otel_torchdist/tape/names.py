@@ -33,12 +33,13 @@ class NamesWriter:
     """Gives each new name an id and appends it to the file before any record can carry the id.
 
     Attributes:
+        max_bytes: How large the file may get.
         dropped: Names that became `OTHER`.
         is_scarce: Whether a name was refused so that others have room.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Create the file; it must not exist.
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        """Create the file; it must not exist, and never has more than `max_bytes`.
 
         Raises:
             OSError: The file cannot be created.
@@ -46,6 +47,7 @@ class NamesWriter:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._ids: dict[Name, int] = {}
         self._bytes = 0
+        self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self.dropped = 0
         self.is_scarce = False
@@ -72,7 +74,7 @@ class NamesWriter:
 
     def _append(self, name: Name, spare: int) -> int:
         identity = len(self._ids) + 1
-        room = MAX_BYTES - spare * (MAX_BYTES // MAX_NAMES) - self._bytes
+        room = self.max_bytes - spare * (self.max_bytes // MAX_NAMES) - self._bytes
         if identity > MAX_NAMES - spare or room <= 0:
             self.is_scarce = True
             return OTHER

@@ -204,7 +204,7 @@ class StepMark:
         number: The record's number on this tape.
         ended_ns: When it ended.
         step: The step that ended.
-        sequence: The default group's sequence at that moment: ranks that disagree are not aligned.
+        sequence: Collectives that the rank had issued in the default group by then, on all of its backends.
     """
 
     number: int

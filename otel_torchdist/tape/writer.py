@@ -18,7 +18,7 @@ from otel_torchdist.tape.directory_lock import using
 from otel_torchdist.tape.identity import encode_identity
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.live_words import LiveWords
-from otel_torchdist.tape.names import NamesWriter
+from otel_torchdist.tape.names import MAX_BYTES, NamesWriter
 from otel_torchdist.tape.records import TapeError, TapeIdentity
 
 _RECORD_WORDS: Final = layout.RECORD_SIZE // 8
@@ -51,8 +51,10 @@ class TapeWriter(LiveWords):
     within `begin` or `mark` can spoil the record in its slot; readers see that and count it as lost.
     """
 
-    def __init__(self, directory: Path, identity: TapeIdentity) -> None:
+    def __init__(self, directory: Path, identity: TapeIdentity, names_bytes: int = MAX_BYTES) -> None:
         """Create `<nonce>.tape` and its dictionary in `directory`, and take the lock that says "alive".
+
+        The dictionary takes `names_bytes` at most.
 
         Raises:
             TapeError: There is no room, the files cannot be created, or the identity is none.
@@ -68,9 +70,9 @@ class TapeWriter(LiveWords):
         self._free_refuge = list(range(layout.REFUGE_SLOTS))
         self.closed = False
         with using(directory):
-            self._create()
+            self._create(names_bytes)
 
-    def _create(self) -> None:
+    def _create(self, names_bytes: int) -> None:
         """Make the files. The tape appears under its name only when whole and locked: nobody meets it half made."""
         size = layout.tape_size(self._capacity)
         names_path = self.path.with_suffix(".names")
@@ -84,7 +86,7 @@ class TapeWriter(LiveWords):
                 # With ftruncate alone the first store into a page that a full /dev/shm lacks would be a SIGBUS.
                 os.posix_fallocate(self._file, 0, size)
                 self._bytes = memoryview(mmap.mmap(self._file, size))
-                self.names = NamesWriter(names_path)
+                self.names = NamesWriter(names_path, names_bytes)
                 undo.callback(self.names.close)
                 undo.callback(names_path.unlink)
                 self._bytes[: layout.IDENTITY_SIZE] = header

@@ -31,3 +31,11 @@ def test_deadline_while_rank_0_waits(jobs: Jobs) -> None:
     assert (found["caught"], found["is_there"], found["open"]) == (True, True, 0)
     assert found["state"] in ("UNAGREED", "AGREED")
     assert [operation.name for operation in job.tapes[0].operations] == ["all_reduce", "barrier"]
+
+
+@pytest.mark.parametrize("create", ["new_group", "init_process_group"])
+def test_while_groups_are_created(jobs: Jobs, create: str) -> None:
+    """At whichever line of our hooks a creation is interrupted: the exception arrives, and no record stays open."""
+    found = jobs.run("interrupted_creation", 1, create).ranks[0].line()
+    assert found["lines"] > 30
+    assert (found["left_open"], found["swallowed"], found["is_there"]) == ({}, [], True)

@@ -74,3 +74,21 @@ def test_members_agree_on_the_group(directory: Path, backends: str) -> None:
     else:
         assert found == [((0,), "gloo", CPU), ((0,), "fake", CUDA)]
     assert [bool(one.raw.flags & Flag.ON_DEVICE) for one in operations] == [False, backends != "gloo"]
+
+
+def test_steps_by_windows(directory: Path, backends: str) -> None:
+    """Sixty-four collectives of the default group make a step, whichever of its backends carries them out."""
+    rank = DeviceRank(directory)
+    group = dist.group.WORLD
+    assert group is not None
+    rank.use_group(group, (0,))
+    rank.group.is_default = True
+    rank.recorder.default_group = rank.group
+    rank.steps.recorder = rank.recorder
+    for number in range(150):
+        on_cpu = number % 3 == 0
+        rank.enter(tensor=torch.ones(4) if on_cpu else device_tensor(), keys=1 + (not on_cpu))
+    rank.close()
+    [tape] = read_tapes(directory)
+    assert [(mark.step, mark.sequence) for mark in tape.steps] == [(0, 64), (1, 128)], backends
+    assert [sum(one.raw.step == step for one in tape.operations) for step in range(3)] == [64, 64, 22]

@@ -66,7 +66,7 @@ def names_without_room(base: Path) -> dict[str, object]:
 
 
 def leftovers(base: Path) -> dict[str, object]:
-    """Leftovers take a quarter of the file system at most, though the user allows more."""
+    """Leftovers take an eighth of the file system at most, though the user allows more."""
     for number in range(3, 9):
         directory = job_directory(base, f"job-{number:016x}")
         (directory / f"{number:016x}.tape").write_bytes(b"x" * (100 << 10))

@@ -49,6 +49,6 @@ def test_no_room_for_names(report: dict[str, Any]) -> None:
     assert said["ended"] > 0
 
 
-def test_leftovers_take_a_quarter(report: dict[str, Any]) -> None:
-    """In a small file system the newest leftovers stay within a quarter of it, whatever the setting."""
-    assert report["leftovers"]["jobs"] == ["7", "8"]
+def test_leftovers_take_an_eighth(report: dict[str, Any]) -> None:
+    """In a small file system the newest leftovers stay within an eighth of it, whatever the setting."""
+    assert report["leftovers"]["jobs"] == ["8"]

@@ -8,11 +8,9 @@ import signal
 from pathlib import Path
 from typing import TypeVar
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.tape import names as names_module
 from otel_torchdist.tape.names import (
     MAX_NAMES,
     MAX_TEXT,
@@ -150,11 +148,10 @@ def test_shapes_leave_room(memory: Path) -> None:
     assert names.find_room(signatures[7], SPARE_OF_SHAPES) == ids[7]
 
 
-def test_bound_on_the_bytes(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_on_the_bytes(memory: Path) -> None:
     """Long names are bounded by the space that they take."""
-    monkeypatch.setattr(names_module, "MAX_BYTES", 1000)
     path = memory / "some.names"
-    writer = NamesWriter(path)
+    writer = NamesWriter(path, 1000)
     ids = [writer.intern(f"{n}" * 400) for n in range(5)]
     assert [identity == OTHER for identity in ids] == [False, False, True, True, True]
     assert writer.intern("short") != OTHER

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from tests.thirdparty.conftest import needs
+from tests.thirdparty.conftest import is_here, needs
 from tests.thirdparty.twins import TwinRunner
 
 
@@ -14,6 +16,7 @@ from tests.thirdparty.twins import TwinRunner
         pytest.param("accelerated", marks=needs("accelerate")),
         pytest.param("hugging_face", marks=needs("transformers")),
         pytest.param("lightning_ddp", marks=needs("lightning")),
+        pytest.param("lightning_fsdp", marks=needs("lightning")),
     ],
 )
 def test_training(twin_runner: TwinRunner, worker: str) -> None:
@@ -22,3 +25,11 @@ def test_training(twin_runner: TwinRunner, worker: str) -> None:
     twins.assert_training_is_untouched()
     twins.assert_everything_is_recorded()
     twins.assert_nothing_is_wrong()
+
+
+@pytest.mark.parametrize("library", ["accelerate", "lightning", "transformers"])
+def test_nothing_is_left_out(library: str) -> None:
+    """In CI every library is there: none of these tests is skipped without anybody noticing."""
+    if not is_here(library):
+        assert not os.environ.get("CI"), f"{library} is missing: `make` installs it with the extra `thirdparty`"
+        pytest.skip(f"{library} is not installed: it has no release for this Python")

@@ -1,13 +1,20 @@
-"""Trainings that a notebook's process starts."""
+"""Trainings that a notebook's process starts, again and again."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.thirdparty.conftest import needs
 from tests.thirdparty.twins import TwinRunner
 
 
-@pytest.mark.parametrize("launchers", [["fork"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "launchers",
+    [
+        pytest.param(["fork", "spawn"], id="torch"),
+        pytest.param(["notebook_launcher"], marks=needs("accelerate"), id="accelerate"),
+    ],
+)
 def test_training(twin_runner: TwinRunner, launchers: list[str]) -> None:
     """Each training is recorded whole, on tapes of its own, and nothing changes for it or for the notebook."""
     twins = twin_runner.run("notebook", 0, *launchers)

@@ -1,0 +1,74 @@
+"""A backend written in Python whose Works cannot be asked whether they are complete.
+
+Waits for some of its operations, keeps the Work of another until later, and lets go of a third.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+from torch.distributed import HashStore, Work  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
+
+from tests.support.rank import say, start_capture, until
+
+CALLS = 6
+KEPT_S = 1.2
+
+
+class MuteWork(Work):
+    """Knows its end when it is waited for. Torch hands it on as the Work of C++ that it is, never complete."""
+
+    def is_completed(self) -> bool:
+        """It cannot say."""
+        raise NotImplementedError
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Over at once."""
+        return True
+
+
+class MuteBackend(Backend):
+    """All it can do is these."""
+
+    def allreduce(self, tensors: Any, options: Any = None) -> MuteWork:
+        """Reduce."""
+        return MuteWork()
+
+    def broadcast(self, tensors: Any, options: Any = None) -> MuteWork:
+        """Broadcast."""
+        return MuteWork()
+
+    def name(self) -> str:
+        """What it calls itself."""
+        return "mute"
+
+    def getBackendName(self) -> str:
+        """What torch 2.8 calls that."""
+        return "mute"
+
+
+def make(store: Any, rank: int, size: int, timeout: Any) -> MuteBackend:
+    """As torch wants it."""
+    return MuteBackend(rank, size)
+
+
+capture = start_capture()
+dist.Backend.register_backend("mute", make, devices=["cpu"])
+dist.init_process_group("mute", rank=0, world_size=1, store=HashStore())
+kept = dist.all_reduce(torch.ones(3), async_op=True)
+dropped = dist.all_reduce(torch.ones(5), async_op=True)
+for _ in range(CALLS):
+    dist.broadcast(torch.ones(3), 0)
+time.sleep(KEPT_S)
+assert kept is not None
+kept.wait()
+del dropped
+late = dist.all_reduce(torch.ones(7), async_op=True)
+assert late is not None
+late.wait()
+until(lambda: not capture._works.open)
+say()
