@@ -100,6 +100,7 @@ class CudaOperations:
         enqueued.is_issued = True
         return True
 
+    @_guard.calls_plug_ins
     def _issued_elsewhere(self, enqueued: Enqueued, work: Any, pointers: tuple[int, ...]) -> bool:
         """It runs on a stream of the backend's."""
         try:
