@@ -124,9 +124,10 @@ def test_pushed_metrics_are_the_scraped_ones(story: Story) -> None:
 
 
 def test_odd_names_come_through_whole(story: Story, traces: list[list[JaegerSpan]]) -> None:
-    """Quotes, backslashes, line breaks and whatever else a group is called, in Prometheus and in Jaeger."""
-    assert ODD in {sample.labels["description"] for sample in story.groups}
-    assert ODD in {span.tags.get("torchdist.group.description") for trace in traces for span in trace}
+    """Quotes, backslashes and whatever else a group is called, in Prometheus and in Jaeger; line breaks are escaped."""
+    shown = ODD.replace("\n", "\\n").replace("\t", "\\t")
+    assert shown in {sample.labels["description"] for sample in story.groups}
+    assert shown in {span.tags.get("torchdist.group.description") for trace in traces for span in trace}
 
 
 @pytest.mark.parametrize("metric", ["torchdist_operation_duration_seconds", "torchdist_step_duration_seconds"])
