@@ -47,13 +47,14 @@ class SimulatedRank:
         message_bytes: int = 16,
         flags: int = 0,
         kind: RecordKind = RecordKind.OPERATION,
+        thread: int = 1,
     ) -> int:
         """Enter an operation; returns its number."""
         return self.writer.begin(
             at, 0, sequence, message_bytes,
             self.writer.names.intern(group) if group else 0,
             self.writer.names.intern(signature(operation)) if operation else 0,
-            0, 0, -1, 0, 1, kind, flags,
+            0, 0, -1, 0, thread, kind, flags,
         )  # fmt: skip
 
     def mark(self, number: int, word: Word, elapsed_ns: int) -> None:

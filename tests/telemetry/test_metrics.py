@@ -25,7 +25,7 @@ def test_operations_are_counted_when_they_are_entered(node: Node) -> None:
     rank = node.add(rank=3)
     other = dataclasses.replace(WORLD, ranks=(0, 3))
     rank.run(message_bytes=100)
-    rank.begin(message_bytes=11)
+    rank.begin(message_bytes=11, thread=2)
     rank.run("broadcast", other, message_bytes=5)
     node.poll()
     labels, second = (RUN, "3", WORLD.key, "all_reduce"), (RUN, "3", other.key, "broadcast")
@@ -89,7 +89,7 @@ def test_age_grows_between_polls(node: Node) -> None:
     """The age is that of the oldest open operation at the time of the scrape, not of the last poll."""
     rank = node.add()
     rank.begin(at=90 * SECOND)
-    rank.begin(at=95 * SECOND, sequence=2)
+    rank.begin(at=95 * SECOND, sequence=2, thread=2)
     node.poll()
     labels = (RUN, "0", WORLD.key, "all_reduce")
     assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 10.0}

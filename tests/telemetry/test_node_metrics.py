@@ -177,7 +177,7 @@ def tell(process: subprocess.Popen[str]) -> str:
 
 
 def test_rank_that_is_killed_is_down(tmp_path: Path) -> None:
-    """`up` follows the process, and a dead rank is inside of nothing: its age does not grow for ever."""
+    """`up` is 0 once it is known that this was a death, and a dead rank is inside of nothing: its age does not grow."""
     metrics = NodeMetrics()
     with other_process(tmp_path, TapeState.FINISHED) as (process, reader):
         rank = metrics.track(reader)
@@ -188,6 +188,8 @@ def test_rank_that_is_killed_is_down(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
+        assert dict(METRICS[semconv.UP].read(metrics.picture())) == {(RUN, "1"): 1}
+        rank.gone(in_good_order=False)
     picture = metrics.picture()
     labels = (RUN, "1", WORLD.key, "all_reduce")
     assert dict(METRICS[semconv.UP].read(picture)) == {(RUN, "1"): 0}
