@@ -43,10 +43,10 @@ class Recorder:
             TapeError: There is no room, or the directory cannot be used.
         """
         room = find_room(directory, capacity, ranks_of_node(os.environ, world_size))
-        if room.records < capacity:
-            _warn_of_room(directory.parent, capacity, room)
         identity = identify(rank, local_rank(), world_size, room.records, parent_tape(directory))
         self.tape = TapeWriter(directory, identity, room.names_bytes)
+        if room.records < capacity:
+            _warn_of_room(directory.parent, capacity, room)
         self.call_sites = CallSites(self.tape.names)
         self.step = 0
         self.default_group: GroupState | None = None

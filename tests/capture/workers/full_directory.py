@@ -1,4 +1,4 @@
-"""One rank whose tapes go to a file system of 256 KiB, mounted for itself alone."""
+"""One rank whose tapes go to a file system of 64 KiB, mounted for itself alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mount_small(path: str) -> str:
         return os.strerror(ctypes.get_errno())
     for command in (
         ["mount", "--make-rprivate", "/"],
-        ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", path],
+        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", path],
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
