@@ -244,6 +244,6 @@ def seen_afterwards(directory: Path) -> list[Event]:
     return [event for event in found if isinstance(event, _REPORTED)]
 
 
-def _unlogged(stderr: str) -> str:
+def _unlogged(stderr: str) -> list[str]:
     """Standard error without what DCP's checkpoint process logs: times, ports and identifiers, new each time."""
     return comparable(_LOGGED.sub("", stderr))
