@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, cast
 
+from otel_torchdist.tape.others_files import read_regular
 from otel_torchdist.tape.owned_files import replace_at_once
 
 MAX_FILE_BYTES: Final = 4096
 BY_CGROUP: Final = "cgroup"
 BY_NODE: Final = "node"
-_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MAX_INT: Final = 1 << 63
 _STATES: Final = ("", "T", "t", "D")
 _OOM: Final = ("", BY_CGROUP, BY_NODE)
@@ -82,10 +82,7 @@ def write_death(tape: Path, death: Death) -> None:
 def read_death(tape: Path) -> Death | None:
     """What was written down; None when there is nothing, or something else."""
     try:
-        file = os.open(death_path(tape), _FLAGS)
-        with open(file, "rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-        return _death_from(json.loads(content), tape.stem) if len(content) <= MAX_FILE_BYTES else None
+        return _death_from(json.loads(read_regular(death_path(tape), MAX_FILE_BYTES)), tape.stem)
     except (OSError, ValueError, RecursionError):
         return None
 
