@@ -65,4 +65,6 @@ class StopSignals:
 
     def wait(self, timeout_s: float) -> None:
         """Wait for a signal, or until the time is over."""
-        select.select([self._read], [], [], timeout_s)
+        poll = select.poll()  # `select.select` fails for descriptors beyond 1023
+        poll.register(self._read, select.POLLIN)
+        poll.poll(timeout_s * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import weakref
 from typing import Protocol
 
 from otel_torchdist.tape import layout
@@ -60,6 +61,8 @@ class FileMemory:
         self.readonly = readonly
         self._file = file
         self._where = where
+        self._given_back = weakref.finalize(self, os.close, file)  # also where a reader is dropped without `close`
+        self._given_back.atexit = False
 
     def __getitem__(self, word: int) -> int:
         """One 64-bit word.
@@ -97,8 +100,7 @@ class FileMemory:
 
     def close(self) -> None:
         """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
+        self._given_back()
         self._file = -1
 
 

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -28,9 +29,12 @@ class Terminal:
 
     def __init__(self, base: Path, *arguments: str | Path, environ: dict[str, str] | None = None) -> None:
         self._master, slave = pty.openpty()
+        self._output = select.poll()  # `select.select` fails for descriptors beyond 1023
+        self._output.register(self._master, select.POLLIN)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 40, 100, 0, 0))
 
         def take_terminal() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts what runs in its background without it
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
@@ -50,12 +54,12 @@ class Terminal:
         """The same without escape sequences."""
         return _SEQUENCE.sub("", self.shown).replace("\r", "")
 
-    def wait_for(self, pattern: str, timeout_s: float = 30.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
         """The first match in what was written since the start."""
         deadline = time.monotonic() + timeout_s
         while (found := re.search(pattern, self.text)) is None:
             assert time.monotonic() < deadline, self.text
-            if select.select([self._master], [], [], 0.1)[0]:
+            if self._output.poll(100):
                 self.shown += os.read(self._master, 65_536).decode(errors="replace")
         return found
 
@@ -63,8 +67,14 @@ class Terminal:
         """Press keys."""
         os.write(self._master, text)
 
+    def hang_up(self) -> None:
+        """Close the terminal, as closing its window does."""
+        if self._master >= 0:
+            os.close(self._master)
+        self._master = -1
+
     def close(self) -> None:
         """Kill the command, and close the terminal."""
         self.process.kill()
         self.process.wait(10)
-        os.close(self._master)
+        self.hang_up()

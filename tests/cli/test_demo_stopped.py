@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import re
-import select
 import signal
-import struct
-import subprocess
-import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.running import SCRIPT, Running, environment, processes_of, until
+from tests.cli.running import Running, processes_of, until
+from tests.cli.terminal import Terminal
 
 QUICK = ("--ranks", "2", "--steps", "40", "--threshold", "1.5", "--block-seconds", "120")
 
@@ -42,62 +34,12 @@ def test_failure_is_told(start: Callable[..., Running], base: Path, tmp_path: Pa
     assert processes_of(base) == []
 
 
-class Terminal:
-    """A pseudo-terminal with the demo in it.
-
-    Attributes:
-        process: The demo.
-        shown: All that was written to the terminal.
-    """
-
-    def __init__(self, base: Path, output: Path) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 40, 100, 0, 0))
-
-        def take_terminal() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts what runs in its background without it
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-        self.process = subprocess.Popen(
-            [str(SCRIPT), "demo", *QUICK, "--output", str(output)],
-            env={**environment(base), "TERM": "xterm-256color"},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            preexec_fn=take_terminal,
-        )
-        os.close(slave)
-        self.shown = ""
-
-    def wait_for(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
-        """The first match in what was written since the start, without escape sequences."""
-        deadline = time.monotonic() + timeout_s
-        while (found := re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown))) is None:
-            assert time.monotonic() < deadline, self.shown
-            if select.select([self._master], [], [], 0.1)[0]:
-                self.shown += os.read(self._master, 65_536).decode(errors="replace")
-        return found
-
-    def type(self, text: bytes) -> None:
-        """Press keys."""
-        os.write(self._master, text)
-
-    def hang_up(self) -> None:
-        """Close the terminal, as closing its window does."""
-        if self._master >= 0:
-            os.close(self._master)
-        self._master = -1
-
-
 @pytest.fixture
 def terminal(base: Path, tmp_path: Path) -> Iterator[Terminal]:
     """The demo in a terminal."""
-    terminal = Terminal(base, tmp_path / "spans.jsonl")
+    terminal = Terminal(base, "demo", *QUICK, "--output", tmp_path / "spans.jsonl")
     yield terminal
-    terminal.process.kill()
-    terminal.process.wait(10)
-    terminal.hang_up()
+    terminal.close()
 
 
 def test_table_and_ctrl_c(terminal: Terminal, base: Path, tmp_path: Path) -> None:

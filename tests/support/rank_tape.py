@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from pathlib import Path
 
 from otel_torchdist.tape.identity import identify
@@ -40,6 +41,7 @@ class RankTape:
         )
         self.writer = TapeWriter(directory, identity)
         self.reader = TapeReader.of_writer(self.writer)
+        weakref.finalize(self, self.writer.close)
         names = self.writer.names
         self.group = names.intern(
             GroupName("0", "default_pg", tuple(range(world_size)), nth=0, backend="gloo", aligned=True)
