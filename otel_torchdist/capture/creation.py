@@ -112,8 +112,9 @@ class Rendezvous:
 
     def failed(self, error: BaseException) -> None:
         """Its creation raised, or was interrupted. Does nothing once it is over."""
-        if self.recorder is None or not self._number:
+        if self.recorder is None or not self._entered:
             return
+        self._number = self._number or self.recorder.tape.begun_at(self._entered)
         failure = 0
         try:
             failure = self.recorder.tape.names.intern(type(error).__qualname__)

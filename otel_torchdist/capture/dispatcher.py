@@ -59,7 +59,7 @@ class Dispatcher:
 def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[..., Any]:
     redispatch = redispatch_of(operation.overload)
     enter, leave = hot_path.enter, hot_path.leave
-    failed, interrupted = hot_path.failed, hot_path.interrupted
+    failed, interrupted, not_received = hot_path.failed, hot_path.interrupted, hot_path.not_received
     follow = hot_path.works.follow
     remaining: dict[int, Any] = {}
 
@@ -68,19 +68,22 @@ def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[...,
         rest = remaining.get(keys)
         if rest is None:
             rest = remaining[keys] = keyset.remove(DISPATCH_KEY)
-        call = enter(operation, args, keys)
-        if call is None:
-            return redispatch(rest, *args)
+        call = None
         is_issued = False
         try:  # a signal handler may raise at any call here
-            result = redispatch(rest, *args)
+            call = enter(operation, args, keys)
+            result = redispatch(rest, *args)  # nothing between the two at which a handler could run
             is_issued = True
+            if call is None:
+                return result
             if call.is_plain:
                 follow(call, result, args)
             else:
                 leave(call, result, args)
         except BaseException as error:
-            if is_issued:
+            if call is None:
+                not_received(args, error)
+            elif is_issued:
                 interrupted(call)
             else:
                 failed(call, args, error)

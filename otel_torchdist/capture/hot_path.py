@@ -38,16 +38,23 @@ _LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Fla
 """Only here is the time between return and end the caller's own; a synchronous call is waited for at once."""
 _RETURNED: Final = int(Word.RETURNED)
 _BY_CALL: Final = int(How.CALL)
+_BEING_COUNTED: Final = -1
 
 _now: Final = time.monotonic_ns
 _unbox_group: Final = ProcessGroup.unbox
 
 
 class _Thread(threading.local):
-    """The native id of the calling thread: a system call once a thread, not once a call."""
+    """What belongs to the calling thread.
+
+    Attributes:
+        native_id: Its id: a system call once a thread, not once a call.
+        entered: The last operation that it has entered; None when its last call was not recorded.
+    """
 
     def __init__(self) -> None:
         self.native_id = threading.get_native_id()
+        self.entered: Call | None = None
 
 
 class HotPath:
@@ -77,8 +84,8 @@ class HotPath:
         self._meet = meet
         self._thread = _Thread()
 
-    def after_fork_in_child(self) -> None:
-        """The one thread of a child has another id than the one it was forked from."""
+    def forget_threads(self) -> None:
+        """Let go of each thread's last operation, which holds its tape, and of its id, which is another in a child."""
         self._thread = _Thread()
 
     def enter(self, operation: OperationSchema, args: tuple[Any, ...], keys: int) -> Call | None:
@@ -93,10 +100,12 @@ class HotPath:
         # Until the call is handed over these say what has to be taken back.
         group = plan = call = None
         counted = number = 0
+        thread = self._thread
         try:  # a signal handler may raise after any call in here
             process_group = _unbox_group(args[operation.group])
             group = self._state_of(id(process_group)) or self._meet(process_group)
             if group is None:
+                thread.entered = None
                 return None
             tensors = args[operation.described]
             if type(tensors) is LIST and len(tensors) == 1:
@@ -123,16 +132,18 @@ class HotPath:
                 tag,
                 group.coalescing is not None,
                 comm_label(),
-                self._thread.native_id,
+                thread.native_id,
                 recorder.call_sites.find(2),
             )
             plans = group.plans
             plan = plans.get(key) or plans.make(key, operation, args)
             if plan is None:
+                thread.entered = None
                 return None
             tail = plan.tail
             lane = plan.lane
             if operation.point_to_point:
+                counted = _BEING_COUNTED
                 sequence = counted = lane.count_point_to_point(operation.name == "send", peer, tag)
             else:
                 sequence = lane.sequence + 1
@@ -144,7 +155,7 @@ class HotPath:
                     self._steps.collective_begins(sequence if lane is group else group.issued + 1)
                 lane.sequence = counted = sequence
             number = plan.tape.begin_prepared(entered, recorder.step, sequence, tail)
-            call = Call(number, entered, plan)
+            call = thread.entered = Call(number, entered, plan)
             if not plan.on_cpu:
                 self.devices.before(call, tensors, peer)
             if not number % OVERHEAD_SAMPLE:
@@ -152,6 +163,11 @@ class HotPath:
                 call.own_ns = _now() - entered
             return call
         except BaseException as error:
+            thread.entered = None
+            if counted == _BEING_COUNTED:
+                counted = _guard.came_after_call(error)
+            if plan is not None and not number:
+                number = plan.tape.begun_at(entered)
             if number and plan is not None:
                 plan.tape.complete(number, entered, _now(), How.ABANDONED)
             if call is not None and not call.on_cpu:
@@ -163,6 +179,23 @@ class HotPath:
             if counted and plan is not None:
                 _uncount(plan, operation, args)
             raise
+
+    def not_received(self, args: tuple[Any, ...], error: BaseException) -> None:
+        """Take back what `enter` has returned if a signal handler raised before its caller had it.
+
+        Args:
+            args: Those of `enter`.
+            error: What its caller has caught, without an operation.
+        """
+        call = self._thread.entered
+        inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        if call is None or (inner is not None and inner.tb_frame.f_code is _ENTER):
+            return
+        self._thread.entered = None
+        _uncount(call.plan, call.operation, args)
+        if not call.on_cpu:
+            self.devices.failed(call)
+        self.works.ended(call, How.ABANDONED)
 
     def leave(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
         """The backend has accepted an operation."""
@@ -218,6 +251,9 @@ class HotPath:
         members = group.coalescing
         while members:
             self.interrupted(members.pop())
+
+
+_ENTER: Final = HotPath.enter.__code__
 
 
 def _uncount(plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> None:

@@ -70,6 +70,8 @@ class OneSided:
         peer: int,
     ) -> Call | None:
         entered = time.monotonic_ns()
+        plan = None
+        counted = False
         try:
             state = find(group)
             if state is None:
@@ -92,10 +94,14 @@ class OneSided:
             if plan is None:
                 return None
             plan.lane.sequence += 1
+            counted = True
             number = plan.tape.begin_prepared(entered, recorder.step, plan.lane.sequence, plan.tail)
             plan.tape.mark(number, Word.STARTED, 0, How.UNTRACKED)
             return Call(number, entered, plan)
-        except Exception as error:
+        except BaseException as error:
+            if plan is not None:
+                plan.lane.sequence -= counted
+                plan.tape.complete(plan.tape.begun_at(entered), entered, time.monotonic_ns(), How.ABANDONED)
             _guard.report("one-sided operation", error)
             return None
 

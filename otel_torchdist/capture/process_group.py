@@ -238,7 +238,9 @@ def backend_name(group: ProcessGroup, device: str) -> str:
         return str(backend.name())
     except RuntimeError as error:  # torch 2.8's fake backend has no name
         _guard.pass_on(error)
-        return _configured_backend(group)
+        configured = _configured_backend(group)  # `gloo`, or `cpu:gloo,cuda:fake`
+        by_device = dict(part.split(":", 1) for part in configured.split(",") if ":" in part)
+        return by_device.get(device, configured)
 
 
 def _configured_backend(group: ProcessGroup) -> str:

@@ -237,6 +237,7 @@ class Capture:
         self._works.forget_all()
         self._devices.settle(SETTLE_S)
         self._groups.clear()
+        self._hot_path.forget_threads()
         self._one_sided.forget_all()
         self._abort_hooks.detach_all()
         with _guard.guard("stack signal"):
@@ -316,7 +317,7 @@ class Capture:
         self._watch = Watch(self._beat, self._poll, self._calls)
         self._works.on_async = self._watch.poll_soon
         self._devices.after_fork_in_child()
-        self._hot_path.after_fork_in_child()
+        self._hot_path.forget_threads()
         write_no_stacks()
 
     def _at_end(self) -> None:

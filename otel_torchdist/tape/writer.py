@@ -25,8 +25,10 @@ _RECORD_WORDS: Final = layout.RECORD_SIZE // 8
 _RING_WORD: Final = layout.RING_OFFSET // 8
 _REFUGE_WORD: Final = layout.REFUGE_OFFSET // 8
 _WORDS_WORD: Final = layout.WORDS_OFFSET // 8
+_ENTERED_WORD: Final = 2
 _COMPLETED_WORD: Final = _WORDS_WORD + int(Word.COMPLETED)
 _MAX_DURATION_NS: Final = layout.MAX_DURATION_NS
+_LATEST: Final = 64
 _NOT_KEPT: Final = -1
 """Marks an open operation that was overwritten in the ring while the refuge was full."""
 
@@ -197,6 +199,22 @@ class TapeWriter(LiveWords):
         _pack_rest(self._bytes, offset + 8, _crc32(payload, number % _CRC_MODULUS), payload, own_words)
         self._words[offset >> 3] = number
         self._words[_NEXT_NUMBER] = max(self._words[_NEXT_NUMBER], number + 1)
+
+    def begun_at(self, entered_ns: int) -> int:
+        """The number of the operation that was entered at a time and is open; 0 when none of the last ones was.
+
+        For a caller whose signal handler has raised after `begin` had published it, and before it had the number:
+        Python 3.10 runs handlers after each call, newer ones after those that they do not run in the same frame.
+        """
+        words = self._words
+        newest = words[_NEXT_NUMBER] - 1
+        for number in range(newest, max(newest - _LATEST, 0), -1):
+            word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
+            found = words[word], words[word + _ENTERED_WORD], words[word + _COMPLETED_WORD]
+            if found == (number, entered_ns, 0):
+                self._open.setdefault(number, 0)
+                return number
+        return 0
 
     def mark(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
         """Store one of a record's words: what happened `elapsed_ns` after it was entered.

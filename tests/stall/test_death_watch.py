@@ -116,7 +116,7 @@ def test_watcher_that_did_not_run_meanwhile(ranks: DyingRanks, reaped: bool) -> 
     watcher, _ = ranks.watch()
     watcher.send_signal(signal.SIGSTOP)
     until(lambda: ") T " in Path(f"/proc/{watcher.pid}/stat").read_text())
-    for place, number in ((1, signal.SIGKILL), (2, signal.SIGTERM), (0, signal.SIGHUP)):
+    for place, number in ((1, signal.SIGKILL), (2, signal.SIGTERM), (0, signal.SIGUSR1)):
         processes[place].send_signal(number)
         until(lambda place=place: ") Z " in Path(f"/proc/{processes[place].pid}/stat").read_text())
         if reaped:
@@ -126,7 +126,7 @@ def test_watcher_that_did_not_run_meanwhile(ranks: DyingRanks, reaped: bool) -> 
     assert order_of(deaths) == [1, 2, 0]
     assert all(death.is_exact for death in deaths)
     if not reaped or TELLS_STATUS:
-        assert [death.signal_name for death in deaths] == ["SIGHUP", "SIGKILL", "SIGTERM"]
+        assert [death.signal_name for death in deaths] == ["SIGUSR1", "SIGKILL", "SIGTERM"]
 
 
 def test_ranks_in_other_pid_namespaces(ranks: DyingRanks) -> None:
