@@ -71,6 +71,7 @@ class RunExchange:
         self._is_knocked_at = self._was_hurried = False
         self._heard: Ruling | None = None
         self._said: Ruling | None = None
+        self._unsaid: Ruling | None = None
         self._stacks: set[int] = set()
         self._signals: set[int] = set()
         self._wanted_calls: tuple[tuple[Lane, int], ...] = ()
@@ -111,7 +112,7 @@ class RunExchange:
                 self._uneasy_since = now if is_uneasy else None
                 self._wake()
             if self._judge(now) != self._own:
-                self._said = None
+                self._said = self._unsaid = None
                 return Follows(self._heard, now - self._asked_at < HURRIED_TRUST_S)
             if self._uneasy_since is None or self._judges_since is None:
                 return Presides(self._all_that_is_seen(world), self._own)
@@ -151,6 +152,8 @@ class RunExchange:
         if ruling is not self._said:
             with self._changed:
                 self._said = ruling
+                # The last verdict on a job that ends is over a moment later; the others hear it nevertheless.
+                self._unsaid = ruling or self._unsaid
                 self._wake()
 
     def want_calls(self, windows: frozenset[tuple[Lane, int]]) -> None:
@@ -254,7 +257,7 @@ class RunExchange:
             # Those first that answer: the others take the workers' time.
             due = sorted((other for other in others if other.is_due(now)), key=lambda other: other.unanswered)
             own_ranks = self._local.ranks if self._local is not None else ()
-            said, calls = self._said, self._wanted_calls
+            said, calls, self._unsaid = self._said or self._unsaid, self._wanted_calls, None
             questions = [other.question(self._own, is_hurried, own_ranks, said, calls) for other in due]
         answers = self._pool.map(functools.partial(OtherAgent.ask, timeout_s=timeout_s), due, questions)
         has_answered = dict(zip((other.peer.seat for other in due), answers, strict=True))

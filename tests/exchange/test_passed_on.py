@@ -38,6 +38,18 @@ def test_ruling_reaches_all(three: Agents) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_ruling_that_is_over_at_once_reaches_all(three: Agents) -> None:
+    """The verdict on a death is over as soon as all ranks have ended; the others hear it, and then that it is over."""
+    three.begin()
+    three.set_uneasy(True)
+    three.wait_until_judges(True, False, False)
+    exchange_of(three, 0).tell(ruling(1))
+    exchange_of(three, 0).tell(None)
+    until(lambda: three.meet()[1] == Follows(ruling(1), True))
+    until(lambda: three.meet()[1:] == [Follows(None, True)] * 2)
+
+
+@pytest.mark.usefixtures("quick")
 def test_ruling_of_before_is_not_said_again(three: Agents) -> None:
     """An agent that has followed in between says nothing of the stall that was its to judge before."""
     three.begin(1, 2)
