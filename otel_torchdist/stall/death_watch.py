@@ -52,6 +52,7 @@ class _Watched:
         lock: The opened tape where there is no pidfd; -1 otherwise.
         counter: Counts out-of-memory kills of its cgroup.
         stopped: How it was prevented from running when it was last seen.
+        ran_ns: When it was last seen to run though its heart did not beat; 0 for never.
         death: What is known of its end.
         was_gone: Whether it had ended before anybody looked.
     """
@@ -62,6 +63,7 @@ class _Watched:
     lock: int = -1
     counter: Path | None = None
     stopped: Stopped | None = None
+    ran_ns: int = 0
     death: Death | None = None
     was_gone: bool = False
 
@@ -114,11 +116,11 @@ class DeathWatch:
         watched = self._watched.get(nonce)
         return watched is not None and watched.pidfd >= 0 and watched.death is None
 
-    def note(self, nonce: int, stopped: Stopped | None) -> None:
-        """Remember how a process that lives was last seen not to run."""
+    def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
+        """Remember how a process that lives was last seen not to run, and when it was seen to run without a beat."""
         watched = self._watched.get(nonce)
         if watched is not None and watched.death is None:
-            watched.stopped = stopped
+            watched.stopped, watched.ran_ns = stopped, ran_ns
 
     def stop(self) -> None:
         """End the thread, and give all files back."""
@@ -244,7 +246,7 @@ class DeathWatch:
         self._last_ns = at_ns = max(now_ns, self._last_ns + 1)
         stopped = watched.stopped
         state, since_ns = (stopped.state, stopped.since_ns) if stopped is not None else ("", 0)
-        return Death(at_ns, resolution_ns, stopped=state, stopped_since_ns=since_ns)
+        return Death(at_ns, resolution_ns, stopped=state, stopped_since_ns=since_ns, ran_ns=watched.ran_ns)
 
     def _find_cause(self, watched: _Watched) -> None:
         death, identity = watched.death, watched.identity

@@ -20,8 +20,8 @@ class Deaths(Protocol):
         """Whether its end will be known, and is not."""
         ...
 
-    def note(self, nonce: int, stopped: Stopped | None) -> None:
-        """Remember how a process that lives was last seen not to run."""
+    def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
+        """Remember how a process that lives was last seen not to run, and when it was seen to run without a beat."""
         ...
 
 
@@ -50,5 +50,5 @@ class RecordedDeaths:
         """See `Deaths`."""
         return self.death_of(nonce) is None
 
-    def note(self, nonce: int, stopped: Stopped | None) -> None:
+    def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
         """See `Deaths`; the agent remembers it."""

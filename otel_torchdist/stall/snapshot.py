@@ -204,7 +204,7 @@ class TapeFollower:
             return None
         stopped = self._process.look(now_ns, status.heartbeat_ns)
         if alive and self._deaths is not None:
-            self._deaths.note(self.reader.identity.nonce, stopped)
+            self._deaths.note(self.reader.identity.nonce, stopped, self._process.ran_ns)
         self._clock.update(status)
         if alive:
             self._seen_alive_ns = now_ns

@@ -31,6 +31,7 @@ class Death:
         oom: Who counted an out-of-memory kill at that moment: `cgroup` (the rank's own), `node`, or '' for neither.
         stopped: The state in which it did not run when it was last seen, as in `/proc/<pid>/stat`; '' when it ran.
         stopped_since_ns: Since when; 0 when it ran.
+        ran_ns: When the kernel was last seen to let it run though its heart did not beat; 0 for never.
     """
 
     at_ns: int
@@ -39,6 +40,7 @@ class Death:
     oom: str = ""
     stopped: str = ""
     stopped_since_ns: int = 0
+    ran_ns: int = 0
 
     @property
     def is_exact(self) -> bool:
@@ -95,7 +97,7 @@ def _death_from(found: Any, nonce: str) -> Death | None:
     if values.get("nonce") != nonce:
         return None
     known = {field.name: values[field.name] for field in fields(Death) if field.name in values}
-    numbers = [known.get("at_ns"), known.get("resolution_ns", 0), known.get("stopped_since_ns", 0)]
+    numbers = [known.get("at_ns"), *(known.get(name, 0) for name in ("resolution_ns", "stopped_since_ns", "ran_ns"))]
     if not all(type(number) is int and 0 <= number < _MAX_INT for number in numbers):
         return None
     status = known.get("status")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.diagnose.agents import agents_verdict, ranks_of
@@ -19,6 +20,7 @@ from otel_torchdist.stall.deaths import FirstDeath
 from otel_torchdist.stall.helpers import is_idle
 from otel_torchdist.stall.phrases import name_ranks
 from otel_torchdist.stall.places import Place, Source, place_of
+from otel_torchdist.stall.process_state import SILENT_NS
 from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.sentence import sentence
 from otel_torchdist.stall.snapshot import TapeFollower
@@ -29,6 +31,9 @@ from otel_torchdist.tape.deaths import read_death
 from otel_torchdist.tape.layout import LiveWord, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError
+
+BETWEEN_LOOKS_S: Final = 0.1
+"""A thread that waits for the GIL wakes up every 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,7 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
         TapeError: None of them can be read any more.
     """
     followers = {tape.identity.rank: _read_all(tape) for tape in run.tapes}
-    now_ns = time.monotonic_ns()
+    now_ns = _see_who_runs(followers.values())
     views: list[RankView] = []
     warnings: list[str] = []
     for tape in run.tapes:
@@ -225,6 +230,15 @@ def _read_all(tape: TapeReader) -> TapeFollower:
     for _ in range(2 + tape.capacity // POLL_LIMIT):
         follower.observe(tape.poll(POLL_LIMIT))
     return follower
+
+
+def _see_who_runs(followers: Iterable[TapeFollower]) -> int:
+    """Look twice where hearts do not beat, for the kernel's counts tell who runs; returns the time after that."""
+    now_ns = time.monotonic_ns()
+    looks = [follower.view(now_ns) for follower in followers]
+    if any(view is not None and view.alive and now_ns - view.heartbeat_ns >= SILENT_NS for view in looks):
+        time.sleep(BETWEEN_LOOKS_S)
+    return time.monotonic_ns()
 
 
 def _settled(run: Run, tape: TapeReader, view: RankView) -> RankView:
