@@ -20,6 +20,8 @@ def describe_deaths(verdict: Verdict) -> str:
 
 def describe_way(death: Death, failure: str = "") -> str:
     """`was killed by SIGKILL`; '' where it is not known. An exception that ended the rank says more than its code."""
+    if death.error and death.exit_code:
+        return f"ended with exit code {death.exit_code} ({death.error})"
     if failure:
         return f"ended with {failure}"
     if death.signal:

@@ -11,8 +11,11 @@ from typing import Any, Final, cast
 
 from otel_torchdist.tape.others_files import read_regular
 from otel_torchdist.tape.owned_files import replace_at_once
+from otel_torchdist.tape.text import readable
 
 MAX_FILE_BYTES: Final = 4096
+MAX_ERROR: Final = 200
+"""Characters of an exception that are kept."""
 BY_CGROUP: Final = "cgroup"
 BY_NODE: Final = "node"
 _MAX_INT: Final = 1 << 63
@@ -32,6 +35,7 @@ class Death:
         stopped: The state in which it did not run when it was last seen, as in `/proc/<pid>/stat`; '' when it ran.
         stopped_since_ns: Since when; 0 when it ran.
         ran_ns: When the kernel was last seen to let it run though its heart did not beat; 0 for never.
+        error: Type and first line of the exception that ended it, where torchelastic's error file tells; '' otherwise.
     """
 
     at_ns: int
@@ -41,6 +45,7 @@ class Death:
     stopped: str = ""
     stopped_since_ns: int = 0
     ran_ns: int = 0
+    error: str = ""
 
     @property
     def is_exact(self) -> bool:
@@ -104,4 +109,8 @@ def _death_from(found: Any, nonce: str) -> Death | None:
     if status is not None and not (type(status) is int and 0 <= status <= 0xFFFF):
         return None
     is_known = known.get("oom", "") in _OOM and known.get("stopped", "") in _STATES
-    return Death(**known) if is_known else None
+    error = known.get("error", "")
+    if not is_known or not isinstance(error, str):
+        return None
+    known["error"] = readable(error, MAX_ERROR)
+    return Death(**known)

@@ -25,8 +25,9 @@ known is null.
 - `hung_s` of a verdict: null, or for how long the job hung before it was ended.
 - `ended_together`: null, or for ranks that something ended at the same moment, which blames none of them: `sentence`.
 - `death` of a rank: null unless an agent saw its process end; or `time`, `signal`, `exit_code` (null where it is not
-  known), `out_of_memory` (null, or who counted a kill at that moment: `cgroup` or `node`), and `exact`, which is false
-  where the time was read off the tape's lock.
+  known), `error` (null, or type and first line of the exception, from torchelastic's error file), `out_of_memory`
+  (null, or who counted a kill at that moment: `cgroup` or `node`), and `exact`, which is false where the time was read
+  off the tape's lock.
 - a group: `key`, the same on all its members, and `name`.
 - `ranks`: for each rank that reports, ascending: `rank`, `life` (`running`, `finished`, `failed`, `dead`),
   `exception`, `pid`, `tape`, `step`, `death`, `last_sign_of_life`, `silent_s`, `open` (operations, those first in which
@@ -146,6 +147,7 @@ def _death(diagnosis: Diagnosis, death: Death) -> Json:
         "time": _time(diagnosis, death.at_ns),
         "signal": death.signal_name or None,
         "exit_code": death.exit_code,
+        "error": death.error or None,
         "out_of_memory": death.oom or None,
         "exact": death.is_exact,
     }
