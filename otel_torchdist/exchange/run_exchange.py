@@ -70,6 +70,7 @@ class RunExchange:
         self._asked_at = float("-inf")
         self._is_knocked_at = self._was_hurried = False
         self._heard: Ruling | None = None
+        self._unshown: Ruling | None = None
         self._said: Ruling | None = None
         self._unsaid: Ruling | None = None
         self._stacks: set[int] = set()
@@ -113,7 +114,8 @@ class RunExchange:
                 self._wake()
             if self._judge(now) != self._own:
                 self._said = self._unsaid = None
-                return Follows(self._heard, now - self._asked_at < HURRIED_TRUST_S)
+                heard, self._unshown = self._unshown or self._heard, None
+                return Follows(heard, now - self._asked_at < HURRIED_TRUST_S)
             if self._uneasy_since is None or self._judges_since is None:
                 return Presides(self._all_that_is_seen(world), self._own)
             since = max(self._uneasy_since, self._judges_since)
@@ -218,6 +220,7 @@ class RunExchange:
             self._asked_at = now
         self._seats.asked_by(question.seat, now, question.is_hurried)
         self._heard = ruling_from(question.ruling, self._run)
+        self._unshown = self._heard or self._unshown  # that it is over may be heard before anybody has looked
 
     # --- on our own thread ----------------------------------------------------------------------------------------
 
