@@ -83,7 +83,9 @@ def objection_to(directory: Path) -> str:
 
 def _is_evidence(file: Path) -> bool:
     """Tapes and what lies beside them; the run's secret stays where it is."""
-    return file.suffix in (".tape", ".names", ".stacks", ".fault", ".log") and file.is_file() and not file.is_symlink()
+    is_said = file.name.startswith("verdict-")
+    is_evidence = is_said or file.suffix in (".tape", ".names", ".stacks", ".fault", ".death", ".log")
+    return is_evidence and file.is_file() and not file.is_symlink()
 
 
 def _add_file(bundle: tarfile.TarFile, name: str, file: Path) -> None:

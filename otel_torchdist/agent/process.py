@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from otel_torchdist import _guard
 from otel_torchdist.actions.stall_actions import StallActions, suspended_among
+from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.agent.allowance import Allowance
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.neighbours import Neighbours
@@ -59,6 +60,7 @@ class Agent:
         self._targets: dict[Path, ScrapeTarget] = {}
         self._neighbours = Neighbours()
         self._actions = StallActions(config.on_stall, config.on_stall_grace, config.dump_dir)
+        self._verdicts = AgentsVerdicts()
         self._deaths = DeathWatch()
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
@@ -120,6 +122,7 @@ class Agent:
             self._part_with_those_that_fail()
             ongoing, tapes = self.reader.ongoing, self.reader.tapes
             own = [tape for tape in tapes if tape.path.parent in self._own]
+            self._verdicts.look(ongoing, own)
             self._actions.look(ongoing, own, suspended_among(ongoing))
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()

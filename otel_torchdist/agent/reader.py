@@ -110,11 +110,10 @@ class Reader:
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._deaths = deaths
         self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company, deaths)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
-        self._silent_ends = SilentEnds()
+        self._silent_ends = SilentEnds(deaths)
         self.metrics = NodeMetrics(self.spans_dropped)
         provider = outputs.meter_provider
         self._pushed = OTelMetrics(self.metrics, provider) if provider is not None else None
@@ -244,7 +243,7 @@ class Reader:
             alive = rank.tape.is_alive()
             status = rank.tape.status()
             batch = rank.tape.poll()
-            if not alive and self.has_left(rank.tape):
+            if not alive and self._silent_ends.has_left(rank.tape):
                 status = replace(status, state=TapeState.FINISHED)
         except TapeError as error:
             _logger.warning("a tape cannot be read any longer: %s", error)
@@ -263,17 +262,8 @@ class Reader:
             if rank.spans is not None:
                 rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)
 
-    def has_left(self, tape: TapeReader) -> bool:
-        """Whether the process of a rank has exited with code 0, out of no operation, without a word on its tape."""
-        death = self._deaths.death_of(tape.identity.nonce) if self._deaths is not None else None
-        return death is not None and death.exit_code == 0 and not tape.open_operations()
-
-    def is_ending(self, tape: TapeReader) -> bool:
-        """Whether a process has let go of its lock and is about to end: its exit code says whether that is a death."""
-        return self._deaths is not None and self._deaths.holds(tape.identity.nonce) and not tape.is_alive()
-
     def _may_be_ending(self, rank: _Rank, state: TapeState) -> bool:
-        if state is not TapeState.RUNNING or not self.is_ending(rank.tape):
+        if state is not TapeState.RUNNING or not self._silent_ends.is_ending(rank.tape):
             return False
         rank.unlocked_at = rank.unlocked_at or time.monotonic()
         return time.monotonic() - rank.unlocked_at < ENDING_S

@@ -12,7 +12,8 @@ from typing import Final
 
 from otel_torchdist.agent.lives import Life, life_of
 from otel_torchdist.stall.helpers import has_outlived_parent
-from otel_torchdist.tape.deaths import read_death
+from otel_torchdist.stall.recorded_deaths import Deaths
+from otel_torchdist.tape.deaths import Death, read_death
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError
 
@@ -25,8 +26,9 @@ TOGETHER_S: Final = 5.0
 class SilentEnds:
     """Tells deaths from ends in good order. Remembers what it found."""
 
-    def __init__(self) -> None:
-        """Nobody is gone yet."""
+    def __init__(self, deaths: Deaths | None = None) -> None:
+        """Nobody is gone yet; `deaths` knows how processes end, else what an agent has written down does."""
+        self._deaths = deaths
         self._gone_since: dict[int, float] = {}
         self._settled: dict[int, Life] = {}
 
@@ -52,27 +54,38 @@ class SilentEnds:
         return life
 
     def _look(self, tape: TapeReader, tapes: Collection[TapeReader]) -> Life:
-        if any(one.waiting_since_ns is not None for one in tape.open_operations()):
+        if _waits(tape):
             return Life.DEAD
-        if has_left(tape) or has_ended_with_parent(tape, tapes):
+        if self.has_left(tape) or has_ended_with_parent(tape, tapes):
             return Life.FINISHED
-        if not tape.identity.parent and has_died(tape):
+        if not tape.identity.parent and self._has_died(tape):
             return Life.DEAD
         gone_since = self._gone_since.setdefault(tape.identity.nonce, time.monotonic())
         patience_s = TOGETHER_S if tape.identity.parent else REAPED_S
         return Life.RUNNING if time.monotonic() - gone_since < patience_s else Life.DEAD
 
+    def has_left(self, tape: TapeReader) -> bool:
+        """Whether a process has exited with code 0, waiting for nothing, without a word on its tape."""
+        death = self._death_of(tape)
+        return death is not None and death.exit_code == 0 and not _waits(tape)
 
-def has_left(tape: TapeReader) -> bool:
-    """Whether a process that is gone has exited with code 0, as far as an agent has seen its end."""
-    death = read_death(tape.path)
-    return death is not None and death.exit_code == 0
+    def is_ending(self, tape: TapeReader) -> bool:
+        """Whether a process has let go of its lock and is about to end: its exit code says whether that is a death."""
+        return self._deaths is not None and self._deaths.holds(tape.identity.nonce) and not tape.is_alive()
+
+    def _has_died(self, tape: TapeReader) -> bool:
+        """Whether it is known how a process ended, and that this was no end in good order."""
+        death = self._death_of(tape)
+        return death is not None and death.status not in (None, 0)
+
+    def _death_of(self, tape: TapeReader) -> Death | None:
+        if self._deaths is not None:
+            return self._deaths.death_of(tape.identity.nonce)
+        return read_death(tape.path)
 
 
-def has_died(tape: TapeReader) -> bool:
-    """Whether an agent has seen how a process ended, and that this was no end in good order."""
-    death = read_death(tape.path)
-    return death is not None and death.status not in (None, 0)
+def _waits(tape: TapeReader) -> bool:
+    return any(one.waiting_since_ns is not None for one in tape.open_operations())
 
 
 def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_torchdist.agent.lives import Life, life_of
-from otel_torchdist.agent.silent_ends import has_ended_with_parent, has_left
+from otel_torchdist.agent.silent_ends import SilentEnds, has_ended_with_parent
 from otel_torchdist.config import Config
 from otel_torchdist.tape.directory import base_directory, job_directories, job_directory, tapes_in
 from otel_torchdist.tape.layout import RunIdState
@@ -79,9 +79,8 @@ class Run:
 
     def _life_of(self, tape: TapeReader) -> Life:
         life = life_of(tape)
-        if life is Life.DEAD and (has_left(tape) or self.has_ended_with_parent(tape)) and not _waited(tape):
-            return Life.FINISHED
-        return life
+        is_in_order = life is Life.DEAD and (SilentEnds().has_left(tape) or self.has_ended_with_parent(tape))
+        return Life.FINISHED if is_in_order and not _waited(tape) else life
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,8 @@ def _moved(record: Operation, offset_ns: int) -> Operation:
 
 def _moved_death(death: Death, offset_ns: int) -> Death:
     since_ns = death.stopped_since_ns + offset_ns if death.stopped_since_ns else 0
-    return replace(death, at_ns=death.at_ns + offset_ns, stopped_since_ns=since_ns)
+    ran_ns = death.ran_ns + offset_ns if death.ran_ns else 0
+    return replace(death, at_ns=death.at_ns + offset_ns, stopped_since_ns=since_ns, ran_ns=ran_ns)
 
 
 def _later(time_ns: int | None, by_ns: int) -> int | None:

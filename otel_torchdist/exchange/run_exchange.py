@@ -70,7 +70,9 @@ class RunExchange:
         self._asked_at = float("-inf")
         self._is_knocked_at = self._was_hurried = False
         self._heard: Ruling | None = None
+        self._unshown: Ruling | None = None
         self._said: Ruling | None = None
+        self._unsaid: Ruling | None = None
         self._stacks: set[int] = set()
         self._signals: set[int] = set()
         self._wanted_calls: tuple[tuple[Lane, int], ...] = ()
@@ -111,8 +113,9 @@ class RunExchange:
                 self._uneasy_since = now if is_uneasy else None
                 self._wake()
             if self._judge(now) != self._own:
-                self._said = None
-                return Follows(self._heard, now - self._asked_at < HURRIED_TRUST_S)
+                self._said = self._unsaid = None
+                heard, self._unshown = self._unshown or self._heard, None
+                return Follows(heard, now - self._asked_at < HURRIED_TRUST_S)
             if self._uneasy_since is None or self._judges_since is None:
                 return Presides(self._all_that_is_seen(world), self._own)
             since = max(self._uneasy_since, self._judges_since)
@@ -151,6 +154,8 @@ class RunExchange:
         if ruling is not self._said:
             with self._changed:
                 self._said = ruling
+                # The last verdict on a job that ends is over a moment later; the others hear it nevertheless.
+                self._unsaid = ruling or self._unsaid
                 self._wake()
 
     def want_calls(self, windows: frozenset[tuple[Lane, int]]) -> None:
@@ -215,6 +220,7 @@ class RunExchange:
             self._asked_at = now
         self._seats.asked_by(question.seat, now, question.is_hurried)
         self._heard = ruling_from(question.ruling, self._run)
+        self._unshown = self._heard or self._unshown  # that it is over may be heard before anybody has looked
 
     # --- on our own thread ----------------------------------------------------------------------------------------
 
@@ -254,7 +260,7 @@ class RunExchange:
             # Those first that answer: the others take the workers' time.
             due = sorted((other for other in others if other.is_due(now)), key=lambda other: other.unanswered)
             own_ranks = self._local.ranks if self._local is not None else ()
-            said, calls = self._said, self._wanted_calls
+            said, calls, self._unsaid = self._said or self._unsaid, self._wanted_calls, None
             questions = [other.question(self._own, is_hurried, own_ranks, said, calls) for other in due]
         answers = self._pool.map(functools.partial(OtherAgent.ask, timeout_s=timeout_s), due, questions)
         has_answered = dict(zip((other.peer.seat for other in due), answers, strict=True))

@@ -20,6 +20,7 @@ from typing import Final
 
 from otel_torchdist import _guard
 from otel_torchdist.stall import pidfd
+from otel_torchdist.stall.error_file import error_file_of, error_in
 from otel_torchdist.stall.oom_kills import OomKills
 from otel_torchdist.stall.world import Stopped
 from otel_torchdist.tape.deaths import BY_CGROUP, BY_NODE, Death, read_death, write_death
@@ -51,7 +52,9 @@ class _Watched:
         pidfd: Of the process; -1 where there is none.
         lock: The opened tape where there is no pidfd; -1 otherwise.
         counter: Counts out-of-memory kills of its cgroup.
+        error_file: Where torchelastic has it write by which exception it ends; None where it has none.
         stopped: How it was prevented from running when it was last seen.
+        ran_ns: When it was last seen to run though its heart did not beat; 0 for never.
         death: What is known of its end.
         was_gone: Whether it had ended before anybody looked.
     """
@@ -61,7 +64,9 @@ class _Watched:
     pidfd: int = -1
     lock: int = -1
     counter: Path | None = None
+    error_file: Path | None = None
     stopped: Stopped | None = None
+    ran_ns: int = 0
     death: Death | None = None
     was_gone: bool = False
 
@@ -114,11 +119,11 @@ class DeathWatch:
         watched = self._watched.get(nonce)
         return watched is not None and watched.pidfd >= 0 and watched.death is None
 
-    def note(self, nonce: int, stopped: Stopped | None) -> None:
-        """Remember how a process that lives was last seen not to run."""
+    def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
+        """Remember how a process that lives was last seen not to run, and when it was seen to run without a beat."""
         watched = self._watched.get(nonce)
         if watched is not None and watched.death is None:
-            watched.stopped = stopped
+            watched.stopped, watched.ran_ns = stopped, ran_ns
 
     def stop(self) -> None:
         """End the thread, and give all files back."""
@@ -180,7 +185,7 @@ class DeathWatch:
         if watched.lock >= 0:
             os.close(watched.lock)
             watched.lock = -1
-        watched.pidfd, watched.counter = file, self._oom.follow(pid)
+        watched.pidfd, watched.counter, watched.error_file = file, self._oom.follow(pid), error_file_of(pid)
 
     def _let_go(self, watched: _Watched) -> None:
         if watched.pidfd >= 0 and self._epoll is not None:
@@ -244,7 +249,7 @@ class DeathWatch:
         self._last_ns = at_ns = max(now_ns, self._last_ns + 1)
         stopped = watched.stopped
         state, since_ns = (stopped.state, stopped.since_ns) if stopped is not None else ("", 0)
-        return Death(at_ns, resolution_ns, stopped=state, stopped_since_ns=since_ns)
+        return Death(at_ns, resolution_ns, stopped=state, stopped_since_ns=since_ns, ran_ns=watched.ran_ns)
 
     def _find_cause(self, watched: _Watched) -> None:
         death, identity = watched.death, watched.identity
@@ -259,8 +264,28 @@ class DeathWatch:
                 oom = BY_NODE
             death = dataclasses.replace(death, oom=oom)
         watched.death = death
+        self._ask_for_error(watched)
         if status is not None:
             watched.close()
+
+    def _ask_for_error(self, watched: _Watched) -> None:
+        """Read the error file of a process that has exited with a code; aside, for its file system may hang."""
+        death, path = watched.death, watched.error_file
+        if death is None or path is None or not death.exit_code:
+            return
+        watched.error_file = None
+        reader = threading.Thread(
+            target=self._add_error, args=(watched, path), name="otel-torchdist-error", daemon=True
+        )
+        reader.start()
+
+    def _add_error(self, watched: _Watched, path: Path) -> None:
+        with _guard.guard("the error file of a rank"):
+            error = error_in(path)
+            with self._lock:
+                if error and watched.death is not None:
+                    watched.death = dataclasses.replace(watched.death, error=error)
+                    self._write(watched)
 
     def _ask_again(self, now_ns: int) -> None:
         """Ask for the statuses that were not there yet; the parent has to wait for the process first."""
@@ -273,6 +298,7 @@ class DeathWatch:
                 keeps_oom = os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL
                 watched.death = dataclasses.replace(death, status=status, oom=death.oom if keeps_oom else "")
                 self._write(watched)
+                self._ask_for_error(watched)
             if status is not None or now_ns - death.at_ns > STATUS_DUE_NS:
                 watched.close()
 

@@ -40,7 +40,8 @@ class FirstDeath:
         ranks: Those who died first; more than one where their order is not known.
         deaths: What is known of their ends.
         together: Whether nobody was first: something ended all of them at the same moment.
-        asked: Whether they were asked to end, as launchers do where another rank has died.
+        may_follow: Whether they ended as ranks do after the death of another one, which may not be seen: asked to end,
+            thrown out of an operation, or with all others in a way that is not known.
         is_inferred: Whether the order was not seen, but follows from other signs.
         is_known: Whether the end of each process was seen, or told by its tape.
         at_ns: When the first one died.
@@ -51,7 +52,7 @@ class FirstDeath:
     ranks: tuple[int, ...]
     deaths: Mapping[int, Death]
     together: bool
-    asked: bool
+    may_follow: bool
     is_inferred: bool
     is_known: bool
     at_ns: int
@@ -81,7 +82,7 @@ def first_death(views: Sequence[RankView], torn_ns: int | None = None) -> FirstD
         ranks=tuple(sorted(view.rank for view in chosen)),
         deaths={view.rank: view.death for view in chosen if view.death is not None},
         together=_ended_together(causes, dead) if is_seen else _vanished_together(chosen, dead),
-        asked=all(_was_asked(view) for view in chosen),
+        may_follow=all(_may_follow(view, views) for view in chosen),
         is_inferred=len(tied) > 1 or (len(dead) > 1 and not all(_is_exact(view) for view in causes)),
         is_known=is_known,
         at_ns=start_ns,
@@ -135,6 +136,16 @@ def _was_asked(view: RankView) -> bool:
     if has_raised(view):
         return False
     return _was_interrupted(view) or (view.death is not None and view.death.signal in _ASKED)
+
+
+def _may_follow(view: RankView, views: Sequence[RankView]) -> bool:
+    """Whether a rank may have ended because of one that is not seen. A launcher ends all ranks of its node at once."""
+    if has_raised(view):
+        return False
+    if torn_out_of(view) is not None or _was_asked(view):
+        return True
+    is_known = view.death is not None and view.death.status is not None
+    return not is_known and len(views) > 1 and not any(other.alive and other.death is None for other in views)
 
 
 def _was_struck(view: RankView) -> bool:

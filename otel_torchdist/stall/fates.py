@@ -20,6 +20,8 @@ def describe_deaths(verdict: Verdict) -> str:
 
 def describe_way(death: Death, failure: str = "") -> str:
     """`was killed by SIGKILL`; '' where it is not known. An exception that ended the rank says more than its code."""
+    if death.error and death.exit_code:
+        return f"ended with exit code {death.exit_code} ({death.error})"
     if failure:
         return f"ended with {failure}"
     if death.signal:
@@ -27,13 +29,13 @@ def describe_way(death: Death, failure: str = "") -> str:
     return f"exited with code {death.exit_code}" if death.exit_code is not None else ""
 
 
-def describe_together(first: FirstDeath) -> str:
-    """`all ranks that died did so within 0.012 s, rank 0 by SIGTERM`."""
+def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
+    """`all ranks that died did so within 0.012 s, the first of them was killed by SIGTERM: no rank caused it`."""
     ways = {describe_way(death) for death in first.deaths.values()} - {""}
     how = f", the first of them {ways.pop()}" if len(ways) == 1 else ""
-    return (
-        f"all ranks that died did so within {max(first.spread_ns / 1e9, SHORTEST_LEAD_S):.3f} s{how}: no rank caused it"
-    )
+    here = "" if are_all_seen else " here"
+    spread_s = max(first.spread_ns / 1e9, SHORTEST_LEAD_S)
+    return f"all ranks{here} that died did so within {spread_s:.3f} s{how}: no rank{here} caused it"
 
 
 def is_told_by_cause(verdict: Verdict) -> bool:

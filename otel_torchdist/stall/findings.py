@@ -29,6 +29,7 @@ class FindingWatch:
         self._over_ns: int | None = None
         self._all_over_ns: int | None = None
         self._is_concluded = False
+        self._is_left_to_another = False
 
     @property
     def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
@@ -56,26 +57,37 @@ class FindingWatch:
             seat: See `Incident`.
             cause: The mismatch that is the cause of a stall, and has been reported as that.
         """
+        if self._is_left_to_another:
+            return self.look_for_stragglers(world, run, seat)
         if cause is not None:
             self._silent.told_as_stall(cause)
         found: list[Event] = [_mismatch(found, world, run, seat) for found in self._silent.look(world)]
         self._all_over_ns = _over_since(world, self._all_over_ns)
-        # What a process wrote just before its end may not have been read when it is first seen to be gone.
-        if self._all_over_ns is None or world.taken_ns - self._all_over_ns < ALL_READ_AFTER_NS:
+        if self._all_over_ns is None or world.taken_ns - self._all_over_ns < _patience_ns(world):
             self._is_concluded = False
         elif not self._is_concluded:
-            found += self.conclude(world, run, seat)
+            is_last = world.taken_ns - self._all_over_ns >= CONCLUDED_AFTER_NS
+            found += self.conclude(world, run, seat, is_last)
             self._is_concluded = not self._silent.wanted
         return found + self.look_for_stragglers(world, run, seat)
 
-    def conclude(self, world: WorldSnapshot, run: int, seat: int) -> list[Event]:
+    def conclude(self, world: WorldSnapshot, run: int, seat: int, is_last: bool = True) -> list[Event]:
         """Bring comparisons to their end; arguments as for `look`. What still goes on may yet be a stall."""
-        concluded = self._silent.conclude(world)
+        if self._is_left_to_another:
+            return []
+        concluded = self._silent.conclude(world, is_last)
         return [
             _mismatch(found, world, run, seat)
             for found in concluded
             if ended_well([view for view in world.in_order if _takes_part(view, found.site)], found.site)
         ]
+
+    def leave_to_another(self, local: WorldSnapshot) -> None:
+        """Another agent judges, which sees all ranks: once those of this node are over, it compares them for good.
+
+        When it has done so it may leave first; what is seen from here then is not all, and has been reported.
+        """
+        self._is_left_to_another = _over_since(local, None) is not None
 
     def look_for_stragglers(self, world: WorldSnapshot, run: int, seat: int) -> list[Event]:
         """Take in a picture of this node's ranks, whose calls another agent compares; arguments as for `look`."""
@@ -89,6 +101,16 @@ class FindingWatch:
         if self._stragglers.lateness:
             found.append(ArrivalsCompared(run, tuple(self._stragglers.lateness)))
         return found
+
+
+def _patience_ns(world: WorldSnapshot) -> int:
+    """How long after their end ranks are compared for good.
+
+    What a process wrote just before its end may not have been read when it is first seen to be gone; and agents of
+    other nodes may come, and meet, only after the end of a short job.
+    """
+    members = {rank for view in world.ranks.values() for group in view.groups.values() for rank in group.members}
+    return ALL_READ_AFTER_NS if members <= world.ranks.keys() else CONCLUDED_AFTER_NS
 
 
 def _over_since(world: WorldSnapshot, before_ns: int | None) -> int | None:

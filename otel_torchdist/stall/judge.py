@@ -107,8 +107,8 @@ class Judge:
         """Whether that death is what the others wait for, or were thrown out by."""
         if first.together and not self._is_outlived(roll):
             return False
-        if first.asked and roll.silent and not self._is_outlived(roll):
-            return False  # because of somebody who is not seen, it may be
+        if first.may_follow and roll.silent and not self._is_outlived(roll):
+            return False
         if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
             return True
         # They had come out of it, or are the only ones that failed in it: then nobody else may be missing.

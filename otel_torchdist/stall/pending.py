@@ -9,6 +9,7 @@ from otel_torchdist.stall.events import Occasion
 from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import RankView, WorldSnapshot
+from otel_torchdist.tape.layout import TapeState
 
 STACK_PATIENCE_NS: Final = 1_500_000_000
 """How long after the threshold a verdict waits for stacks."""
@@ -79,11 +80,16 @@ class Pending:
 def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
     """A verdict on a death, given once it has been seen what became of the others, which launchers end."""
     now, first = world.taken_ns, verdict.first
-    if first is None or not first.deaths:
+    if first is None or not (first.deaths or _are_ending(verdict, world)):
         return without_stacks(occasion, verdict, now)
     is_far = any(view.is_afar for view in world.ranks.values())
     due_ns = max(now, first.at_ns + (OTHERS_END_FAR_NS if is_far else OTHERS_END_NS))
     return Pending(occasion, verdict, frozenset(), now, now, due_ns, due_ns)
+
+
+def _are_ending(verdict: Verdict, world: WorldSnapshot) -> bool:
+    """Whether ranks have said that an exception ends them: how their processes end is known a moment later."""
+    return any(world.ranks[rank].state is TapeState.FAILED for rank in verdict.ranks if rank in world.ranks)
 
 
 def without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int) -> Pending:

@@ -154,6 +154,7 @@ class RunWatch:
             due = self._markers.due(stalled, world.taken_ns, self._without_marker(here))
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
         if self._rules.compares_calls:
+            self._findings.leave_to_another(world)
             events += self._findings.look_for_stragglers(world, _run_of(world), self.seat)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)

@@ -57,7 +57,7 @@ def _endings(verdict: Verdict) -> list[str]:
             parts.append(f"rank {rank} ended with {failure}" if failure else f"the process of rank {rank} is gone")
         elif standing is Standing.ENDED:
             parts.append(f"rank {rank} has ended in good order")
-        elif failure:
+        elif failure and not is_told_by_cause(verdict):
             parts.append(f"rank {rank} got {failure}")
     return [*parts, *describe_circumstances(verdict)]
 

@@ -47,20 +47,23 @@ class SilentMismatches:
         self._compare(world, only_changed=True)
         return self._due(world.taken_ns)
 
-    def conclude(self, world: WorldSnapshot) -> list[Mismatch]:
+    def conclude(self, world: WorldSnapshot, is_last: bool = True) -> list[Mismatch]:
         """The same at the end: whatever has not been compared is, and what is found is not held back.
 
-        Call it again as long as something is `wanted`.
+        Call it again as long as something is `wanted`, with which more may be said; `is_last` that nobody will.
         """
         self._compare(world, only_changed=False)
-        return self._report(list(self._found.values()))
+        unsettled = {lane for lane, _ in self.wanted} if not is_last else set[Lane]()
+        return self._report([found for lane, found in self._found.items() if lane not in unsettled])
 
     def _compare(self, world: WorldSnapshot, only_changed: bool) -> None:
         wanted: set[tuple[Lane, int]] = set()
         for lane, views in _lanes(world).items():
-            if lane in self._told or lane in self._found:
+            if lane in self._told:
                 continue
-            if self._has_changed(lane, views) or not only_changed:
+            if lane in self._found:
+                wanted |= self._look_again(lane, views, world.taken_ns)
+            elif self._has_changed(lane, views) or not only_changed:
                 wanted |= self._look_at(lane, views, world.taken_ns)
         self.wanted = frozenset(wanted)
 
@@ -85,6 +88,17 @@ class SilentMismatches:
             self._found[lane] = found
             return set()
         return {(lane, number)} if number is not None and calls is None else set()
+
+    def _look_again(self, lane: Lane, views: list[RankView], now_ns: int) -> set[tuple[Lane, int]]:
+        """Ranks of other nodes that are seen only now say who is in the minority, if their calls are there yet."""
+        before = self._found[lane]
+        if sum(len(ranks) for _, ranks in before.parties) >= len(views):
+            return set()
+        del self._found[lane]
+        self._windows.pop(lane, None)
+        wanted = self._look_at(lane, views, now_ns)
+        self._found.setdefault(lane, before)
+        return wanted
 
     def told_as_stall(self, mismatch: Mismatch) -> None:
         """A verdict has said it."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.habits import Habits
 from otel_torchdist.stall.process_state import ProcessState
 from otel_torchdist.stall.rank_logs import RankLogs
+from otel_torchdist.stall.recorded_deaths import Deaths
 from otel_torchdist.stall.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.stall.world import (
     ANYBODY,
@@ -55,8 +55,8 @@ class TapeFollower:
         is_last_look: Whether nobody looks after this, so that all calls should be compared that are there.
     """
 
-    def __init__(self, reader: TapeReader, deaths: DeathWatch | None = None) -> None:
-        """Follow a tape from its reader's first batch on; `deaths` sees the end of its process, where there is one."""
+    def __init__(self, reader: TapeReader, deaths: Deaths | None = None) -> None:
+        """Follow a tape from its reader's first batch on; `deaths` knows how its process ends, where that is known."""
         self.reader = reader
         self._deaths = deaths
         self._unlocked_ns: int | None = None
@@ -204,7 +204,7 @@ class TapeFollower:
             return None
         stopped = self._process.look(now_ns, status.heartbeat_ns)
         if alive and self._deaths is not None:
-            self._deaths.note(self.reader.identity.nonce, stopped)
+            self._deaths.note(self.reader.identity.nonce, stopped, self._process.ran_ns)
         self._clock.update(status)
         if alive:
             self._seen_alive_ns = now_ns

@@ -66,4 +66,6 @@ def _last_sign_ns(view: RankView) -> int:
     """When a rank ran last, as far as its tape shows."""
     entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
     ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
-    return max(view.heartbeat_ns, view.ran_ns, view.created_ns, entered_ns, ended_ns)
+    stacks = view.stacks  # no signal is handled in a process that does not run
+    signalled_ns = stacks.asked_ns if stacks is not None and stacks.by_signal else 0
+    return max(view.heartbeat_ns, view.ran_ns, view.created_ns, entered_ns, ended_ns, signalled_ns)

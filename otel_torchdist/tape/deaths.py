@@ -11,8 +11,11 @@ from typing import Any, Final, cast
 
 from otel_torchdist.tape.others_files import read_regular
 from otel_torchdist.tape.owned_files import replace_at_once
+from otel_torchdist.tape.text import readable
 
 MAX_FILE_BYTES: Final = 4096
+MAX_ERROR: Final = 200
+"""Characters of an exception that are kept."""
 BY_CGROUP: Final = "cgroup"
 BY_NODE: Final = "node"
 _MAX_INT: Final = 1 << 63
@@ -31,6 +34,8 @@ class Death:
         oom: Who counted an out-of-memory kill at that moment: `cgroup` (the rank's own), `node`, or '' for neither.
         stopped: The state in which it did not run when it was last seen, as in `/proc/<pid>/stat`; '' when it ran.
         stopped_since_ns: Since when; 0 when it ran.
+        ran_ns: When the kernel was last seen to let it run though its heart did not beat; 0 for never.
+        error: Type and first line of the exception that ended it, where torchelastic's error file tells; '' otherwise.
     """
 
     at_ns: int
@@ -39,6 +44,8 @@ class Death:
     oom: str = ""
     stopped: str = ""
     stopped_since_ns: int = 0
+    ran_ns: int = 0
+    error: str = ""
 
     @property
     def is_exact(self) -> bool:
@@ -95,11 +102,15 @@ def _death_from(found: Any, nonce: str) -> Death | None:
     if values.get("nonce") != nonce:
         return None
     known = {field.name: values[field.name] for field in fields(Death) if field.name in values}
-    numbers = [known.get("at_ns"), known.get("resolution_ns", 0), known.get("stopped_since_ns", 0)]
+    numbers = [known.get("at_ns"), *(known.get(name, 0) for name in ("resolution_ns", "stopped_since_ns", "ran_ns"))]
     if not all(type(number) is int and 0 <= number < _MAX_INT for number in numbers):
         return None
     status = known.get("status")
     if status is not None and not (type(status) is int and 0 <= status <= 0xFFFF):
         return None
     is_known = known.get("oom", "") in _OOM and known.get("stopped", "") in _STATES
-    return Death(**known) if is_known else None
+    error = known.get("error", "")
+    if not is_known or not isinstance(error, str):
+        return None
+    known["error"] = readable(error, MAX_ERROR)
+    return Death(**known)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Final
 
 MAX_TEXT: Final = 256
+MAX_LISTED: Final = 65_536
+_PART: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 def compress_ranks(ranks: Iterable[int], max_text: int = MAX_TEXT) -> str:
@@ -30,3 +33,12 @@ def compress_ranks(ranks: Iterable[int], max_text: int = MAX_TEXT) -> str:
             return f"{text},… ({len(ascending) - written} more)"
         text, written = longer, written + len(members)
     return text
+
+
+def listed_ranks(text: str) -> list[int]:
+    """The ranks that a text of `compress_ranks` writes out, ascending; what it only counts is left out."""
+    found: list[int] = []
+    for match in filter(None, map(_PART.fullmatch, text.split(","))):
+        first, last = int(match[1]), int(match[2] or match[1])
+        found += range(first, min(last + 1, first + MAX_LISTED - len(found)))
+    return found

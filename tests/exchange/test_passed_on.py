@@ -8,7 +8,7 @@ import pytest
 
 from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.other import STATE_PATH
-from otel_torchdist.exchange.wire import Question, encode
+from otel_torchdist.exchange.wire import Question, encode, wire_ruling
 from otel_torchdist.stall.company import Follows
 from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.world import Lane, Site
@@ -35,6 +35,26 @@ def test_ruling_reaches_all(three: Agents) -> None:
     for said in (ruling(1), ruling(2), None):
         exchange_of(three, 0).tell(said)
         until(lambda said=said: three.meet()[1:] == [Follows(said, True)] * 2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_ruling_that_is_over_at_once_reaches_all(three: Agents) -> None:
+    """The verdict on a death is over as soon as all ranks have ended; the others hear it, and then that it is over."""
+    three.begin()
+    three.set_uneasy(True)
+    three.wait_until_judges(True, False, False)
+    exchange_of(three, 0).tell(ruling(1))
+    exchange_of(three, 0).tell(None)
+    until(lambda: three.meet()[1] == Follows(ruling(1), True))
+    until(lambda: three.meet()[1:] == [Follows(None, True)] * 2)
+
+
+def test_ruling_that_is_over_before_anybody_looks(two: Agents) -> None:
+    """Who follows is shown what was said between two looks, and only then that it is over."""
+    two.begin(1)
+    for said in (wire_ruling(ruling(1)), None):
+        exchange_of(two, 1).respond(STATE_PATH, encode(Question(0, is_hurried=True, ruling=said)))
+    assert [two.nodes[1].meet() for _ in range(2)] == [Follows(ruling(1), True), Follows(None, True)]
 
 
 @pytest.mark.usefixtures("quick")

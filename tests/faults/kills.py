@@ -247,8 +247,7 @@ def problems(victim: int, said: Said) -> list[str]:
         found.append(f"the agent says {said.agent or 'nothing'}, not {expected}")
     if not any("was killed by SIGKILL" in text for text in said.sentences):
         found.append(f"nobody says that SIGKILL did it: {said.sentences}")
-    wrong = [one for one in said.disk if one not in (("dead", [victim]), ("", []))]
-    if wrong or not any(ranks == [victim] for _, ranks in said.disk):
+    if any(one != ("dead", [victim]) for one in said.disk):  # on the node that has not seen it too
         found.append(f"diagnose says {said.disk}")
     return found
 

@@ -25,7 +25,7 @@ class SimulatedDeaths(DeathWatch):
     def forget(self, nonce: int) -> None:
         """None is."""
 
-    def note(self, nonce: int, stopped: Stopped | None) -> None:
+    def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
         """They are never stopped alone."""
 
     def holds(self, nonce: int) -> bool:

@@ -15,7 +15,7 @@ SHOWN_EACH: Final = 8
 
 def crowds(diagnosis: Diagnosis) -> list[list[RankAccount]]:
     """Ranks that do the same, the one that waits longest first; those that the verdict names come before all others."""
-    named = set(diagnosis.verdict.ranks) if diagnosis.verdict is not None else set[int]()
+    named = {*diagnosis.named}
     ordered = sorted(diagnosis.ranks, key=lambda account: (account.view.rank not in named, account.view.rank))
     if len(ordered) <= SHOWN_EACH:
         return [[account] for account in ordered]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from otel_torchdist.agent.lives import Life
+from otel_torchdist.cli.diagnose.agents import agents_verdict, ranks_of
 from otel_torchdist.cli.diagnose.judgement import age_ns, judge
 from otel_torchdist.cli.diagnose.last_moment import LastMoment, last_moment
 from otel_torchdist.cli.diagnose.seen_deaths import SeenEnd, seen_end
@@ -16,16 +18,22 @@ from otel_torchdist.cli.recorded_stacks import RecordedStacks
 from otel_torchdist.cli.runs import POLL_LIMIT, Run
 from otel_torchdist.stall.deaths import FirstDeath
 from otel_torchdist.stall.helpers import is_idle
+from otel_torchdist.stall.phrases import name_ranks
 from otel_torchdist.stall.places import Place, Source, place_of
+from otel_torchdist.stall.process_state import SILENT_NS
 from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.sentence import sentence
 from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import OperationView, RankView
+from otel_torchdist.tape.agents_verdict import AgentsVerdict
 from otel_torchdist.tape.deaths import read_death
 from otel_torchdist.tape.layout import LiveWord, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError
+
+BETWEEN_LOOKS_S: Final = 0.1
+"""A thread that waits for the GIL wakes up every 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +73,12 @@ class Diagnosis:
         wall_offset_ns: Wall clock minus monotonic clock.
         threshold_s: Age in seconds at which an open operation counts as stalled at the earliest.
         ranks: Those that have a tape here, ascending.
-        verdict: With places; None when nothing had stalled, or what had was expected, and nobody was left behind.
+        verdict: With places; None when nothing had stalled, or what had was expected, and nobody was left behind, or
+            when these tapes do not decide that.
         warnings: What could not be read.
         helpers: Runs of processes that its ranks have started, in the same way.
         end: What the deaths say that an agent has seen; None where it has not seen all of them.
+        of_agents: What the agents of all nodes have said, where these tapes do not show as much.
     """
 
     run: Run
@@ -81,6 +91,28 @@ class Diagnosis:
     warnings: tuple[str, ...]
     helpers: tuple[Diagnosis, ...] = ()
     end: SeenEnd | None = None
+    of_agents: AgentsVerdict | None = None
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """The ranks that the verdict names."""
+        if self.of_agents is not None:
+            return ranks_of(self.of_agents)
+        return self.verdict.ranks if self.verdict is not None else ()
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether there is one."""
+        return self.verdict is not None or self.of_agents is not None
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether ranks have died here, perhaps because of others that have no tape here."""
+        return not self.has_verdict and bool(self.unknown) and self._has_died
+
+    @property
+    def _has_died(self) -> bool:
+        return any(one.life in (Life.FAILED, Life.DEAD) for one in self.ranks)
 
     @property
     def unknown(self) -> tuple[int, ...]:
@@ -91,8 +123,7 @@ class Diagnosis:
     @property
     def has_problem(self) -> bool:
         """Whether there is a verdict, or a rank has failed or died; here or among its helpers."""
-        has_died = any(one.life in (Life.FAILED, Life.DEAD) for one in self.ranks)
-        return self.verdict is not None or has_died or any(helper.has_problem for helper in self.helpers)
+        return self.has_verdict or self._has_died or any(helper.has_problem for helper in self.helpers)
 
     @property
     def has_long_wait(self) -> bool:
@@ -109,18 +140,34 @@ class Diagnosis:
     @property
     def hung_s(self) -> float | None:
         """For how long the job hung before it was ended; None where that was not so."""
-        return self.verdict_age_s if self.end is not None and self.end.was_hung else None
+        end = self.end
+        if end is None or not end.was_hung or end.verdict is None:
+            return None
+        return age_ns(end.verdict, end.at_ns) / 1e9
 
     @property
     def ended_together(self) -> FirstDeath | None:
         """The deaths of ranks that something ended at the same moment; None where that was not so."""
-        first = self.end.first if self.end is not None and self.verdict is None else None
+        first = self.end.first if self.end is not None and not self.has_verdict else None
         return first if first is not None and first.together else None
 
     @property
     def verdict_text(self) -> str:
         """The verdict as a sentence; '' without one."""
+        if self.of_agents is not None:
+            return self.of_agents.text
         return sentence(self.verdict, self.verdict_age_s) if self.verdict is not None else ""
+
+    @property
+    def undecided_text(self) -> str:
+        """Why there is no verdict on deaths; '' where there are none, or these tapes show all ranks."""
+        if not self.is_undecided:
+            return ""
+        verb = "has" if len(self.unknown) == 1 else "have"
+        return (
+            f"{name_ranks(self.unknown)} {verb} no tape on this node, and ranks here may have ended because of "
+            f"{'it' if len(self.unknown) == 1 else 'them'}"
+        )
 
     def wall_ns(self, monotonic_ns: int) -> int:
         """A monotonic time as nanoseconds since the epoch."""
@@ -143,7 +190,7 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
         TapeError: None of them can be read any more.
     """
     followers = {tape.identity.rank: _read_all(tape) for tape in run.tapes}
-    now_ns = time.monotonic_ns()
+    now_ns = _see_who_runs(followers.values())
     views: list[RankView] = []
     warnings: list[str] = []
     for tape in run.tapes:
@@ -161,6 +208,8 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
     rules = StallRules(round(threshold_s * 1e9), ignored)
     end = seen_end(run.run_id, views, rules, now_ns)
     tapes = {tape.identity.rank: tape for tape in run.tapes}
+    verdict = end.verdict if end is not None else judge(moment, rules)
+    of_agents = agents_verdict(run, views, verdict)
     return Diagnosis(
         run=run,
         moment_ns=moment.world.taken_ns,
@@ -168,9 +217,10 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
         wall_offset_ns=views[0].wall_offset_ns,
         threshold_s=threshold_s,
         ranks=tuple(_account(moment, view, tapes[view.rank]) for view in views),
-        verdict=end.verdict if end is not None else judge(moment, rules),
+        verdict=verdict if of_agents is None else None,
         warnings=tuple(warnings),
         end=end,
+        of_agents=of_agents,
     )
 
 
@@ -180,6 +230,15 @@ def _read_all(tape: TapeReader) -> TapeFollower:
     for _ in range(2 + tape.capacity // POLL_LIMIT):
         follower.observe(tape.poll(POLL_LIMIT))
     return follower
+
+
+def _see_who_runs(followers: Iterable[TapeFollower]) -> int:
+    """Look twice where hearts do not beat, for the kernel's counts tell who runs; returns the time after that."""
+    now_ns = time.monotonic_ns()
+    looks = [follower.view(now_ns) for follower in followers]
+    if any(view is not None and view.alive and now_ns - view.heartbeat_ns >= SILENT_NS for view in looks):
+        time.sleep(BETWEEN_LOOKS_S)
+    return time.monotonic_ns()
 
 
 def _settled(run: Run, tape: TapeReader, view: RankView) -> RankView:

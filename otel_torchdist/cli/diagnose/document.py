@@ -10,7 +10,10 @@ known is null.
 - `problem`: whether there is a verdict, or a rank or one of its helpers has failed or died; the same as exit code 1.
 - `threshold_s`: age at which an open operation counts as stalled at the earliest.
 - `verdict`: null, or `kind`, `ranks`, `waiting`, `operation`, `sequence`, `group`, `since`, `age_s`, `doubt`,
-  `reporting`, `members`, `sentence`, `mismatch`, `circle`, `death`, `hung_s`.
+  `reporting`, `members`, `sentence`, `mismatch`, `circle`, `death`, `hung_s`, `source`.
+- `source` of a verdict: `tapes`, or `agents` where ranks have no tape here and the agents of all nodes have said more
+  than these tapes show; then only `kind`, `ranks`, `operation`, `sequence`, `sentence` and `hung_s` are known.
+- `undecided`: null, or why there is no verdict on ranks that have died here: others have no tape on this node.
 - `kind` of a verdict: `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`, `device`,
   `transport`, `unknown`. An agent's may also be `unreachable`, which tapes do not show.
 - `mismatch` of a verdict: null, or `field` (`operation`, `dtype`, `shape`, `reduce op`, `root`, `dimensions`,
@@ -22,8 +25,9 @@ known is null.
 - `hung_s` of a verdict: null, or for how long the job hung before it was ended.
 - `ended_together`: null, or for ranks that something ended at the same moment, which blames none of them: `sentence`.
 - `death` of a rank: null unless an agent saw its process end; or `time`, `signal`, `exit_code` (null where it is not
-  known), `out_of_memory` (null, or who counted a kill at that moment: `cgroup` or `node`), and `exact`, which is false
-  where the time was read off the tape's lock.
+  known), `error` (null, or type and first line of the exception, from torchelastic's error file), `out_of_memory`
+  (null, or who counted a kill at that moment: `cgroup` or `node`), and `exact`, which is false where the time was read
+  off the tape's lock.
 - a group: `key`, the same on all its members, and `name`.
 - `ranks`: for each rank that reports, ascending: `rank`, `life` (`running`, `finished`, `failed`, `dead`),
   `exception`, `pid`, `tape`, `step`, `death`, `last_sign_of_life`, `silent_s`, `open` (operations, those first in which
@@ -47,6 +51,7 @@ from otel_torchdist.stall.fates import describe_together
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.verdict import Link, Verdict
 from otel_torchdist.stall.world import GroupView, OperationView
+from otel_torchdist.tape.agents_verdict import AgentsVerdict
 from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.records import CallSiteName
 
@@ -74,12 +79,34 @@ def document_of(diagnosis: Diagnosis) -> Json:
         "moment": {"time": _time(diagnosis, diagnosis.moment_ns), "is_now": diagnosis.is_now},
         "problem": diagnosis.has_problem,
         "threshold_s": diagnosis.threshold_s,
-        "verdict": _verdict(diagnosis, diagnosis.verdict) if diagnosis.verdict is not None else None,
-        "ended_together": _together(diagnosis.ended_together),
+        "verdict": _any_verdict(diagnosis),
+        "undecided": diagnosis.undecided_text or None,
+        "ended_together": _together(diagnosis),
         "ranks": [_rank(diagnosis, account) for account in diagnosis.ranks],
         "warnings": list(diagnosis.warnings),
         "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
         "helpers": [document_of(helper) for helper in diagnosis.helpers],
+    }
+
+
+def _any_verdict(diagnosis: Diagnosis) -> Json | None:
+    if diagnosis.of_agents is not None:
+        return _verdict_of_agents(diagnosis, diagnosis.of_agents)
+    return _verdict(diagnosis, diagnosis.verdict) if diagnosis.verdict is not None else None
+
+
+def _verdict_of_agents(diagnosis: Diagnosis, verdict: AgentsVerdict) -> Json:
+    return {
+        "kind": verdict.kind,
+        "ranks": list(diagnosis.named),
+        "waiting": [],
+        "operation": verdict.operation,
+        "sequence": verdict.sequence,
+        **dict.fromkeys(("group", "since", "age_s", "doubt", "reporting", "members")),
+        "sentence": verdict.text,
+        **dict.fromkeys(("mismatch", "circle", "death")),
+        "hung_s": _rounded(diagnosis.hung_s) if diagnosis.hung_s is not None else None,
+        "source": "agents",
     }
 
 
@@ -101,6 +128,7 @@ def _verdict(diagnosis: Diagnosis, verdict: Verdict) -> Json:
         "circle": [_link(link) for link in verdict.circle] or None,
         "death": _first_death(verdict.first) if verdict.first is not None else None,
         "hung_s": _rounded(diagnosis.hung_s) if diagnosis.hung_s is not None else None,
+        "source": "tapes",
     }
 
 
@@ -109,8 +137,9 @@ def _first_death(first: FirstDeath) -> Json:
     return {"order": "inferred" if first.is_inferred else "seen", "lead_s": lead_s}
 
 
-def _together(first: FirstDeath | None) -> Json | None:
-    return {"sentence": describe_together(first)} if first is not None else None
+def _together(diagnosis: Diagnosis) -> Json | None:
+    first = diagnosis.ended_together
+    return {"sentence": describe_together(first, not diagnosis.unknown)} if first is not None else None
 
 
 def _death(diagnosis: Diagnosis, death: Death) -> Json:
@@ -118,6 +147,7 @@ def _death(diagnosis: Diagnosis, death: Death) -> Json:
         "time": _time(diagnosis, death.at_ns),
         "signal": death.signal_name or None,
         "exit_code": death.exit_code,
+        "error": death.error or None,
         "out_of_memory": death.oom or None,
         "exact": death.is_exact,
     }

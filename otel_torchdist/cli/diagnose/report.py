@@ -17,7 +17,6 @@ from otel_torchdist.cli.fates import fates
 from otel_torchdist.stall.causes import MAX_PARTIES
 from otel_torchdist.stall.fates import describe_together, describe_way
 from otel_torchdist.stall.phrases import describe_frame, describe_site, have, name_ranks
-from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import OperationView
 from otel_torchdist.tape.layout import How
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
@@ -74,7 +73,7 @@ def _helper(helper: Diagnosis) -> Iterator[Text]:
         (f"helper processes of {name_ranks(helper.run.ranks)}", "bold"), f", run {label or 'without an id'}: ",
         "; ".join(fates(one.view for one in helper.ranks)),
     )  # fmt: skip
-    if helper.verdict is not None:
+    if helper.has_verdict:
         yield from _verdict(helper)
     if helper.has_problem and label:
         yield Text(f"  what each was doing last: otel-torchdist diagnose {label}")
@@ -83,13 +82,16 @@ def _helper(helper: Diagnosis) -> Iterator[Text]:
 def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     together = diagnosis.ended_together
     if together is not None:
-        yield Text.assemble(("ended together", "bold"), f"  {describe_together(together)}")
+        yield Text.assemble(("ended together", "bold"), f"  {describe_together(together, not diagnosis.unknown)}")
         return
-    if diagnosis.verdict is not None:
+    if diagnosis.has_verdict:
         yield Text.assemble(("verdict", "bold white on red"), f"  {diagnosis.verdict_text}")
         if diagnosis.hung_s is not None:
             yield Text(f"  and    the job was ended while it hung, after {diagnosis.hung_s:.1f} s")
-        yield from (Text(f"  and    {more}") for more in _beyond_the_sentence(diagnosis.verdict))
+        yield from (Text(f"  and    {more}") for more in _beyond_the_sentence(diagnosis))
+        return
+    if diagnosis.is_undecided:
+        yield Text.assemble(("undecided", "bold"), f"  {diagnosis.undecided_text}")
         return
     waited = "longer than it may be" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"
     yield Text.assemble(
@@ -97,8 +99,13 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     )
 
 
-def _beyond_the_sentence(verdict: Verdict) -> Iterator[str]:
-    """Parties of a mismatch and ranks of a circle that the sentence has no room for."""
+def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:
+    """Who says it; parties of a mismatch and ranks of a circle that the sentence has no room for."""
+    if diagnosis.of_agents is not None:
+        yield f"the agents of all nodes say so, as of {time_of_day(diagnosis.of_agents.at_ns)}"
+    verdict = diagnosis.verdict
+    if verdict is None:
+        return
     if verdict.mismatch is not None:
         mismatch = verdict.mismatch
         for value, ranks in mismatch.parties[MAX_PARTIES + mismatch.has_majority :]:

@@ -79,8 +79,9 @@ def _alive_at(view: RankView, at_ns: int) -> RankView:
         return dataclasses.replace(view, gone_since_ns=death.at_ns)
     stopped = Stopped(death.stopped, death.stopped_since_ns) if death.stopped else None
     then = dataclasses.replace(
-        view, alive=True, gone_since_ns=None, state=TapeState.RUNNING, failure="", stopped=stopped, death=None
-    )
+        view, alive=True, gone_since_ns=None, state=TapeState.RUNNING, failure="", stopped=stopped, death=None,
+        ran_ns=death.ran_ns,
+    )  # fmt: skip
     torn = torn_out_of(view)
     if torn is None or (torn.record.completed_ns or 0) < at_ns - DYING_NS:
         return then

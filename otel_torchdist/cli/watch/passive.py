@@ -15,6 +15,7 @@ from otel_torchdist.cli.watch.lateness import LatenessMeter
 from otel_torchdist.cli.watch.rates import RateMeter, Rates
 from otel_torchdist.stall.detector import Detector
 from otel_torchdist.stall.events import ArrivalsCompared, Finding, IncidentResolved, VerdictGiven
+from otel_torchdist.stall.recorded_deaths import RecordedDeaths
 from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.world import RankView, WorldSnapshot
 from otel_torchdist.stall.worlds import worlds
@@ -67,6 +68,7 @@ class PassiveWatch:
         self._local = LocalTapes(directory)
         self._run_id = run_id
         self._followed: dict[int, _Followed] = {}
+        self._deaths = RecordedDeaths()
         self._detector = Detector(threshold_s, time.monotonic_ns(), ignored)
         self._lateness = LatenessMeter(time.monotonic_ns())
 
@@ -75,7 +77,9 @@ class PassiveWatch:
         for tape in self._local.new(only_alive=False):
             identity = tape.identity
             meter, stacks = RateMeter(identity.monotonic_ns), RecordedStacks(tape.path)
-            self._followed[identity.nonce] = _Followed(tape, TapeFollower(tape), meter, stacks)
+            self._deaths.follow(identity.nonce, tape.path)
+            follower = TapeFollower(tape, self._deaths)
+            self._followed[identity.nonce] = _Followed(tape, follower, meter, stacks)
         for followed in self._followed.values():
             batch = followed.tape.poll()
             followed.follower.observe(batch)

@@ -22,6 +22,8 @@ from otel_torchdist.stall.world import RankView, WorldSnapshot
 from otel_torchdist.telemetry.run_label import run_label
 
 TURN_S: Final = 0.25
+LAST_WORDS_S: Final = 2.0
+"""For so long a verdict on a death may wait for what becomes of the others, and be looked for."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -120,7 +122,7 @@ class WatchSession:
         if self._ended_at is None:
             self._ended_at = time.monotonic()
         may_go_on = self._was_live and lives != {Life.FINISHED}
-        return not may_go_on or time.monotonic() - self._ended_at >= self._keep_s
+        return not may_go_on or time.monotonic() - self._ended_at >= max(self._keep_s, LAST_WORDS_S)
 
     def _tell_end(self, world: WorldSnapshot) -> None:
         self._view.say(f"the job has ended: {'; '.join(fates(world.in_order))}")

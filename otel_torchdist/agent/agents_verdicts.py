@@ -1,0 +1,83 @@
+"""Writes down what agents say of runs with ranks on other nodes, which tapes of one node do not show."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from otel_torchdist import semconv
+from otel_torchdist.agent.lives import Life, life_of
+from otel_torchdist.stall.events import OngoingStall, Ruling
+from otel_torchdist.tape.agents_verdict import AgentsVerdict, remove_agents_verdict, write_agents_verdict
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class AgentsVerdicts:
+    """Keeps the files of some job directories up to date, as far as this process has written them."""
+
+    def __init__(self) -> None:
+        """Nothing has been said."""
+        self._written: dict[tuple[Path, int], tuple[str, frozenset[int]]] = {}
+
+    def look(self, ongoing: Iterable[OngoingStall], tapes: Sequence[TapeReader]) -> None:
+        """Take in which stalls are on.
+
+        Args:
+            ongoing: The stalls.
+            tapes: Of the jobs of this process's own user.
+        """
+        by_nonce = {tape.identity.nonce: tape for tape in tapes}
+        said: set[tuple[Path, int]] = set()
+        for stall in ongoing:
+            here = [by_nonce[nonce] for nonce in stall.nonces if nonce in by_nonce]
+            if here and len(here) < here[0].identity.world_size:
+                key = here[0].path.parent, stall.ruling.incident.run
+                said.add(key)
+                self._write(key, stall)
+        for key in self._written.keys() - said:
+            _, nonces = self._written[key]
+            # What was said last of ranks that are gone stays; a stall that living ranks have left is over.
+            if all(_runs(by_nonce.get(nonce)) for nonce in nonces):
+                self._remove(key)
+
+    def _write(self, key: tuple[Path, int], stall: OngoingStall) -> None:
+        now = stall.ruling.text, stall.nonces
+        if self._written.get(key) == now:
+            return
+        self._written[key] = now
+        try:
+            write_agents_verdict(*key, _written_down(stall.ruling))
+        except OSError as error:
+            _logger.debug("%s: what was said of a run cannot be written down: %s", key[0], error)
+
+    def _remove(self, key: tuple[Path, int]) -> None:
+        del self._written[key]
+        try:
+            remove_agents_verdict(*key)
+        except OSError as error:
+            _logger.debug("%s: what was said of a run cannot be removed: %s", key[0], error)
+
+
+def _runs(tape: TapeReader | None) -> bool:
+    try:
+        return tape is not None and life_of(tape) is Life.RUNNING
+    except TapeError:
+        return False
+
+
+def _written_down(ruling: Ruling) -> AgentsVerdict:
+    found, lane = ruling.attributes, ruling.site.lane
+    return AgentsVerdict(
+        kind=str(found.get(semconv.VERDICT, "")),
+        ranks=str(found.get(semconv.VERDICT_RANKS, "")),
+        operation=str(found.get(semconv.OPERATION, "")),
+        lane=(int(lane.kind), lane.group, lane.source, lane.destination, lane.tag),
+        sequence=ruling.site.sequence,
+        text=ruling.text,
+        at_ns=time.time_ns(),
+    )

@@ -1,0 +1,224 @@
+"""`otel-torchdist diagnose` on one of several nodes: ranks that have no tape here may be the reason for all that is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
+from otel_torchdist.cli.diagnose.judgement import judge
+from otel_torchdist.cli.diagnose.last_moment import last_moment
+from otel_torchdist.cli.diagnose.seen_deaths import seen_end
+from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
+from otel_torchdist.stall.rules import StallRules
+from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.world import Lane, Site
+from otel_torchdist.tape.deaths import Death, write_death
+from otel_torchdist.tape.layout import How, RecordKind, TapeState
+from otel_torchdist.tape.reader import TapeReader
+from tests.cli.asking import ask
+from tests.stall.simulated_world import RUN, START_NS, THRESHOLD_NS, SimulatedWorld, group_of
+from tests.stall.simulated_world import SimulatedRank as PicturedRank
+from tests.support.simulated_rank import RUN_ID, SECOND, WORLD, SimulatedRank
+
+TERM, RAISED, KILL = int(signal.SIGTERM), 1 << 8, int(signal.SIGKILL)
+EVERYBODY = group_of(0, 1, 2, 3)
+HERE = (2, 3)
+LATER_NS = START_NS + 100 * SECOND
+SENTENCE = "rank 0 was killed by SIGKILL 0.16 s before the others ended"
+
+
+def enter(rank: PicturedRank, is_ahead: bool) -> int:
+    """Enter the next `all_reduce`, or come out of it and enter the one after that; returns the record's number."""
+    number = rank.enter(EVERYBODY, 19.9)
+    if not is_ahead:
+        return number
+    rank.end(number, 19.95)
+    return rank.enter(EVERYBODY, 19.96)
+
+
+def end(rank: PicturedRank, number: int, is_torn: bool, status: int | None, at_s: float, is_seen: bool) -> None:
+    """Its process ends: by what the launcher does, or by the exception that threw it out of the operation."""
+    if is_torn:
+        rank.end(number, 20.0, How.FAILED, "RuntimeError")
+    failed = is_torn and status == RAISED
+    state, failure = (TapeState.FAILED, "RuntimeError") if failed else (TapeState.RUNNING, "")
+    if is_seen:
+        rank.is_seen_to_die(at_s, status, state, failure)
+    else:
+        rank.die(at_s, state, failure)
+
+
+def verdict_here(world: SimulatedWorld) -> Verdict | None:
+    """What `diagnose` says on the node of ranks 2 and 3, which all are gone."""
+    views = [world.ranks[rank].view(20.5) for rank in HERE]
+    rules = StallRules(THRESHOLD_NS)
+    end = seen_end(RUN, views, rules, LATER_NS)
+    return end.verdict if end is not None else judge(last_moment(RUN, views, LATER_NS), rules)
+
+
+ENDS = [(True, RAISED, True), (True, TERM, True), (True, None, False), (False, TERM, True), (False, None, True)]
+ENDS += [(False, None, False)]
+"""Whether thrown out of the operation, by which wait status it ended, and whether an agent has seen that."""
+
+
+@pytest.mark.parametrize(("second", "third"), [*itertools.product(ENDS, repeat=2)])
+def test_nobody_is_named_who_only_went_with_others(
+    second: tuple[bool, int | None, bool], third: tuple[bool, int | None, bool]
+) -> None:
+    """Each of two ranks was thrown out, or ended by the launcher, in the same operation or the next: whatever order."""
+    for places in itertools.product((False, True), repeat=2):
+        for times in ((20.1, 20.2), (20.2, 20.1)):
+            world = SimulatedWorld(4)
+            world.meet(EVERYBODY, 1.0)
+            for rank, is_ahead, (is_torn, status, is_seen), at_s in zip(
+                HERE, places, (second, third), times, strict=True
+            ):
+                one = world.ranks[rank]
+                end(one, enter(one, is_ahead), is_torn, status, at_s, is_seen)
+            assert verdict_here(world) is None
+
+
+@pytest.mark.parametrize("status", [KILL, RAISED])
+def test_first_death_of_its_own(status: int) -> None:
+    """A rank that was killed, or raised an exception of its own, is named though other nodes are not seen."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 1.0)
+    end(world.ranks[3], enter(world.ranks[3], is_ahead=False), True, RAISED, 20.2, True)
+    failed = (TapeState.FAILED, "ValueError") if status == RAISED else (TapeState.RUNNING, "")
+    world.ranks[2].is_seen_to_die(20.0, status, *failed)
+    verdict = verdict_here(world)
+    assert verdict is not None
+    assert verdict.ranks == (2,)
+
+
+# --- on disk ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(base: Path) -> Iterator[Path]:
+    """The directory of a job on this node: rank 2 was thrown out, and the launcher has ended rank 3."""
+    directory = base / "job-000000000000000a"
+    directory.mkdir(mode=0o700)
+    now_ns = time.monotonic_ns()
+    for rank, status in ((2, RAISED), (3, TERM)):
+        one = SimulatedRank(directory, rank)
+        one.run(at=now_ns - 3 * SECOND, lasts=SECOND // 1000)
+        number = one.begin(at=now_ns - SECOND // 2, sequence=2)
+        if rank == 2:
+            one.writer.complete(
+                number, now_ns - SECOND // 2, now_ns, How.FAILED, one.writer.names.intern("RuntimeError")
+            )
+        one.writer.beat()
+        write_death(one.writer.path, Death(now_ns + rank, status=status))
+        one.reader.close()
+        one.writer.close()
+    yield directory
+
+
+def ruling(sequence: int = 2) -> Ruling:
+    """What the agent that judges has said."""
+    lane = Lane(RecordKind.OPERATION, WORLD.key)
+    found = {"torchdist.verdict": "dead", "torchdist.ranks": "0", "torchdist.operation": "all_reduce"}
+    return Ruling(Incident(RUN_ID, "name", 0), 1, Site(lane, sequence), SENTENCE, found)
+
+
+def hear(directory: Path, *, sequence: int = 2) -> None:
+    """This node's agent hears it, and that it is over once the ranks here are gone."""
+    tapes = [TapeReader(path) for path in sorted(directory.glob("*.tape"))]
+    nonces = frozenset(tape.identity.nonce for tape in tapes)
+    verdicts = AgentsVerdicts()
+    verdicts.look([OngoingStall(ruling(sequence), is_ours=False, nonces=nonces)], tapes)
+    verdicts.look([], tapes)
+    for tape in tapes:
+        tape.close()
+
+
+def document(base: Path) -> dict[str, Any]:
+    """What `diagnose --json` says."""
+    return ask(base, "--json").document
+
+
+def test_undecided(base: Path, job: Path) -> None:
+    """Without a word of the agents it is said plainly that these tapes do not decide it."""
+    found = document(base)
+    assert (found["verdict"], found["problem"]) == (None, True)
+    assert found["undecided"] == "ranks 0-1 have no tape on this node, and ranks here may have ended because of them"
+    assert ask(base).has("undecided  ranks 0-1 have no tape on this node, and ranks here may .* because of them")
+
+
+def test_agents_have_said_it(base: Path, job: Path) -> None:
+    """What this node's agent has heard is the verdict, and it is said whose it is."""
+    hear(job)
+    found = document(base)
+    verdict = found["verdict"]
+    assert (verdict["kind"], verdict["ranks"], verdict["source"]) == ("dead", [0], "agents")
+    assert (verdict["sentence"], found["undecided"]) == (SENTENCE, None)
+    said = ask(base)
+    assert said.code == 1
+    assert said.has(f"verdict  {SENTENCE}")
+    assert said.has(r"  and    the agents of all nodes say so, as of \d\d:.*")
+
+
+def test_stall_that_was_over(base: Path, job: Path) -> None:
+    """An agent that died left what it had heard of an earlier stall, out of which these ranks have come."""
+    hear(job, sequence=0)
+    assert document(base)["verdict"] is None
+
+
+def test_what_was_said_is_removed_when_ranks_go_on(base: Path) -> None:
+    """A stall that is over while the ranks here live says nothing about how they end."""
+    directory = base / "job-000000000000000a"
+    directory.mkdir(mode=0o700)
+    one = SimulatedRank(directory, 2)
+    verdicts = AgentsVerdicts()
+    stall = OngoingStall(ruling(), is_ours=False, nonces=frozenset({one.reader.identity.nonce}))
+    verdicts.look([stall], [one.reader])
+    assert len(list(directory.glob("verdict-*.json"))) == 1
+    verdicts.look([], [one.reader])
+    assert list(directory.glob("verdict-*.json")) == []
+
+
+def test_run_of_one_node_leaves_nothing(base: Path) -> None:
+    """Its tapes show all that its agent knows."""
+    directory = base / "job-000000000000000a"
+    directory.mkdir(mode=0o700)
+    one = SimulatedRank(directory, 0, world_size=1)
+    stall = OngoingStall(ruling(), is_ours=True, nonces=frozenset({one.reader.identity.nonce}))
+    AgentsVerdicts().look([stall], [one.reader])
+    assert list(directory.glob("verdict-*.json")) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{}", b'{"kind": 1}', b"[" * 5000, b"\xff", b'{"kind": "' + b"x" * 20_000 + b'"}'],
+    ids=["empty", "list", "nothing", "number", "deep", "bytes", "long"],
+)
+def test_hostile_file(base: Path, job: Path, content: bytes) -> None:
+    """What is no verdict is left aside."""
+    hear(job)
+    [path] = job.glob("verdict-*.json")
+    path.write_bytes(content)
+    assert document(base)["verdict"] is None
+
+
+def test_hostile_texts(base: Path, job: Path) -> None:
+    """Control characters do not reach the terminal, ranks beyond all bounds fill no memory; a pipe is not read."""
+    hear(job)
+    [path] = job.glob("verdict-*.json")
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "text": "\x1b[31mred", "ranks": "0-999999999,x,7", "lane": [99, "", 0, 0, 0]}))
+    verdict = document(base)["verdict"]
+    assert verdict["sentence"] == r"\x1b[31mred"
+    assert len(verdict["ranks"]) < 1 << 17
+    path.unlink()
+    os.mkfifo(path)
+    assert document(base)["verdict"] is None

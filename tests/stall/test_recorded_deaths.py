@@ -1,0 +1,99 @@
+"""Deaths as whoever only looks on knows them: `watch` and the demo's screen say what the agent says."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.agent.silent_ends import SilentEnds
+from otel_torchdist.cli.watch.passive import PassiveWatch
+from otel_torchdist.stall.events import VerdictGiven
+from otel_torchdist.stall.recorded_deaths import RecordedDeaths
+from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.stall.snapshot import DYING_NS, TapeFollower
+from otel_torchdist.tape.deaths import Death, write_death
+from tests.support.rank_tape import RankTape
+from tests.support.simulated_rank import SECOND, SimulatedRank
+
+KILLED = int(signal.SIGKILL)
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> tuple[RankTape, TapeFollower]:
+    """A rank in an operation, whose lock has just gone, and who follows its tape."""
+    tape, deaths = RankTape(tmp_path), RecordedDeaths()
+    deaths.follow(tape.reader.identity.nonce, tape.writer.path)
+    found = TapeFollower(tape.reader, deaths)
+    tape.enter()
+    found.observe(tape.reader.poll())
+    tape.writer.close()
+    return tape, found
+
+
+def test_word_of_the_agent_is_awaited(follower: tuple[RankTape, TapeFollower]) -> None:
+    """A lock that is gone is no death until the agent has written one down, and then it is that death."""
+    tape, found = follower
+    now_ns = time.monotonic_ns()
+    for later_ns in (0, DYING_NS // 2):
+        view = found.view(now_ns + later_ns)
+        assert view is not None and view.alive
+    write_death(tape.writer.path, Death(now_ns, status=KILLED))
+    view = found.view(now_ns + DYING_NS // 2)
+    assert view is not None and view.is_dead and view.death is not None
+    assert (view.death.signal_name, view.death.at_ns) == ("SIGKILL", now_ns)
+
+
+def test_job_without_an_agent(follower: tuple[RankTape, TapeFollower]) -> None:
+    """Where nobody writes down how ranks end, the lock says that one is gone, a second later."""
+    _, found = follower
+    now_ns = time.monotonic_ns()
+    first, later = found.view(now_ns), found.view(now_ns + DYING_NS + 1)
+    assert first is not None and first.alive
+    assert later is not None and later.is_dead and later.death is None
+
+
+def test_cause_that_is_known_later(tmp_path: Path) -> None:
+    """The launcher has to wait for a process before its exit code can be read: the file is read again until then."""
+    tape = RankTape(tmp_path)
+    nonce, deaths = tape.reader.identity.nonce, RecordedDeaths()
+    deaths.follow(nonce, tape.writer.path)
+    assert deaths.holds(nonce)
+    for status in (None, 0):
+        write_death(tape.writer.path, Death(1, status=status))
+        assert deaths.death_of(nonce) == Death(1, status=status)
+    assert not deaths.holds(nonce)
+    assert SilentEnds(deaths).has_left(tape.reader)
+    tape.enter()
+    tape.reader.poll()
+    assert not SilentEnds(deaths).has_left(tape.reader)
+    tape.writer.close()
+
+
+def test_watch_says_what_the_agent_says(tmp_path: Path) -> None:
+    """One of four ranks is killed, and the launcher ends the others: who, how, and how long before."""
+    ranks = [SimulatedRank(tmp_path, rank) for rank in range(4)]
+    watch = PassiveWatch(tmp_path, 10.0, None)
+    now_ns = time.monotonic_ns()
+    for rank in ranks:
+        rank.run(at=now_ns - SECOND, lasts=1_000_000)
+        rank.begin(at=now_ns, sequence=2)
+    watch.look()
+    for rank in ranks:
+        rank.writer.beat()
+        rank.writer.close()
+    watch.look()  # the locks are gone, and the agent has not written yet
+    for number, rank in enumerate(ranks):
+        later_ns, status = (0, KILLED) if number == 2 else (120_000_000 + number, int(signal.SIGTERM))
+        write_death(rank.writer.path, Death(now_ns + later_ns, status=status))
+    deadline = time.monotonic() + 5
+    given: list[VerdictGiven] = []
+    while not given and time.monotonic() < deadline:
+        look = watch.look()
+        given = [event for event in look.events if isinstance(event, VerdictGiven)] if look is not None else []
+        time.sleep(0.02)
+    watch.close()
+    [event] = given
+    assert sentence(event.verdict, 0.1).startswith("rank 2 was killed by SIGKILL 0.12 s before the others ended")

@@ -1,0 +1,88 @@
+"""Jobs of several nodes that are over at once: their calls are compared once, by whoever sees the most of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+from otel_torchdist.stall.company import Follows, Presides, Seating
+from otel_torchdist.stall.events import MismatchFound
+from otel_torchdist.stall.world import WorldSnapshot
+from otel_torchdist.tape.layout import TapeState
+from tests.stall.accompanied import Accompanied
+from tests.stall.simulated_world import SimulatedWorld
+from tests.stall.watching import EVERYBODY
+
+HERE = (2, 3)
+ODD = 3
+OVER_S = 3.0
+
+
+class ShortJob(Accompanied):
+    """A job of two nodes, one rank of which makes a call that does not fit; all ranks are over at 3 s."""
+
+    def __init__(self, shown: Collection[int]) -> None:
+        self.seating: Seating | None = None
+        super().__init__(SimulatedWorld(4), lambda world: self.seating or Presides(world, 2), only=shown)
+        for rank in self.world.ranks:
+            rank.end(rank.enter(EVERYBODY, 1.0, dtype="int32" if rank.rank == ODD else "float32"), 1.001)
+
+    def look_until_over(self) -> None:
+        """Until just after the end."""
+        self.until(OVER_S)
+        for rank in self.world.ranks:
+            rank.die(OVER_S, TapeState.FINISHED)
+        self.until(OVER_S + 0.25)
+
+    def _picture(self) -> WorldSnapshot:
+        picture = super()._picture()
+        groups = {EVERYBODY.key: EVERYBODY}
+        return dataclasses.replace(
+            picture, ranks={rank: dataclasses.replace(view, groups=groups) for rank, view in picture.ranks.items()}
+        )
+
+    @property
+    def found(self) -> list[tuple[int, ...]]:
+        """The ranks of each finding."""
+        return [event.mismatch.ranks for _, event in self.events if isinstance(event, MismatchFound)]
+
+
+def test_other_nodes_that_come_late() -> None:
+    """Half of the ranks are not seen yet when the others are over: nothing is concluded from those alone for 2 s."""
+    job = ShortJob(HERE)
+    job.look_until_over()
+    job.until(OVER_S + 1.5)
+    assert job.found == []
+    job._only = range(4)
+    job.until(OVER_S + 3.0)
+    assert job.found == [(ODD,)]
+
+
+def test_other_nodes_that_never_come() -> None:
+    """What can be said of the ranks that are seen is said after two seconds."""
+    job = ShortJob(HERE)
+    job.look_until_over()
+    job.until(OVER_S + 3.0)
+    assert job.found == [HERE]
+
+
+def test_judge_that_leaves_first() -> None:
+    """The agent that judges has compared all ranks, and is gone: the other one does not compare half of them again."""
+    job = ShortJob(HERE)
+    job.seating = Follows(None)
+    job.look_until_over()
+    job.seating = None
+    job.until(OVER_S + 30.0)
+    assert job.detector.look([job._picture()], is_last=True) == []
+    assert job.found == []
+
+
+def test_judge_that_leaves_while_ranks_live() -> None:
+    """An agent that judged while the ranks ran has not compared them to the end: who follows it does."""
+    job = ShortJob(HERE)
+    job.seating = Follows(None)
+    job.until(OVER_S - 1.0)
+    job.seating = None
+    job.look_until_over()
+    job.until(OVER_S + 3.0)
+    assert job.found == [HERE]
