@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.agent.allowance import TOO_FEW
 from otel_torchdist.tape.directory import list_tapes
 from otel_torchdist.tape.others_files import is_passing, reason
 from otel_torchdist.tape.reader import TapeReader
@@ -55,7 +56,7 @@ class LocalTapes:
         for place, path in enumerate(waiting):
             if most is not None and len(found) >= most:
                 left = len(waiting) - place
-                self._hindered(f"{left} of its tapes are not read: `ulimit -n` leaves the agent too few descriptors")
+                self._hindered(f"{left} of its tapes are not read: {TOO_FEW}")
                 return found
             try:
                 tape = self._opened(path, only_alive)
