@@ -14,8 +14,8 @@ MAX_TAPES_OF_USER: Final = 1024
 TOO_FEW: Final = "`ulimit -n` leaves the agent too few descriptors"
 _RESERVE: Final = 32
 _SHARE_KEPT: Final = 8
-"""An eighth, and no fewer than 32, stays free: for files that are opened for a moment, and for who scrapes. Below 64 that
-is half, or a small job would not be read at all."""
+"""An eighth, and no fewer than 32, stays free: for files that are opened for a moment, and for who scrapes. Below 64
+that is half, or a small job would not be read at all."""
 _OF_DIRECTORY: Final = 1
 """The lock in it."""
 _OF_TAPE: Final = 2
