@@ -15,6 +15,8 @@ from otel_torchdist.tape.text import readable
 
 MAX_WARNINGS: Final = 16
 """Of tapes in one directory that cannot be read: anybody can make more of them."""
+MAX_OPENED: Final = 1024
+"""At one call; the others come with the next."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -51,7 +53,7 @@ class LocalTapes:
             self._hindered(f"its tapes cannot be listed: {reason(error)}")
             return []
         self._seen.intersection_update(there)
-        waiting = [path for path in there if path not in self._seen]
+        waiting = [path for path in there if path not in self._seen][:MAX_OPENED]
         found: list[TapeReader] = []
         for place, path in enumerate(waiting):
             if most is not None and len(found) >= most:

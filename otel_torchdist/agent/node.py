@@ -18,6 +18,7 @@ from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.jobs import live_jobs
 from otel_torchdist.agent.lives import LifeLog
 from otel_torchdist.agent.process import Agent
+from otel_torchdist.agent.slow_places import SlowPlaces
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.tape.others_files import is_passing, reason
 from otel_torchdist.tape.text import readable
@@ -50,6 +51,7 @@ class NodeWatch:
         self._live_at: dict[Path, float] = {}
         self._unseen: set[Path] = set()
         self._crowded: set[Path] = set()
+        self._slow = SlowPlaces()
         raise_limit()
 
     def run(self, stop: StopSignals) -> None:
@@ -70,16 +72,20 @@ class NodeWatch:
         """Take up jobs with a rank that lives, and leave those that have had none for a while."""
         now = time.monotonic()
         unseen: dict[Path, OSError] = {}
-        found = [live_jobs(base) for base in self._bases(unseen)]
+        self._try_again(now)
+        given_up = self._agent.given_up
+        found = [live_jobs(base, given_up) for base in self._bases(unseen) if base not in given_up]
         live = [directory for one in found for directory in one.live]
+        took_s: dict[Path, float] = {}
         for one in found:
             unseen |= one.unseen
+            took_s |= one.took_s
         # A list that cannot be had says nothing, nor does a directory that was removed; the tapes that are open do.
         live += [one for one in self._agent.directories if one not in live and self._may_be_live(one, unseen)]
         self._live_at.update(dict.fromkeys(live, now))
         crowded: Counter[Path] = Counter()
         for directory in live:
-            if directory in self._agent.directories or self._is_given_up(directory, now):
+            if directory in self._agent.directories:
                 continue
             if not self._has_room_for(directory):
                 crowded[directory.parent] += 1
@@ -90,20 +96,33 @@ class NodeWatch:
                 unseen[directory] = error
         self._say_what_is_not_seen(unseen)
         self._say_what_is_crowded(crowded)
+        self._part_with_the_slow(took_s, now)
         for directory in self._agent.directories:
             if now - self._live_at[directory] > self._keep_s:
                 _logger.info("leaving %s", directory)
                 self._agent.drop(directory)
         self._live_at = {one: at for one, at in self._live_at.items() if one in self._agent.directories}
 
+    def _part_with_the_slow(self, took_s: Mapping[Path, float], now: float) -> None:
+        """Leave what takes long to look into: a directory, or a base directory if none in it is slow by itself."""
+        slow = self._slow.found_slow(took_s)
+        for path, seconds in slow.items():
+            if any(path in other.parents for other in slow):
+                continue
+            self._agent.given_up[path] = now
+            _logger.warning("%s is not read any more: a look into it takes %.1f s", path, seconds)
+            for directory in self._agent.directories:
+                if path in (directory, directory.parent):
+                    self._agent.drop(directory)
+
     def _may_be_live(self, directory: Path, unseen: Mapping[Path, OSError]) -> bool:
         return directory in unseen or directory.parent in unseen or self._agent.is_live(directory)
 
-    def _is_given_up(self, directory: Path, now: float) -> bool:
-        since = self._agent.given_up.get(directory)
-        if since is not None and now - since > RETRY_S:
-            del self._agent.given_up[directory]
-        return directory in self._agent.given_up
+    def _try_again(self, now: float) -> None:
+        """Forget after a while that a directory was given up."""
+        given_up = self._agent.given_up
+        for path in [path for path, since in given_up.items() if now - since > RETRY_S]:
+            del given_up[path]
 
     def _has_room_for(self, directory: Path) -> bool:
         with contextlib.suppress(OSError):
