@@ -155,15 +155,22 @@ class NodeWatch:
                 return  # a link, or another way to what is read already
             self._agent.add(Job(directory))
         except AgentError as error:
-            if isinstance(error.__cause__, OSError) and is_passing(error.__cause__):
-                raise error.__cause__ from error
-            _logger.debug("%s", error)  # an agent of its own reads it, or its ranks do
+            cause = error.__cause__
+            if not isinstance(cause, OSError):
+                _logger.debug("%s", error)  # an agent of its own reads it, or its ranks do
+                return
+            if is_passing(cause):
+                raise cause from error
+            self._give_up(directory, reason(cause))
             return
         except Exception as error:  # whatever lies there costs the others nothing
-            self._agent.given_up[directory] = time.monotonic()
-            _logger.warning("%s is not read: %s", directory, readable(repr(error), 200))
+            self._give_up(directory, readable(repr(error), 200))
             return
         _logger.info("reading %s", directory)
+
+    def _give_up(self, directory: Path, why: str) -> None:
+        self._agent.given_up[directory] = time.monotonic()
+        _logger.warning("%s is not read: %s", directory, why)
 
     def _bases(self, unseen: dict[Path, OSError]) -> Iterable[Path]:
         """Where to look. In the usual place anybody can make anything; a link would lead to another user's tapes."""
