@@ -1,4 +1,4 @@
-"""How many tapes an agent may have open: each takes a descriptor, and one user's must not take those of the others."""
+"""How much an agent may have open: job directories and tapes take descriptors, and one user's must not use them up."""
 
 from __future__ import annotations
 
@@ -9,34 +9,56 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from otel_torchdist.tape.reader import TapeReader
-
 MAX_DESCRIPTORS: Final = 65_536
 MAX_TAPES_OF_USER: Final = 1024
+TOO_FEW: Final = "`ulimit -n` leaves the agent too few descriptors"
 _RESERVE: Final = 32
 _SHARE_KEPT: Final = 8
-"""An eighth, and no fewer than 32, stays free: for files that are opened for a moment, and for who scrapes."""
+"""An eighth, and no fewer than 32, stays free: for files that are opened for a moment, and for who scrapes. Below 64
+that is half, or a small job would not be read at all."""
+_OF_DIRECTORY: Final = 1
+"""The lock in it."""
+_OF_TAPE: Final = 2
+"""The tape, and the process that writes it."""
 
 
 class Allowance:
-    """Counts what each user's tapes take."""
+    """Counts what each user's job directories and tapes take."""
 
     def __init__(self) -> None:
         """Nothing is open yet."""
-        self._open: Counter[int] = Counter()
+        self._tapes: Counter[int] = Counter()
+        self._taken: Counter[int] = Counter()
 
-    def count(self, tapes: Iterable[TapeReader]) -> None:
-        """Look at the tapes that are open."""
-        self._open = Counter(tape.owner for tape in tapes)
+    def count(self, directories: Iterable[tuple[int, int]]) -> None:
+        """Look at what is open.
+
+        Args:
+            directories: The owner of each job directory that is read, and how many of its tapes are open. For one of
+                which none is open yet the first is set aside.
+        """
+        self._tapes.clear()
+        self._taken.clear()
+        for user, tapes in directories:
+            self._tapes[user] += max(tapes, 1)
+            self._taken[user] += _OF_DIRECTORY + _OF_TAPE * max(tapes, 1)
 
     def room_for(self, user: int) -> int:
         """How many more tapes of a user may be opened: of another user at most half of all, and of all what is left."""
+        return self._room(user, 0)
+
+    def has_room_for_directory(self, user: int) -> bool:
+        """Whether one more job directory of a user may be read, with a tape in it."""
+        return self._room(user, _OF_DIRECTORY) > 0
+
+    def _room(self, user: int, set_aside: int) -> int:
         limit = _soft_limit()
-        most = limit - max(_RESERVE, limit // _SHARE_KEPT)
-        left = most - self._open.total()
-        if user == os.geteuid():
-            return max(left, 0)
-        return max(min(left, min(most // 2, MAX_TAPES_OF_USER) - self._open[user]), 0)
+        most = limit - max(min(_RESERVE, limit // 2), limit // _SHARE_KEPT)
+        room = (most - self._taken.total() - set_aside) // _OF_TAPE
+        if user != os.geteuid():
+            share = (most // 2 - self._taken[user] - set_aside) // _OF_TAPE
+            room = min(room, share, MAX_TAPES_OF_USER - self._tapes[user])
+        return max(room, 0)
 
 
 def raise_limit() -> None:

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from otel_torchdist.agent.reader import RankState
 from otel_torchdist.tape.directory import list_tapes
-from otel_torchdist.tape.others_files import read_regular, reason
+from otel_torchdist.tape.others_files import is_passing, read_regular, reason
 from otel_torchdist.tape.owned_files import replace_at_once
 from otel_torchdist.tape.text import readable
 from otel_torchdist.telemetry.durations import BOUNDS_S, DurationHistogram
@@ -30,6 +30,8 @@ MAX_BYTES: Final = 1 << 20
 MAX_BYTES_OF_TAPE: Final = 256 << 10
 MAX_TAPES: Final = 512
 _BUCKETS: Final = len(BOUNDS_S) + 1
+_VERSION: Final = f"otel-torchdist {importlib.metadata.version('otel-torchdist')}\n".encode()
+"""Looked up once: where descriptors are missing, `importlib.metadata` says that there is no such package."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -86,7 +88,7 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
         OSError: There is no room, or the directory is gone, or a number is larger than any that a job counts to.
     """
     try:
-        content = _version() + _encoder.encode(checkpoint)
+        content = _VERSION + _encoder.encode(checkpoint)
     except (OverflowError, ValueError, TypeError) as error:
         raise OSError(errno.ERANGE, str(error)) from error
     sealed = zlib.crc32(content).to_bytes(4, "little") + content
@@ -94,7 +96,11 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(directory: Path) -> Checkpoint:
-    """The checkpoint of a job directory; an empty one where there is none, or, with a warning, where it is damaged."""
+    """The checkpoint of a job directory; an empty one where there is none, or, with a warning, where it is damaged.
+
+    Raises:
+        OSError: It cannot be read now, but may be a little later: whoever went on without it would send spans twice.
+    """
     path = directory / FILE_NAME
     try:
         most = MAX_BYTES + MAX_BYTES_OF_TAPE * min(len(list_tapes(directory)), MAX_TAPES)
@@ -102,14 +108,16 @@ def load(directory: Path) -> Checkpoint:
     except FileNotFoundError:
         return Checkpoint()
     except OSError as error:
+        if is_passing(error):
+            raise
         return _without(path, reason(error))
     checksum, content = found[:4], found[4:]
     if zlib.crc32(content).to_bytes(4, "little") != checksum:
         return _without(path, "its checksum is wrong")
-    if not content.startswith(_version()):
+    if not content.startswith(_VERSION):
         return _without(path, "another version of otel_torchdist has written it")
     try:
-        return _decoder.decode(memoryview(content)[len(_version()) :])
+        return _decoder.decode(memoryview(content)[len(_VERSION) :])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         return _without(path, readable(str(error), 200))
 
@@ -117,7 +125,3 @@ def load(directory: Path) -> Checkpoint:
 def _without(path: Path, why: str) -> Checkpoint:
     _logger.warning("%s cannot be used (%s): the tapes are read from their oldest records on", path, why)
     return Checkpoint()
-
-
-def _version() -> bytes:
-    return f"otel-torchdist {importlib.metadata.version('otel-torchdist')}\n".encode()

@@ -51,8 +51,12 @@ class Job:
         """
         self.directory = directory
         self._election = _elected(directory)
-        self.owner = directory.stat().st_uid
-        self._before = Checkpoint() if again else checkpoint.load(directory)
+        try:
+            self.owner = directory.stat().st_uid
+            self._before = Checkpoint() if again else checkpoint.load(directory)
+        except OSError as error:
+            self._election.resign()
+            raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
         self._is_known = again or bool(self._before.ranks or self._before.done)
         self.taken_up: set[int] = set()
         self._can_write = True

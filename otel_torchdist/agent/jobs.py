@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -23,31 +25,50 @@ class LiveJobs:
     Attributes:
         live: Job directories in which a rank lives.
         unseen: Directories that could not be looked into, and why; nobody knows what goes on there.
+        took_s: How long the look into each directory took; that into the base directory counts all in it.
     """
 
     live: list[Path] = field(default_factory=list[Path])
     unseen: dict[Path, OSError] = field(default_factory=dict[Path, OSError])
+    took_s: dict[Path, float] = field(default_factory=dict[Path, float])
 
 
-def live_jobs(base: Path) -> LiveJobs:
-    """The job directories in which a rank lives."""
+def live_jobs(base: Path, without: Collection[Path] = ()) -> LiveJobs:
+    """The job directories in which a rank lives.
+
+    Args:
+        base: Where to look.
+        without: Job directories that are left out.
+    """
     found = LiveJobs()
+    began = time.monotonic()
     try:
-        directories = list_jobs(base)
+        directories = [directory for directory in list_jobs(base) if directory not in without]
     except OSError as error:
         found.unseen[base] = error
         return found
-    left = MAX_TAPES
+    tapes: dict[Path, list[Path]] = {}
     for directory in directories:
+        listed_at = time.monotonic()
         try:
-            tapes = list_tapes(directory)
-            if any(map(_is_live, tapes[:left])):
-                found.live.append(directory)
-            left = max(left - len(tapes), 0)
+            tapes[directory] = list_tapes(directory)
         except OSError as error:
             found.unseen[directory] = error
-    if not left:
-        found.unseen[base] = OSError(errno.E2BIG, f"it holds more than {MAX_TAPES} tapes")
+        found.took_s[directory] = time.monotonic() - listed_at
+    left = MAX_TAPES
+    for directory in sorted(tapes, key=lambda one: len(tapes[one])):  # one that is full hides itself and no other
+        try:
+            if any(map(_is_live, tapes[directory][:left])):
+                found.live.append(directory)
+            elif len(tapes[directory]) > left:
+                found.unseen[directory] = OSError(
+                    errno.E2BIG, f"it and those beside it hold more than {MAX_TAPES} tapes"
+                )
+            left = max(left - len(tapes[directory]), 0)
+        except OSError as error:
+            found.unseen[directory] = error
+    found.live.sort()
+    found.took_s[base] = time.monotonic() - began
     return found
 
 

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.agent.allowance import TOO_FEW
 from otel_torchdist.tape.directory import list_tapes
 from otel_torchdist.tape.others_files import is_passing, reason
 from otel_torchdist.tape.reader import TapeReader
@@ -14,6 +15,8 @@ from otel_torchdist.tape.text import readable
 
 MAX_WARNINGS: Final = 16
 """Of tapes in one directory that cannot be read: anybody can make more of them."""
+MAX_OPENED: Final = 1024
+"""At one call; the others come with the next."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -50,12 +53,12 @@ class LocalTapes:
             self._hindered(f"its tapes cannot be listed: {reason(error)}")
             return []
         self._seen.intersection_update(there)
-        waiting = [path for path in there if path not in self._seen]
+        waiting = [path for path in there if path not in self._seen][:MAX_OPENED]
         found: list[TapeReader] = []
         for place, path in enumerate(waiting):
             if most is not None and len(found) >= most:
                 left = len(waiting) - place
-                self._hindered(f"{left} of its tapes are not read: `ulimit -n` leaves the agent too few descriptors")
+                self._hindered(f"{left} of its tapes are not read: {TOO_FEW}")
                 return found
             try:
                 tape = self._opened(path, only_alive)

@@ -8,15 +8,17 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.agent.allowance import raise_limit
+from otel_torchdist.agent.allowance import TOO_FEW, raise_limit
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.jobs import live_jobs
 from otel_torchdist.agent.lives import LifeLog
 from otel_torchdist.agent.process import Agent
+from otel_torchdist.agent.slow_places import SlowPlaces
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.tape.others_files import is_passing, reason
 from otel_torchdist.tape.text import readable
@@ -48,6 +50,8 @@ class NodeWatch:
         self._log = LifeLog(agent.reader)
         self._live_at: dict[Path, float] = {}
         self._unseen: set[Path] = set()
+        self._crowded: set[Path] = set()
+        self._slow = SlowPlaces()
         raise_limit()
 
     def run(self, stop: StopSignals) -> None:
@@ -67,30 +71,63 @@ class NodeWatch:
     def _search(self) -> None:
         """Take up jobs with a rank that lives, and leave those that have had none for a while."""
         now = time.monotonic()
-        bases = list(self._bases())
-        found = [live_jobs(base) for base in bases]
+        unseen: dict[Path, OSError] = {}
+        self._try_again(now)
+        given_up = self._agent.given_up
+        found = [live_jobs(base, given_up) for base in self._bases(unseen) if base not in given_up]
         live = [directory for one in found for directory in one.live]
-        self._say_what_is_not_seen({path: error for one in found for path, error in one.unseen.items()})
+        took_s: dict[Path, float] = {}
+        for one in found:
+            unseen |= one.unseen
+            took_s |= one.took_s
         # A list that cannot be had says nothing, nor does a directory that was removed; the tapes that are open do.
-        live += [one for one in self._agent.directories if one not in live and self._may_be_live(one)]
+        live += [one for one in self._agent.directories if one not in live and self._may_be_live(one, unseen)]
         self._live_at.update(dict.fromkeys(live, now))
+        crowded: Counter[Path] = Counter()
         for directory in live:
-            if directory not in self._agent.directories and not self._is_given_up(directory, now):
+            if directory in self._agent.directories:
+                continue
+            if not self._has_room_for(directory):
+                crowded[directory.parent] += 1
+                continue
+            try:
                 self._take_up(directory)
+            except OSError as error:
+                unseen[directory] = error
+        self._say_what_is_not_seen(unseen)
+        self._say_what_is_crowded(crowded)
+        self._part_with_the_slow(took_s, now)
         for directory in self._agent.directories:
             if now - self._live_at[directory] > self._keep_s:
                 _logger.info("leaving %s", directory)
                 self._agent.drop(directory)
         self._live_at = {one: at for one, at in self._live_at.items() if one in self._agent.directories}
 
-    def _may_be_live(self, directory: Path) -> bool:
-        return not self._unseen.isdisjoint((directory, directory.parent)) or self._agent.is_live(directory)
+    def _part_with_the_slow(self, took_s: Mapping[Path, float], now: float) -> None:
+        """Leave what takes long to look into: a directory, or a base directory if none in it is slow by itself."""
+        slow = self._slow.found_slow(took_s)
+        for path, seconds in slow.items():
+            if any(path in other.parents for other in slow):
+                continue
+            self._agent.given_up[path] = now
+            _logger.warning("%s is not read any more: a look into it takes %.1f s", path, seconds)
+            for directory in self._agent.directories:
+                if path in (directory, directory.parent):
+                    self._agent.drop(directory)
 
-    def _is_given_up(self, directory: Path, now: float) -> bool:
-        since = self._agent.given_up.get(directory)
-        if since is not None and now - since > RETRY_S:
-            del self._agent.given_up[directory]
-        return directory in self._agent.given_up
+    def _may_be_live(self, directory: Path, unseen: Mapping[Path, OSError]) -> bool:
+        return directory in unseen or directory.parent in unseen or self._agent.is_live(directory)
+
+    def _try_again(self, now: float) -> None:
+        """Forget after a while that a directory was given up."""
+        given_up = self._agent.given_up
+        for path in [path for path, since in given_up.items() if now - since > RETRY_S]:
+            del given_up[path]
+
+    def _has_room_for(self, directory: Path) -> bool:
+        with contextlib.suppress(OSError):
+            return self._agent.has_room_for_job_of(directory.lstat().st_uid)
+        return True  # it is gone, which taking it up will tell
 
     def _say_what_is_not_seen(self, unseen: dict[Path, OSError]) -> None:
         """One warning of each directory, until it can be looked into again."""
@@ -99,24 +136,43 @@ class NodeWatch:
                 _logger.warning("%s cannot be looked into, and is left as it is: %s", path, reason(error))
         self._unseen = set(unseen)
 
+    def _say_what_is_crowded(self, crowded: Mapping[Path, int]) -> None:
+        """One warning of each base directory, until all in it are read again."""
+        for base, count in crowded.items():
+            if base not in self._crowded:
+                _logger.warning("%s: %d of its job directories are left out: %s", base, count, TOO_FEW)
+        self._crowded = set(crowded)
+
     def _take_up(self, directory: Path) -> None:
+        """Read a job directory.
+
+        Raises:
+            OSError: It cannot be read now, but may be a little later.
+        """
         try:
             facts, place = directory.lstat(), _place_of(directory)
             if not stat.S_ISDIR(facts.st_mode) or place in map(_place_of, self._agent.directories):
                 return  # a link, or another way to what is read already
             self._agent.add(Job(directory))
         except AgentError as error:
-            if isinstance(error.__cause__, OSError) and is_passing(error.__cause__):
-                self._say_what_is_not_seen({directory: error.__cause__})
-            _logger.debug("%s", error)  # an agent of its own reads it, or its ranks do
+            cause = error.__cause__
+            if not isinstance(cause, OSError):
+                _logger.debug("%s", error)  # an agent of its own reads it, or its ranks do
+                return
+            if is_passing(cause):
+                raise cause from error
+            self._give_up(directory, reason(cause))
             return
         except Exception as error:  # whatever lies there costs the others nothing
-            self._agent.given_up[directory] = time.monotonic()
-            _logger.warning("%s is not read: %s", directory, readable(repr(error), 200))
+            self._give_up(directory, readable(repr(error), 200))
             return
         _logger.info("reading %s", directory)
 
-    def _bases(self) -> Iterable[Path]:
+    def _give_up(self, directory: Path, why: str) -> None:
+        self._agent.given_up[directory] = time.monotonic()
+        _logger.warning("%s is not read: %s", directory, why)
+
+    def _bases(self, unseen: dict[Path, OSError]) -> Iterable[Path]:
         """Where to look. In the usual place anybody can make anything; a link would lead to another user's tapes."""
         if self._base is not None:
             return [self._base]
@@ -124,7 +180,7 @@ class NodeWatch:
             with os.scandir(MEMORY) as entries:
                 names = [one.name for one in entries if USUAL_BASES.fullmatch(one.name) and _is_directory(one)]
         except OSError as error:
-            self._say_what_is_not_seen({MEMORY: error})
+            unseen[MEMORY] = error
             return [*{directory.parent for directory in self._agent.directories}]
         return [MEMORY / name for name in sorted(names)]
 

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -81,7 +82,12 @@ class Agent:
         self._jobs[job.directory] = job
         if _is_own(job.directory):
             self._own.add(job.directory)
+        self._count()
         return self
+
+    def has_room_for_job_of(self, user: int) -> bool:
+        """Whether there are descriptors for one more job directory of a user."""
+        return self._allowance.has_room_for_directory(user)
 
     def drop(self, directory: Path) -> None:
         """Leave a job directory, all ranks of which have ended, to others."""
@@ -130,12 +136,22 @@ class Agent:
                 self._serve()
 
     def _take_up(self) -> None:
-        self._allowance.count(self.reader.tapes)
+        held = self._count()
         for job in list(self._jobs.values()):
+            room = self._allowance.room_for(job.owner) + (not held[job.directory])  # the first one was set aside
+            before = len(self.reader.tapes)
             try:
-                job.take_up(self.reader, self._allowance.room_for(job.owner))
+                job.take_up(self.reader, room)
             except Exception as error:  # the other jobs are read whatever is in this one
                 self._give_up(job.directory, error)
+            if len(self.reader.tapes) != before:
+                held = self._count()
+
+    def _count(self) -> Counter[Path]:
+        """Look again how much is open; returns how many tapes of each job directory are."""
+        held = Counter(tape.path.parent for tape in self.reader.tapes)
+        self._allowance.count((job.owner, held[directory]) for directory, job in self._jobs.items())
+        return held
 
     def _part_with_those_that_fail(self) -> None:
         failed = self.reader.failed

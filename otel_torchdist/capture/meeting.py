@@ -88,6 +88,9 @@ class Meeting:
         if not store.check([_key(run, "token")]):  # it comes before the run's id, or never
             return
         token = bytes.fromhex(store.get(_key(run, "token")).decode())
+        if len(token) != TOKEN_BYTES:  # the store of torch's `fake` backend has every key, and nothing under it
+            _logger.info("the job's store keeps nothing: this node's agent judges by itself")
+            return
         own = own_address(self._environ)
         if is_hidden(self._place.host or own, self._environ):
             _logger.info("no address is known at which agents of other nodes reach this one: it judges by itself")

@@ -85,7 +85,7 @@ class Capture:
         self._one_sided = OneSided(self._meet)
         self._symmetric_memory: SymmetricMemory | None = None
         self._recorder: Recorder | None = None
-        self._agreement: RunIdAgreement | None = None
+        self._agreements: list[RunIdAgreement] = []
         self._end = ProcessEnd(self._at_end)
         self._begins_tapes = False
 
@@ -190,14 +190,15 @@ class Capture:
 
     def _agree(self, recorder: Recorder, store: Any) -> None:
         groups, everybody = self._groups, recorder.default_group
-        self._agreement = RunIdAgreement(
+        agreement = RunIdAgreement(
             recorder,
             store,
             has_met_rank_0=lambda: any(state.has_met(0) for state in groups.states()),
             has_met_all=lambda: everybody is not None and everybody.synchronized,
             meeting=self._meeting_of(recorder),
         )
-        self._agreement.wait_until_set()
+        self._agreements.append(agreement)
+        agreement.wait_until_set()
 
     def _meeting_of(self, recorder: Recorder) -> Callable[[threading.Event], Meeting] | None:
         if self._exchange_host is None:
@@ -222,12 +223,12 @@ class Capture:
 
     def _end_recorder(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
         recorder, self._recorder = self._recorder, None
-        agreement, self._agreement = self._agreement, None
         self._steps.recorder = None
         self._expectations.write_to(None)
         try:
-            if agreement is not None:
-                agreement.stop()
+            with contextlib.suppress(IndexError):  # several where ranks are threads, which may be here at once, too
+                while True:
+                    self._agreements.pop().stop()
         finally:  # a signal handler may raise while we wait
             if recorder is not None:
                 self._finish(recorder, state, failure)
@@ -310,7 +311,7 @@ class Capture:
 
     def after_fork_in_child(self) -> None:
         """A child is no rank until it creates a group of its own; it never writes to its parent's tape."""
-        self._recorder = self._steps.recorder = self._agreement = None
+        self._recorder, self._steps.recorder, self._agreements = None, None, []
         self._expectations.write_to(None)
         self._groups.clear()
         self._works.forget_all()

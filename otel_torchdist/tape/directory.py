@@ -24,7 +24,7 @@ _KEY_PREFIX: Final = "job-"
 _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
 _TURNS: Final = 16
 BASE_MODE: Final = 0o711
-MAX_ENTRIES: Final = 65_536
+MAX_ENTRIES: Final = 16_384
 """Of a directory. One that somebody fills without end must not keep others waiting."""
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

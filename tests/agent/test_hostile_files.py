@@ -14,8 +14,10 @@ import pytest
 from opentelemetry._logs import NoOpLogger
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from otel_torchdist.agent.election import LOCK_NAME
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.local_tapes import MAX_WARNINGS, LocalTapes
+from otel_torchdist.agent.node import NodeWatch
 from otel_torchdist.agent.process import Agent
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.agent.scrape_target import FOLDER, ScrapeTarget
@@ -194,6 +196,25 @@ def test_many_bad_tapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert tapes.new(only_alive=False) == tapes.new(only_alive=False) == []
     assert len(caplog.records) == MAX_WARNINGS + 1
     assert caplog.records[-1].getMessage() == f"{tmp_path}: more tapes that cannot be read will not be mentioned"
+
+
+def test_lock_that_is_no_file(begin: Callable[..., Ranks], base: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A job whose lock cannot be had is not read, and one line says which and why; the next one is read."""
+    other = Ranks(base / THEIR_JOB, 1)
+    begin(1)
+    (base / THEIR_JOB / LOCK_NAME).mkdir()
+    agent = Agent(Config(), quiet_outputs)
+    try:
+        watch = NodeWatch(agent, base, 60.0)
+        for _ in range(3):
+            watch._search()
+        assert agent.directories == [base / JOB]
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+            f"{base / THEIR_JOB} is not read: Is a directory"
+        ]
+    finally:
+        agent.close()
+        other.close()
 
 
 class StrayJob(Job):

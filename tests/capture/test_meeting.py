@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.agent.neighbours import Neighbours
 from otel_torchdist.capture import meeting as meeting_module
@@ -223,6 +224,20 @@ def test_rank_0_takes_no_part(store: Any, tmp_path: Path) -> None:
     thread = rank.hold(store)
     thread.join(10)
     assert time.monotonic() - began < 5
+    assert rank.errors == []
+    assert peers_files(rank.directory) == {}
+
+
+def test_store_that_keeps_nothing(tmp_path: Path) -> None:
+    """The `fake` backend's store says that it has every key: no agent is given a token that is none, to warn of it."""
+    store, (rank, *_) = FakeStore(), ranks_of(tmp_path, 2)
+    try:
+        store.check(["key"])
+    except RuntimeError:
+        pytest.skip("before torch 2.15 it refuses every question")
+    with meeting_of([rank], store) as (thread,):
+        thread.join(10)
+        assert not thread.is_alive()
     assert rank.errors == []
     assert peers_files(rank.directory) == {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
+from torch.distributed import HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist.capture import run_id
 from otel_torchdist.capture.meeting import Meeting, Place, _key
 from otel_torchdist.capture.run_id import RunIdAgreement
+from otel_torchdist.capture.session import Capture
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.peers import peers_files, read_peers
 from otel_torchdist.tape.reader import TapeReader
@@ -180,3 +182,18 @@ def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCa
         assert run_of(agreement)[1] is RunIdState.AGREED
     (record,) = caplog.records
     assert (record.levelname, "gone" in record.getMessage()) == ("WARNING", True)
+
+
+def test_ranks_that_are_threads(tmp_path: Path) -> None:
+    """Each begins an agreement of its own; none is left at the end, for inside torch it would abort the process."""
+    capture = Capture(lambda: tmp_path, 64)
+    capture._begins_tapes = True
+    before = set(threading.enumerate())
+    recorder = capture.default_group_begins(1, 2)
+    assert recorder is not None
+    for _ in range(3):
+        capture._agree(recorder, HashStore())  # nobody sets an id there, so it is looked for
+    agreeing = set(threading.enumerate()) - before - {capture._watch._thread}
+    assert len(agreeing) == 3
+    capture.uninstall()
+    assert not any(thread.is_alive() for thread in agreeing)

@@ -1,0 +1,95 @@
+"""Directories that take long to look into are left, with one line, so that everybody else's are read in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry._logs import NoOpLogger
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+from otel_torchdist.agent import jobs, local_tapes, node, slow_places
+from otel_torchdist.agent.jobs import live_jobs
+from otel_torchdist.agent.local_tapes import LocalTapes
+from otel_torchdist.agent.node import NodeWatch
+from otel_torchdist.agent.process import Agent
+from otel_torchdist.agent.slow_places import SlowPlaces
+from otel_torchdist.config import Config
+from otel_torchdist.telemetry.outputs import Outputs
+from tests.agent.conftest import JOB
+from tests.support.job_ranks import Ranks
+from tests.support.memory_sink import MemorySink
+
+FULL_JOB = "job-00000000000000ff"
+
+
+@pytest.fixture
+def full(base: Path, begin: Callable[..., Ranks]) -> Iterator[Path]:
+    """A job directory beside another one, that takes longer to list than is allowed here; a rank lives in it."""
+    begin(1)
+    directory = base / FULL_JOB
+    ranks = Ranks(directory, 1)
+    for number in range(12_000):
+        (directory / f"{number}.txt").touch()
+    yield directory
+    ranks.close()
+
+
+def test_directory_that_is_slow(
+    full: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left with one line after three looks, listed no more, and tried again later; the other one is read."""
+    [fast] = [took_s for path, took_s in live_jobs(base).took_s.items() if path.name == JOB]
+    slow = live_jobs(base).took_s[full]
+    monkeypatch.setattr(slow_places, "SLOW_S", (fast * slow) ** 0.5)
+    agent = Agent(Config(), lambda: Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, False))
+    try:
+        watch = NodeWatch(agent, base, 60.0)
+        for _ in range(2):
+            watch._search()
+        assert set(agent.directories) == {base / JOB, full}
+        for _ in range(3):
+            watch._search()
+        assert agent.directories == [base / JOB]
+        [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert line.startswith(f"{full} is not read any more: a look into it takes ")
+        assert full not in live_jobs(base, agent.given_up).took_s
+        monkeypatch.setattr(node, "RETRY_S", 0.0)
+        watch._search()
+        assert set(agent.directories) == {base / JOB, full}
+    finally:
+        agent.close()
+
+
+def test_what_is_slow() -> None:
+    """Three looks in a row, for one that was suspended may find anything slow; it counts anew after a fast one."""
+    places, path = SlowPlaces(), Path("a")
+    slow, fast = {path: 1.0}, {path: 0.01}
+    found = [places.found_slow(took_s) for took_s in (slow, slow, fast, slow, slow, slow, {})]
+    assert found == [{}, {}, {}, {}, {}, slow, {}]
+
+
+def test_directory_full_of_tapes(
+    base: Path, begin: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More files than are looked at hide none of another directory; what is no tape is not all opened at one call."""
+    begin(1)
+    full = base / "job-0000000000000000"
+    full.mkdir()
+    for number in range(1, 41):
+        (full / f"{number:016x}.tape").touch()
+    monkeypatch.setattr(jobs, "MAX_TAPES", 16)
+    found = live_jobs(base)
+    assert found.live == [base / JOB]
+    assert {path: error.strerror for path, error in found.unseen.items()} == {
+        full: "it and those beside it hold more than 16 tapes"
+    }
+    monkeypatch.setattr(local_tapes, "MAX_OPENED", 4)
+    monkeypatch.setattr(local_tapes, "MAX_WARNINGS", 100)
+    tapes = LocalTapes(full)
+    counts: list[int] = []
+    for _ in range(3):
+        assert tapes.new(only_alive=False) == []
+        counts.append(len(caplog.records))
+    assert counts == [4, 8, 12]
