@@ -1,8 +1,9 @@
 """Jobs on a clock of their own: ranks that run programs, write real tapes, and are watched by a real `StallWatch`.
 
 Between two events nothing changes but ages. So the watch looks where a look can matter, at the interval that it asks
-for: where something has been open for nearly the threshold, after a death, while a stall is on, and when a window of
-calls is complete. `test_healthy.py` checks that all other looks say nothing.
+for: where something has been open for nearly the threshold, where a rank has called nothing for so long that it is
+asked where it is, after a death, while a stall is on, and when a window of calls is complete. `test_healthy.py` checks
+that all other looks say nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ from tests.faults.simulated_rank import (
 
 START_NS = 1_000 * SECOND
 THRESHOLD_S = 10.0
-NEARLY_S = 5.5
-"""So long before the threshold the watch begins to look: it asks ranks for their stacks at half of it."""
+NEARLY_S = 0.75
+"""So long before the threshold the watch begins to look at what is open, …"""
+ASKED_S = THRESHOLD_S * 3 / 4 - 0.5
+"""… and so long after its last call at a rank that calls nothing, which is asked where it is half a second later."""
 POLLED_AFTER = 400
 """Operations of a rank between two polls at most."""
 FORGOTTEN_AFTER_S = 60.0
@@ -256,7 +259,7 @@ class SimulatedJob:
         """Look as often as the watch wishes, from the last look to the time of the next event."""
         while self._next_look_ns < end_ns:
             if not self._matters():
-                since_ns = min(self._oldest(), default=end_ns) + round((THRESHOLD_S - NEARLY_S) * SECOND)
+                since_ns = min(self._soon(), default=end_ns)
                 if since_ns > self._next_look_ns:
                     passed = -(-(min(since_ns, end_ns) - self._next_look_ns) // (SECOND // 4))
                     self._next_look_ns += passed * (SECOND // 4)
@@ -277,10 +280,15 @@ class SimulatedJob:
     def _matters(self) -> bool:
         if self._every_look or self._wants_look or self._dead or self._watch.ongoing:
             return True
-        return any(one.calls >= POLLED_AFTER for one in self._ranks.values())
+        return any(one.calls >= POLLED_AFTER or one.tape.pending_request() for one in self._ranks.values())
 
-    def _oldest(self) -> Iterable[int]:
-        return (next(iter(one.open.values())) for one in self._ranks.values() if one.open)
+    def _soon(self) -> Iterable[int]:
+        """When something will have been open for nearly the threshold, or a rank be asked where it is."""
+        for one in self._ranks.values():
+            if one.open:
+                yield next(iter(one.open.values())) + round((THRESHOLD_S - NEARLY_S) * SECOND)
+            if not one.waits_for:
+                yield one.called_ns + round(ASKED_S * SECOND)
 
     def _look(self, now_ns: int) -> None:
         self._wants_look = False

@@ -109,6 +109,8 @@ class SimulatedRank:
         self.calls = 0
         self.frame = ""
         self.asked_ns = 0
+        self.called_ns = now_ns
+        """When it came to an operation or out of one last, or was asked for its stack."""
         self.dies_ns = 0
 
     def enter(self, key: object, group: Group, operation: str, now_ns: int, flags: int, peer: int = -1) -> int:
@@ -126,13 +128,14 @@ class SimulatedRank:
             now_ns, self.step, sequence, 4096, names[key], names[key, operation], names["site", key], 0, peer, 0, 1,
             RecordKind.OPERATION, flags,
         )  # fmt: skip
-        self.open[number] = now_ns
+        self.open[number] = self.called_ns = now_ns
         self.calls += 1
         return number
 
     def end(self, number: int, now_ns: int) -> None:
         """End it."""
         self.tape.complete(number, self.open.pop(number), max(now_ns, 1), How.WAIT)
+        self.called_ns = max(self.called_ns, now_ns)
 
     def beat(self, now_ns: int) -> None:
         """Its heartbeat, once a second."""
@@ -145,7 +148,7 @@ class SimulatedRank:
         if not request:
             self.asked_ns = 0
         elif not self.asked_ns:
-            self.asked_ns = now_ns
+            self.asked_ns = self.called_ns = now_ns
         elif now_ns - self.asked_ns > ANSWERS_AFTER_S * SECOND:
             frames = (CallSiteName("run", self.frame, 1), CallSiteName("train", "/home/user/train.py", 2))
             write_stacks(self.tape.path, request, [ThreadStack(1, "MainThread", frames)])
