@@ -19,6 +19,9 @@ AGAIN: Final = 2
 """Who compiles once more at a line may take so many times as long as any rank was seen to take there before, …"""
 MORE_NS: Final = 60_000_000_000
 """… or so much longer: the end of a compilation is not seen."""
+LATER: Final = 2
+"""Who was seen to compile may take as long from there as those did that wait, and so many thresholds more: in the first
+of them it may have compiled on."""
 MAX_WAITS: Final = 64
 MAX_LINES: Final = 1_024
 MAX_OF_LINE: Final = 64
@@ -64,6 +67,19 @@ class _Compilation:
     seen_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """A rank was seen to compile.
+
+    Attributes:
+        began_ns: When it had called something last.
+        seen_ns: When it was last seen to compile since.
+    """
+
+    began_ns: int
+    seen_ns: int
+
+
 @dataclass(slots=True)
 class _ExcusedWait:
     """A wait for ranks of which some compile.
@@ -82,10 +98,27 @@ class _ExcusedWait:
 class CompileExcuses:
     """Remembers of one run what ranks were excused for: once in full, and later for about as long as that took."""
 
-    def __init__(self) -> None:
+    def __init__(self, threshold_ns: int) -> None:
         """Nothing has been excused."""
+        self._threshold_ns = threshold_ns
         self._waits: dict[int, _ExcusedWait] = {}
         self._known: dict[CallSiteName | None, list[_Compilation]] = {}
+        self._sightings: dict[int, _Sighting] = {}
+        self._read_ns: dict[int, int] = {}
+
+    def note(self, world: WorldSnapshot) -> None:
+        """See which ranks compile, by what they have answered since they called something last."""
+        here = {view.nonce for view in world.ranks.values()}
+        self._sightings = {nonce: seen for nonce, seen in self._sightings.items() if nonce in here}
+        self._read_ns = {nonce: asked_ns for nonce, asked_ns in self._read_ns.items() if nonce in here}
+        for view in world.ranks.values():
+            asked_ns = view.stacks.asked_ns if view.stacks is not None and view.stacks.threads is not None else 0
+            if asked_ns <= self._read_ns.get(view.nonce, 0):
+                continue
+            self._read_ns[view.nonce] = asked_ns
+            began_ns = last_call_ns(view)
+            if began_ns <= asked_ns and _compiling_thread(view) is not None:
+                self._sightings[view.nonce] = _Sighting(began_ns, world.taken_ns)
 
     def excuse(self, world: WorldSnapshot, verdict: Verdict, age_ns: int | None = None) -> bool:
         """Whether ranks that hold the others up are seen to compile and may, and the others can have done so lately.
@@ -97,30 +130,43 @@ class CompileExcuses:
         """
         if not verdict.ranks or verdict.kind is not VerdictKind.ABSENT:
             return False
-        wait = self._wait(verdict.since_ns)
-        was_compiling, known = bool(wait.compiling), self._look_at(world, verdict, wait)
-        if not known or not (wait.compiling or was_compiling):
-            return False
-        wait.waited_ns += world.taken_ns - verdict.since_ns if age_ns is None else age_ns
-        before, wait.late = wait.late, known - wait.compiling.keys()
-        is_in_time = all(wait.waited_ns <= one.limit_ns for one in wait.compiling.values())
-        return is_in_time and not before & wait.late
-
-    def note(self, world: WorldSnapshot, verdict: Verdict) -> None:
-        """Remember what ranks compile that hold the others up, without a need to excuse them yet."""
-        self._look_at(world, verdict, self._wait(verdict.since_ns))
-
-    def _look_at(self, world: WorldSnapshot, verdict: Verdict, wait: _ExcusedWait) -> frozenset[int]:
-        """See what the ranks in a verdict compile; returns the tapes of all of them, none where one is not seen."""
         named = [world.ranks[rank] for rank in verdict.ranks if rank in world.ranks]
         if len(named) < len(verdict.ranks):
-            return frozenset()
+            return False
+        self.note(world)
+        wait = self._wait(verdict.since_ns)
+        was_compiling = bool(wait.compiling)
         found = [(view, thread) for view in named if (thread := _compiling_thread(view)) is not None]
         wait.compiling = {
             view.nonce: self._see(wait.compiling.get(view.nonce), view, thread, world.taken_ns)
             for view, thread in found
         }
-        return frozenset(view.nonce for view in named)
+        others = [view for view in named if view.nonce not in wait.compiling]
+        due_ns = {view.nonce: due for view in others if (due := self._due_ns(view, world, verdict)) is not None}
+        if not (wait.compiling or was_compiling or due_ns):
+            return False
+        wait.waited_ns += world.taken_ns - verdict.since_ns if age_ns is None else age_ns
+        before, wait.late = wait.late, frozenset(view.nonce for view in others if view.nonce not in due_ns)
+        is_in_time = all(wait.waited_ns <= one.limit_ns for one in wait.compiling.values())
+        return is_in_time and all(world.taken_ns <= due for due in due_ns.values()) and not before & wait.late
+
+    def _due_ns(self, view: RankView, world: WorldSnapshot, verdict: Verdict) -> int | None:
+        """By when a rank must come that has compiled since its last call; None for one that has not."""
+        sighting = self._sightings.get(view.nonce)
+        if sighting is None or sighting.began_ns < last_call_ns(view):
+            return None
+        waiting = [world.ranks[rank] for rank in verdict.waiting if rank in world.ranks]
+        usual_ns = max((self._way_ns(one) for one in waiting), default=0)
+        return sighting.seen_ns + min(usual_ns, COMPILE_NS) + LATER * self._threshold_ns
+
+    def _way_ns(self, view: RankView) -> int:
+        """How long a rank that waits took from its last call, or from the end of its compilation, to where it waits."""
+        entered_ns = max((operation.record.entered_ns for operation in view.open), default=view.created_ns)
+        ended_ns = (view.last.record.completed_ns or 0) if view.last is not None else 0
+        sighting = self._sightings.get(view.nonce)
+        seen_ns = sighting.seen_ns if sighting is not None else 0
+        since = (time_ns for time_ns in (view.created_ns, ended_ns, seen_ns) if time_ns <= entered_ns)
+        return entered_ns - max(since, default=entered_ns)
 
     def _wait(self, since_ns: int) -> _ExcusedWait:
         wait = self._waits.get(since_ns)
@@ -135,7 +181,7 @@ class CompileExcuses:
         if known is not None:
             known.seen_ns = now_ns
             return known
-        line, began_ns = _line(thread.frames), _last_call_ns(view)
+        line, began_ns = _line(thread.frames), last_call_ns(view)
         if len(self._known) >= MAX_LINES and line not in self._known:
             self._known.clear()
         others = self._known.setdefault(line, [])
@@ -154,7 +200,7 @@ def _compiling_thread(view: RankView) -> ThreadStack | None:
     return next((thread for thread in threads if _THREADS.search(thread.name) and is_compiling(thread)), None)
 
 
-def _last_call_ns(view: RankView) -> int:
+def last_call_ns(view: RankView) -> int:
     """When a rank last came to a collective, or out of one: what it compiles it has begun since."""
     entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
     ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0

@@ -6,6 +6,7 @@ A barrier around a checkpoint that takes a minute each time is as usual as an `a
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from otel_torchdist.tape.layout import Flag, How
@@ -39,17 +40,20 @@ class Habits:
         """Nothing is usual yet."""
         self._counts: Counter[Site] = Counter()
         self._long: dict[Site, deque[tuple[int, int]]] = {}
+        self._patience_ns: dict[Site, int] = {}  # as of the last end at that site, for each look asks again
 
     def ended(self, operation: Operation) -> None:
         """Take note of an operation that has ended."""
         site = _site(operation)
         self._counts[site] += 1
+        self._patience_ns.pop(site, None)
         took_ns = _duration_ns(operation)
         if took_ns < LONG_NS:
             return
         if site not in self._long and len(self._long) >= MAX_SITES:
             self._long.clear()
             self._counts.clear()
+            self._patience_ns.clear()
         self._long.setdefault(site, deque(maxlen=MAX_LONG)).append((self._counts[site], took_ns))
 
     def patience_ns(self, operation: Operation) -> int:
@@ -62,6 +66,12 @@ class Habits:
         remembered = self._long.get(site)
         if not remembered:
             return 0
+        known_ns = self._patience_ns.get(site)
+        if known_ns is None:
+            known_ns = self._patience_ns[site] = self._of_site_ns(site, remembered)
+        return known_ns
+
+    def _of_site_ns(self, site: Site, remembered: Iterable[tuple[int, int]]) -> int:
         count = self._counts[site]
         longest_first = sorted(remembered, key=lambda one: -one[1])
         window = [(nth, took_ns) for nth, took_ns in longest_first if nth > count - WINDOW]

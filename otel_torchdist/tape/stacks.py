@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from dataclasses import dataclass
@@ -37,9 +36,15 @@ def write_stacks(tape: Path, request: int, stacks: list[ThreadStack]) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    body = {"request": request, "threads": [dataclasses.asdict(stack) for stack in stacks]}
+    # In one piece, by hand: `asdict` and `json.dump` run ten times as long in Python, and hold the GIL.
+    body = json.dumps({"request": request, "threads": [_document(stack) for stack in stacks]})
     hidden = tape.with_suffix(".stacks.new")
     file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "w") as stream:
-        json.dump(body, stream)
+        stream.write(body)
     hidden.replace(stacks_path(tape))
+
+
+def _document(stack: ThreadStack) -> dict[str, object]:
+    frames = [{"function": frame.function, "file": frame.file, "line": frame.line} for frame in stack.frames]
+    return {"thread": stack.thread, "name": stack.name, "frames": frames}

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tests.faults.endings import ENDINGS, observe_ending, observe_kill
 from tests.faults.faulty_job import THRESHOLD_S, FaultyJob
-from tests.faults.healthy import STEPS_OF_A_JOB, Tally, run_jobs
+from tests.faults.healthy import ALL_HABITS, STEPS_OF_A_JOB, run_jobs, show
 from tests.faults.outcome import Outcome, observe, observe_finding
 from tests.faults.rows import FINDING_ROWS, NODE_ROWS, ROWS, FindingRow, Row
 from tests.faults.worlds import Score
@@ -24,8 +24,8 @@ from tests.support.otlp_receiver import GRPC, OtlpReceiver
 from tests.support.warm_python import WarmPython
 
 WORLDS: Final = 1_000
-HEALTHY_JOBS: Final = 672
-"""Of 1,500 steps each: a million."""
+HEALTHY_JOBS: Final = 2 * len(ALL_HABITS)
+"""A sample; `tests.faults.healthy` runs as many as one wishes."""
 
 
 def main() -> int:
@@ -104,20 +104,8 @@ def _simulate(console: Console) -> int:
 
 def _watch_healthy_jobs(console: Console) -> int:
     """Watch healthy jobs in simulated time and print what was reported of them; returns how much of it was false."""
-    console.print(f"{HEALTHY_JOBS} healthy jobs of {STEPS_OF_A_JOB:,} steps …")
-    table = Table("habit", "job hours", "steps", "looks", "of these made", "false stalls", "false findings", "once")
-    total = Tally("all")
-    tallies = run_jobs(HEALTHY_JOBS)
-    for tally in tallies:
-        total.add(tally)
-    for tally in (*tallies, total):
-        numbers = (tally.seconds / 3600, tally.steps, tally.looks, tally.looked)
-        counts = (len(tally.stalls), len(tally.findings), tally.once)
-        table.add_row(tally.name, *(f"{number:,.0f}" for number in numbers), *map(str, counts))
-    console.print(table)
-    console.print("looks that are not made could not have seen anything; once: long pauses without a word, see README")
-    for text in (*total.stalls, *total.findings):
-        console.print(text)
+    console.print(f"{HEALTHY_JOBS} healthy jobs of up to {STEPS_OF_A_JOB:,} steps …")
+    total = show(console, run_jobs(HEALTHY_JOBS))
     return len(total.stalls) + len(total.findings)
 
 

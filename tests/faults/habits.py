@@ -1,7 +1,7 @@
 """What healthy jobs do that looks like trouble: a program for the ranks of each habit, and how long its pauses are.
 
-Pauses that a rank makes alone without a word are shorter than the threshold, but for those of `LONG`: README says that
-each kind of them is reported once.
+Pauses that a rank makes alone without a word are shorter than the threshold, but for those of habits that say how often
+they are reported: README has the rule.
 """
 
 from __future__ import annotations
@@ -187,14 +187,18 @@ class Habit:
         program: What a rank does.
         steps: After how many steps, on average, something happens to the whole job; 0 for never.
         happens: What that is.
-        is_reported_once: Whether its first pause is longer than the threshold, and not announced.
+        reported: How many of its pauses are reported, as README says, for they are long and not announced.
+        sizes: Numbers of ranks to choose from.
+        step_s: A step takes between these.
     """
 
     name: str
     program: Callable[[Jitter, int, int], Steps]
     steps: int = 0
     happens: Callable[[SimulatedJob, random.Random], None] | None = None
-    is_reported_once: bool = False
+    reported: int = 0
+    sizes: Sequence[int] = range(2, 7)
+    step_s: tuple[float, float] = (1.0, 6.0)
 
     def of(self, seed: int, step_s: float) -> Program:
         """The program of a job's ranks."""
@@ -223,7 +227,7 @@ HABITS: Final[Sequence[Habit]] = (
     Habit("logging by rank 0", logging),
     Habit("short evaluation by rank 0", pausing(50, 0.5, BELOW_S, is_announced=False)),
     Habit("announced evaluation by rank 0", pausing(200, 30, 300, is_announced=True)),
-    Habit("long checkpoint by rank 0", pausing(200, 45, 60, is_announced=False), is_reported_once=True),
+    Habit("long checkpoint by rank 0", pausing(200, 45, 60, is_announced=False), reported=1),
     COMPILATION,
     Habit("imbalanced pipeline", pipeline),
     Habit("mesh of two dimensions", mesh),

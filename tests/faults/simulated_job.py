@@ -1,8 +1,9 @@
 """Jobs on a clock of their own: ranks that run programs, write real tapes, and are watched by a real `StallWatch`.
 
 Between two events nothing changes but ages. So the watch looks where a look can matter, at the interval that it asks
-for: where something has been open for nearly the threshold, after a death, while a stall is on, and when a window of
-calls is complete. `test_healthy.py` checks that all other looks say nothing.
+for: where something has been open for nearly the threshold, where a rank has called nothing for so long that it is
+asked where it is, after a death, while a stall is on, and when a window of calls is complete. `test_healthy.py` checks
+that all other looks say nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from otel_torchdist.stall.call_log import LENGTH
 from otel_torchdist.stall.events import Event
+from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import Flag, How, TapeState, Word
 from tests.faults.simulated_deaths import SimulatedDeaths
@@ -34,8 +36,11 @@ from tests.faults.simulated_rank import (
 
 START_NS = 1_000 * SECOND
 THRESHOLD_S = 10.0
-NEARLY_S = 5.5
-"""So long before the threshold the watch begins to look: it asks ranks for their stacks at half of it."""
+THRESHOLD_NS = round(THRESHOLD_S * SECOND)
+NEARLY_S = 0.75
+"""So long before the threshold the watch begins to look at what is open, …"""
+ASKED_S = THRESHOLD_S * 3 / 4
+"""… and so long after its last call at a rank that calls nothing, which is asked then where it is."""
 POLLED_AFTER = 400
 """Operations of a rank between two polls at most."""
 FORGOTTEN_AFTER_S = 60.0
@@ -91,6 +96,7 @@ class SimulatedJob:
         self._meetings: dict[Place, Meeting] = {}
         self._next_look_ns = START_NS
         self._wants_look = False
+        self._patience_ns: dict[tuple[int, int], int] = {}
         self._start(size)
 
     def _start(self, size: int) -> None:
@@ -256,7 +262,7 @@ class SimulatedJob:
         """Look as often as the watch wishes, from the last look to the time of the next event."""
         while self._next_look_ns < end_ns:
             if not self._matters():
-                since_ns = min(self._oldest(), default=end_ns) + round((THRESHOLD_S - NEARLY_S) * SECOND)
+                since_ns = min(self._soon(end_ns), default=end_ns)
                 if since_ns > self._next_look_ns:
                     passed = -(-(min(since_ns, end_ns) - self._next_look_ns) // (SECOND // 4))
                     self._next_look_ns += passed * (SECOND // 4)
@@ -268,19 +274,52 @@ class SimulatedJob:
 
     def _as_if_looked(self, at_ns: int) -> None:
         """Let the watch know what looks that are left out would have seen: that the hearts of the ranks beat."""
+        watched = self._run_watch()
+        if watched is not None:
+            watched._standstill._sign_ns = max(watched._standstill._sign_ns, at_ns - at_ns % SECOND)
+
+    def _run_watch(self) -> RunWatch | None:
         detector = self._watch._detector
-        for (_, _, run), watched in detector._runs.items() if detector is not None else ():
-            if run == self._run:
-                standstill = watched._standstill
-                standstill._sign_ns = max(standstill._sign_ns, at_ns - at_ns % SECOND)
+        runs = detector._runs.items() if detector is not None else ()
+        return next((watched for (_, _, run), watched in runs if run == self._run), None)
 
     def _matters(self) -> bool:
         if self._every_look or self._wants_look or self._dead or self._watch.ongoing:
             return True
+        watched = self._run_watch()
+        if watched is None or watched.is_hurried:
+            return True
         return any(one.calls >= POLLED_AFTER for one in self._ranks.values())
 
-    def _oldest(self) -> Iterable[int]:
-        return (next(iter(one.open.values())) for one in self._ranks.values() if one.open)
+    def _soon(self, end_ns: int) -> Iterable[int]:
+        """When a look can matter, if nothing happens until `end_ns`.
+
+        What has been open for nearly as long as it may has to be looked at, and who is asked where it is, or answers.
+        What is expected to take long counts from the last look.
+        """
+        watched = self._run_watch()
+        spared, expected = (watched._spared, watched._expected) if watched is not None else ({}, set())
+        for one in self._ranks.values():
+            nonce = one.reader.identity.nonce
+            for number, entered_ns in one.open.items():
+                key = nonce, number
+                if key in expected:
+                    yield end_ns - SECOND // 4
+                    continue
+                patience_ns = max(THRESHOLD_NS, self._patience_ns.get(key, 0))
+                yield max(entered_ns, spared.get(key, 0)) + patience_ns - round(NEARLY_S * SECOND)
+            if one.asked_ns:
+                yield one.answers_ns
+            elif not one.waits_for:
+                yield one.called_ns + round(ASKED_S * SECOND)
+
+    def _remember_patience(self) -> None:
+        watched = self._run_watch()
+        world = watched._world if watched is not None else None
+        views = world.ranks.values() if world is not None else ()
+        self._patience_ns = {
+            (view.nonce, operation.record.number): operation.patience_ns for view in views for operation in view.open
+        }
 
     def _look(self, now_ns: int) -> None:
         self._wants_look = False
@@ -293,6 +332,9 @@ class SimulatedJob:
         self.watched.looked += 1
         for event in self._watch.look(now_ns):
             self.watched.events.append(((now_ns - START_NS) / SECOND, event))
+        self._remember_patience()
+        for one in self._ranks.values():
+            one.note_request(now_ns)
         for one in [one for one in self._dead if now_ns - one.dies_ns > FORGOTTEN_AFTER_S * SECOND]:
             self._dead.remove(one)
             self._watch.forget(one.reader.identity.nonce)

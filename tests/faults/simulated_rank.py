@@ -17,7 +17,7 @@ from otel_torchdist.tape.writer import TapeWriter
 
 SECOND = 1_000_000_000
 CAPACITY = 1024
-ANSWERS_AFTER_S = 0.5
+ANSWERS_AFTER_S = 0.8
 
 
 class Group(NamedTuple):
@@ -109,6 +109,8 @@ class SimulatedRank:
         self.calls = 0
         self.frame = ""
         self.asked_ns = 0
+        self.called_ns = now_ns
+        """When it came to an operation or out of one last, or was asked for its stack."""
         self.dies_ns = 0
 
     def enter(self, key: object, group: Group, operation: str, now_ns: int, flags: int, peer: int = -1) -> int:
@@ -117,39 +119,48 @@ class SimulatedRank:
         if key not in names:
             of_group = GroupName(group.name, group.name, group.ranks, group.nth, "gloo", True)
             names[key] = self.tape.names.intern(of_group)
-            names[key, operation] = self.tape.names.intern(
-                SignatureName(operation, "sum", ((1024,),), ("float32",), "cpu", 1)
-            )
-            names["site", key] = self.tape.names.intern(CallSiteName("train", "/home/user/train.py", len(names)))
+        call = key, operation
+        if call not in names:
+            signature = SignatureName(operation, "sum", ((1024,),), ("float32",), "cpu", 1)
+            names[call] = self.tape.names.intern(signature)
+            names["site", call] = self.tape.names.intern(CallSiteName("train", "/home/user/train.py", len(names)))
         sequence = self.counts[key] = self.counts.get(key, 0) + 1
         number = self.tape.begin(
-            now_ns, self.step, sequence, 4096, names[key], names[key, operation], names["site", key], 0, peer, 0, 1,
+            now_ns, self.step, sequence, 4096, names[key], names[call], names["site", call], 0, peer, 0, 1,
             RecordKind.OPERATION, flags,
         )  # fmt: skip
-        self.open[number] = now_ns
+        self.open[number] = self.called_ns = now_ns
         self.calls += 1
         return number
 
     def end(self, number: int, now_ns: int) -> None:
         """End it."""
         self.tape.complete(number, self.open.pop(number), max(now_ns, 1), How.WAIT)
+        self.called_ns = max(self.called_ns, now_ns)
 
     def beat(self, now_ns: int) -> None:
         """Its heartbeat, once a second."""
         beat_us = (now_ns - now_ns % SECOND) // 1000
         self.tape._words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, beat_us)
 
+    def note_request(self, now_ns: int) -> None:
+        """See whether it has been asked for its stack; it answers after some time."""
+        if not self.asked_ns and self.tape.pending_request():
+            self.asked_ns = self.called_ns = now_ns
+
+    @property
+    def answers_ns(self) -> int:
+        """When it has its stack ready, where it has been asked."""
+        return self.asked_ns + round(ANSWERS_AFTER_S * SECOND)
+
     def answer(self, now_ns: int) -> None:
-        """Its stack, where it has been asked for it some time ago."""
-        request = self.tape.pending_request()
-        if not request:
-            self.asked_ns = 0
-        elif not self.asked_ns:
-            self.asked_ns = now_ns
-        elif now_ns - self.asked_ns > ANSWERS_AFTER_S * SECOND:
+        """Write its stack, where that is ready."""
+        if self.asked_ns and now_ns >= self.answers_ns:
             frames = (CallSiteName("run", self.frame, 1), CallSiteName("train", "/home/user/train.py", 2))
+            request = self.tape.pending_request()
             write_stacks(self.tape.path, request, [ThreadStack(1, "MainThread", frames)])
             self.tape.answer_request(request)
+            self.asked_ns = 0
 
     def close(self) -> None:
         """Give everything back."""

@@ -12,11 +12,12 @@ from otel_torchdist.stall.events import ArrivalsCompared, StragglerFound, Verdic
 from otel_torchdist.stall.verdict import VerdictKind
 from tests.faults.habits import COMPILATION, HABITS, Habit, Jitter, Steps, everybody
 from tests.faults.healthy import Tally, run_job, watch_job
+from tests.faults.larger_habits import LARGER_HABITS
 from tests.faults.simulated_job import SimulatedJob, Watched
 from tests.faults.simulated_rank import STEP, Compute, Meet
 
 STEPS = 300
-"""A job of `make faults` has 1,500, and there are 672 of them."""
+"""A job of `make faults` has up to 1,500."""
 
 
 @pytest.mark.parametrize("habit", [habit for habit in HABITS if habit is not COMPILATION], ids=lambda habit: habit.name)
@@ -24,10 +25,21 @@ def test_habits(habit: Habit) -> None:
     """Of two jobs with each habit nothing false is reported, from their beginning to their end."""
     tally = Tally(habit.name)
     for seed in (HABITS.index(habit), HABITS.index(habit) + len(HABITS)):
-        tally.add(run_job(seed, STEPS))
+        tally.add(run_job(seed, STEPS, habit))
     assert (tally.stalls, tally.findings) == ([], [])
     assert tally.steps >= 2 * STEPS
     assert tally.looks > tally.looked > 4
+
+
+@pytest.mark.parametrize("habit", LARGER_HABITS, ids=lambda habit: habit.name)
+def test_larger_habits(habit: Habit) -> None:
+    """Nothing false is reported of a larger job either, from its beginning to what its habit is known for."""
+    tally = Tally(habit.name)
+    watched = watch_job(1, habit, 340)
+    tally.count(1, habit, watched.events)
+    assert (tally.stalls, tally.findings) == ([], [])
+    assert watched.steps >= 100
+    assert watched.looked > 4
 
 
 @pytest.mark.parametrize("name", ["announced evaluation by rank 0", "long checkpoint by rank 0", "suspension"])
@@ -115,9 +127,9 @@ def test_rank_that_is_slow() -> None:
 
 def test_pause_that_is_documented() -> None:
     """The first long pause of rank 0 is counted apart, its like are not; nor is it where short ones are usual."""
-    [habit] = [habit for habit in HABITS if habit.is_reported_once]
+    [habit] = [habit for habit in HABITS if habit.reported]
     seed = HABITS.index(habit)
-    assert run_job(seed, STEPS).once == 1
+    assert run_job(seed, STEPS, habit).once == 1
     tally = Tally(habit.name)
-    tally.count(seed, dataclasses.replace(habit, is_reported_once=False), watch_job(seed, habit, STEPS).events)
+    tally.count(seed, dataclasses.replace(habit, reported=0), watch_job(seed, habit, STEPS).events)
     assert (tally.once, len(tally.stalls)) == (0, 1)

@@ -21,7 +21,7 @@ def test_who_follows_gives_no_verdict() -> None:
     """Ranks stall for long, another agent judges and says nothing: neither does this one, nor does it ask ranks."""
     watching = Accompanied(stalled()[0], follows(None))
     watching.until(60.0)
-    assert watching.events == []
+    assert watching.reported == []
     assert watching.company.told == []
 
 
@@ -71,7 +71,7 @@ def test_who_awaits_says_nothing_and_looks_again_soon() -> None:
     """Until the others have answered there is neither verdict nor marker; then the verdict comes in time."""
     watching = Accompanied(stalled()[0], lambda world: Awaits())
     watching.until(15.5)
-    assert watching.events == []
+    assert watching.reported == []
     assert watching.detector.next_look_s == HURRIED_LOOK_S
     assert watching.company.told == []
     watching.company.seating = Presides
@@ -166,7 +166,7 @@ def test_ranks_seen_some_time_ago_do_not_age() -> None:
         world, lambda seen: Presides(dataclasses.replace(seen, ranks={**seen.ranks, **afar})), only=LOCAL
     )
     watching.until(60.0)
-    assert watching.events == []
+    assert watching.reported == []
     watching.company.seating = with_others(world)
     watching.until(62.0)
     assert len(watching.verdicts) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from otel_torchdist.stall.world import Stacks
 from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld
 from tests.stall.test_compiling import COMPILING, let_go, wait
@@ -23,19 +25,20 @@ class Compiling(Watching):
         return Stacks(START_NS + round(asked_s * SECOND), (COMPILING if compiles else STACK,))
 
 
-def together() -> SimulatedWorld:
-    """Ranks 0 and 1 have compiled, and wait from second 30 on."""
+def together(times: dict[int, list[tuple[float, float]]]) -> tuple[SimulatedWorld, Compiling]:
+    """All ranks compile, and 0 and 1 until second 29; these wait from 30 on. The others' times are given."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 0.1)
+    watching = Compiling(world, times | {rank: [(0.1, 29.0), *times.get(rank, [])] for rank in (0, 1)})
+    watching.until(30.0)
     for rank in (0, 1):
         world.ranks[rank].enter(EVERYBODY, 30.0)
-    return world
+    return world, watching
 
 
 def test_one_has_just_finished() -> None:
     """Two are missing; the one that does not compile any more gets the time that its step takes."""
-    world = together()
-    watching = Compiling(world, {2: [(0.1, 75.0)], 3: [(0.1, 59.0)]})
+    world, watching = together({2: [(0.1, 75.0)], 3: [(0.1, 59.0)]})
     watching.until(64.0)
     world.ranks[3].enter(EVERYBODY, 64.0)
     watching.until(79.0)
@@ -46,22 +49,23 @@ def test_one_has_just_finished() -> None:
 
 def test_one_hangs_while_another_compiles() -> None:
     """One that does not compile at two looks in a row is reported, though another one still does."""
-    watching = Compiling(together(), {2: [(0.1, 500.0)]})
+    _, watching = together({2: [(0.1, 500.0)]})
     watching.until(30.0 + 2 * THRESHOLD_S + 4)
     assert [3 in event.verdict.ranks for _, event in watching.verdicts][:1] == [True]
 
 
 def test_one_hangs_after_it_has_compiled() -> None:
-    """It gets the threshold once more, for it may have come to its end after the look before, and no more."""
-    watching = Compiling(together(), {2: [(0.1, 41.0)], 3: [(0.1, 41.0)]})
-    watching.until(41.0 + 2 * THRESHOLD_S + 4)
+    """It may have come to its end after the look before, and then takes as long as the others; it gets no more."""
+    _, watching = together({2: [(0.1, 41.0)], 3: [(0.1, 41.0)]})
+    watching.until(41.0 + 7.0 + 2 * THRESHOLD_S)
+    assert watching.verdicts == []
+    watching.until(41.0 + 7.0 + 3 * THRESHOLD_S)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2, 3)]
 
 
 def test_alone_after_all_together() -> None:
     """All compiled for 50 s, for which nobody waited long: one alone may take as long as that again, and more."""
-    world = together()
-    watching = Compiling(world, {2: [(0.1, 49.0), (60.0, 1_000.0)], 3: [(0.1, 49.0)]})
+    world, watching = together({2: [(0.1, 49.0), (60.0, 1_000.0)], 3: [(0.1, 49.0)]})
     watching.until(50.0)
     world.ranks[3].enter(EVERYBODY, 50.0)
     let_go(world, 50.0)
@@ -74,8 +78,7 @@ def test_alone_after_all_together() -> None:
 
 def test_another_rank_at_the_same_line() -> None:
     """How long it takes is known from any rank, and a hang in the compiler does not get ten minutes again."""
-    world = together()
-    watching = Compiling(world, {2: [(0.1, 49.0)], 3: [(0.1, 49.0)], 1: [(60.0, 1_000.0)]})
+    world, watching = together({2: [(0.1, 49.0)], 3: [(0.1, 49.0)], 1: [(60.0, 1_000.0)]})
     watching.until(50.0)
     world.ranks[3].enter(EVERYBODY, 50.0)
     let_go(world, 50.0)
@@ -86,8 +89,7 @@ def test_another_rank_at_the_same_line() -> None:
 
 def test_suspended_while_it_compiles() -> None:
     """An hour in which the job was suspended is no part of the time that the others have waited."""
-    world = together()
-    watching = Compiling(world, {2: [(0.1, 9_000.0)], 3: [(0.1, 9_000.0)]})
+    _, watching = together({2: [(0.1, 9_000.0)], 3: [(0.1, 9_000.0)]})
     watching.until(60.0)
     watching.now_s += 3_600.0
     watching.until(watching.now_s + 100.0)
@@ -104,6 +106,43 @@ def test_finished_before_the_threshold() -> None:
     let_go(world, 14.0)
     watching.until(60.0)
     assert watching.verdicts == []
+
+
+@pytest.mark.parametrize("end_s", [31.0, 34.9, 37.5])
+def test_finished_soon_after_others_wait(end_s: float) -> None:
+    """It compiled only for the first part of the wait, or before that: its step is no longer than the others'."""
+    world, watching = together({2: [(0.1, end_s)]})
+    world.ranks[3].enter(EVERYBODY, 30.0)
+    watching.until(end_s + THRESHOLD_S - 0.5)
+    let_go(world, end_s + THRESHOLD_S - 0.5)
+    watching.until(90.0)
+    assert watching.verdicts == []
+
+
+def slow(end_s: float) -> tuple[SimulatedWorld, Compiling]:
+    """All ranks but 2 compile until second 6, and have their gradients 30 s later; rank 2 compiles for longer."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    watching = Compiling(world, {rank: [(0.1, end_s if rank == 2 else 6.0)] for rank in range(4)})
+    watching.until(36.0)
+    wait(world, 36.0)
+    return world, watching
+
+
+def test_finished_before_others_wait() -> None:
+    """Its step takes as long as the others', longer than the threshold, and began when it had compiled."""
+    world, watching = slow(27.0)
+    watching.until(27.0 + 30.0)
+    let_go(world, 27.0 + 30.0)
+    watching.until(120.0)
+    assert watching.verdicts == []
+
+
+def test_hangs_in_a_long_step_after_it_has_compiled() -> None:
+    """It gets the others' time from the last look at which it compiled, and little more."""
+    _, watching = slow(27.0)
+    watching.until(27.0 + 36.0 + 3 * THRESHOLD_S)
+    assert [event.verdict.ranks for _, event in watching.verdicts][:1] == [(2,)]
 
 
 def test_ranks_that_begin_to_wait_one_after_the_other() -> None:

@@ -32,7 +32,7 @@ def test_death_waits_for_what_the_rank_had_still_written() -> None:
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 6.3)
     watching.until(8.0)
-    assert watching.events == []
+    assert watching.reported == []
 
 
 def test_death_is_told_though_the_others_failed_at_once() -> None:
@@ -78,7 +78,7 @@ def test_old_exception_is_no_sign_of_a_death() -> None:
     watching.until(6.0)
     world.ranks[2].die(6.1)
     watching.until(30.0)
-    assert watching.events == []
+    assert watching.reported == []
 
 
 def test_death_is_told_though_all_were_gone_at_the_same_look() -> None:
@@ -111,7 +111,7 @@ def test_job_that_is_ended_as_a_whole_is_silent() -> None:
     for rank in world.ranks:
         rank.die(6.1)
     watching.until(30.0)
-    assert watching.events == []
+    assert watching.reported == []
 
 
 def test_run_that_is_over_is_silent() -> None:
@@ -121,7 +121,7 @@ def test_run_that_is_over_is_silent() -> None:
         rank.die(20.0)
     watching = Watching(world, began_s=20.0)
     watching.until(40.0)
-    assert watching.events == []
+    assert watching.reported == []
 
 
 def test_incident_ends_with_its_ranks() -> None:
@@ -154,7 +154,7 @@ def test_finished_rank_does_not_stall() -> None:
     watching.until(30.0)
     world.ranks[0].die(30.0, TapeState.FINISHED)
     watching.until(60.0)
-    assert watching.events == []
+    assert watching.reported == []
 
 
 def test_all_die_before_the_stall_is_told() -> None:

@@ -170,7 +170,7 @@ def test_no_verdict_on_a_cancelled_job() -> None:
     for rank in world.ranks:
         rank.is_seen_to_die(6.1 + rank.rank / 1000, TERM)
     watching.until(30.0)
-    assert watching.events == []
+    assert watching.reported == []
 
 
 def test_rank_that_left_by_os_exit() -> None:

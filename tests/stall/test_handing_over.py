@@ -35,7 +35,7 @@ def test_nothing_to_hand_over() -> None:
     watching.events.clear()
     watching.company.seating = follows(None)
     watching.until(20.0)
-    assert watching.events == []
+    assert watching.reported == []
     assert watching.detector.next_look_s == LOOK_S
 
 

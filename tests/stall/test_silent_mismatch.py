@@ -54,7 +54,7 @@ def test_calls_that_fit_are_silent() -> None:
     for second in range(30):
         run_through(world, float(second))
         watching.until(second + 1.0)
-    assert watching.events == []
+    assert watching.reported == []
 
 
 def test_cause_of_a_stall_is_not_told_twice() -> None:
@@ -180,7 +180,7 @@ def test_job_that_ends_at_once() -> None:
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
     watching.until(3.0)
-    assert watching.events == []
+    assert watching.reported == []
     ending(world, 3.0)
     watching.until(5.0)
     assert [found.mismatch.ranks for found in findings(watching)] == [(2,)]
@@ -306,7 +306,7 @@ def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -
     for rank, shape in zip(world.ranks, shapes, strict=True):
         rank.end(rank.enter(EVERYBODY, 1.0, operation, shape=shape, peer=0), 1.1)
     watching.until(TOLD_AFTER_S + 5)
-    assert watching.events == []
+    assert watching.reported == []
 
 
 def test_transposed_tensor_hides_no_other_dtype() -> None:

@@ -61,7 +61,7 @@ def age_ns(verdict: Verdict, moment_ns: int) -> int:
 def _is_excused(world: WorldSnapshot, verdict: Verdict, rules: StallRules) -> bool:
     """Whether ranks expect the wait or compile. What was expected counts as a wait from when it no longer was."""
     lately = dataclasses.replace(world, taken_ns=world.taken_ns - rules.threshold_ns)
-    return is_expected(lately, verdict) or CompileExcuses().excuse(world, verdict)
+    return is_expected(lately, verdict) or CompileExcuses(rules.threshold_ns).excuse(world, verdict)
 
 
 def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]) -> list[Verdict]:
