@@ -9,6 +9,8 @@ USUAL_TORCH := 2.15.0
 TORCH ?= $(USUAL_TORCH)
 VENV ?= .venv$(if $(filter-out $(USUAL_TORCH),$(TORCH)),-torch$(TORCH))
 ARGS ?=
+# Tests wait more than they compute; with more at once their deadlines would say how busy the machine is.
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -19,7 +21,7 @@ demo: $(STAMP)
 	$(BIN)/otel-torchdist demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 # Pyright is pinned in constraints.txt, so its advice to take a newer one is no news.
 lint: export PYRIGHT_PYTHON_IGNORE_WARNINGS = true
