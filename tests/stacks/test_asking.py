@@ -131,7 +131,7 @@ def test_rank_in_another_pid_namespace(start: Start) -> None:
     assert_left_alone(rank)
 
 
-@pytest.mark.parametrize("owner", rank_process.OWNERS.keys() - {"nobody"})
+@pytest.mark.parametrize("owner", sorted(rank_process.OWNERS.keys() - {"nobody"}))
 def test_signal_that_is_in_use(start: Start, owner: str) -> None:
     """Where the user's program uses the signal it keeps it, and we say that we have no handler."""
     rank = start(owner)
