@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.stall.detector import Detector
-from otel_torchdist.stall.events import Event, IncidentResolved, Outcome, VerdictGiven
+from otel_torchdist.stall.events import Event, IncidentResolved, Outcome, StacksWanted, VerdictGiven
 from otel_torchdist.stall.snapshot import TapeFollower
 from otel_torchdist.stall.verdict import VerdictKind
 from otel_torchdist.stall.worlds import worlds
@@ -41,7 +41,8 @@ class WatchedPair:
         for rank, follower in zip(self.ranks, self._followers, strict=True):
             rank.recorder.tape.beat()
             follower.observe(follower.reader.poll())
-        self.events += self._detector.look(worlds(self._followers, time.monotonic_ns()))
+        found = self._detector.look(worlds(self._followers, time.monotonic_ns()))
+        self.events += [event for event in found if not isinstance(event, StacksWanted)]
         time.sleep(0.005)
 
     def look_until(self, condition: Callable[[], object]) -> None:

@@ -155,8 +155,13 @@ class Told(Exception):
         super().__init__("late")
 
 
+LOOPS = ["while now() < until: pause(0)"]
+if sys.version_info < (3, 13):  # where no `except` around a loop catches what is raised as it jumps back
+    LOOPS.append("while now() < until: pass")
+
+
 @pytest.mark.parametrize("kind", [Deadline, Told, TimeoutError, RuntimeError])
-@pytest.mark.parametrize("source", ["while now() < until: pass", "while now() < until: pause(0)"])
+@pytest.mark.parametrize("source", LOOPS)
 def test_asynchronous(kind: type[Exception], source: str) -> None:
     """What another thread has raised here is the program's: by its type, or because nothing of ours can raise it."""
     error = raised_from_elsewhere(kind, source)
