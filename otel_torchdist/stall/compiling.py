@@ -72,12 +72,12 @@ class _Sighting:
     """A rank was seen to compile.
 
     Attributes:
-        began_ns: When it had called something last.
-        seen_ns: When it was last seen to compile since.
+        seen_ns: When that was last.
+        thread: On which thread; 0 where that is not known.
     """
 
-    began_ns: int
     seen_ns: int
+    thread: int
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class CompileExcuses:
         self._read_ns: dict[int, int] = {}
 
     def note(self, world: WorldSnapshot) -> None:
-        """See which ranks compile, by what they have answered since they called something last."""
+        """See which ranks compile, by what they have answered since they last called something there."""
         here = {view.nonce for view in world.ranks.values()}
         self._sightings = {nonce: seen for nonce, seen in self._sightings.items() if nonce in here}
         self._read_ns = {nonce: asked_ns for nonce, asked_ns in self._read_ns.items() if nonce in here}
@@ -116,9 +116,9 @@ class CompileExcuses:
             if asked_ns <= self._read_ns.get(view.nonce, 0):
                 continue
             self._read_ns[view.nonce] = asked_ns
-            began_ns = last_call_ns(view)
-            if began_ns <= asked_ns and _compiling_thread(view) is not None:
-                self._sightings[view.nonce] = _Sighting(began_ns, world.taken_ns)
+            thread = _compiling_thread(view)
+            if thread is not None and last_call_ns(view, thread.thread) <= asked_ns:
+                self._sightings[view.nonce] = _Sighting(world.taken_ns, thread.thread)
 
     def excuse(self, world: WorldSnapshot, verdict: Verdict, age_ns: int | None = None) -> bool:
         """Whether ranks that hold the others up are seen to compile and may, and the others can have done so lately.
@@ -153,7 +153,7 @@ class CompileExcuses:
     def _due_ns(self, view: RankView, world: WorldSnapshot, verdict: Verdict) -> int | None:
         """By when a rank must come that has compiled since its last call; None for one that has not."""
         sighting = self._sightings.get(view.nonce)
-        if sighting is None or sighting.began_ns < last_call_ns(view):
+        if sighting is None or sighting.seen_ns < last_call_ns(view, sighting.thread):
             return None
         waiting = [world.ranks[rank] for rank in verdict.waiting if rank in world.ranks]
         usual_ns = max((self._way_ns(one) for one in waiting), default=0)
@@ -181,7 +181,7 @@ class CompileExcuses:
         if known is not None:
             known.seen_ns = now_ns
             return known
-        line, began_ns = _line(thread.frames), last_call_ns(view)
+        line, began_ns = _line(thread.frames), last_call_ns(view, thread.thread)
         if len(self._known) >= MAX_LINES and line not in self._known:
             self._known.clear()
         others = self._known.setdefault(line, [])
@@ -200,11 +200,16 @@ def _compiling_thread(view: RankView) -> ThreadStack | None:
     return next((thread for thread in threads if _THREADS.search(thread.name) and is_compiling(thread)), None)
 
 
-def last_call_ns(view: RankView) -> int:
-    """When a rank last came to a collective, or out of one: what it compiles it has begun since."""
-    entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
-    ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
-    return max(view.created_ns, entered_ns, ended_ns)
+def last_call_ns(view: RankView, thread: int = 0) -> int:
+    """When a rank last came to a collective, or out of one: what it compiles it has begun since.
+
+    Args:
+        view: The rank.
+        thread: The thread that called, as far as it is known which did; 0 for any.
+    """
+    calls = [operation.record for operation in (*view.open, view.last) if operation is not None]
+    own = [record for record in calls if not thread or record.thread == thread]
+    return max([view.created_ns, *(max(record.entered_ns, record.completed_ns or 0) for record in own)])
 
 
 def is_compiling(thread: ThreadStack) -> bool:

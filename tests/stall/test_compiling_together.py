@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.stall.world import Stacks
-from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld
+from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld, group_of
 from tests.stall.test_compiling import COMPILING, let_go, wait
 from tests.stall.watching import EVERYBODY, STACK, THRESHOLD_S, Watching
 
@@ -116,6 +116,20 @@ def test_finished_soon_after_others_wait(end_s: float) -> None:
     watching.until(end_s + THRESHOLD_S - 0.5)
     let_go(world, end_s + THRESHOLD_S - 0.5)
     watching.until(90.0)
+    assert watching.verdicts == []
+
+
+def test_finished_while_another_thread_calls() -> None:
+    """What another thread of that rank calls meanwhile, as to write a checkpoint, does not hide that it compiles."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    pair = group_of(2, 3, description="checkpoint")
+    watching = Compiling(world, {2: [(0.1, 8.5)]})
+    wait(world, 1.0)
+    for second in range(2, 14):
+        watching.until(second)
+        world.ranks[2].end(world.ranks[2].enter(pair, second, thread=200), second + 0.1)
+    watching.until(14.0)
     assert watching.verdicts == []
 
 
