@@ -9,6 +9,7 @@ that all other looks say nothing.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -109,9 +110,9 @@ class SimulatedJob:
 
     # --- what happens -----------------------------------------------------------------------------------------
 
-    def until(self, steps: int) -> Watched:
-        """Let it run until rank 0 has taken so many steps, or all programs have come to their end."""
-        while self.watched.steps < steps and self._due:
+    def until(self, steps: int, seconds: float = math.inf) -> Watched:
+        """Let it run until rank 0 has taken so many steps, or it was watched for so long, or programs have ended."""
+        while self.watched.steps < steps and self.watched.seconds < seconds and self._due:
             self._next()
         return self.watched
 
