@@ -20,8 +20,8 @@ AGAIN: Final = 2
 MORE_NS: Final = 60_000_000_000
 """… or so much longer: the end of a compilation is not seen."""
 LATER: Final = 2
-"""Who was seen to compile may take as long from there as those did that wait, and so many thresholds more: in the first
-of them it may have compiled on."""
+"""Who was seen to compile may take as long from there as those did that wait, without what they compiled, and so many
+thresholds more: in the first of them it may have compiled on."""
 MAX_WAITS: Final = 64
 MAX_LINES: Final = 1_024
 MAX_OF_LINE: Final = 64
@@ -74,10 +74,12 @@ class _Sighting:
     Attributes:
         seen_ns: When that was last.
         thread: On which thread; 0 where that is not known.
+        total_ns: For how long it has compiled since it called something last, as far as was seen.
     """
 
     seen_ns: int
     thread: int
+    total_ns: int
 
 
 @dataclass(slots=True)
@@ -113,12 +115,17 @@ class CompileExcuses:
         self._read_ns = {nonce: asked_ns for nonce, asked_ns in self._read_ns.items() if nonce in here}
         for view in world.ranks.values():
             asked_ns = view.stacks.asked_ns if view.stacks is not None and view.stacks.threads is not None else 0
-            if asked_ns <= self._read_ns.get(view.nonce, 0):
+            read_ns = self._read_ns.get(view.nonce, 0)
+            if asked_ns <= read_ns:
                 continue
             self._read_ns[view.nonce] = asked_ns
             thread = _compiling_thread(view)
-            if thread is not None and last_call_ns(view, thread.thread) <= asked_ns:
-                self._sightings[view.nonce] = _Sighting(world.taken_ns, thread.thread)
+            called_ns = last_call_ns(view, thread.thread) if thread is not None else 0
+            if thread is not None and called_ns <= asked_ns:
+                known = self._sightings.get(view.nonce)
+                before_ns = known.total_ns if known is not None and known.seen_ns >= called_ns else 0
+                total_ns = before_ns + asked_ns - max(read_ns, called_ns)
+                self._sightings[view.nonce] = _Sighting(world.taken_ns, thread.thread, total_ns)
 
     def excuse(self, world: WorldSnapshot, verdict: Verdict, age_ns: int | None = None) -> bool:
         """Whether ranks that hold the others up are seen to compile and may, and the others can have done so lately.
@@ -160,13 +167,13 @@ class CompileExcuses:
         return sighting.seen_ns + min(usual_ns, COMPILE_NS) + LATER * self._threshold_ns
 
     def _way_ns(self, view: RankView) -> int:
-        """How long a rank that waits took from its last call, or from the end of its compilation, to where it waits."""
+        """How long a rank that waits took from its last call to where it waits, without what it compiled meanwhile."""
         entered_ns = max((operation.record.entered_ns for operation in view.open), default=view.created_ns)
         ended_ns = (view.last.record.completed_ns or 0) if view.last is not None else 0
+        since_ns = max(view.created_ns, ended_ns if ended_ns <= entered_ns else 0)
         sighting = self._sightings.get(view.nonce)
-        seen_ns = sighting.seen_ns if sighting is not None else 0
-        since = (time_ns for time_ns in (view.created_ns, ended_ns, seen_ns) if time_ns <= entered_ns)
-        return entered_ns - max(since, default=entered_ns)
+        has_compiled = sighting is not None and since_ns <= sighting.seen_ns <= entered_ns
+        return max(entered_ns - since_ns - (sighting.total_ns if sighting is not None and has_compiled else 0), 0)
 
     def _wait(self, since_ns: int) -> _ExcusedWait:
         wait = self._waits.get(since_ns)

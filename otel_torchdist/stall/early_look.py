@@ -5,6 +5,8 @@ A rank that is late for no other reason than that it compiled has done so for th
 
 from __future__ import annotations
 
+from typing import Final
+
 from otel_torchdist.stall.compiling import CompileExcuses, last_call_ns
 from otel_torchdist.stall.events import Event, StacksWanted
 from otel_torchdist.stall.root_finder import RootFinder
@@ -12,13 +14,16 @@ from otel_torchdist.stall.verdict import VerdictKind
 from otel_torchdist.stall.waits import Wait
 from otel_torchdist.stall.world import RankView, WorldSnapshot
 
+LEAST_PAUSE_NS: Final = 1_500_000_000
+"""Ranks look for requests once a second, and a new request takes the place of one that is not answered yet."""
+
 
 class EarlyLook:
     """Asks ranks of one run where they are each time they have called nothing for three quarters of the threshold."""
 
     def __init__(self, threshold_ns: int, roots: RootFinder, excuses: CompileExcuses) -> None:
         """Ask four times in three times `threshold_ns`, and let `excuses` know what is compiled."""
-        self._pause_ns = threshold_ns * 3 // 4  # it may take a second more until a rank answers
+        self._pause_ns = max(threshold_ns * 3 // 4, LEAST_PAUSE_NS)
         self._roots = roots
         self._excuses = excuses
         self._asked_ns: dict[int, int] = {}

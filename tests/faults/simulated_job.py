@@ -97,6 +97,7 @@ class SimulatedJob:
         self._meetings: dict[Place, Meeting] = {}
         self._next_look_ns = START_NS
         self._wants_look = False
+        self._resumed_ns = 0
         self._patience_ns: dict[tuple[int, int], int] = {}
         self._start(size)
 
@@ -129,6 +130,7 @@ class SimulatedJob:
         self._look_until(self.now_ns)
         paused_ns = round(seconds * SECOND)
         self.now_ns += paused_ns
+        self._resumed_ns = self.now_ns
         self._due = [(at_ns + paused_ns, turn, rank, action) for at_ns, turn, rank, action in self._due]
         self._next_look_ns = self.now_ns + self._chance.randrange(SECOND // 4)
 
@@ -277,7 +279,7 @@ class SimulatedJob:
         """Let the watch know what looks that are left out would have seen: that the hearts of the ranks beat."""
         watched = self._run_watch()
         if watched is not None:
-            watched._standstill._sign_ns = max(watched._standstill._sign_ns, at_ns - at_ns % SECOND)
+            watched._standstill._sign_ns = max(watched._standstill._sign_ns, at_ns - at_ns % SECOND, self._resumed_ns)
 
     def _run_watch(self) -> RunWatch | None:
         detector = self._watch._detector
@@ -326,7 +328,7 @@ class SimulatedJob:
         self._wants_look = False
         for one in [*self._ranks.values(), *self._dead]:
             if not one.tape.closed:
-                one.beat(now_ns)
+                one.beat(now_ns, self._resumed_ns)
                 one.answer(now_ns)
             one.calls = 0
             self._watch.observe(one.reader.identity.nonce, one.reader.poll())

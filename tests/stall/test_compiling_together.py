@@ -152,6 +152,19 @@ def test_finished_before_others_wait() -> None:
     assert watching.verdicts == []
 
 
+def test_long_forward_between_two_compilations() -> None:
+    """Forward and backward are compiled when each begins; what lies between takes as long as for the others."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    watching = Compiling(world, {rank: [(30.0, 34.0)] for rank in (0, 1, 3)} | {2: [(0.1, 28.0), (58.5, 65.0)]})
+    watching.until(36.0)
+    wait(world, 36.0)
+    watching.until(67.0)
+    let_go(world, 67.0)
+    watching.until(120.0)
+    assert watching.verdicts == []
+
+
 def test_hangs_in_a_long_step_after_it_has_compiled() -> None:
     """It gets the others' time from the last look at which it compiled, and little more."""
     _, watching = slow(27.0)
