@@ -20,8 +20,8 @@ AGAIN: Final = 2
 MORE_NS: Final = 60_000_000_000
 """… or so much longer: the end of a compilation is not seen."""
 LATER: Final = 2
-"""Who was seen to compile may take as long from there as those did that wait, and so many thresholds more: in the first
-of them it may have compiled on."""
+"""Who was seen to compile may take as long from there as those did that wait, without what they compiled, and so many
+thresholds more: in the first of them it may have compiled on."""
 MAX_WAITS: Final = 64
 MAX_LINES: Final = 1_024
 MAX_OF_LINE: Final = 64
@@ -72,12 +72,14 @@ class _Sighting:
     """A rank was seen to compile.
 
     Attributes:
-        began_ns: When it had called something last.
-        seen_ns: When it was last seen to compile since.
+        seen_ns: When that was last.
+        thread: On which thread; 0 where that is not known.
+        total_ns: For how long it has compiled since it called something last, as far as was seen.
     """
 
-    began_ns: int
     seen_ns: int
+    thread: int
+    total_ns: int
 
 
 @dataclass(slots=True)
@@ -107,18 +109,23 @@ class CompileExcuses:
         self._read_ns: dict[int, int] = {}
 
     def note(self, world: WorldSnapshot) -> None:
-        """See which ranks compile, by what they have answered since they called something last."""
+        """See which ranks compile, by what they have answered since they last called something there."""
         here = {view.nonce for view in world.ranks.values()}
         self._sightings = {nonce: seen for nonce, seen in self._sightings.items() if nonce in here}
         self._read_ns = {nonce: asked_ns for nonce, asked_ns in self._read_ns.items() if nonce in here}
         for view in world.ranks.values():
             asked_ns = view.stacks.asked_ns if view.stacks is not None and view.stacks.threads is not None else 0
-            if asked_ns <= self._read_ns.get(view.nonce, 0):
+            read_ns = self._read_ns.get(view.nonce, 0)
+            if asked_ns <= read_ns:
                 continue
             self._read_ns[view.nonce] = asked_ns
-            began_ns = last_call_ns(view)
-            if began_ns <= asked_ns and _compiling_thread(view) is not None:
-                self._sightings[view.nonce] = _Sighting(began_ns, world.taken_ns)
+            thread = _compiling_thread(view)
+            called_ns = last_call_ns(view, thread.thread) if thread is not None else 0
+            if thread is not None and called_ns <= asked_ns:
+                known = self._sightings.get(view.nonce)
+                before_ns = known.total_ns if known is not None and known.seen_ns >= called_ns else 0
+                total_ns = before_ns + asked_ns - max(read_ns, called_ns)
+                self._sightings[view.nonce] = _Sighting(world.taken_ns, thread.thread, total_ns)
 
     def excuse(self, world: WorldSnapshot, verdict: Verdict, age_ns: int | None = None) -> bool:
         """Whether ranks that hold the others up are seen to compile and may, and the others can have done so lately.
@@ -153,20 +160,20 @@ class CompileExcuses:
     def _due_ns(self, view: RankView, world: WorldSnapshot, verdict: Verdict) -> int | None:
         """By when a rank must come that has compiled since its last call; None for one that has not."""
         sighting = self._sightings.get(view.nonce)
-        if sighting is None or sighting.began_ns < last_call_ns(view):
+        if sighting is None or sighting.seen_ns < last_call_ns(view, sighting.thread):
             return None
         waiting = [world.ranks[rank] for rank in verdict.waiting if rank in world.ranks]
         usual_ns = max((self._way_ns(one) for one in waiting), default=0)
         return sighting.seen_ns + min(usual_ns, COMPILE_NS) + LATER * self._threshold_ns
 
     def _way_ns(self, view: RankView) -> int:
-        """How long a rank that waits took from its last call, or from the end of its compilation, to where it waits."""
+        """How long a rank that waits took from its last call to where it waits, without what it compiled meanwhile."""
         entered_ns = max((operation.record.entered_ns for operation in view.open), default=view.created_ns)
         ended_ns = (view.last.record.completed_ns or 0) if view.last is not None else 0
+        since_ns = max(view.created_ns, ended_ns if ended_ns <= entered_ns else 0)
         sighting = self._sightings.get(view.nonce)
-        seen_ns = sighting.seen_ns if sighting is not None else 0
-        since = (time_ns for time_ns in (view.created_ns, ended_ns, seen_ns) if time_ns <= entered_ns)
-        return entered_ns - max(since, default=entered_ns)
+        has_compiled = sighting is not None and since_ns <= sighting.seen_ns <= entered_ns
+        return max(entered_ns - since_ns - (sighting.total_ns if sighting is not None and has_compiled else 0), 0)
 
     def _wait(self, since_ns: int) -> _ExcusedWait:
         wait = self._waits.get(since_ns)
@@ -181,7 +188,7 @@ class CompileExcuses:
         if known is not None:
             known.seen_ns = now_ns
             return known
-        line, began_ns = _line(thread.frames), last_call_ns(view)
+        line, began_ns = _line(thread.frames), last_call_ns(view, thread.thread)
         if len(self._known) >= MAX_LINES and line not in self._known:
             self._known.clear()
         others = self._known.setdefault(line, [])
@@ -200,11 +207,16 @@ def _compiling_thread(view: RankView) -> ThreadStack | None:
     return next((thread for thread in threads if _THREADS.search(thread.name) and is_compiling(thread)), None)
 
 
-def last_call_ns(view: RankView) -> int:
-    """When a rank last came to a collective, or out of one: what it compiles it has begun since."""
-    entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
-    ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
-    return max(view.created_ns, entered_ns, ended_ns)
+def last_call_ns(view: RankView, thread: int = 0) -> int:
+    """When a rank last came to a collective, or out of one: what it compiles it has begun since.
+
+    Args:
+        view: The rank.
+        thread: The thread that called, as far as it is known which did; 0 for any.
+    """
+    calls = [operation.record for operation in (*view.open, view.last) if operation is not None]
+    own = [record for record in calls if not thread or record.thread == thread]
+    return max([view.created_ns, *(max(record.entered_ns, record.completed_ns or 0) for record in own)])
 
 
 def is_compiling(thread: ThreadStack) -> bool:

@@ -5,30 +5,52 @@ A rank that is late for no other reason than that it compiled has done so for th
 
 from __future__ import annotations
 
+from typing import Final
+
 from otel_torchdist.stall.compiling import CompileExcuses, last_call_ns
 from otel_torchdist.stall.events import Event, StacksWanted
+from otel_torchdist.stall.root_finder import RootFinder
+from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.stall.waits import Wait
 from otel_torchdist.stall.world import RankView, WorldSnapshot
+
+LEAST_PAUSE_NS: Final = 1_500_000_000
+"""Ranks look for requests once a second, and a new request takes the place of one that is not answered yet."""
 
 
 class EarlyLook:
     """Asks ranks of one run where they are each time they have called nothing for three quarters of the threshold."""
 
-    def __init__(self, threshold_ns: int, excuses: CompileExcuses) -> None:
+    def __init__(self, threshold_ns: int, roots: RootFinder, excuses: CompileExcuses) -> None:
         """Ask four times in three times `threshold_ns`, and let `excuses` know what is compiled."""
-        self._pause_ns = threshold_ns * 3 // 4  # it may take a second more until a rank answers
+        self._pause_ns = max(threshold_ns * 3 // 4, LEAST_PAUSE_NS)
+        self._roots = roots
         self._excuses = excuses
         self._asked_ns: dict[int, int] = {}
+        self._wait: tuple[int, int] | None = None
 
-    def look(self, world: WorldSnapshot) -> list[Event]:
-        """Take in a picture of which nothing is reported."""
+    def look(self, world: WorldSnapshot, waits: list[Wait]) -> list[Event]:
+        """Take in a picture of which nothing is reported, and the waits that may become stalls soon, longest first."""
         self._asked_ns = {
             view.nonce: max(self._asked_ns.get(view.nonce, 0), view.stacks.asked_ns if view.stacks is not None else 0)
             for view in world.ranks.values()
         }
         self._excuses.note(world)
-        due = frozenset(view.nonce for view in world.ranks.values() if self._is_due(view, world.taken_ns))
+        due = {view.nonce for view in world.ranks.values() if self._is_due(view, world.taken_ns)}
+        due |= {view.nonce for view in self._late(world, waits) if view.alive and view.stopped is None}
         self._asked_ns |= dict.fromkeys(due, world.taken_ns)
-        return [StacksWanted(due)] if due else []
+        return [StacksWanted(frozenset(due))] if due else []
+
+    def _late(self, world: WorldSnapshot, waits: list[Wait]) -> list[RankView]:
+        """Who holds up the longest wait, once for each, if another thread of that rank may call something meanwhile."""
+        longest = waits[0].key if waits else None
+        if longest is None or longest == self._wait:
+            return []
+        self._wait = longest
+        found = self._roots.find(world, waits[:1], None)
+        if found is None or found.kind is not VerdictKind.ABSENT:
+            return []
+        return [view for view in (world.ranks[rank] for rank in found.ranks) if _calls_on_several_threads(view)]
 
     def _is_due(self, view: RankView, now_ns: int) -> bool:
         """Whether it has called nothing for long, and was not asked for as long either; who waits is not asked."""
@@ -38,3 +60,7 @@ class EarlyLook:
         if view.is_over or view.stopped is not None:
             return False
         return not any(view.waits_in(operation) for operation in view.open)
+
+
+def _calls_on_several_threads(view: RankView) -> bool:
+    return len({thread for progress in view.progress.values() for thread in progress.threads}) > 1

@@ -83,7 +83,7 @@ class RunWatch:
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
         self._compiling = CompileExcuses(rules.threshold_ns)
-        self._early = EarlyLook(rules.threshold_ns, self._compiling)
+        self._early = EarlyLook(rules.threshold_ns, self._roots, self._compiling)
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
@@ -190,7 +190,7 @@ class RunWatch:
         if verdict is None:
             events += self._last_words(world)
             self._drop_pending()
-            events += self._early.look(world) if self._open is None else []
+            events += self._early.look(world, self._soon_stalled(waits, world)) if self._open is None else []
         else:
             events += self._advance(world, verdict, stalled)
             events += self._marker_events(world, verdict, stalled, waits)
@@ -239,6 +239,14 @@ class RunWatch:
         seen_ns = min(world.taken_ns, wait.view.seen_alive_ns) if wait.view.is_afar else world.taken_ns
         ran_until_ns = self._standstill.ran_until_ns(seen_ns)
         return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
+
+    def _soon_stalled(self, waits: list[Wait], world: WorldSnapshot) -> list[Wait]:
+        """Waits that have counted for half the threshold."""
+        return [
+            wait
+            for wait in waits
+            if 2 * self._age_ns(wait, world) >= self._threshold_ns and not self._rules.is_left_alone(wait)
+        ]
 
     def _oldest_ns(self, stalled: list[Wait], world: WorldSnapshot) -> int | None:
         """The age of the wait that has counted for longest."""

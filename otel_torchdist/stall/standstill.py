@@ -20,6 +20,8 @@ from otel_torchdist.stall.world import RankView, WorldSnapshot
 
 HEARTBEAT_DUE_NS: Final = 1_500_000_000
 """It comes once a second, from a thread that may have to wait for a core."""
+LONG_NS: Final = 30_000_000_000
+"""For so long nothing else keeps an agent from looking: such a pause counts in no part after the last heartbeat."""
 
 
 class Standstill:
@@ -35,7 +37,8 @@ class Standstill:
         before_ns = self._sign_ns
         self._sign_ns = max((_last_sign_ns(view) for view in world.ranks.values() if view.alive), default=0)
         self._sign_ns = max(self._sign_ns, before_ns)
-        stood_from_ns = before_ns + HEARTBEAT_DUE_NS
+        is_long = self._sign_ns - before_ns >= LONG_NS
+        stood_from_ns = before_ns if is_long else before_ns + HEARTBEAT_DUE_NS
         lost: dict[tuple[int, int], int] = {}
         for wait in waits:
             lost_ns = self._lost_ns.get(wait.key, 0)

@@ -24,7 +24,7 @@ from tests.support.otlp_receiver import GRPC, OtlpReceiver
 from tests.support.warm_python import WarmPython
 
 WORLDS: Final = 1_000
-HEALTHY_JOBS: Final = 2 * len(ALL_HABITS)
+HEALTHY_JOBS: Final = len(ALL_HABITS)
 """A sample; `tests.faults.healthy` runs as many as one wishes."""
 
 

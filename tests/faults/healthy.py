@@ -27,7 +27,9 @@ from tests.faults.larger_habits import LARGER_HABITS
 from tests.faults.simulated_job import SimulatedJob, Watched
 
 STEPS_OF_A_JOB: Final = 1_500
-"""Fewer with more than eight ranks."""
+"""Fewer with more than eight ranks, …"""
+SECONDS_OF_A_JOB: Final = 3 * 3600
+"""… and with long steps."""
 ALL_HABITS: Final = (*HABITS, *LARGER_HABITS)
 REPORT_EVERY_S: Final = 60.0
 
@@ -104,11 +106,11 @@ def watch_job(seed: int, habit: Habit, steps: int, every_look: bool = False) -> 
         steps = min(steps, max(100, steps * 8 // size))
         job = SimulatedJob(Path(folder), habit.of(seed, step_s), size, seed, every_look)
         try:
-            while habit.happens is not None and job.watched.steps < steps:
+            while habit.happens is not None and job.watched.steps < steps and job.watched.seconds < SECONDS_OF_A_JOB:
                 job.until(job.watched.steps + max(1, round(chance.expovariate(1 / habit.steps))))
                 job.run_for(chance.uniform(0, step_s))  # at any moment of a step
                 habit.happens(job, chance)
-            return job.until(steps)
+            return job.until(steps, SECONDS_OF_A_JOB)
         finally:
             job.close()
 

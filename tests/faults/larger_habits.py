@@ -16,11 +16,13 @@ from tests.faults.habits import (
     Habit,
     Jitter,
     Steps,
+    compiling,
     everybody,
     mesh,
     pausing,
     pipeline,
     plain,
+    suspend,
     uneven_data,
 )
 from tests.faults.simulated_job import SimulatedJob
@@ -166,4 +168,7 @@ LARGER_HABITS: Final[Sequence[Habit]] = (
     Habit("compilation for minutes", first_step, sizes=SIZES),
     Habit("compilation before long steps", first_step, sizes=SIZES, step_s=LONG_STEP_S),
     Habit("larger elastic restart", uneven_data, 100, restart, sizes=(8, 12, 16)),
+    Habit("restart and compilation", first_step, 60, restart, sizes=(8, 12, 16)),
+    Habit("suspension and compilation", compiling, 40, suspend, sizes=(4, 8, 16)),
+    Habit("suspension and announced evaluation", pausing(40, 30, 300, is_announced=True), 30, suspend, sizes=(2, 4, 8)),
 )

@@ -9,6 +9,7 @@ that all other looks say nothing.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -96,6 +97,7 @@ class SimulatedJob:
         self._meetings: dict[Place, Meeting] = {}
         self._next_look_ns = START_NS
         self._wants_look = False
+        self._resumed_ns = 0
         self._patience_ns: dict[tuple[int, int], int] = {}
         self._start(size)
 
@@ -109,9 +111,9 @@ class SimulatedJob:
 
     # --- what happens -----------------------------------------------------------------------------------------
 
-    def until(self, steps: int) -> Watched:
-        """Let it run until rank 0 has taken so many steps, or all programs have come to their end."""
-        while self.watched.steps < steps and self._due:
+    def until(self, steps: int, seconds: float = math.inf) -> Watched:
+        """Let it run until rank 0 has taken so many steps, or it was watched for so long, or programs have ended."""
+        while self.watched.steps < steps and self.watched.seconds < seconds and self._due:
             self._next()
         return self.watched
 
@@ -128,6 +130,7 @@ class SimulatedJob:
         self._look_until(self.now_ns)
         paused_ns = round(seconds * SECOND)
         self.now_ns += paused_ns
+        self._resumed_ns = self.now_ns
         self._due = [(at_ns + paused_ns, turn, rank, action) for at_ns, turn, rank, action in self._due]
         self._next_look_ns = self.now_ns + self._chance.randrange(SECOND // 4)
 
@@ -276,7 +279,7 @@ class SimulatedJob:
         """Let the watch know what looks that are left out would have seen: that the hearts of the ranks beat."""
         watched = self._run_watch()
         if watched is not None:
-            watched._standstill._sign_ns = max(watched._standstill._sign_ns, at_ns - at_ns % SECOND)
+            watched._standstill._sign_ns = max(watched._standstill._sign_ns, at_ns - at_ns % SECOND, self._resumed_ns)
 
     def _run_watch(self) -> RunWatch | None:
         detector = self._watch._detector
@@ -325,7 +328,7 @@ class SimulatedJob:
         self._wants_look = False
         for one in [*self._ranks.values(), *self._dead]:
             if not one.tape.closed:
-                one.beat(now_ns)
+                one.beat(now_ns, self._resumed_ns)
                 one.answer(now_ns)
             one.calls = 0
             self._watch.observe(one.reader.identity.nonce, one.reader.poll())

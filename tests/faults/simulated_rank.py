@@ -138,9 +138,9 @@ class SimulatedRank:
         self.tape.complete(number, self.open.pop(number), max(now_ns, 1), How.WAIT)
         self.called_ns = max(self.called_ns, now_ns)
 
-    def beat(self, now_ns: int) -> None:
-        """Its heartbeat, once a second."""
-        beat_us = (now_ns - now_ns % SECOND) // 1000
+    def beat(self, now_ns: int, resumed_ns: int) -> None:
+        """Its heartbeat, once a second, and at once when the job goes on after a suspension."""
+        beat_us = max(now_ns - now_ns % SECOND, resumed_ns) // 1000
         self.tape._words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, beat_us)
 
     def note_request(self, now_ns: int) -> None:

@@ -42,7 +42,9 @@ def test_larger_habits(habit: Habit) -> None:
     assert watched.looked > 4
 
 
-@pytest.mark.parametrize("name", ["announced evaluation by rank 0", "long checkpoint by rank 0", "suspension"])
+@pytest.mark.parametrize(
+    "name", ["announced evaluation by rank 0", "long checkpoint by rank 0", "compilation", "suspension"]
+)
 def test_looks_that_are_left_out(name: str) -> None:
     """A watch that looks four times a second reports the very same, at the same time."""
     seed = next(seed for seed, habit in enumerate(HABITS) if habit.name == name)

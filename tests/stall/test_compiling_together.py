@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.stall.world import Stacks
-from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld
+from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld, group_of
 from tests.stall.test_compiling import COMPILING, let_go, wait
 from tests.stall.watching import EVERYBODY, STACK, THRESHOLD_S, Watching
 
@@ -119,6 +119,20 @@ def test_finished_soon_after_others_wait(end_s: float) -> None:
     assert watching.verdicts == []
 
 
+def test_finished_while_another_thread_calls() -> None:
+    """What another thread of that rank calls meanwhile, as to write a checkpoint, does not hide that it compiles."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    pair = group_of(2, 3, description="checkpoint")
+    watching = Compiling(world, {2: [(0.1, 8.5)]})
+    wait(world, 1.0)
+    for second in range(2, 14):
+        watching.until(second)
+        world.ranks[2].end(world.ranks[2].enter(pair, second, thread=200), second + 0.1)
+    watching.until(14.0)
+    assert watching.verdicts == []
+
+
 def slow(end_s: float) -> tuple[SimulatedWorld, Compiling]:
     """All ranks but 2 compile until second 6, and have their gradients 30 s later; rank 2 compiles for longer."""
     world = SimulatedWorld(4)
@@ -134,6 +148,19 @@ def test_finished_before_others_wait() -> None:
     world, watching = slow(27.0)
     watching.until(27.0 + 30.0)
     let_go(world, 27.0 + 30.0)
+    watching.until(120.0)
+    assert watching.verdicts == []
+
+
+def test_long_forward_between_two_compilations() -> None:
+    """Forward and backward are compiled when each begins; what lies between takes as long as for the others."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 0.1)
+    watching = Compiling(world, {rank: [(30.0, 34.0)] for rank in (0, 1, 3)} | {2: [(0.1, 28.0), (58.5, 65.0)]})
+    watching.until(36.0)
+    wait(world, 36.0)
+    watching.until(67.0)
+    let_go(world, 67.0)
     watching.until(120.0)
     assert watching.verdicts == []
 

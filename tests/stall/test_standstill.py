@@ -48,6 +48,22 @@ def test_healthy_job(with_agent: bool) -> None:
     assert watch.reported == []
 
 
+def test_suspended_again_and_again() -> None:
+    """Three suspensions in one wait of eight seconds, as turns with other jobs bring, do not add up to a stall."""
+    world, waiting = waiting_world()
+    watch = Watching(world)
+    for then_s in (3.0, 65.0, 127.0):
+        watch.until(then_s)
+        watch.now_s += 60.0
+        watch.look()
+    watch.until(191.0)
+    late = world.ranks[LATE].enter(EVERYBODY, watch.now_s)
+    for rank, number in [*waiting.items(), (LATE, late)]:
+        world.ranks[rank].end(number, watch.now_s)
+    watch.until(220.0)
+    assert watch.reported == []
+
+
 @pytest.mark.parametrize("with_agent", [True, False], ids=["agent too", "ranks only"])
 def test_rank_that_never_comes(with_agent: bool) -> None:
     """A real stall is reported when the job has run for the threshold, before and after its suspension together."""
