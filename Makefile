@@ -9,8 +9,8 @@ USUAL_TORCH := 2.15.0
 TORCH ?= $(USUAL_TORCH)
 VENV ?= .venv$(if $(filter-out $(USUAL_TORCH),$(TORCH)),-torch$(TORCH))
 ARGS ?=
-# Tests wait more than they compute; with more at once their deadlines would say how busy the machine is.
-WORKERS ?= 2
+# Processes that tests run in beside each other; some measure times, and want the machine for themselves.
+WORKERS ?= 0
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

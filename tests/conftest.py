@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 
-FOLDERS_THAT_SHARE = {"tests/stack", "tests/thirdparty"}
+FOLDERS_THAT_SHARE = {"tests/benchmarks", "tests/routes", "tests/stack", "tests/thirdparty", "tests/traps"}
 """Their fixtures serve the whole folder."""
 
 
@@ -17,6 +17,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL] = "true"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for the mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file in one process, for what their fixtures start takes long; so too some folders."""
     for item in items:

@@ -17,7 +17,7 @@ def test_a_frozen_application_exports_by_itself(base: Path, receiver: OtlpReceiv
     application.chmod(0o700)
     command = [sys.executable, WORKERS / "frozen.py", tmp_path / "store", application]
     done = subprocess.run(command, env=environment(base, receiver), capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["trained"]), done.stderr  # gloo of torch 2.8 talks
     [warning] = [line for line in done.stderr.splitlines() if "otel_torchdist" in line or "agent" in line]
     assert f"{application} is an application with Python built in, so no agent can be started" in warning
     assert not started.exists()
