@@ -1,0 +1,68 @@
+"""Taking the stacks of threads that run."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from otel_torchdist.capture.stacks import current_stacks
+
+TIMES = 3_000
+
+
+class Runner:
+    """A thread that calls one of two functions after the other, each from a line of its own."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._thread = threading.Thread(target=self.run, name="runner")
+        self._thread.start()
+
+    def run(self) -> None:
+        """Go on until the end."""
+        while not self._is_over:
+            self.first()
+            self.second()
+
+    def first(self) -> None:
+        """Take a while."""
+        sum(range(20))
+
+    def second(self) -> None:
+        """Take a while."""
+        sum(range(20))
+
+    def end(self) -> None:
+        """End the thread."""
+        self._is_over = True
+        self._thread.join()
+
+
+@pytest.fixture
+def runner() -> Iterator[Runner]:
+    """It runs, and threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    runner = Runner()
+    yield runner
+    runner.end()
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("runner")
+def test_thread_does_not_run_meanwhile() -> None:
+    """Each frame is seen at the line that calls the one before: all are of one moment."""
+    first_line = Runner.run.__code__.co_firstlineno
+    lines = {Runner.first.__qualname__: first_line + 3, Runner.second.__qualname__: first_line + 4}
+    seen: set[str] = set()
+    for _ in range(TIMES):
+        [stack] = [stack for stack in current_stacks() if stack.name == "runner"]
+        inner, outer = stack.frames[:2]
+        name = getattr(Runner, inner.function.rpartition(".")[2], Runner.run).__qualname__
+        if name in lines:
+            assert outer.line == lines[name]
+            seen.add(name)
+    assert seen == lines.keys()
