@@ -121,7 +121,11 @@ class _Post:
         self._starting_since = time.monotonic()
         self._detached.clear()
         self._starting = threading.Thread(target=self._start, name="otel-torchdist-start", daemon=True)
-        self._starting.start()
+        try:
+            self._starting.start()
+        except RuntimeError:  # Python 3.12 begins no thread once it ends; nor could one be waited for
+            self._starting = None
+            self._start(follows=False)
 
     def close(self) -> None:
         self._is_ending = True
@@ -149,10 +153,10 @@ class _Post:
             )
         return True
 
-    def _start(self) -> None:
+    def _start(self, follows: bool = True) -> None:
         try:
             with _guard.guard("starting the agent"), contextlib.suppress(ChildrenAwaitedError):
-                problem = spawn_agent(self.directory, self._detached.set, self._is_ending)
+                problem = spawn_agent(self.directory, self._detached.set, self._is_ending, follows)
                 if problem:
                     self._has_given_up = True
                     _logger.warning("the agent cannot be started (%s): nothing of this job is exported", problem)

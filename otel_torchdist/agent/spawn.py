@@ -45,13 +45,14 @@ _AUTO_INSTRUMENTATION: Final = str(Path("opentelemetry", "instrumentation", "aut
 """Where `opentelemetry-instrument` has a `sitecustomize`, which would instrument the agent as well."""
 
 
-def spawn_agent(directory: Path, detached: Callable[[], object], last: bool = False) -> str:
+def spawn_agent(directory: Path, detached: Callable[[], object], last: bool = False, follows: bool = True) -> str:
     """Start an agent for a job directory; returns when it has begun or failed.
 
     Args:
         directory: What it is to read.
         detached: Called as soon as the agent no longer needs this process.
         last: Whether it must be now, for the program has ended.
+        follows: Whether to wait for its first word once it no longer needs this process.
 
     Returns:
         Why it could not be started; '' when it could.
@@ -72,7 +73,7 @@ def spawn_agent(directory: Path, detached: Callable[[], object], last: bool = Fa
             with report.saying() as stderr:
                 session = run_detached(command, _environment(), stderr, FORK_TIMEOUT_S, last)
             detached()
-            return report.problem(python, session, FORK_TIMEOUT_S)
+            return report.problem(python, session, FORK_TIMEOUT_S) if follows else ""
     except OSError as error:
         return str(error)
 
