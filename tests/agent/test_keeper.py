@@ -54,7 +54,7 @@ class Starts:
     at: list[float] = field(default_factory=list[float])
     problem: str = ""
 
-    def start(self, directory: Path, detached: Callable[[], object], last: bool) -> str:
+    def start(self, directory: Path, detached: Callable[[], object], last: bool, follows: bool) -> str:
         """Note a start."""
         self.at.append(self.clock.seconds)
         detached()
