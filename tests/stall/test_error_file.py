@@ -69,7 +69,7 @@ def test_path_of_a_living_process(tmp_path: Path) -> None:
     for value, expected in ((str(file), file), ("error.json", None), ("", None)):
         environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": value}
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environ) as process:
-            assert error_file_of(process.pid) == expected
+            until(lambda pid=process.pid, path=expected: error_file_of(pid) == path)  # it may still be starting
     assert error_file_of(process.pid) is None
 
 
