@@ -99,7 +99,7 @@ def load(directory: Path) -> Checkpoint:
     """The checkpoint of a job directory; an empty one where there is none, or, with a warning, where it is damaged.
 
     Raises:
-        OSError: It cannot be read now, but may be a little later: whoever went on without it would send spans twice.
+        OSError: It cannot be read now, but may be a little later: going on without it would send spans twice.
     """
     path = directory / FILE_NAME
     try:

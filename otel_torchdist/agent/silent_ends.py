@@ -27,7 +27,7 @@ class SilentEnds:
     """Tells deaths from ends in good order. Remembers what it found."""
 
     def __init__(self, deaths: Deaths | None = None) -> None:
-        """Nobody is gone yet; `deaths` knows how processes end, else what an agent has written down does."""
+        """No rank is gone yet; `deaths` knows how processes end, else what an agent has written down does."""
         self._deaths = deaths
         self._gone_since: dict[int, float] = {}
         self._settled: dict[int, Life] = {}

@@ -100,10 +100,12 @@ class OneSided:
             return Call(number, entered, plan)
         except BaseException as error:
             if plan is not None:
-                plan.lane.sequence -= counted
                 plan.tape.complete(plan.tape.begun_at(entered), entered, time.monotonic_ns(), How.ABANDONED)
-            _guard.report("one-sided operation", error)
-            return None
+            if _guard.contains("one-sided operation", error):
+                return None  # it will be issued, unrecorded, and keeps its place
+            if plan is not None:
+                plan.lane.sequence -= counted
+            raise
 
     def end(self, call: Call, error: BaseException | None = None) -> None:
         """It has been handed over, or was refused."""

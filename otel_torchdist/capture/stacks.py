@@ -40,13 +40,13 @@ def current_stacks() -> list[ThreadStack]:
     """The stacks of all threads but this one, the main thread first."""
     here, main = threading.get_ident(), threading.main_thread().ident
     threads = {thread.ident: thread for thread in threading.enumerate()}
-    # Threads of C++ that have run Python are not among those.
-    idents = sorted({*threads, *_running()} - {here, None}, key=lambda ident: ident != main)
-    stacks = [_stack_of(threads.get(ident), ident) for ident in idents[:MAX_THREADS] if ident is not None]
+    idents = sorted((ident for ident in _running() if ident != here), key=lambda ident: ident != main)
+    stacks = [_stack_of(threads.get(ident), ident) for ident in idents[:MAX_THREADS]]
     return [stack for stack in stacks if stack.frames]  # a thread may be over by now
 
 
 def _running() -> list[int]:
+    """Threads that run Python, also those of C++ that `threading` does not list; no frame is held here either."""
     return list(itertools.chain.from_iterable(itertools.islice(iter(_frames_by_thread, None), 1)))
 
 

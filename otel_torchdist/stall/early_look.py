@@ -53,7 +53,7 @@ class EarlyLook:
         return [view for view in (world.ranks[rank] for rank in found.ranks) if _calls_on_several_threads(view)]
 
     def _is_due(self, view: RankView, now_ns: int) -> bool:
-        """Whether it has called nothing for long, and was not asked for as long either; who waits is not asked."""
+        """Whether it has called nothing for long, and was not asked for as long either; not while it waits."""
         seen_ns = min(now_ns, view.seen_alive_ns) if view.is_afar else now_ns
         if seen_ns - max(self._asked_ns[view.nonce], last_call_ns(view)) < self._pause_ns:
             return False

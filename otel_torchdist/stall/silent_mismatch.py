@@ -50,7 +50,7 @@ class SilentMismatches:
     def conclude(self, world: WorldSnapshot, is_last: bool = True) -> list[Mismatch]:
         """The same at the end: whatever has not been compared is, and what is found is not held back.
 
-        Call it again as long as something is `wanted`, with which more may be said; `is_last` that nobody will.
+        Call it again as long as something is `wanted`, with which more may come; not after `is_last`.
         """
         self._compare(world, only_changed=False)
         unsettled = {lane for lane, _ in self.wanted} if not is_last else set[Lane]()

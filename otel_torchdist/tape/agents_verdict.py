@@ -1,4 +1,4 @@
-"""What the agents of a job's nodes have said of a run: a small file in the job directory, for whoever asks later.
+"""The verdict of a job's agents on a run: a small file in the job directory, for those who ask later.
 
 Where a run has ranks on other nodes, the tapes of one node do not show what became of those. Its agent knows what the
 one that judges has said, and writes it down.
@@ -50,7 +50,7 @@ class AgentsVerdict:
 
 
 def write_agents_verdict(directory: Path, run: int, verdict: AgentsVerdict) -> None:
-    """Write down what is said of a run, in the place of what was said before.
+    """Write the verdict on a run, in the place of the one before.
 
     Raises:
         OSError: There is no room, or the directory is gone.

@@ -97,7 +97,7 @@ def test_gil_is_held_in_every_rank(job: Watched, base: Path) -> None:
 
 
 def test_every_rank_is_stopped(job: Watched, base: Path) -> None:
-    """A suspended job blames nobody, neither while it is suspended nor when it is killed then."""
+    """No rank of a suspended job is blamed, neither while it is suspended nor when it is killed then."""
     job.signal_all(signal.SIGSTOP)
     job.look_until(time.monotonic() + THRESHOLD_S + 1.5)
     assert verdict(base) is None

@@ -1,4 +1,4 @@
-"""Deaths as whoever only looks on knows them: `watch` and the demo's screen say what the agent says."""
+"""Deaths as seen by those who only look on: `watch` and the demo's screen say what the agent says."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_word_of_the_agent_is_awaited(follower: tuple[RankTape, TapeFollower]) -
 
 
 def test_job_without_an_agent(follower: tuple[RankTape, TapeFollower]) -> None:
-    """Where nobody writes down how ranks end, the lock says that one is gone, a second later."""
+    """Where no agent writes down how ranks end, the lock says that one is gone, a second later."""
     _, found = follower
     now_ns = time.monotonic_ns()
     first, later = found.view(now_ns), found.view(now_ns + DYING_NS + 1)

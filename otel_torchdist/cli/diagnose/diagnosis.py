@@ -73,7 +73,7 @@ class Diagnosis:
         wall_offset_ns: Wall clock minus monotonic clock.
         threshold_s: Age in seconds at which an open operation counts as stalled at the earliest.
         ranks: Those that have a tape here, ascending.
-        verdict: With places; None when nothing had stalled, or what had was expected, and nobody was left behind, or
+        verdict: With places; None when nothing had stalled, or what had was expected, and no rank was left behind, or
             when these tapes do not decide that.
         warnings: What could not be read.
         helpers: Runs of processes that its ranks have started, in the same way.

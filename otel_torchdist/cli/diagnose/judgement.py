@@ -33,9 +33,9 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
     verdict_on = Judge(world, rules.threshold_ns).verdict_on
     found = _of_stalls(world, rules)
     found += _of_kinds(_OF_DEATHS, (verdict_on(site) for site in left_behind(world, dict(moment.signs))))
-    torn = _of_kinds(_OF_FAILURES, (verdict_on(site) for site in _torn(world)))
+    failures = _of_kinds(_OF_FAILURES, (verdict_on(site) for site in _torn(world)))
     # Who is not seen may have thrown these out.
-    found += [verdict for verdict in torn if verdict.kind is not VerdictKind.ABSENT or not verdict.roll.silent]
+    found += [verdict for verdict in failures if verdict.kind is not VerdictKind.ABSENT or not verdict.roll.silent]
     best = min(found, key=urgency, default=None)
     return locate(world, best) if best is not None else None
 
