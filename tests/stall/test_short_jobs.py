@@ -1,4 +1,4 @@
-"""Jobs of several nodes that are over at once: their calls are compared once, by the agent that sees the most of them."""
+"""Jobs of several nodes that end at once: their calls are compared once, by the agent that sees most of them."""
 
 from __future__ import annotations
 
