@@ -31,6 +31,7 @@ from otel_torchdist.stall.incident import (
 )
 from otel_torchdist.stall.sentence import resolution, sentence
 from otel_torchdist.telemetry.model import FinishedSpan, SpanSink
+from otel_torchdist.telemetry.run_label import run_label
 
 _logger = logging.getLogger("otel_torchdist.stall")
 
@@ -70,14 +71,14 @@ class StallReporter:
         verdict = event.verdict
         age_ns = event.world.taken_ns - verdict.since_ns
         text = sentence(verdict, age_ns / 1e9)
-        _logger.warning("stall: %s (trace %032x)", text, event.incident.trace_id)
+        _logger.warning("stall: %s (%s)", text, _where(event.incident))
         self._emit(semconv.STALL_EVENT, SeverityNumber.ERROR, text, event.incident, spans[0])
 
     def _report_end(self, event: IncidentResolved) -> None:
         spans = resolution_spans(event)
         self._sink.emit(spans, urgent=True)
         text = resolution(event.verdict, event.outcome, event.length_ns)
-        _logger.warning("stall over: %s (trace %032x)", text, event.incident.trace_id)
+        _logger.warning("stall over: %s (%s)", text, _where(event.incident))
         is_well = event.outcome is Outcome.COMPLETED
         severity = SeverityNumber.INFO if is_well else SeverityNumber.ERROR
         self._emit(semconv.STALL_RESOLVED_EVENT, severity, text, event.incident, spans[0])
@@ -86,7 +87,7 @@ class StallReporter:
         span = finding_span(event)
         self._sink.emit([span], urgent=True)
         text = span.error or ""
-        _logger.warning("finding: %s (trace %032x)", text, event.incident.trace_id)
+        _logger.warning("finding: %s (%s)", text, _where(event.incident))
         is_wrong = isinstance(event, MismatchFound)
         severity = SeverityNumber.ERROR if is_wrong else SeverityNumber.WARN
         self._emit(semconv.FINDING_EVENT, severity, text, event.incident, span)
@@ -104,3 +105,8 @@ class StallReporter:
             attributes=found,
             event_name=name,
         )
+
+
+def _where(incident: Incident) -> str:
+    """Which job it was, as metrics label it, for an agent may read many; and what to look for in Jaeger."""
+    return f"run {run_label(incident.run)}, trace {incident.trace_id:032x}"

@@ -1,10 +1,11 @@
-"""`otel-torchdist diagnose` on one of several nodes: ranks that have no tape here may be the reason for all that is."""
+"""On one of several nodes: ranks that have no tape here may be the reason for all that is."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -21,10 +22,12 @@ from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
 from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import Lane, Site
+from otel_torchdist.tape.agents_verdict import remove_agents_verdict
 from otel_torchdist.tape.deaths import Death, write_death
 from otel_torchdist.tape.layout import How, RecordKind, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from tests.cli.asking import ask
+from tests.cli.running import Running
 from tests.stall.simulated_world import RUN, START_NS, THRESHOLD_NS, SimulatedWorld, group_of
 from tests.stall.simulated_world import SimulatedRank as PicturedRank
 from tests.support.simulated_rank import RUN_ID, SECOND, WORLD, SimulatedRank
@@ -185,6 +188,25 @@ def test_what_was_said_is_removed_when_ranks_go_on(base: Path) -> None:
     assert len(list(directory.glob("verdict-*.json"))) == 1
     verdicts.look([], [one.reader])
     assert list(directory.glob("verdict-*.json")) == []
+
+
+def test_watch(base: Path) -> None:
+    """Over ranks that wait for another node's, `watch` shows what the agents say, and that it is over."""
+    directory = base / "job-000000000000000a"
+    directory.mkdir(mode=0o700)
+    ranks = [SimulatedRank(directory, rank) for rank in HERE]
+    for one in ranks:
+        one.begin(at=time.monotonic_ns(), sequence=2)
+    watch = Running(base, "watch", "--plain", "--threshold", "60")
+    try:
+        watch.wait_for(r"found ranks 2-3$")
+        hear(directory)
+        watch.wait_for(rf"STALL: {re.escape(SENTENCE)} \(the agents of all nodes say so\)$")
+        remove_agents_verdict(directory, RUN_ID)
+        watch.wait_for(r"stall over, say the agents of all nodes$")
+        assert watch.out.count("STALL: ") == 1
+    finally:
+        watch.close()
 
 
 def test_run_of_one_node_leaves_nothing(base: Path) -> None:

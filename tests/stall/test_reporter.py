@@ -15,6 +15,7 @@ from otel_torchdist.stall.world import RankView
 from otel_torchdist.tape.layout import How
 from otel_torchdist.telemetry.ids import anchor_span_id, operation_span_id, trace_id_of_step
 from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.run_label import run_label
 from tests.stall.simulated_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, SimulatedWorld, group_of
 from tests.stall.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
 from tests.support.memory_sink import MemorySink
@@ -239,5 +240,5 @@ def test_log_event_and_line(caplog: pytest.LogCaptureFixture) -> None:
     assert opened.attributes[semconv.VERDICT_RANKS] == "2"
     assert opened.attributes[semconv.STALL_TRACE_ID] == f"{root.trace_id:032x}"
     first_line, last_line = [record.getMessage() for record in caplog.records]
-    assert first_line == f"stall: {root.error} (trace {root.trace_id:032x})"
+    assert first_line == f"stall: {root.error} (run {run_label(RUN)}, trace {root.trace_id:032x})"
     assert last_line.startswith("stall over: all_reduce (sequence 2, default_pg) was completed after 12.")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.agent.lives import Life
-from otel_torchdist.cli.diagnose.agents import agents_verdict, ranks_of
+from otel_torchdist.cli.agents_verdict import agents_verdict, ranks_of
 from otel_torchdist.cli.diagnose.judgement import age_ns, judge
 from otel_torchdist.cli.diagnose.last_moment import LastMoment, last_moment
 from otel_torchdist.cli.diagnose.seen_deaths import SeenEnd, seen_end
@@ -209,7 +209,7 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
     end = seen_end(run.run_id, views, rules, now_ns)
     tapes = {tape.identity.rank: tape for tape in run.tapes}
     verdict = end.verdict if end is not None else judge(moment, rules)
-    of_agents = agents_verdict(run, views, verdict)
+    of_agents = agents_verdict(run.directory, run.world_size, moment.world, verdict)
     return Diagnosis(
         run=run,
         moment_ns=moment.world.taken_ns,

@@ -67,7 +67,7 @@ def watch(
                 return
             passive = PassiveWatch(found.directory, threshold_s, found.run_id, config.stall_ignore)
             with contextlib.closing(passive), _view(console, found.directory, plain) as view:
-                WatchSession(passive, view, threshold_s, keep).run(stop)
+                WatchSession(found.directory, passive, view, threshold_s, keep).run(stop)
         except OSError:  # the terminal is gone, and says so by a signal
             if stop.received is None:
                 raise

@@ -6,19 +6,22 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.agent.stop_signals import StopSignals
-from otel_torchdist.cli.alarm import alarm
+from otel_torchdist.cli.agents_verdict import agents_verdict
+from otel_torchdist.cli.alarm import Alarm, alarm
 from otel_torchdist.cli.fates import fates, life_in
 from otel_torchdist.cli.watch.passive import Look, PassiveWatch
 from otel_torchdist.cli.watch.picture import View, picture_of
 from otel_torchdist.stall.events import Finding, IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stall.phrases import name_ranks
 from otel_torchdist.stall.sentence import describe_finding, resolution
-from otel_torchdist.stall.verdict import locate
+from otel_torchdist.stall.verdict import Verdict, locate
 from otel_torchdist.stall.world import RankView, WorldSnapshot
+from otel_torchdist.tape.agents_verdict import AgentsVerdict
 from otel_torchdist.telemetry.run_label import run_label
 
 TURN_S: Final = 0.25
@@ -31,20 +34,23 @@ _logger = logging.getLogger("otel_torchdist")
 class WatchSession:
     """One watch over one job."""
 
-    def __init__(self, watch: PassiveWatch, view: View, threshold_s: float, keep_s: float) -> None:
+    def __init__(self, directory: Path, watch: PassiveWatch, view: View, threshold_s: float, keep_s: float) -> None:
         """Prepare.
 
         Args:
+            directory: The job directory.
             watch: Looks at the job.
             view: Where everything is shown.
             threshold_s: Age in seconds at which an open operation is stalled.
             keep_s: How long to wait for ranks that are started again, when not all have finished in good order.
         """
+        self._directory = directory
         self._watch = watch
         self._view = view
         self._threshold_s = threshold_s
         self._keep_s = keep_s
         self._verdict: VerdictGiven | None = None
+        self._of_agents: AgentsVerdict | None = None
         self._run = 0
         self._lives: dict[int, Life] = {}
         self._was_live = False
@@ -77,7 +83,8 @@ class WatchSession:
                 self._tell(event)
         told = self._renewed(look.world)
         verdict = told.verdict if told is not None else None
-        self._view.show(picture_of(look, verdict, alarm(told) if told is not None else None, self._threshold_s))
+        shown = self._heard(look, verdict) or (alarm(told) if told is not None else None)
+        self._view.show(picture_of(look, verdict, shown, self._threshold_s))
 
     def _tell(self, event: VerdictGiven | IncidentResolved | Finding) -> None:
         if isinstance(event, Finding):
@@ -89,6 +96,20 @@ class WatchSession:
             return
         self._verdict = event
         self._view.sound(alarm(event), event.occasion is not Occasion.GROWN)
+
+    def _heard(self, look: Look, own: Verdict | None) -> Alarm | None:
+        """What the agents of all nodes say where the ranks here do not show it; a verdict on these may be for less."""
+        world_size = max(tape.identity.world_size for tape in look.tapes)
+        found = agents_verdict(self._directory, world_size, look.world, own)
+        before, self._of_agents = self._of_agents, found
+        if found is None:
+            if before is not None and own is None:
+                self._view.say("stall over, say the agents of all nodes")
+            return None
+        heard = Alarm(f"{found.text} (the agents of all nodes say so)", "")
+        if before is None or (before.kind, before.ranks) != (found.kind, found.ranks):
+            self._view.sound(heard, is_new=True)
+        return heard
 
     def _renewed(self, world: WorldSnapshot) -> VerdictGiven | None:
         """The verdict that is on, with places and age of now."""

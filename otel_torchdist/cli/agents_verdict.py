@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 
-from otel_torchdist.cli.runs import Run
 from otel_torchdist.stall.verdict import Verdict
-from otel_torchdist.stall.world import Lane, RankView
+from otel_torchdist.stall.world import Lane, RankView, WorldSnapshot
 from otel_torchdist.tape.agents_verdict import AgentsVerdict, read_agents_verdict
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.telemetry.rank_ranges import listed_ranks
 
 
-def agents_verdict(run: Run, views: Sequence[RankView], own: Verdict | None) -> AgentsVerdict | None:
+def agents_verdict(directory: Path, world_size: int, world: WorldSnapshot, own: Verdict | None) -> AgentsVerdict | None:
     """What this node's agent has heard, or said, of all ranks; None where these tapes say the same, or all there is.
 
     Args:
-        run: The run.
-        views: Its ranks that have a tape here.
+        directory: The job directory.
+        world_size: How many ranks the run has on all nodes.
+        world: Its ranks that have a tape here.
         own: The verdict on these.
     """
-    if len(views) == run.world_size:
+    if len(world.ranks) == world_size:
         return None
-    found = read_agents_verdict(run.directory, run.run_id)
-    if found is None or any(_has_gone_on(view, found) for view in views):
+    found = read_agents_verdict(directory, world.run)
+    if found is None or any(_has_gone_on(view, found) for view in world.ranks.values()):
         return None
     is_the_same = own is not None and (own.kind.value, own.ranks) == (found.kind, ranks_of(found))
     return None if is_the_same else found
