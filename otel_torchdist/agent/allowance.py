@@ -11,7 +11,6 @@ from typing import Final
 
 MAX_DESCRIPTORS: Final = 65_536
 MAX_TAPES_OF_USER: Final = 1024
-TOO_FEW: Final = "`ulimit -n` leaves the agent too few descriptors"
 _RESERVE: Final = 32
 _SHARE_KEPT: Final = 8
 """An eighth, and no fewer than 32, stays free: for files that are opened for a moment, and for who scrapes. Below 64

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.agent.jobs import newest_live_job
-from otel_torchdist.agent.lives import Life, LifeLog
+from otel_torchdist.agent.life_log import LifeLog
+from otel_torchdist.agent.lives import Life
 from otel_torchdist.agent.process import Agent
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.tape.directory import tapes_in

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import enum
-import logging
 from collections.abc import Collection
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from otel_torchdist.stall.phrases import name_ranks
+from otel_torchdist.tape.ancestry import has_outlived_parent
+from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError, TapeIdentity
-from otel_torchdist.telemetry.run_label import run_label
+from otel_torchdist.tape.records import TapeError
 
 if TYPE_CHECKING:
-    from otel_torchdist.agent.reader import Reader
-
-_logger = logging.getLogger("otel_torchdist")
+    pass
 
 
 class Life(enum.Enum):
@@ -29,13 +25,6 @@ class Life(enum.Enum):
     """It told of the exception that ended it."""
     DEAD = "dead"
     """It is gone without a word."""
-
-
-_FATES: Final = {
-    Life.FINISHED: ("has ended", "have ended"),
-    Life.FAILED: ("has failed", "have failed"),
-    Life.DEAD: ("is dead: its process is gone", "are dead: their processes are gone"),
-}
 
 
 def life_of(tape: TapeReader) -> Life:
@@ -54,51 +43,6 @@ def life_of(tape: TapeReader) -> Life:
     return Life.RUNNING if is_alive else Life.DEAD
 
 
-class LifeLog:
-    """Logs which ranks are found, end, fail or die; ranks that do so together share a line."""
-
-    def __init__(self, reader: Reader) -> None:
-        """Follow the tapes of a reader."""
-        self._reader = reader
-        self._lives: dict[int, Life] = {}
-        self._newest: dict[int, TapeIdentity] = {}
-
-    @property
-    def latest(self) -> list[Life]:
-        """What was last seen of each rank, helpers left out; of one that was started again, the last attempt counts."""
-        return [self._lives[identity.nonce] for identity in self._newest.values()]
-
-    def update(self) -> None:
-        """Look again, and log what is new."""
-        found: list[TapeReader] = []
-        ended: dict[tuple[Life, str, bool, Path], list[int]] = {}
-        for tape in self._reader.tapes:
-            try:
-                life = self._reader.life_of(tape)
-                failure = tape.names.text(tape.status().failure) or ""
-            except TapeError:
-                continue  # the reader warns of it
-            before, is_helper = self._lives.get(tape.identity.nonce), bool(tape.identity.parent)
-            if before is None:
-                found.append(tape)
-                if not is_helper:
-                    self._remember(tape.identity)
-            if life not in (before, Life.RUNNING):
-                ended.setdefault((life, failure, is_helper, tape.path.parent), []).append(tape.identity.rank)
-            self._lives[tape.identity.nonce] = life
-        _log_found(found)
-        is_one_job = len({tape.path.parent for tape in self._reader.tapes}) < 2
-        for (life, failure, is_helper, directory), ranks in ended.items():
-            several = len(set(ranks)) > 1
-            reason, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
-            _logger.info("%s %s%s%s", _named(ranks, is_helper), _FATES[life][several], reason, where)
-
-    def _remember(self, identity: TapeIdentity) -> None:
-        newest = self._newest.get(identity.rank, identity)
-        if newest.monotonic_ns <= identity.monotonic_ns:
-            self._newest[identity.rank] = identity
-
-
 def run_of(tape: TapeReader) -> int:
     """The run that a tape belongs to; 0 when it does not tell."""
     try:
@@ -108,19 +52,34 @@ def run_of(tape: TapeReader) -> int:
     return status.run_id if status.run_id_state is not RunIdState.NONE else 0
 
 
-def _log_found(tapes: list[TapeReader]) -> None:
-    runs: dict[tuple[str, int, str, bool, Path], set[int]] = {}
-    for tape in tapes:
-        identity = tape.identity
-        of = run_label(run_of(tape)), identity.world_size, identity.host, bool(identity.parent), tape.path.parent
-        runs.setdefault(of, set()).add(identity.rank)
-    for (run, world_size, host, is_helper, _), ranks in runs.items():
-        of_run = f" in run {run}" if run else ""
-        _logger.info("found %s of %d%s on %s", _named(ranks, is_helper), world_size, of_run, host)
+def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
+    """Whether a helper that is gone has lived for as long as the rank that started it.
+
+    Args:
+        tape: The helper's.
+        tapes: All that are seen.
+    """
+    running = [other.identity for other in tapes if _runs(other)]
+    return has_outlived_parent(tape.identity, [other.identity for other in tapes], running)
 
 
-def _named(ranks: Collection[int], is_helper: bool) -> str:
-    named = name_ranks(sorted(set(ranks)))
-    if not is_helper:
-        return named
-    return f"the helper process{'es' * (len(set(ranks)) > 1)} of {named}"
+def _runs(tape: TapeReader) -> bool:
+    try:
+        return life_of(tape) is Life.RUNNING
+    except TapeError:
+        return False
+
+
+def waits(tape: TapeReader) -> bool:
+    """Whether a process waits for an operation, or did when it ended."""
+    return any(one.waiting_since_ns is not None for one in tape.open_operations())
+
+
+def has_left(tape: TapeReader, death: Death | None) -> bool:
+    """Whether a process has exited with code 0, waiting for nothing, without a word on its tape.
+
+    Args:
+        tape: What it has written, polled to its end.
+        death: How it ended, as far as that was seen.
+    """
+    return death is not None and death.exit_code == 0 and not waits(tape)

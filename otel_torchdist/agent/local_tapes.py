@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.agent.allowance import TOO_FEW
 from otel_torchdist.tape.directory import list_tapes
 from otel_torchdist.tape.others_files import is_passing, reason
 from otel_torchdist.tape.reader import TapeReader
@@ -99,3 +98,6 @@ class LocalTapes:
         if not self._is_hindered:
             _logger.warning("%s: %s", self._directory, why)
         self._is_hindered = True
+
+
+TOO_FEW: Final = "`ulimit -n` leaves the agent too few descriptors"

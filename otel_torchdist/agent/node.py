@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.agent.allowance import TOO_FEW, raise_limit
+from otel_torchdist.agent.allowance import raise_limit
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.jobs import live_jobs
-from otel_torchdist.agent.lives import LifeLog
+from otel_torchdist.agent.life_log import LifeLog
+from otel_torchdist.agent.local_tapes import TOO_FEW
 from otel_torchdist.agent.process import Agent
 from otel_torchdist.agent.slow_places import SlowPlaces
 from otel_torchdist.agent.stop_signals import StopSignals

@@ -10,12 +10,10 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from otel_torchdist.agent.lives import Life, life_of
-from otel_torchdist.stall.helpers import has_outlived_parent
+from otel_torchdist.agent.lives import Life, has_ended_with_parent, has_left, life_of, waits
 from otel_torchdist.stall.recorded_deaths import Deaths
 from otel_torchdist.tape.deaths import Death, read_death
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError
 
 REAPED_S: Final = 1.0
 """The exit code of a process is known once its parent has asked for it."""
@@ -54,7 +52,7 @@ class SilentEnds:
         return life
 
     def _look(self, tape: TapeReader, tapes: Collection[TapeReader]) -> Life:
-        if _waits(tape):
+        if waits(tape):
             return Life.DEAD
         if self.has_left(tape) or has_ended_with_parent(tape, tapes):
             return Life.FINISHED
@@ -66,8 +64,7 @@ class SilentEnds:
 
     def has_left(self, tape: TapeReader) -> bool:
         """Whether a process has exited with code 0, waiting for nothing, without a word on its tape."""
-        death = self._death_of(tape)
-        return death is not None and death.exit_code == 0 and not _waits(tape)
+        return has_left(tape, self._death_of(tape))
 
     def is_ending(self, tape: TapeReader) -> bool:
         """Whether a process has let go of its lock and is about to end: its exit code says whether that is a death."""
@@ -82,25 +79,3 @@ class SilentEnds:
         if self._deaths is not None:
             return self._deaths.death_of(tape.identity.nonce)
         return read_death(tape.path)
-
-
-def _waits(tape: TapeReader) -> bool:
-    return any(one.waiting_since_ns is not None for one in tape.open_operations())
-
-
-def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
-    """Whether a helper that is gone has lived for as long as the rank that started it.
-
-    Args:
-        tape: The helper's.
-        tapes: All that are seen.
-    """
-    running = [other.identity for other in tapes if _runs(other)]
-    return has_outlived_parent(tape.identity, [other.identity for other in tapes], running)
-
-
-def _runs(tape: TapeReader) -> bool:
-    try:
-        return life_of(tape) is Life.RUNNING
-    except TapeError:
-        return False

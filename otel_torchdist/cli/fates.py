@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.agent.lives import Life
-from otel_torchdist.stall.phrases import name_ranks
-from otel_torchdist.stall.world import RankView
-from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.stall.world import RankView, life_in
+from otel_torchdist.telemetry.rank_ranges import name_ranks
 
 _FATES: Final = {
     Life.RUNNING: ("runs", "run"),
@@ -16,15 +15,6 @@ _FATES: Final = {
     Life.FAILED: ("has failed", "have failed"),
     Life.DEAD: ("is dead: its process is gone without a word", "are dead: their processes are gone without a word"),
 }
-
-
-def life_in(view: RankView) -> Life:
-    """What became of a rank in a picture."""
-    if view.state is TapeState.FINISHED or view.has_left:
-        return Life.FINISHED
-    if view.state is TapeState.FAILED:
-        return Life.FAILED
-    return Life.RUNNING if view.alive else Life.DEAD
 
 
 def fates(views: Iterable[RankView]) -> list[str]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from otel_torchdist.agent.lives import Life, life_of
-from otel_torchdist.agent.silent_ends import SilentEnds, has_ended_with_parent
+from otel_torchdist.agent.lives import Life, has_ended_with_parent, has_left, life_of
 from otel_torchdist.config import Config
+from otel_torchdist.tape.deaths import read_death
 from otel_torchdist.tape.directory import base_directory, job_directories, job_directory, tapes_in
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeError, TapeStatus
-from otel_torchdist.telemetry.run_label import run_label
+from otel_torchdist.telemetry.ids import run_label
 
 POLL_LIMIT: Final = 50_000
 
@@ -79,7 +79,7 @@ class Run:
 
     def _life_of(self, tape: TapeReader) -> Life:
         life = life_of(tape)
-        is_in_order = life is Life.DEAD and (SilentEnds().has_left(tape) or self.has_ended_with_parent(tape))
+        is_in_order = life is Life.DEAD and (has_left(tape, read_death(tape.path)) or self.has_ended_with_parent(tape))
         return Life.FINISHED if is_in_order and not _waited(tape) else life
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.stall import attributes
+from otel_torchdist.stall.causes import describe_mismatch
 from otel_torchdist.stall.deaths import FirstDeath
-from otel_torchdist.stall.events import MismatchFound, StragglerFound
+from otel_torchdist.stall.events import Finding, Incident, MismatchFound, Outcome, Ruling, StragglerFound
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.phrases import describe_site
 from otel_torchdist.stall.places import Place, Source
-from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.stall.verdict import Verdict, VerdictKind
 from otel_torchdist.stall.world import GroupView, OperationView, RankView, Site
 from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.telemetry.ids import run_label
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
-from otel_torchdist.telemetry.run_label import run_label
 
 Attributes = dict[str, AttributeValue]
 
@@ -150,3 +153,44 @@ def _of_frame(frame: CallSiteName | None) -> Attributes:
         semconv.CODE_FILE: frame.file,
         semconv.CODE_LINE: frame.line,
     }
+
+
+def describe_finding(event: Finding) -> str:
+    """Say what was found without a stall, and what it costs."""
+    if isinstance(event, MismatchFound):
+        return f"{describe_mismatch(event.mismatch, event.group)}; nothing stalls, and results may be wrong"
+    late = event.straggler
+    return (
+        f"rank {late.rank} is a straggler: in {late.last} of the last {late.calls} calls of {late.group.label} it came "
+        f"last, on average {late.mean_late_s * 1e3:,.0f} ms after all others, who lose {late.share:.0%} of their time; "
+        f"{len(late.compared)} of {len(late.group.members)} ranks were compared"
+    )
+
+
+def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
+    """Say how a stalled operation ended, and after how long."""
+    site = describe_site(verdict.operation, verdict.group, verdict.site)
+    length = f"{length_ns / 1e9:.1f} s"
+    if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
+        return f"all ranks that waited in {site} have ended, {length} after it began"
+    endings = {
+        Outcome.COMPLETED: f"{site} was completed after {length}",
+        Outcome.FAILED: f"{site} failed after {length}",
+        Outcome.RANKS_ENDED: f"the job was ended while it hung, after {length}, in {site}",
+        Outcome.OUT_OF_SIGHT: f"{site} is out of sight after {length}: its tapes are gone or belong to another run now",
+    }
+    return endings[outcome]
+
+
+def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> Ruling:
+    """The words for a verdict.
+
+    Args:
+        verdict: With places, see `locate`.
+        incident: The incident to which it belongs.
+        epoch: See `Ruling`.
+        now_ns: Monotonic time.
+    """
+    age_s = (now_ns - verdict.since_ns) / 1e9
+    found = attributes.of_verdict(verdict, incident.run, age_s)
+    return Ruling(incident, epoch, verdict.site, sentence(verdict, age_s), found)

@@ -7,11 +7,12 @@ from typing import Final
 
 from otel_torchdist.stall.fates import describe_deaths
 from otel_torchdist.stall.mismatch import Field, Mismatch
-from otel_torchdist.stall.phrases import describe_site, have, name_ranks
+from otel_torchdist.stall.phrases import describe_site
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.verdict import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.stall.world import GroupView
 from otel_torchdist.tape.layout import How
+from otel_torchdist.telemetry.rank_ranges import have, name_ranks
 
 MAX_PARTIES: Final = 3
 """Parties of a mismatch, or ranks of a circle, that a sentence tells of."""

@@ -22,7 +22,7 @@ from otel_torchdist import _guard
 from otel_torchdist.stall import pidfd
 from otel_torchdist.stall.error_file import error_file_of, error_in
 from otel_torchdist.stall.oom_kills import OomKills
-from otel_torchdist.stall.world import Stopped
+from otel_torchdist.stall.process_state import Stopped
 from otel_torchdist.tape.deaths import BY_CGROUP, BY_NODE, Death, read_death, write_death
 from otel_torchdist.tape.identity import dead_status, process_start_ticks, shares_pids
 from otel_torchdist.tape.locks import is_locked_elsewhere

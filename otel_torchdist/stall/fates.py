@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from otel_torchdist.stall.deaths import FirstDeath
-from otel_torchdist.stall.phrases import name_ranks
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.tape.deaths import BY_CGROUP, Death
+from otel_torchdist.telemetry.rank_ranges import name_ranks
 
 SHORTEST_LEAD_S = 0.001
 

@@ -7,9 +7,10 @@ death, as long as it was waiting for nothing.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from otel_torchdist.stall.world import RankView
+from otel_torchdist.tape.ancestry import has_outlived_parent
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import TapeIdentity
 
@@ -35,21 +36,3 @@ def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
 def is_idle(view: RankView) -> bool:
     """Whether a rank that is gone was waiting for nothing, and did not fail."""
     return view.state is TapeState.RUNNING and all(one.waiting_since_ns is None for one in view.open)
-
-
-def has_outlived_parent(helper: TapeIdentity, known: Iterable[TapeIdentity], running: Iterable[TapeIdentity]) -> bool:
-    """Whether a tape is a helper's whose parent has ended, also where nothing is left of the parent.
-
-    Args:
-        helper: The tape's identity.
-        known: All tapes that are seen.
-        running: Those whose writers live and have not finished: a rank that makes its groups anew has a new tape.
-    """
-    if not helper.parent:
-        return False
-    parents = {_process(identity) for identity in known if identity.nonce == helper.parent}
-    return not any(_process(identity) in parents for identity in running)
-
-
-def _process(identity: TapeIdentity) -> tuple[int, int, int, int]:
-    return identity.pid, identity.pid_start_ticks, identity.pid_namespace, identity.boot_id

@@ -15,11 +15,12 @@ from otel_torchdist.stall.circles import Hop, judge_circle
 from otel_torchdist.stall.creations import other_creation
 from otel_torchdist.stall.deaths import FirstDeath, first_death
 from otel_torchdist.stall.mismatch_cause import find_cause
+from otel_torchdist.stall.process_state import Stopped
 from otel_torchdist.stall.roll_call import RollCall, Standing, call_roll, open_by_site, since_of
 from otel_torchdist.stall.rules import expects
 from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind, urgency
 from otel_torchdist.stall.verdict import verdict_at as _verdict
-from otel_torchdist.stall.world import ANYBODY, Lane, OperationView, RankView, Site, Stopped, WorldSnapshot
+from otel_torchdist.stall.world import ANYBODY, Lane, OperationView, RankView, Site, WorldSnapshot
 from otel_torchdist.tape.layout import RecordKind
 
 SETTLED_NS: Final = 1_000_000_000

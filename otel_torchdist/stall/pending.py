@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.stall.events import Occasion
-from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
+from otel_torchdist.stall.process_state import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.stall.world import RankView, WorldSnapshot
 from otel_torchdist.tape.layout import TapeState

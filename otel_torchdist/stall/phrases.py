@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import PurePath
 
 from otel_torchdist.stall.places import Place, Source
 from otel_torchdist.stall.world import ANYBODY, GroupView, Site
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.telemetry.rank_ranges import compress_ranks
 
 
 def describe_site(operation: str, group: GroupView | None, site: Site) -> str:
@@ -46,13 +44,3 @@ def describe_place(place: Place, subject: str) -> str:
 def describe_frame(frame: CallSiteName) -> str:
     """`load_batch at train.py:57`."""
     return f"{frame.function} at {PurePath(frame.file).name}:{frame.line}"
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 2`, or `ranks 2-3,7`."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {compress_ranks(ranks)}"
-
-
-def have(ranks: Sequence[int]) -> str:
-    """The verb that goes with ranks: `has` or `have`."""
-    return "has" if len(ranks) == 1 else "have"

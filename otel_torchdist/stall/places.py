@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import Final
 
 from otel_torchdist.stall.frames import stack_text, thread_to_show, user_frame
+from otel_torchdist.stall.process_state import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.world import OperationView, RankView
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.tape.stacks import ThreadStack
-
-HEARTBEAT_LATE_NS: Final = 3_000_000_000
-"""It beats once a second; when it is this late, the process's Python threads do not run."""
 
 
 class Source(enum.Enum):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.stall.context_switches import ContextSwitches
-from otel_torchdist.stall.world import Stopped
 from otel_torchdist.tape.identity import process_state, shares_pids
 from otel_torchdist.tape.records import TapeIdentity
 
@@ -50,3 +50,20 @@ class ProcessState:
     def _letter(self) -> str:
         found = process_state(self._identity.pid) if self._is_in_reach else None
         return found[0] if found is not None and found[1] == self._identity.pid_start_ticks else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A process that the kernel does not let run.
+
+    Attributes:
+        state: Its letter in `/proc/<pid>/stat`: T (stopped), t (held by a debugger) or D (uninterruptible sleep).
+        since_ns: When it was first seen like that, without a break since.
+    """
+
+    state: str
+    since_ns: int
+
+
+HEARTBEAT_LATE_NS: Final = 3_000_000_000
+"""It beats once a second; when it is this late, the process's Python threads do not run."""

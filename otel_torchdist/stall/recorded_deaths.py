@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from otel_torchdist.stall.world import Stopped
+from otel_torchdist.stall.process_state import Stopped
 from otel_torchdist.tape.deaths import Death, read_death
 
 

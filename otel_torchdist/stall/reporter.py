@@ -10,6 +10,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from otel_torchdist import semconv
 from otel_torchdist.stall import attributes
+from otel_torchdist.stall.attributes import resolution
 from otel_torchdist.stall.events import (
     Event,
     Finding,
@@ -29,9 +30,9 @@ from otel_torchdist.stall.incident import (
     marker_span,
     resolution_spans,
 )
-from otel_torchdist.stall.sentence import resolution, sentence
+from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.telemetry.ids import run_label
 from otel_torchdist.telemetry.model import FinishedSpan, SpanSink
-from otel_torchdist.telemetry.run_label import run_label
 
 _logger = logging.getLogger("otel_torchdist.stall")
 

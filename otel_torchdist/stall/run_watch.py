@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist import semconv
+from otel_torchdist.stall.attributes import ruling_of
 from otel_torchdist.stall.compiling import CompileExcuses
 from otel_torchdist.stall.early_look import EarlyLook
 from otel_torchdist.stall.events import (
@@ -33,7 +34,6 @@ from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, w
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.root_finder import AT_ONCE, RootFinder
 from otel_torchdist.stall.rules import StallRules, expects, is_expected
-from otel_torchdist.stall.ruling import ruling_of
 from otel_torchdist.stall.standing import is_being_ended, outcome_of
 from otel_torchdist.stall.standstill import Standstill
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_torchdist.stall.causes import cause_of, describe_mismatch
+from otel_torchdist.stall.causes import cause_of
 from otel_torchdist.stall.creations import DEFAULT_GROUP
-from otel_torchdist.stall.events import Finding, MismatchFound, Outcome
 from otel_torchdist.stall.fates import describe_circumstances, is_told_by_cause
-from otel_torchdist.stall.phrases import describe_frame, describe_place, describe_site, have, name_ranks
+from otel_torchdist.stall.phrases import describe_frame, describe_place
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.telemetry.rank_ranges import have, name_ranks
 
 MAX_PLACES: Final = 3
 """Ranks whose place is told; the others have theirs in the incident's trace."""
@@ -80,30 +80,3 @@ def _coverage(verdict: Verdict) -> list[str]:
     is_news = unseen and verdict.kind is not VerdictKind.UNREACHABLE
     parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if is_news else []
     return [*parts, f"{verdict.reporting} of {verdict.members} ranks report"]
-
-
-def describe_finding(event: Finding) -> str:
-    """Say what was found without a stall, and what it costs."""
-    if isinstance(event, MismatchFound):
-        return f"{describe_mismatch(event.mismatch, event.group)}; nothing stalls, and results may be wrong"
-    late = event.straggler
-    return (
-        f"rank {late.rank} is a straggler: in {late.last} of the last {late.calls} calls of {late.group.label} it came "
-        f"last, on average {late.mean_late_s * 1e3:,.0f} ms after all others, who lose {late.share:.0%} of their time; "
-        f"{len(late.compared)} of {len(late.group.members)} ranks were compared"
-    )
-
-
-def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
-    """Say how a stalled operation ended, and after how long."""
-    site = describe_site(verdict.operation, verdict.group, verdict.site)
-    length = f"{length_ns / 1e9:.1f} s"
-    if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
-        return f"all ranks that waited in {site} have ended, {length} after it began"
-    endings = {
-        Outcome.COMPLETED: f"{site} was completed after {length}",
-        Outcome.FAILED: f"{site} failed after {length}",
-        Outcome.RANKS_ENDED: f"the job was ended while it hung, after {length}, in {site}",
-        Outcome.OUT_OF_SIGHT: f"{site} is out of sight after {length}: its tapes are gone or belong to another run now",
-    }
-    return endings[outcome]

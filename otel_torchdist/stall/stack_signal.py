@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.stall import pidfd
-from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
+from otel_torchdist.stall.process_state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.others_files import open_regular, read_part

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from otel_torchdist.agent.lives import Life
+from otel_torchdist.stall.process_state import Stopped
 from otel_torchdist.tape.abort import GIVEN_UP
 from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import RecordKind, TapeState
@@ -179,19 +181,6 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """A process that the kernel does not let run.
-
-    Attributes:
-        state: Its letter in `/proc/<pid>/stat`: T (stopped), t (held by a debugger) or D (uninterruptible sleep).
-        since_ns: When it was first seen like that, without a break since.
-    """
-
-    state: str
-    since_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class RankView:
     """One rank.
 
@@ -322,3 +311,12 @@ class WorldSnapshot:
     def in_order(self) -> list[RankView]:
         """The ranks, ascending."""
         return [self.ranks[rank] for rank in sorted(self.ranks)]
+
+
+def life_in(view: RankView) -> Life:
+    """What became of a rank in a picture."""
+    if view.state is TapeState.FINISHED or view.has_left:
+        return Life.FINISHED
+    if view.state is TapeState.FAILED:
+        return Life.FAILED
+    return Life.RUNNING if view.alive else Life.DEAD

@@ -101,3 +101,21 @@ def _parent_of(pid: int) -> int:
         return 0
     # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
     return int(stat[stat.rindex(b")") + 2 :].split()[1])
+
+
+def has_outlived_parent(helper: TapeIdentity, known: Iterable[TapeIdentity], running: Iterable[TapeIdentity]) -> bool:
+    """Whether a tape is a helper's whose parent has ended, also where nothing is left of the parent.
+
+    Args:
+        helper: The tape's identity.
+        known: All tapes that are seen.
+        running: Those whose writers live and have not finished: a rank that makes its groups anew has a new tape.
+    """
+    if not helper.parent:
+        return False
+    parents = {_process(identity) for identity in known if identity.nonce == helper.parent}
+    return not any(_process(identity) in parents for identity in running)
+
+
+def _process(identity: TapeIdentity) -> tuple[int, int, int, int]:
+    return identity.pid, identity.pid_start_ticks, identity.pid_namespace, identity.boot_id

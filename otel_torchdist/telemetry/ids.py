@@ -56,3 +56,8 @@ def run_id_of_claim(run_id: int, user: int) -> int:
 def _hash(size: int, *parts: int | str) -> int:
     digest = blake2b("\0".join(map(str, parts)).encode(), digest_size=size).digest()
     return int.from_bytes(digest, "big") or 1
+
+
+def run_label(run_id: int) -> str:
+    """The first eight hex digits of a run id; '' while there is none."""
+    return f"{run_id:032x}"[:8] if run_id else ""

@@ -16,6 +16,7 @@ from otel_torchdist.telemetry.busy_time import BusyTime
 from otel_torchdist.telemetry.duration_listeners import DurationListeners
 from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.exemplars import Exemplar
+from otel_torchdist.telemetry.ids import run_label
 from otel_torchdist.telemetry.message_sizes import size_class
 from otel_torchdist.telemetry.metric_pictures import (
     Duration,
@@ -26,7 +27,7 @@ from otel_torchdist.telemetry.metric_pictures import (
 from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
 from otel_torchdist.telemetry.model import FinishedSpan
 from otel_torchdist.telemetry.rank_series import GroupProgress, Series, Target
-from otel_torchdist.telemetry.run_label import RunLabel, run_label
+from otel_torchdist.telemetry.run_label import RunLabel
 from otel_torchdist.telemetry.segments import Segment, SegmentEnd
 from otel_torchdist.telemetry.series_labels import SeriesLabels, label_value
 from otel_torchdist.telemetry.time_shares import TimeShares

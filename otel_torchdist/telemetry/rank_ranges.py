@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -42,3 +42,13 @@ def listed_ranks(text: str) -> list[int]:
         first, last = int(match[1]), int(match[2] or match[1])
         found += range(first, min(last + 1, first + MAX_LISTED - len(found)))
     return found
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 2`, or `ranks 2-3,7`."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {compress_ranks(ranks)}"
+
+
+def have(ranks: Sequence[int]) -> str:
+    """The verb that goes with ranks: `has` or `have`."""
+    return "has" if len(ranks) == 1 else "have"

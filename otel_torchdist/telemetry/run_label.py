@@ -7,13 +7,9 @@ from typing import Final
 
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.records import TapeStatus
+from otel_torchdist.telemetry.ids import run_label
 
 HOLD_BACK_S: Final = 5.0
-
-
-def run_label(run_id: int) -> str:
-    """The first eight hex digits of a run id; '' while there is none."""
-    return f"{run_id:032x}"[:8] if run_id else ""
 
 
 class RunLabel:

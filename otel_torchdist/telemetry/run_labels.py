@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from otel_torchdist.telemetry.run_label import run_label
+from otel_torchdist.telemetry.ids import run_label
 
 _UNNAMED: Final = "unnamed"
 

@@ -19,11 +19,10 @@ from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reader import Batch, TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
 from otel_torchdist.telemetry.clock import WallClock
-from otel_torchdist.telemetry.ids import anchor_span_id, lone_run_id, operation_span_id, trace_id_of_step
+from otel_torchdist.telemetry.ids import anchor_span_id, lone_run_id, operation_span_id, run_label, trace_id_of_step
 from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget, SpanSink
 from otel_torchdist.telemetry.operation_span import MIN_DURATION_NS, OperationSpans
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
-from otel_torchdist.telemetry.run_label import run_label
 from otel_torchdist.telemetry.sampling import SamplerState, StepSampler
 from otel_torchdist.telemetry.segments import CutterState, Segment, SegmentCutter, SegmentEnd
 

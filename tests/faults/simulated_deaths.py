@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from otel_torchdist.stall.death_watch import DeathWatch
-from otel_torchdist.stall.world import Stopped
+from otel_torchdist.stall.process_state import Stopped
 from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.records import TapeIdentity
 

@@ -15,18 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from otel_torchdist.stall.detector import Detector
 from otel_torchdist.stall.events import Event, StacksWanted, VerdictGiven
+from otel_torchdist.stall.process_state import Stopped
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
-from otel_torchdist.stall.world import (
-    Arrival,
-    GroupView,
-    Lane,
-    OperationView,
-    Progress,
-    RankView,
-    Site,
-    Stopped,
-    WorldSnapshot,
-)
+from otel_torchdist.stall.world import Arrival, GroupView, Lane, OperationView, Progress, RankView, Site, WorldSnapshot
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import GroupName, Operation, SignatureName
 from tests.stall.simulated_world import RUN, SECOND, START_NS

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from otel_torchdist.stall.process_state import Stopped
 from otel_torchdist.stall.world import (
     MAX_RECENT,
     Arrival,
@@ -15,7 +16,6 @@ from otel_torchdist.stall.world import (
     Progress,
     RankView,
     Site,
-    Stopped,
     WorldSnapshot,
 )
 from otel_torchdist.tape.deaths import Death

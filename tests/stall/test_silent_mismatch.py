@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_torchdist.stall.attributes import describe_finding
 from otel_torchdist.stall.call_log import LENGTH, CallLog, Digests
 from otel_torchdist.stall.events import MismatchFound
 from otel_torchdist.stall.mismatch import Field
-from otel_torchdist.stall.sentence import describe_finding
 from otel_torchdist.stall.silent_mismatch import TOLD_AFTER_NS, SilentMismatches
 from otel_torchdist.stall.world import Arrival, WorldSnapshot
 from otel_torchdist.tape.layout import TapeState

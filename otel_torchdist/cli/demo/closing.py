@@ -10,8 +10,8 @@ from otel_torchdist import semconv
 from otel_torchdist.cli.demo.faults import passes, story
 from otel_torchdist.cli.demo.findings import Findings
 from otel_torchdist.cli.paths import shown
-from otel_torchdist.stall.phrases import name_ranks
 from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.telemetry.rank_ranges import name_ranks
 
 _UI_PORT: Final = 16686
 """Of Jaeger, unless it was set up otherwise."""

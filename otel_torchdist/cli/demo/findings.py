@@ -10,8 +10,8 @@ from otel_torchdist import semconv
 from otel_torchdist.cli.alarm import alarm
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions
 from otel_torchdist.cli.demo.view import View
+from otel_torchdist.stall.attributes import resolution
 from otel_torchdist.stall.events import Event, IncidentResolved, Occasion, VerdictGiven
-from otel_torchdist.stall.sentence import resolution
 from otel_torchdist.stall.verdict import Verdict
 
 

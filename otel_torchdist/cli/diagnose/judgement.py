@@ -8,7 +8,6 @@ from typing import Final
 
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.diagnose.last_moment import LastMoment
-from otel_torchdist.cli.fates import life_in
 from otel_torchdist.stall.compiling import CompileExcuses
 from otel_torchdist.stall.deaths import torn_out_of
 from otel_torchdist.stall.judge import Judge
@@ -16,7 +15,7 @@ from otel_torchdist.stall.rules import StallRules, is_expected
 from otel_torchdist.stall.standstill import Standstill
 from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate, urgency
 from otel_torchdist.stall.waits import left_behind, waits_of
-from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
+from otel_torchdist.stall.world import Lane, Site, WorldSnapshot, life_in
 
 _OF_DEATHS: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
 _OF_FAILURES: Final = (*_OF_DEATHS, VerdictKind.ABSENT)

@@ -14,11 +14,10 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.agent.lives import Life
-from otel_torchdist.cli.fates import life_in
 from otel_torchdist.cli.recorded_stacks import last_record_ns
 from otel_torchdist.stall.deaths import torn_out_of
-from otel_torchdist.stall.places import HEARTBEAT_LATE_NS
-from otel_torchdist.stall.world import RankView, WorldSnapshot
+from otel_torchdist.stall.process_state import HEARTBEAT_LATE_NS
+from otel_torchdist.stall.world import RankView, WorldSnapshot, life_in
 
 TOGETHER_NS: Final = 1_500_000_000
 """Heartbeats are a second apart: ranks that fell silent within this time may have died in any order."""

@@ -16,10 +16,10 @@ from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.fates import fates
 from otel_torchdist.stall.causes import MAX_PARTIES
 from otel_torchdist.stall.fates import describe_together, describe_way
-from otel_torchdist.stall.phrases import describe_frame, describe_site, have, name_ranks
+from otel_torchdist.stall.phrases import describe_frame, describe_site
 from otel_torchdist.stall.world import OperationView
 from otel_torchdist.tape.layout import How
-from otel_torchdist.telemetry.rank_ranges import compress_ranks
+from otel_torchdist.telemetry.rank_ranges import compress_ranks, have, name_ranks
 
 MAX_OPEN: Final = 8
 """Open operations of a rank that are shown."""

@@ -9,11 +9,12 @@ from types import MappingProxyType
 
 from otel_torchdist.cli.diagnose.judgement import stalled_verdict
 from otel_torchdist.stall.deaths import FirstDeath, first_death, torn_out_of
+from otel_torchdist.stall.process_state import Stopped
 from otel_torchdist.stall.root_finder import RootFinder
 from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.verdict import Verdict, locate
 from otel_torchdist.stall.waits import DYING_NS
-from otel_torchdist.stall.world import OperationView, RankView, Site, Stopped, WorldSnapshot
+from otel_torchdist.stall.world import OperationView, RankView, Site, WorldSnapshot
 from otel_torchdist.tape.layout import TapeState
 
 

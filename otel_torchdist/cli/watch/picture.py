@@ -11,10 +11,10 @@ from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_rows import Doing, RankRow, longest_wait, rank_rows
 from otel_torchdist.cli.watch.passive import Look
 from otel_torchdist.cli.watch.rates import Rates
-from otel_torchdist.stall.phrases import name_ranks
 from otel_torchdist.stall.verdict import Verdict
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.telemetry.run_label import run_label
+from otel_torchdist.telemetry.ids import run_label
+from otel_torchdist.telemetry.rank_ranges import name_ranks
 
 LATE: Final = 0.05
 """Share of their time that the others must lose to a rank before it is shown."""

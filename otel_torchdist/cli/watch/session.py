@@ -13,16 +13,16 @@ from otel_torchdist.agent.lives import Life
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.agents_verdict import agents_verdict
 from otel_torchdist.cli.alarm import Alarm, alarm
-from otel_torchdist.cli.fates import fates, life_in
+from otel_torchdist.cli.fates import fates
 from otel_torchdist.cli.watch.passive import Look, PassiveWatch
 from otel_torchdist.cli.watch.picture import View, picture_of
+from otel_torchdist.stall.attributes import describe_finding, resolution
 from otel_torchdist.stall.events import Finding, IncidentResolved, Occasion, VerdictGiven
-from otel_torchdist.stall.phrases import name_ranks
-from otel_torchdist.stall.sentence import describe_finding, resolution
 from otel_torchdist.stall.verdict import Verdict, locate
-from otel_torchdist.stall.world import RankView, WorldSnapshot
+from otel_torchdist.stall.world import RankView, WorldSnapshot, life_in
 from otel_torchdist.tape.agents_verdict import AgentsVerdict
-from otel_torchdist.telemetry.run_label import run_label
+from otel_torchdist.telemetry.ids import run_label
+from otel_torchdist.telemetry.rank_ranges import name_ranks
 
 TURN_S: Final = 0.25
 LAST_WORDS_S: Final = 2.0

@@ -1,0 +1,87 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.agent.lives import Life, run_of
+from otel_torchdist.agent.reader import Reader
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeError, TapeIdentity
+from otel_torchdist.telemetry.ids import run_label
+from otel_torchdist.telemetry.rank_ranges import name_ranks
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+_FATES: Final = {
+    Life.FINISHED: ("has ended", "have ended"),
+    Life.FAILED: ("has failed", "have failed"),
+    Life.DEAD: ("is dead: its process is gone", "are dead: their processes are gone"),
+}
+
+
+class LifeLog:
+    """Logs which ranks are found, end, fail or die; ranks that do so together share a line."""
+
+    def __init__(self, reader: Reader) -> None:
+        """Follow the tapes of a reader."""
+        self._reader = reader
+        self._lives: dict[int, Life] = {}
+        self._newest: dict[int, TapeIdentity] = {}
+
+    @property
+    def latest(self) -> list[Life]:
+        """What was last seen of each rank, helpers left out; of one that was started again, the last attempt counts."""
+        return [self._lives[identity.nonce] for identity in self._newest.values()]
+
+    def update(self) -> None:
+        """Look again, and log what is new."""
+        found: list[TapeReader] = []
+        ended: dict[tuple[Life, str, bool, Path], list[int]] = {}
+        for tape in self._reader.tapes:
+            try:
+                life = self._reader.life_of(tape)
+                failure = tape.names.text(tape.status().failure) or ""
+            except TapeError:
+                continue  # the reader warns of it
+            before, is_helper = self._lives.get(tape.identity.nonce), bool(tape.identity.parent)
+            if before is None:
+                found.append(tape)
+                if not is_helper:
+                    self._remember(tape.identity)
+            if life not in (before, Life.RUNNING):
+                ended.setdefault((life, failure, is_helper, tape.path.parent), []).append(tape.identity.rank)
+            self._lives[tape.identity.nonce] = life
+        _log_found(found)
+        is_one_job = len({tape.path.parent for tape in self._reader.tapes}) < 2
+        for (life, failure, is_helper, directory), ranks in ended.items():
+            several = len(set(ranks)) > 1
+            reason, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
+            _logger.info("%s %s%s%s", _named(ranks, is_helper), _FATES[life][several], reason, where)
+
+    def _remember(self, identity: TapeIdentity) -> None:
+        newest = self._newest.get(identity.rank, identity)
+        if newest.monotonic_ns <= identity.monotonic_ns:
+            self._newest[identity.rank] = identity
+
+
+def _log_found(tapes: list[TapeReader]) -> None:
+    runs: dict[tuple[str, int, str, bool, Path], set[int]] = {}
+    for tape in tapes:
+        identity = tape.identity
+        of = run_label(run_of(tape)), identity.world_size, identity.host, bool(identity.parent), tape.path.parent
+        runs.setdefault(of, set()).add(identity.rank)
+    for (run, world_size, host, is_helper, _), ranks in runs.items():
+        of_run = f" in run {run}" if run else ""
+        _logger.info("found %s of %d%s on %s", _named(ranks, is_helper), world_size, of_run, host)
+
+
+def _named(ranks: Collection[int], is_helper: bool) -> str:
+    named = name_ranks(sorted(set(ranks)))
+    if not is_helper:
+        return named
+    return f"the helper process{'es' * (len(set(ranks)) > 1)} of {named}"
