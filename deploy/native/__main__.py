@@ -22,8 +22,8 @@ from deploy.native.prometheus_api import Alert, AlertmanagerApi
 from deploy.native.stack import addresses_of
 from deploy.native.timeline import timeline
 from deploy.native.training import SERVICE
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.directory import base_directory
-from otel_torchdist.tape.records import TapeError
 
 PATIENCE_S: Final = 120.0
 _Found = TypeVar("_Found")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.errors import TapeError
 from otel_torchdist.stall import pidfd
 from otel_torchdist.tape.abort import MAX_BYTES, abort_path
 from otel_torchdist.tape.directory import tapes_in
@@ -21,7 +22,6 @@ from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.owned_files import create_anew
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError
 
 ANSWER_S: Final = 5.0
 """A rank looks once a second, and has its own tidying up to do."""

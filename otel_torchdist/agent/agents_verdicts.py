@@ -9,10 +9,10 @@ from pathlib import Path
 
 from otel_torchdist import semconv
 from otel_torchdist.agent.lives import Life, life_of
+from otel_torchdist.errors import TapeError
 from otel_torchdist.stall.events import OngoingStall, Ruling
 from otel_torchdist.tape.agents_verdict import AgentsVerdict, remove_agents_verdict, write_agents_verdict
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError
 
 _logger = logging.getLogger("otel_torchdist")
 

@@ -6,11 +6,11 @@ import enum
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.ancestry import has_outlived_parent
 from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError
 
 if TYPE_CHECKING:
     pass

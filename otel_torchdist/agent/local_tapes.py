@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.directory import list_tapes
 from otel_torchdist.tape.others_files import is_passing, reason
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError
 from otel_torchdist.tape.text import readable
 
 MAX_WARNINGS: Final = 16

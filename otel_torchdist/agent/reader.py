@@ -17,6 +17,7 @@ from otel_torchdist import _guard
 from otel_torchdist.agent.finding_metrics import show_finding
 from otel_torchdist.agent.lives import Life
 from otel_torchdist.agent.silent_ends import SilentEnds
+from otel_torchdist.errors import TapeError
 from otel_torchdist.stall.company import Company
 from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
@@ -24,7 +25,6 @@ from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reader import Batch, TapeCursor, TapeReader
-from otel_torchdist.tape.records import TapeError
 from otel_torchdist.telemetry.metrics import RankMetrics
 from otel_torchdist.telemetry.metrics_otel import OTelMetrics
 from otel_torchdist.telemetry.metrics_state import MetricsState

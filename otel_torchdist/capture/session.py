@@ -38,10 +38,10 @@ from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import backend_and_store, default_group, known_groups
 from otel_torchdist.capture.watch import Watch
 from otel_torchdist.capture.windows import Windows
+from otel_torchdist.errors import TapeError
 from otel_torchdist.process_end import ProcessEnd
 from otel_torchdist.tape.abort import FAILURE
 from otel_torchdist.tape.layout import How, TapeState
-from otel_torchdist.tape.records import TapeError
 
 _logger = logging.getLogger("otel_torchdist")
 SWEEP_LIMIT: Final = 1024

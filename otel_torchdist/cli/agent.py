@@ -17,8 +17,8 @@ from otel_torchdist.agent.scrape_target import withdraw_stale
 from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.failing import fail
 from otel_torchdist.config import Config
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.directory import base_directory
-from otel_torchdist.tape.records import TapeError
 from otel_torchdist.telemetry.outputs import outputs_from_environment
 
 _LINE: Final = "%(asctime)s %(message)s"

@@ -7,7 +7,7 @@ import time
 
 from otel_torchdist.cli.runs import Run, whole_shelf
 from otel_torchdist.config import Config
-from otel_torchdist.tape.records import TapeError
+from otel_torchdist.errors import TapeError
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:

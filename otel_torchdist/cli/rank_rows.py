@@ -9,9 +9,10 @@ from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.agent.lives import Life, life_of
+from otel_torchdist.errors import TapeError
 from otel_torchdist.stall.verdict import Verdict, VerdictKind
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import CallSiteName, Operation, TapeError
+from otel_torchdist.tape.records import CallSiteName, Operation
 
 WAITING_NS: Final = 1_000_000_000
 """An operation that is open for less passes by; its rank runs."""

@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.agent.lives import Life, has_ended_with_parent, has_left, life_of
 from otel_torchdist.config import Config
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.deaths import read_death
 from otel_torchdist.tape.directory import base_directory, job_directories, job_directory, tapes_in
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError, TapeStatus
+from otel_torchdist.tape.records import TapeStatus
 from otel_torchdist.telemetry.ids import run_label
 
 POLL_LIMIT: Final = 50_000

@@ -8,12 +8,12 @@ from otel_torchdist import semconv
 from otel_torchdist.stall import attributes
 from otel_torchdist.stall.causes import describe_mismatch
 from otel_torchdist.stall.deaths import FirstDeath
-from otel_torchdist.stall.events import Finding, Incident, MismatchFound, Outcome, Ruling, StragglerFound
+from otel_torchdist.stall.events import Finding, Incident, MismatchFound, Ruling, StragglerFound
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.phrases import describe_site
 from otel_torchdist.stall.places import Place, Source
 from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
+from otel_torchdist.stall.verdict import Outcome, Verdict, VerdictKind
 from otel_torchdist.stall.world import GroupView, OperationView, RankView, Site
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.telemetry.ids import run_label

@@ -11,7 +11,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist.stall.mismatch import Mismatch
 from otel_torchdist.stall.stragglers import Lateness, Straggler
-from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.verdict import Outcome, Verdict
 from otel_torchdist.stall.waits import Wait
 from otel_torchdist.stall.world import GroupView, Site, WorldSnapshot
 from otel_torchdist.telemetry.ids import stall_span_id, stall_trace_id
@@ -53,18 +53,6 @@ class Occasion(enum.Enum):
     CHANGED = "changed"
     GROWN = "grown"
     """It holds, at twice the age."""
-
-
-class Outcome(enum.Enum):
-    """How an incident ended."""
-
-    COMPLETED = "completed"
-    FAILED = "failed"
-    """The operation raised."""
-    RANKS_ENDED = "ranks ended"
-    """All ranks that waited are gone."""
-    OUT_OF_SIGHT = "out of sight"
-    """Its tapes are gone, or its records were lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,12 @@ from typing import Final, Protocol
 from otel_torchdist import semconv
 from otel_torchdist.stall import attributes
 from otel_torchdist.stall.attributes import describe_finding, resolution
-from otel_torchdist.stall.events import (
-    Finding,
-    Incident,
-    IncidentResolved,
-    MarkerDue,
-    MismatchFound,
-    Outcome,
-    VerdictGiven,
-)
+from otel_torchdist.stall.events import Finding, Incident, IncidentResolved, MarkerDue, MismatchFound, VerdictGiven
 from otel_torchdist.stall.phrases import describe_place, describe_site
 from otel_torchdist.stall.places import Place, Source
 from otel_torchdist.stall.roll_call import Standing
 from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Verdict
+from otel_torchdist.stall.verdict import Outcome, Verdict
 from otel_torchdist.stall.world import OperationView, RankView, WorldSnapshot
 from otel_torchdist.telemetry.ids import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
 from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget

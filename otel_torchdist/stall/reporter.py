@@ -18,7 +18,6 @@ from otel_torchdist.stall.events import (
     IncidentResolved,
     MarkerDue,
     MismatchFound,
-    Outcome,
     StragglerFound,
     VerdictGiven,
 )
@@ -31,6 +30,7 @@ from otel_torchdist.stall.incident import (
     resolution_spans,
 )
 from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.stall.verdict import Outcome
 from otel_torchdist.telemetry.ids import run_label
 from otel_torchdist.telemetry.model import FinishedSpan, SpanSink
 

@@ -21,7 +21,6 @@ from otel_torchdist.stall.events import (
     IncidentResolved,
     MarkerDue,
     Occasion,
-    Outcome,
     Ruling,
     StacksOverdue,
     StacksWanted,
@@ -36,7 +35,7 @@ from otel_torchdist.stall.root_finder import AT_ONCE, RootFinder
 from otel_torchdist.stall.rules import StallRules, expects, is_expected
 from otel_torchdist.stall.standing import is_being_ended, outcome_of
 from otel_torchdist.stall.standstill import Standstill
-from otel_torchdist.stall.verdict import Verdict, VerdictKind, locate
+from otel_torchdist.stall.verdict import Outcome, Verdict, VerdictKind, locate
 from otel_torchdist.stall.waits import Wait, waits_of
 from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
 from otel_torchdist.tape.abort import FAILURE as ABORTED

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.errors import TapeError
 from otel_torchdist.stall.habits import Habits
 from otel_torchdist.stall.process_state import ProcessState
 from otel_torchdist.stall.rank_logs import RankLogs
@@ -29,7 +30,7 @@ from otel_torchdist.stall.world import (
 )
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.reader import Batch, TapeReader
-from otel_torchdist.tape.records import Operation, SignatureName, TapeError
+from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.tape.stacks_reader import StacksFile
 from otel_torchdist.telemetry.clock import WallClock
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.errors import TapeError
 from otel_torchdist.stall import pidfd
 from otel_torchdist.stall.process_state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.others_files import open_regular, read_part
-from otel_torchdist.tape.records import TapeError, TapeIdentity
+from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.tape.stack_signal import SignalOffer, decode_offer, offer_path, parse_stack
 from otel_torchdist.tape.stacks import ThreadStack
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.stall.deaths import first_death
-from otel_torchdist.stall.events import Outcome
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
+from otel_torchdist.stall.verdict import Outcome, Verdict, VerdictKind
 from otel_torchdist.stall.world import WorldSnapshot
 
 

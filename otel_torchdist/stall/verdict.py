@@ -189,3 +189,15 @@ def _failure(view: RankView, site: Site) -> str:
 def urgency(verdict: Verdict) -> tuple[int, int, Site]:
     """Which of several verdicts comes first: the firmest, then the one that has waited longest."""
     return list(VerdictKind).index(verdict.kind), verdict.since_ns, verdict.site
+
+
+class Outcome(enum.Enum):
+    """How an incident ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """The operation raised."""
+    RANKS_ENDED = "ranks ended"
+    """All ranks that waited are gone."""
+    OUT_OF_SIGHT = "out of sight"
+    """Its tapes are gone, or its records were lost."""

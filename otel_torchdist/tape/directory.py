@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.identity import pid_namespace, process_start_ticks
 from otel_torchdist.tape.leftovers import find_leftovers, is_tape_name, remove
 from otel_torchdist.tape.others_files import is_gone
-from otel_torchdist.tape.records import TapeError
 from otel_torchdist.tape.room import SHARE
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.tape.records import TapeError
+from otel_torchdist.errors import TapeError
 
 _DEADLINE_S: Final = 5.0
 _RETRY_S: Final = 0.002

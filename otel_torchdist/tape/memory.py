@@ -7,8 +7,8 @@ import struct
 import weakref
 from typing import Protocol
 
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.records import TapeError
 
 _WORD = struct.Struct("=Q")
 

@@ -17,10 +17,6 @@ BESIDE: Final = -2
 """See `GroupName.epoch`."""
 
 
-class TapeError(Exception):
-    """A tape cannot be created or read; the message says which and why."""
-
-
 @dataclass(frozen=True, slots=True)
 class TapeIdentity:
     """Who writes a tape. Written once, when the tape is created.

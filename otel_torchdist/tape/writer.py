@@ -13,13 +13,14 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.directory_lock import using
 from otel_torchdist.tape.identity import encode_identity
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.live_words import LiveWords
 from otel_torchdist.tape.names import MAX_BYTES, NamesWriter
-from otel_torchdist.tape.records import TapeError, TapeIdentity
+from otel_torchdist.tape.records import TapeIdentity
 
 _RECORD_WORDS: Final = layout.RECORD_SIZE // 8
 _RING_WORD: Final = layout.RING_OFFSET // 8

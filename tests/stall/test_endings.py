@@ -3,8 +3,8 @@
 import pytest
 
 from otel_torchdist.stall.detector import LOOK_S
-from otel_torchdist.stall.events import IncidentResolved, Outcome, StacksWanted
-from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.stall.events import IncidentResolved, StacksWanted
+from otel_torchdist.stall.verdict import Outcome, VerdictKind
 from otel_torchdist.tape.layout import Flag, How, TapeState
 from tests.stall.simulated_world import SimulatedWorld, group_of
 from tests.stall.watching import EVERYBODY, Watching, stalled

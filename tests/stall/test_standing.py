@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from otel_torchdist.stall.attributes import resolution
-from otel_torchdist.stall.events import Outcome
-from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.stall.verdict import Outcome, VerdictKind
 from otel_torchdist.tape.layout import How, TapeState
 from tests.stall.simulated_world import SimulatedRank, SimulatedWorld
 from tests.stall.watching import Watching, stalled

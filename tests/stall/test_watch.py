@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, Outcome, VerdictGiven
+from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, VerdictGiven
 from otel_torchdist.stall.places import Source
 from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.stall.verdict import Outcome, VerdictKind
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reader import TapeReader
 from tests.stall import rank_process

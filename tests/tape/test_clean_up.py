@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import directory_lock
 from otel_torchdist.tape.directory import clean_up, job_directory
 from otel_torchdist.tape.directory_lock import alone_in, using
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError
 from tests.tape.tapes import RankProcess, begin, new_writer, open_descriptors, start, until
 
 PLENTY = 1 << 40

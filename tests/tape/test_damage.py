@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.names_reader import NamesReader
@@ -23,7 +24,6 @@ from otel_torchdist.tape.records import (
     Operation,
     SignatureName,
     StepMark,
-    TapeError,
     TapeIdentity,
     TapeStatus,
 )

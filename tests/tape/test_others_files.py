@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
 from otel_torchdist.tape.names_reader import NamesReader
 from otel_torchdist.tape.others_files import is_gone, is_passing, open_regular, read_part, read_regular, reason
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import CallSiteName, TapeError
+from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.tape.stack_signal import last_stack, offer_path
 from otel_torchdist.tape.stacks import stacks_path
 from otel_torchdist.tape.stacks_reader import StacksFile, read_stacks

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError
 from tests.tape.tapes import new_writer, open_descriptors
 
 

@@ -23,8 +23,8 @@ from otel_torchdist.cli.demo.scratch import scratch
 from otel_torchdist.cli.demo.view import View
 from otel_torchdist.cli.failing import fail
 from otel_torchdist.config import Config
+from otel_torchdist.errors import TapeError
 from otel_torchdist.tape.directory import base_directory
-from otel_torchdist.tape.records import TapeError
 
 _FAULTS: Final = "; ".join(f"{fault.value}: {story(fault, 'a rank', 'a while')}" for fault in Fault)
 

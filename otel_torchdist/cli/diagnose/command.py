@@ -23,7 +23,7 @@ from otel_torchdist.cli.failing import fail
 from otel_torchdist.cli.runs import Run, SeveralRunsError, Shelf, select, tape_directory, whole_shelf
 from otel_torchdist.cli.switched_off import with_reasons
 from otel_torchdist.config import Config
-from otel_torchdist.tape.records import TapeError
+from otel_torchdist.errors import TapeError
 
 PROBLEM: Final = 1
 NOTHING_TO_DIAGNOSE: Final = 2

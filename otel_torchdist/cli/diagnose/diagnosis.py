@@ -15,6 +15,7 @@ from otel_torchdist.cli.diagnose.last_moment import LastMoment, last_moment
 from otel_torchdist.cli.diagnose.seen_deaths import SeenEnd, seen_end
 from otel_torchdist.cli.recorded_stacks import RecordedStacks
 from otel_torchdist.cli.runs import POLL_LIMIT, Run
+from otel_torchdist.errors import TapeError
 from otel_torchdist.stall.deaths import FirstDeath
 from otel_torchdist.stall.helpers import is_idle
 from otel_torchdist.stall.places import Place, Source, place_of
@@ -28,7 +29,6 @@ from otel_torchdist.tape.agents_verdict import AgentsVerdict
 from otel_torchdist.tape.deaths import read_death
 from otel_torchdist.tape.layout import LiveWord, TapeState
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeError
 from otel_torchdist.telemetry.rank_ranges import name_ranks
 
 BETWEEN_LOOKS_S: Final = 0.1

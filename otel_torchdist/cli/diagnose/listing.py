@@ -12,7 +12,7 @@ from rich.table import Table
 from otel_torchdist.cli.clock_text import day_and_time, iso_time
 from otel_torchdist.cli.diagnose.document import SCHEMA
 from otel_torchdist.cli.runs import Run
-from otel_torchdist.tape.records import TapeError
+from otel_torchdist.errors import TapeError
 from otel_torchdist.telemetry.rank_ranges import compress_ranks
 
 _DAMAGED = "damaged"

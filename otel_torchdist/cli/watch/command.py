@@ -22,7 +22,7 @@ from otel_torchdist.cli.watch.picture import View
 from otel_torchdist.cli.watch.plain_view import PlainView
 from otel_torchdist.cli.watch.session import WatchSession
 from otel_torchdist.config import Config
-from otel_torchdist.tape.records import TapeError
+from otel_torchdist.errors import TapeError
 
 
 def watch(

@@ -1,0 +1,7 @@
+"""What this package raises to its callers. None of it ever reaches the training."""
+
+from __future__ import annotations
+
+
+class TapeError(Exception):
+    """A tape cannot be created or read; the message says which and why."""
