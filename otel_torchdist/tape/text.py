@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-MAX_TEXT: Final = 4096
+MAX_SHOWN: Final = 4096
 """Of one string; the longest path that Linux allows."""
 
 
-def readable(text: str, most: int = MAX_TEXT) -> str:
+def readable(text: str, most: int = MAX_SHOWN) -> str:
     r"""The text, with everything that does not print written as in a Python literal, such as `\x1b` or `\u202e`.
 
     Half a surrogate pair, as in the path of a file whose name is not UTF-8, cannot be encoded and is written so too.

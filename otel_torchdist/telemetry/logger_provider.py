@@ -16,7 +16,7 @@ from opentelemetry.sdk.resources import Resource
 from otel_torchdist.telemetry.exporter_lookup import by_protocol, load_entry_point
 from otel_torchdist.telemetry.private_random import give_exporters_private_random
 
-_EXPORTER_GROUP: Final = "opentelemetry_logs_exporter"
+_LOGS_GROUP: Final = "opentelemetry_logs_exporter"
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -41,7 +41,7 @@ def build_logger_provider_from_environment(resource: Resource) -> LoggerProvider
 
 def _exporter(name: str) -> Any | None:
     try:
-        loaded = load_entry_point(_EXPORTER_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_LOGS_PROTOCOL))
+        loaded = load_entry_point(_LOGS_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_LOGS_PROTOCOL))
         return cast("Callable[[], Any]", loaded)()
     except Exception as error:  # not installed, a certificate that is missing, a timeout that is no number, …
         _logger.warning(

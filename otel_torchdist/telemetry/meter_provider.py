@@ -34,7 +34,7 @@ POINTS_PER_REQUEST: Final = 5_000
 MAX_ATTRIBUTE_SETS: Final = 20_000
 """The SDK's 2,000 for each instrument would be used up by the restarts of an elastic job."""
 
-_EXPORTER_GROUP: Final = "opentelemetry_metrics_exporter"
+_METRICS_GROUP: Final = "opentelemetry_metrics_exporter"
 _NOT_PUSHED: Final = ("", "none", "prometheus")
 _INSTRUMENTS: Final = (Histogram, ObservableCounter, ObservableGauge, ObservableUpDownCounter)
 
@@ -65,7 +65,7 @@ def build_meter_provider_from_environment(resource: Resource | None = None) -> M
 
 def _reader(name: str) -> MetricReader | None:
     try:
-        cls = load_entry_point(_EXPORTER_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL))
+        cls = load_entry_point(_METRICS_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL))
         factory = cast("Callable[..., MetricReader | MetricExporter]", cls)
         built = factory(**_known_options(factory, max_export_batch_size=POINTS_PER_REQUEST))
         return built if isinstance(built, MetricReader) else _push(built, name)

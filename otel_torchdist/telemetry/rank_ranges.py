@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
-MAX_TEXT: Final = 256
+MAX_RANKS_TEXT: Final = 256
 MAX_LISTED: Final = 65_536
 _PART: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
-def compress_ranks(ranks: Iterable[int], max_text: int = MAX_TEXT) -> str:
+def compress_ranks(ranks: Iterable[int], max_text: int = MAX_RANKS_TEXT) -> str:
     """Write ranks as ascending ranges.
 
     Args:

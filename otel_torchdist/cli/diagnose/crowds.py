@@ -30,13 +30,13 @@ def _doing(account: RankAccount) -> tuple[Hashable, ...]:
     """What a rank does, in all that a report says of it but times and process id."""
     view = account.view
     frame = account.stack.frame if account.stack is not None else None
-    waits = tuple((_named(one), one.record.is_blocking) for one in account.open)
-    last = (_named(view.last), view.last.failure, view.last.record.how) if view.last is not None else None
+    waits = tuple((_shown_alike(one), one.record.is_blocking) for one in account.open)
+    last = (_shown_alike(view.last), view.last.failure, view.last.record.how) if view.last is not None else None
     way = describe_way(view.death) if view.death is not None else ""
     return account.life, view.failure, way, view.step, waits, last, frame
 
 
-def _named(operation: OperationView) -> tuple[Hashable, ...]:
+def _shown_alike(operation: OperationView) -> tuple[Hashable, ...]:
     return operation.name, operation.site, operation.call_site
 
 

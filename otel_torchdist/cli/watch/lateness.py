@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_torchdist.stall.events import ArrivalsCompared
 
-WINDOW_NS: Final = 30_000_000_000
+LATENESS_OVER_NS: Final = 30_000_000_000
 
 
 class LatenessMeter:
@@ -28,10 +28,10 @@ class LatenessMeter:
 
     def shares(self, now_ns: int) -> Mapping[int, float]:
         """By rank, the share of the others' time that they waited for it alone, from 0 to 1."""
-        while self._compared and self._compared[0][0] < now_ns - WINDOW_NS:
+        while self._compared and self._compared[0][0] < now_ns - LATENESS_OVER_NS:
             self._compared.popleft()
         total: Counter[int] = Counter()
         for _, late_ns in self._compared:
             total.update(late_ns)
-        span_ns = max(min(WINDOW_NS, now_ns - self._begun_ns), 1)
+        span_ns = max(min(LATENESS_OVER_NS, now_ns - self._begun_ns), 1)
         return {rank: min(late_ns / span_ns, 1.0) for rank, late_ns in total.items()}

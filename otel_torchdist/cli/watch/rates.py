@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.reader import Batch
 
-WINDOW_NS: Final = 5_000_000_000
+RATES_OVER_NS: Final = 5_000_000_000
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
 
@@ -36,7 +36,7 @@ class RateMeter:
 
     def observe(self, batch: Batch, now_ns: int) -> None:
         """Take in what a poll has found; what is older than the window does not count."""
-        oldest_ns = now_ns - WINDOW_NS
+        oldest_ns = now_ns - RATES_OVER_NS
         steps = sum(mark.ended_ns > oldest_ns for mark in batch.steps)
         collectives = sum(
             operation.entered_ns > oldest_ns
@@ -50,6 +50,6 @@ class RateMeter:
 
     def rates(self, now_ns: int) -> Rates:
         """The rates over the window, or since the beginning of the tape if that is shorter."""
-        seconds = max(min(WINDOW_NS, now_ns - self._begun_ns), 1) / 1e9
+        seconds = max(min(RATES_OVER_NS, now_ns - self._begun_ns), 1) / 1e9
         steps = sum(count[1] for count in self._counts)
         return Rates(steps / seconds, sum(count[2] for count in self._counts) / seconds)
