@@ -31,7 +31,7 @@ from benchmarks.report import show
 from benchmarks.sections import Section
 from benchmarks.spread import Spread
 from otel_torchdist import environment_variables as env
-from otel_torchdist.agent.scrape_target import ScrapeTarget
+from otel_torchdist.serving.scrape_target import ScrapeTarget
 
 MB: Final = 1e6
 LOOK_S: Final = 0.5

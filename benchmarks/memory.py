@@ -19,7 +19,7 @@ from typing import Final
 from benchmarks.recorded import collectives_on_tapes, insist
 from benchmarks.sections import Goal, Section
 from otel_torchdist import environment_variables as env
-from otel_torchdist.tape.directory import job_directories
+from otel_torchdist.job.directory import job_directories
 
 GOAL_SHARED_MB: Final = 4.0
 GOAL_PRIVATE_MB: Final = 8.0

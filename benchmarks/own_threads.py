@@ -23,7 +23,7 @@ from benchmarks.span_sink import SpanSink
 from benchmarks.spread import Spread
 from benchmarks.training import RANKS, Place
 from otel_torchdist import environment_variables as env
-from otel_torchdist.tape.directory import job_directories
+from otel_torchdist.job.directory import job_directories
 
 GOAL_PERCENT: Final = 0.2
 WATCH: Final = "otel-torchdist-watch"

@@ -20,10 +20,10 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from benchmarks.busy_tape import CALLS_PER_STEP, BusyTape
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.telemetry.exporter_sink import ExporterSink
-from otel_torchdist.telemetry.model import FinishedSpan, SpanSink
-from otel_torchdist.telemetry.outputs import outputs_from_environment
-from otel_torchdist.telemetry.resource import environment_resource
+from otel_torchdist.telemetry.export.environment import environment_resource
+from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
+from otel_torchdist.telemetry.export.outputs import outputs_from_environment
+from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 
 ALL_SPANS: Final = 1 << 40
 """A budget of spans per second that is never used up."""

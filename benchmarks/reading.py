@@ -20,12 +20,12 @@ from benchmarks.spread import Spread
 from benchmarks.stopwatch import time_of
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.tape.reader import Batch, TapeReader
-from otel_torchdist.telemetry.model import FinishedSpan
-from otel_torchdist.telemetry.node_metrics import NodeMetrics
-from otel_torchdist.telemetry.otlp_encoder import OtlpEncoder
-from otel_torchdist.telemetry.outputs import Outputs
-from otel_torchdist.telemetry.sampling import StepSampler
-from otel_torchdist.telemetry.spans import RankSpans
+from otel_torchdist.telemetry.export.otlp import OtlpEncoder
+from otel_torchdist.telemetry.export.outputs import Outputs
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.sampling import StepSampler
+from otel_torchdist.telemetry.spans.steps import RankSpans
 
 ALL_SPANS: Final = 1 << 40
 """A budget of spans per second that is never used up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from otel_torchdist.tape.directory import tapes_in
+from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.reader import TapeReader
 

@@ -19,7 +19,7 @@ def autoload() -> None:
 
         when_first_group(_switch_on)
     except Exception as error:
-        from otel_torchdist import _guard
+        from otel_torchdist import guard as _guard
 
         _guard.report("autoload", error)
 

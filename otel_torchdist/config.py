@@ -1,22 +1,91 @@
-"""The settings, read once from the environment.
+"""What the user wants done when a job stalls, as `OTEL_PYTHON_TORCHDIST_ON_STALL` says it.
+
+The settings, read once from the environment.
 
 ``Config`` is the table: for each setting its variable, what it accepts, and its default as one would write it
 in the environment. What they mean stands in ``environment_variables``. Neither torch nor OpenTelemetry is
 imported here, because ``capture`` needs the settings too.
 """
 
+from __future__ import annotations
+
 import dataclasses
+import enum
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from otel_torchdist import environment_variables as env
-from otel_torchdist.on_stall import Action, parse_actions
 from otel_torchdist.package import INSTRUMENTATION_NAME
+
+_TARGET: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+class ActionKind(enum.Enum):
+    """What can be done; the value is its word in the setting."""
+
+    LOG = "log"
+    """A warning in the log, which is always given."""
+    DUMP = "dump"
+    """A bundle of evidence from each node."""
+    ABORT = "abort"
+    """End the ranks, so that the launcher starts them again."""
+    COMMAND = "command"
+    """Run a program of the user's."""
+    CALLBACK = "callback"
+    """Call a function of the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do.
+
+    Attributes:
+        kind: What.
+        target: The command line, or `module:function`; '' for the others.
+    """
+
+    kind: ActionKind
+    target: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether every node does it for itself; the others are done once for the run."""
+        return self.kind in (ActionKind.DUMP, ActionKind.ABORT)
+
+
+def parse_actions(text: str) -> tuple[Action, ...]:
+    """Read a list such as `dump,abort` or `callback:alarm:ring,command:/usr/bin/page --team training, infra`.
+
+    Raises:
+        ValueError: A word is none of the actions, a callback is no `module:function`, or a command is empty.
+    """
+    actions: list[Action] = []
+    rest = text.strip()
+    while rest:
+        if rest.startswith("command:"):  # it may have commas of its own, so it is the last
+            word, rest = rest, ""
+        else:
+            word, _, rest = (part.strip() for part in rest.partition(","))
+        actions.append(_action(word))
+    return tuple(dict.fromkeys(actions))
+
+
+def _action(word: str) -> Action:
+    name, _, target = (part.strip() for part in word.partition(":"))
+    kind = ActionKind(name)
+    takes_target = kind in (ActionKind.COMMAND, ActionKind.CALLBACK)
+    if takes_target != bool(target):
+        raise ValueError(word)
+    if kind is ActionKind.CALLBACK and not _TARGET.fullmatch(target):
+        raise ValueError(word)
+    return Action(kind, target)
+
 
 _LONGEST_MILLISECONDS = 2**31 - 1
 _PARAMETER = "parameter"
@@ -203,7 +272,7 @@ class Config:
     )
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Config":
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Config:
         """Read every setting; each value that cannot be used gives one warning.
 
         Args:

@@ -10,7 +10,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from otel_torchdist import _guard
+from otel_torchdist import guard as _guard
 
 C10D = "torch.distributed.distributed_c10d"
 # A first group passes by one of them: ``init_device_mesh`` goes around ``init_process_group``, and some

@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
-from otel_torchdist import _guard
+from otel_torchdist import guard as _guard
 from otel_torchdist.config import Config, ReaderHome
 from otel_torchdist.first_group import C10D, when_first_group
+from otel_torchdist.job.ancestry import directory_of_parent
+from otel_torchdist.job.directory import base_directory, clean_up, job_directory, job_key
 from otel_torchdist.package import _instruments  # pyright: ignore[reportPrivateUsage]  # OpenTelemetry's convention
-from otel_torchdist.tape.ancestry import directory_of_parent
-from otel_torchdist.tape.directory import base_directory, clean_up, job_directory, job_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_torchdist.actions.stall_actions import Callback
-    from otel_torchdist.agent.keeper import AgentKeeper
+    from otel_torchdist.agent.launch.keeper import AgentKeeper
     from otel_torchdist.agent.thread import ReaderThread
     from otel_torchdist.capture.session import Capture
-    from otel_torchdist.telemetry.outputs import Outputs
+    from otel_torchdist.telemetry.export.outputs import Outputs
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -88,7 +88,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
                 self._thread = ReaderThread(config, outputs, on_stall)
                 capture.on_tape(lambda recorder: self._read(recorder.tape))
             elif config.reader is ReaderHome.AGENT:
-                from otel_torchdist.agent.keeper import AgentKeeper
+                from otel_torchdist.agent.launch.keeper import AgentKeeper
 
                 keeper = self._keeper = AgentKeeper()
                 capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
@@ -141,7 +141,7 @@ def _directory(config: Config) -> Path:
 
 
 def _outputs_of_providers(providers: dict[str, Any]) -> Outputs:
-    from otel_torchdist.telemetry.outputs import outputs_of_providers
+    from otel_torchdist.telemetry.export.outputs import outputs_of_providers
 
     return outputs_of_providers(
         tracer_provider=providers.get("tracer_provider"),
@@ -151,7 +151,7 @@ def _outputs_of_providers(providers: dict[str, Any]) -> Outputs:
 
 
 def _outputs_from_environment() -> Outputs:
-    from otel_torchdist.telemetry.outputs import outputs_from_environment
+    from otel_torchdist.telemetry.export.outputs import outputs_from_environment
 
     return outputs_from_environment()
 
@@ -172,7 +172,7 @@ def _can_start_an_agent(config: Config) -> bool:
     """Whether an agent could run; one warning says what happens where one is wanted and cannot."""
     if config.reader is not ReaderHome.AGENT:
         return True
-    from otel_torchdist.agent.interpreter import find_interpreter, why_none
+    from otel_torchdist.agent.launch.interpreter import find_interpreter, why_none
 
     if find_interpreter():
         return True

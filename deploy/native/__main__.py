@@ -23,7 +23,7 @@ from deploy.native.stack import addresses_of
 from deploy.native.timeline import timeline
 from deploy.native.training import SERVICE
 from otel_torchdist.errors import TapeError
-from otel_torchdist.tape.directory import base_directory
+from otel_torchdist.job.directory import base_directory
 
 PATIENCE_S: Final = 120.0
 _Found = TypeVar("_Found")

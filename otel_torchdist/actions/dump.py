@@ -15,8 +15,8 @@ from typing import Final
 
 from otel_torchdist.actions.stalled_run import StalledRun
 from otel_torchdist.errors import TapeError
-from otel_torchdist.tape.directory import private_directory
-from otel_torchdist.tape.owned_files import create_anew
+from otel_torchdist.files.owned import create_anew
+from otel_torchdist.job.directory import private_directory
 
 RECORDER_S: Final = 3.0
 """How long NCCL's flight recorder gets to write its files."""

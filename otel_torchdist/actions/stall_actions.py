@@ -17,10 +17,10 @@ from otel_torchdist.actions.abort import abort_ranks
 from otel_torchdist.actions.command import run_command
 from otel_torchdist.actions.dump import dump, objection_to
 from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR, OTEL_PYTHON_TORCHDIST_ON_STALL
-from otel_torchdist.on_stall import Action, ActionKind
+from otel_torchdist.files.owned import create_anew
 from otel_torchdist.stall.events import OngoingStall, Ruling
-from otel_torchdist.tape.owned_files import create_anew
 from otel_torchdist.tape.reader import TapeReader
 
 _logger = logging.getLogger("otel_torchdist")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from otel_torchdist import semconv
-from otel_torchdist.agent.lives import Life, life_of
 from otel_torchdist.errors import TapeError
+from otel_torchdist.job.agents_verdict import AgentsVerdict, remove_agents_verdict, write_agents_verdict
+from otel_torchdist.job.lives import Life, life_of
 from otel_torchdist.stall.events import OngoingStall, Ruling
-from otel_torchdist.tape.agents_verdict import AgentsVerdict, remove_agents_verdict, write_agents_verdict
 from otel_torchdist.tape.reader import TapeReader
 
 _logger = logging.getLogger("otel_torchdist")

@@ -18,12 +18,11 @@ import msgspec
 from msgspec import Meta
 
 from otel_torchdist.agent.reader import RankState
-from otel_torchdist.tape.directory import list_tapes
-from otel_torchdist.tape.others_files import is_passing, read_regular, reason
-from otel_torchdist.tape.owned_files import replace_at_once
-from otel_torchdist.tape.text import readable
-from otel_torchdist.telemetry.durations import BOUNDS_S, DurationHistogram
-from otel_torchdist.telemetry.exemplars import Exemplar
+from otel_torchdist.files.others import is_passing, read_regular, reason
+from otel_torchdist.files.owned import replace_at_once
+from otel_torchdist.job.directory import list_tapes
+from otel_torchdist.naming import readable
+from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
 
 FILE_NAME: Final = "agent.checkpoint"
 MAX_BYTES: Final = 1 << 20

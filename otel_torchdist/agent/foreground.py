@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.agent.jobs import newest_live_job
+from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.life_log import LifeLog
-from otel_torchdist.agent.lives import Life
-from otel_torchdist.agent.process import Agent
-from otel_torchdist.agent.stop_signals import StopSignals
-from otel_torchdist.tape.directory import tapes_in
+from otel_torchdist.job.directory import tapes_in
+from otel_torchdist.job.live_jobs import newest_live_job
+from otel_torchdist.job.lives import Life
+from otel_torchdist.stop_signals import StopSignals
 
 LOOK_S: Final = 0.25
 CONCLUDING_S: Final = 2.0

@@ -8,11 +8,11 @@ from typing import Final
 
 from otel_torchdist.agent import checkpoint
 from otel_torchdist.agent.checkpoint import Checkpoint
-from otel_torchdist.agent.election import Election
-from otel_torchdist.agent.lives import run_of
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.errors import TapeError
-from otel_torchdist.tape.others_files import reason
+from otel_torchdist.files.others import reason
+from otel_torchdist.job.lives import run_of
+from otel_torchdist.job.tapes import Election
 from otel_torchdist.tape.reader import TapeReader
 
 READ_BY_ANOTHER: Final = "another process reads these tapes: an agent, or a rank (OTEL_PYTHON_TORCHDIST_READER=thread)"

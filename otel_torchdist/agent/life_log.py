@@ -7,13 +7,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.agent.lives import Life, run_of
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.errors import TapeError
+from otel_torchdist.job.lives import Life, run_of
+from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeIdentity
-from otel_torchdist.telemetry.ids import run_label
-from otel_torchdist.telemetry.rank_ranges import name_ranks
 
 _logger = logging.getLogger("otel_torchdist")
 

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.tape.locks import is_locked_elsewhere, try_lock, unlock
+from otel_torchdist.files.locks import is_locked_elsewhere, try_lock, unlock
 
 LOG_NAME: Final = "agent.log"
 LOCK_NAME: Final = "relay.lock"

@@ -1,4 +1,7 @@
-"""The agent as a service of a node: it reads every run of every user's that nobody else reads, on one port."""
+"""The agent as a service of a node: it reads every run of every user's that nobody else reads, on one port.
+
+Directories that take long to look into: each look at one comes at the expense of every other job.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.allowance import raise_limit
 from otel_torchdist.agent.job import AgentError, Job
-from otel_torchdist.agent.jobs import live_jobs
 from otel_torchdist.agent.life_log import LifeLog
-from otel_torchdist.agent.local_tapes import TOO_FEW
-from otel_torchdist.agent.process import Agent
-from otel_torchdist.agent.slow_places import SlowPlaces
-from otel_torchdist.agent.stop_signals import StopSignals
-from otel_torchdist.tape.others_files import is_passing, reason
-from otel_torchdist.tape.text import readable
+from otel_torchdist.files.others import is_passing, reason
+from otel_torchdist.job.live_jobs import live_jobs
+from otel_torchdist.job.tapes import TOO_FEW
+from otel_torchdist.naming import readable
+from otel_torchdist.stop_signals import StopSignals
 
 MEMORY: Final = Path("/dev/shm")
 SEARCH_S: Final = 1.0
@@ -196,3 +198,22 @@ def _place_of(directory: Path) -> tuple[int, int] | None:
         facts = directory.stat()
         return facts.st_dev, facts.st_ino
     return None
+
+
+SLOW_S: Final = 0.5
+"""For one directory. A full one takes some hundredths of a second."""
+LOOKS: Final = 3
+"""So many slow ones in a row: any may happen to fall together with a suspension of this process."""
+
+
+class SlowPlaces:
+    """Counts slow looks."""
+
+    def __init__(self) -> None:
+        """Nothing was slow yet."""
+        self._slow: Counter[Path] = Counter()
+
+    def found_slow(self, took_s: Mapping[Path, float]) -> dict[Path, float]:
+        """Which of the directories that were looked into have now been slow too often, and how long the look took."""
+        self._slow = Counter({path: self._slow[path] + 1 for path, seconds in took_s.items() if seconds >= SLOW_S})
+        return {path: took_s[path] for path, looks in self._slow.items() if looks >= LOOKS}

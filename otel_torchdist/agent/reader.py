@@ -13,26 +13,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist import _guard
-from otel_torchdist.agent.finding_metrics import show_finding
-from otel_torchdist.agent.lives import Life
-from otel_torchdist.agent.silent_ends import SilentEnds
+from otel_torchdist import guard as _guard
+from otel_torchdist.agent.stall_metrics import show_finding
 from otel_torchdist.errors import TapeError
+from otel_torchdist.job.lives import Life
+from otel_torchdist.processes.death_watch import DeathWatch
+from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.company import Company
-from otel_torchdist.stall.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reader import Batch, TapeCursor, TapeReader
-from otel_torchdist.telemetry.metrics import RankMetrics
-from otel_torchdist.telemetry.metrics_otel import OTelMetrics
-from otel_torchdist.telemetry.metrics_state import MetricsState
-from otel_torchdist.telemetry.model import LinkTarget
-from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
-from otel_torchdist.telemetry.outputs import Outputs
-from otel_torchdist.telemetry.sampling import StepSampler
-from otel_torchdist.telemetry.spans import RankSpans, SpansState
+from otel_torchdist.telemetry.export.outputs import Outputs
+from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.otel import OTelMetrics
+from otel_torchdist.telemetry.metrics.rank import RankMetrics
+from otel_torchdist.telemetry.metrics.state import MetricsState
+from otel_torchdist.telemetry.spans.model import LinkTarget
+from otel_torchdist.telemetry.spans.sampling import StepSampler
+from otel_torchdist.telemetry.spans.steps import RankSpans, SpansState
 
 SHOWN_AFTER_END_S: Final = 60.0
 """How long the series of a rank that has ended can still be scraped."""

@@ -12,17 +12,17 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from otel_torchdist import _guard
+from otel_torchdist import guard as _guard
 from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here, suspended_among
-from otel_torchdist.agent.election import Election
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
+from otel_torchdist.job.tapes import Election
 from otel_torchdist.process_end import ProcessEnd
+from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
-from otel_torchdist.telemetry.metrics_server import MetricsServer
-from otel_torchdist.telemetry.outputs import Outputs
-from otel_torchdist.telemetry.prometheus import TorchDistCollector
+from otel_torchdist.telemetry.export.outputs import Outputs
+from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 
 STOP_S = 10.0
 

@@ -1,4 +1,10 @@
-"""Ends this rank when the agent says so: with a word to torchelastic, and no call into torch, which may block."""
+"""Ends this rank when the agent says so: with a word to torchelastic, and no call into torch, which may block.
+
+Backends that say it before they give up an operation and end the process, as nccl2's do from torch 2.15 on.
+
+The hook runs on the backend's own thread, maybe several times, and may be the last Python that runs in the process: it
+stores one word on the tape and does nothing else. It needs the GIL all the same, so it is there only when asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +14,19 @@ import logging
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+from torch.distributed import ProcessGroup
+
+from otel_torchdist import guard as _guard
 from otel_torchdist.capture.stacks import current_stacks
-from otel_torchdist.tape.abort import EXIT_CODE, FAILURE, abort_reason
+from otel_torchdist.job.requests import EXIT_CODE, FAILURE, GIVEN_UP, abort_reason
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.recorder import Recorder
 
 ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
 
@@ -54,3 +67,55 @@ def _tell_launcher(reason: str, environ: Mapping[str, str]) -> None:
     said = f"{FAILURE}: {reason}"
     more = {"py_callstack": f"{said}\nThis rank was in\n{stacks}", "timestamp": str(int(time.time()))}
     Path(path).write_text(json.dumps({"message": {"message": said, "extraInfo": more}}))
+
+
+HOOK: Final = 0x07E1_70C4
+"""Our number among the hooks of a group; torch's own begin at 0."""
+
+
+class AbortHooks:
+    """The hooks of all groups."""
+
+    def __init__(self, is_wanted: bool) -> None:
+        """No group has one yet; none gets one unless they are wanted."""
+        self._is_wanted = is_wanted
+        self._groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+
+    def attach(self, recorder: Recorder, group: ProcessGroup) -> None:
+        """Have a group's backend say when it gives up, where it can."""
+        if not self._is_wanted or group in self._groups:
+            return
+        with _guard.guard("abort hook"):
+            if _can_say_so(group):
+                able: Any = group
+                able.register_abort_hook(HOOK, _hook(recorder))
+                self._groups.add(group)
+
+    def detach_all(self) -> None:
+        """Take all hooks out before the interpreter ends: a backend may outlive it, and must not hold a function."""
+        groups: list[Any] = list(self._groups)
+        self._groups.clear()
+        for group in groups:
+            with _guard.guard("abort hook"):
+                group.unregister_abort_hook(HOOK)
+
+
+def _can_say_so(group: ProcessGroup) -> bool:
+    try:
+        return bool(getattr(group, "supports_abort_hooks", False))
+    except RuntimeError as error:  # it has no backend yet
+        _guard.pass_on(error)
+        return False
+
+
+def _hook(recorder: Recorder) -> Callable[[], None]:
+    name = recorder.tape.names.intern(GIVEN_UP)  # now: the hook must not write to a file
+    foretell = recorder.tape.foretell
+
+    def hook() -> None:
+        try:
+            foretell(name)
+        except Exception as error:
+            _guard.report("abort hook", error)
+
+    return hook

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from otel_torchdist import _guard
+from otel_torchdist import guard as _guard
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder

@@ -8,17 +8,17 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from otel_torchdist.capture.callsite import CallSites
+from otel_torchdist.capture.call_sites import CallSites
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
-from otel_torchdist.tape.ancestry import parent_tape
+from otel_torchdist.job.ancestry import parent_tape
+from otel_torchdist.job.leftovers import SHARE, Room, find_room, ranks_of_node
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names import MAX_NAMES, SPARE_OF_LABELS
-from otel_torchdist.tape.room import SHARE, Room, find_room, ranks_of_node
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.process_group import GroupState
+    from otel_torchdist.capture.c10d.groups import GroupState
 
 _logger = logging.getLogger("otel_torchdist")
 _LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")

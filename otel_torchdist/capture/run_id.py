@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_torchdist.tape.layout import RunIdState
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.meeting import Meeting
+    from otel_torchdist.capture.peer_discovery import Meeting
     from otel_torchdist.capture.recorder import Recorder
 
 _logger = logging.getLogger("otel_torchdist")

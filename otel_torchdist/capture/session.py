@@ -15,32 +15,35 @@ from typing import Any, Final
 import torch
 from torch.distributed import ProcessGroup
 
-from otel_torchdist import _guard
-from otel_torchdist.capture.abort import abort_if_asked
-from otel_torchdist.capture.abort_hooks import AbortHooks
-from otel_torchdist.capture.call import Call
-from otel_torchdist.capture.completion import Works
-from otel_torchdist.capture.creation import follow_creation
-from otel_torchdist.capture.device import Devices
-from otel_torchdist.capture.dispatcher import Dispatcher
+from otel_torchdist import guard as _guard
+from otel_torchdist.capture.abort import AbortHooks, abort_if_asked
+from otel_torchdist.capture.c10d.call import Call
+from otel_torchdist.capture.c10d.completion import Works
+from otel_torchdist.capture.c10d.devices import Devices
+from otel_torchdist.capture.c10d.dispatcher import Dispatcher
+from otel_torchdist.capture.c10d.group_creation import follow_creation
+from otel_torchdist.capture.c10d.groups import Groups, GroupState
+from otel_torchdist.capture.c10d.hot_path import HotPath
+from otel_torchdist.capture.c10d.reconfigure import Reconfigurations
 from otel_torchdist.capture.expectations import Expectations
-from otel_torchdist.capture.hot_path import HotPath
-from otel_torchdist.capture.meeting import Meeting, Place
-from otel_torchdist.capture.one_sided import OneSided, SymmetricMemory
-from otel_torchdist.capture.patches import Patches
-from otel_torchdist.capture.process_group import Groups, GroupState
-from otel_torchdist.capture.reconfigure import Reconfigurations
+from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
+from otel_torchdist.capture.one_sided.windows import Windows
+from otel_torchdist.capture.peer_discovery import Meeting, Place
+from otel_torchdist.capture.rank_thread import Watch
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.run_id import RunIdAgreement
-from otel_torchdist.capture.stack_signal import offer_stacks, still_offers_stacks, withdraw_offer, write_no_stacks
-from otel_torchdist.capture.stacks import answer_stack_request
+from otel_torchdist.capture.stacks import (
+    answer_stack_request,
+    offer_stacks,
+    still_offers_stacks,
+    withdraw_offer,
+    write_no_stacks,
+)
 from otel_torchdist.capture.steps import Steps
-from otel_torchdist.capture.torch_api import backend_and_store, default_group, known_groups
-from otel_torchdist.capture.watch import Watch
-from otel_torchdist.capture.windows import Windows
+from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
 from otel_torchdist.errors import TapeError
+from otel_torchdist.job.requests import FAILURE
 from otel_torchdist.process_end import ProcessEnd
-from otel_torchdist.tape.abort import FAILURE
 from otel_torchdist.tape.layout import How, TapeState
 
 _logger = logging.getLogger("otel_torchdist")

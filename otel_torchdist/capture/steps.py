@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.optim import Optimizer
 
-from otel_torchdist import _guard
+from otel_torchdist import guard as _guard
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.torch_api import GRAD_SCALER, HOOKED_STEP, hook_optimizers, is_hooked, skip_in_dynamo
 
 if TYPE_CHECKING:
     from types import CodeType
 
-    from otel_torchdist.capture.patches import Patches
+    from otel_torchdist.capture.torch_api import Patches
 
 WINDOW: Final = 64
 """Collectives of the default group that make a step where nothing else does."""

@@ -20,7 +20,7 @@ def main() -> None:
         if library not in _LIBRARIES:
             raise
         sys.exit(f"otel-torchdist: {library} is not installed: pip install 'otel-torchdist[cli]'")
-    from otel_torchdist.cli.failing import INTERNAL_ERROR
+    from otel_torchdist.cli.text import INTERNAL_ERROR
 
     _write_whatever_comes()
     try:

@@ -9,17 +9,17 @@ from typing import Annotated, Final
 
 import typer
 
+from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import Foreground, wait_for_job
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
-from otel_torchdist.agent.process import Agent
-from otel_torchdist.agent.scrape_target import withdraw_stale
-from otel_torchdist.agent.stop_signals import StopSignals
-from otel_torchdist.cli.failing import fail
+from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.tape.directory import base_directory
-from otel_torchdist.telemetry.outputs import outputs_from_environment
+from otel_torchdist.job.directory import base_directory
+from otel_torchdist.serving.scrape_target import withdraw_stale
+from otel_torchdist.stop_signals import StopSignals
+from otel_torchdist.telemetry.export.outputs import outputs_from_environment
 
 _LINE: Final = "%(asctime)s %(message)s"
 

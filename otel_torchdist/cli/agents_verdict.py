@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.stall.verdict import Verdict
-from otel_torchdist.stall.world import Lane, RankView, WorldSnapshot
-from otel_torchdist.tape.agents_verdict import AgentsVerdict, read_agents_verdict
+from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
+from otel_torchdist.naming import listed_ranks
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.telemetry.rank_ranges import listed_ranks
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.world.model import Lane, RankView, WorldSnapshot
 
 
 def agents_verdict(directory: Path, world_size: int, world: WorldSnapshot, own: Verdict | None) -> AgentsVerdict | None:

@@ -9,10 +9,10 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.cli.paths import shown
+from otel_torchdist.cli.text import shown
+from otel_torchdist.naming import readable
 from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.tape.text import readable
+from otel_torchdist.verdict.wording.sentence import sentence
 
 MAX_SOURCE_BYTES: Final = 16 << 20
 

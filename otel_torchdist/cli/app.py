@@ -10,7 +10,7 @@ import typer
 from otel_torchdist.cli.agent import agent
 from otel_torchdist.cli.demo.command import demo
 from otel_torchdist.cli.diagnose.command import diagnose
-from otel_torchdist.cli.failing import give_usage_errors_their_code
+from otel_torchdist.cli.text import give_usage_errors_their_code
 from otel_torchdist.cli.watch.command import watch
 
 app = typer.Typer(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
-from otel_torchdist.cli.runs import Run, whole_shelf
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
+from otel_torchdist.job.runs import Run, whole_shelf
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:

@@ -1,15 +1,143 @@
-"""The table of ranks on a terminal."""
+"""What each rank is doing right now, as a row for people to read.
+
+The table of ranks on a terminal.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from otel_torchdist.cli.rank_rows import Doing, RankRow
+from otel_torchdist.errors import TapeError
+from otel_torchdist.job.lives import Life, life_of
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import CallSiteName, Operation
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+
+WAITING_NS: Final = 1_000_000_000
+"""An operation that is open for less passes by; its rank runs."""
+NOT_IN: Final = "not in "
+"""Comes before the operation in which a rank is missing."""
+
+
+class Doing(enum.Enum):
+    """What a rank is doing, in a word."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"
+    STALLED = "stalled"
+    """It waits longer than the threshold."""
+    ABSENT = "absent"
+    """The others wait for it."""
+    FROZEN = "frozen"
+    """The others wait for it, and it cannot run."""
+    ENDED = "finished"
+    FAILED = "failed"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank at one moment.
+
+    Attributes:
+        rank: Global rank.
+        doing: What it does.
+        step: Its step.
+        operation: The operation that it is in, or that it is missing in; '' for none.
+        age_s: For how long; None without an operation.
+        place: The line of its code, or ''.
+    """
+
+    rank: int
+    doing: Doing
+    step: int = 0
+    operation: str = ""
+    age_s: float | None = None
+    place: str = ""
+
+
+_MISSING: Final = (
+    VerdictKind.ABSENT,
+    VerdictKind.DEVICE,
+    VerdictKind.FROZEN,
+    VerdictKind.RENDEZVOUS,
+    VerdictKind.UNMATCHED,
+)
+_ENDS: Final = {Life.FINISHED: Doing.ENDED, Life.FAILED: Doing.FAILED, Life.DEAD: Doing.DEAD}
+
+
+def rank_rows(tapes: Iterable[TapeReader], verdict: Verdict | None, threshold_s: float, now_ns: int) -> list[RankRow]:
+    """A row for each rank, ascending.
+
+    Args:
+        tapes: One for each rank.
+        verdict: On the stall that is on, if any.
+        threshold_s: Age at which a waiting rank counts as stalled.
+        now_ns: Monotonic clock.
+    """
+    rows = [_row(tape, verdict, threshold_s, now_ns) for tape in tapes]
+    return sorted((row for row in rows if row is not None), key=lambda row: row.rank)
+
+
+def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: int) -> RankRow | None:
+    rank = tape.identity.rank
+    try:
+        life, step = life_of(tape), tape.status().step
+    except TapeError:
+        return None
+    if life in _ENDS:
+        return RankRow(rank, _ENDS[life], step)
+    if verdict is not None and verdict.kind in _MISSING and rank in verdict.ranks:
+        place = verdict.places.get(rank)
+        operation = f"{NOT_IN}{_site_name(verdict.operation, verdict.site.sequence)}"
+        age_s = (now_ns - verdict.since_ns) / 1e9
+        doing = Doing.FROZEN if verdict.kind is VerdictKind.FROZEN else Doing.ABSENT
+        return RankRow(rank, doing, step, operation, age_s, _line(place.frame if place is not None else None))
+    operation = longest_wait(tape)
+    if operation is None or operation.waiting_since_ns is None:
+        return RankRow(rank, Doing.RUNNING, step)
+    return _waiting_row(tape, step, operation, now_ns - operation.waiting_since_ns, threshold_s)
+
+
+def longest_wait(tape: TapeReader) -> Operation | None:
+    """The open operation in which a rank has waited longest, None when it waits in none."""
+    waits = [(since, operation) for operation in tape.open_operations() if (since := operation.waiting_since_ns)]
+    return min(waits, key=lambda wait: wait[0])[1] if waits else None
+
+
+def _waiting_row(tape: TapeReader, step: int, operation: Operation, age_ns: int, threshold_s: float) -> RankRow:
+    doing = Doing.RUNNING if age_ns < WAITING_NS else Doing.WAITING
+    if age_ns >= threshold_s * 1e9:
+        doing = Doing.STALLED
+    signature = tape.names.signature(operation.signature)
+    name = signature.operation if signature is not None else operation.kind.name.lower()
+    return RankRow(
+        tape.identity.rank,
+        doing,
+        step,
+        _site_name(name, operation.sequence),
+        max(age_ns, 0) / 1e9,
+        _line(tape.names.call_site(operation.call_site)),
+    )
+
+
+def _line(frame: CallSiteName | None) -> str:
+    """The line first: a narrow table cuts off what comes behind."""
+    return f"{PurePath(frame.file).name}:{frame.line} {frame.function}" if frame is not None else ""
+
+
+def _site_name(operation: str, sequence: int) -> str:
+    return f"{operation} #{sequence}" if sequence else operation
+
 
 STYLES: Final = {
     Doing.STARTING: "dim",

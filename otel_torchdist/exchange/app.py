@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from otel_torchdist import _guard
+from otel_torchdist import guard as _guard
 from otel_torchdist.exchange.client import OK, WRONG_LIFE
 from otel_torchdist.exchange.envelope import (
     FROM_HEADER,

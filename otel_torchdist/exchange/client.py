@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_torchdist.exchange.envelope import SIGNATURE_HEADER, Envelope, is_signed
-from otel_torchdist.tape.peers import Peer
+from otel_torchdist.job.peers import Peer
 
 MAX_ANSWER: Final = 8 << 20
 OK: Final = 200

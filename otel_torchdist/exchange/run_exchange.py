@@ -14,16 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist import _guard
-from otel_torchdist.exchange.other import KNOCK_PATH, STATE_PATH, OtherAgent
-from otel_torchdist.exchange.picture import answer_of
-from otel_torchdist.exchange.seats import HURRIED_TRUST_S, Seats
+from otel_torchdist import guard as _guard
+from otel_torchdist.exchange.codec import answer_of
+from otel_torchdist.exchange.election import HURRIED_TRUST_S, Seats
+from otel_torchdist.exchange.peer import KNOCK_PATH, STATE_PATH, OtherAgent
 from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
-from otel_torchdist.stall.attempts import of_this_attempt
+from otel_torchdist.job.peers import MAX_PEERS, MAX_SEAT, Peers
 from otel_torchdist.stall.company import Awaits, Follows, Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.world import Lane, RankView, WorldSnapshot
-from otel_torchdist.tape.peers import MAX_PEERS, MAX_SEAT, Peers
+from otel_torchdist.world.assembly import of_this_attempt
+from otel_torchdist.world.model import Lane, RankView, WorldSnapshot
 
 PEACEFUL_ROUND_S: Final = 2.0
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012

@@ -10,12 +10,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from otel_torchdist.job.deaths import Death
+from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling
-from otel_torchdist.stall.process_state import Stopped
-from otel_torchdist.stall.world import Lane, Progress, Site, Stacks, Window
-from otel_torchdist.tape.deaths import Death
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+from otel_torchdist.world.model import Lane, Progress, Site, Stacks, Window
 
 
 class WireError(Exception):

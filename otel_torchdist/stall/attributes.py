@@ -5,19 +5,18 @@ from __future__ import annotations
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
+from otel_torchdist.naming import compress_ranks, run_label
 from otel_torchdist.stall import attributes
-from otel_torchdist.stall.causes import describe_mismatch
-from otel_torchdist.stall.deaths import FirstDeath
 from otel_torchdist.stall.events import Finding, Incident, MismatchFound, Ruling, StragglerFound
-from otel_torchdist.stall.mismatch import Mismatch
-from otel_torchdist.stall.phrases import describe_site
-from otel_torchdist.stall.places import Place, Source
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Outcome, Verdict, VerdictKind
-from otel_torchdist.stall.world import GroupView, OperationView, RankView, Site
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.telemetry.ids import run_label
-from otel_torchdist.telemetry.rank_ranges import compress_ranks
+from otel_torchdist.verdict.first_death import FirstDeath
+from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
+from otel_torchdist.verdict.wording.causes import describe_mismatch
+from otel_torchdist.verdict.wording.phrases import describe_site
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.mismatch import Mismatch
+from otel_torchdist.world.model import GroupView, OperationView, RankView, Site
+from otel_torchdist.world.places import Place, Source
 
 Attributes = dict[str, AttributeValue]
 

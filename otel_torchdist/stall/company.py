@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.world import Lane, WorldSnapshot
+from otel_torchdist.world.model import Lane, WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)

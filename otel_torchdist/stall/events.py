@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist.stall.mismatch import Mismatch
-from otel_torchdist.stall.stragglers import Lateness, Straggler
-from otel_torchdist.stall.verdict import Outcome, Verdict
-from otel_torchdist.stall.waits import Wait
-from otel_torchdist.stall.world import GroupView, Site, WorldSnapshot
-from otel_torchdist.telemetry.ids import stall_span_id, stall_trace_id
-from otel_torchdist.telemetry.model import LinkTarget
+from otel_torchdist.naming import stall_span_id, stall_trace_id
+from otel_torchdist.stall.findings.stragglers import Lateness, Straggler
+from otel_torchdist.telemetry.spans.model import LinkTarget
+from otel_torchdist.verdict.model import Outcome, Verdict
+from otel_torchdist.verdict.waits import Wait
+from otel_torchdist.world.mismatch import Mismatch
+from otel_torchdist.world.model import GroupView, Site, WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)

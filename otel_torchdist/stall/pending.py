@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.events import Occasion
-from otel_torchdist.stall.process_state import HEARTBEAT_LATE_NS
-from otel_torchdist.stall.verdict import Verdict
-from otel_torchdist.stall.world import RankView, WorldSnapshot
 from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.world.model import RankView, WorldSnapshot
 
 STACK_PATIENCE_NS: Final = 1_500_000_000
 """How long after the threshold a verdict waits for stacks."""

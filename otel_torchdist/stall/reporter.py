@@ -9,6 +9,7 @@ from opentelemetry._logs import Logger, SeverityNumber
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from otel_torchdist import semconv
+from otel_torchdist.naming import run_label
 from otel_torchdist.stall import attributes
 from otel_torchdist.stall.attributes import resolution
 from otel_torchdist.stall.events import (
@@ -21,7 +22,7 @@ from otel_torchdist.stall.events import (
     StragglerFound,
     VerdictGiven,
 )
-from otel_torchdist.stall.incident import (
+from otel_torchdist.stall.spans import (
     NoStepTraces,
     StepTraces,
     finding_span,
@@ -29,10 +30,9 @@ from otel_torchdist.stall.incident import (
     marker_span,
     resolution_spans,
 )
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Outcome
-from otel_torchdist.telemetry.ids import run_label
-from otel_torchdist.telemetry.model import FinishedSpan, SpanSink
+from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+from otel_torchdist.verdict.model import Outcome
+from otel_torchdist.verdict.wording.sentence import sentence
 
 _logger = logging.getLogger("otel_torchdist.stall")
 

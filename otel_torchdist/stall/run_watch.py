@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist import semconv
+from otel_torchdist.job.requests import FAILURE as ABORTED
+from otel_torchdist.naming import lone_run_id
 from otel_torchdist.stall.attributes import ruling_of
-from otel_torchdist.stall.compiling import CompileExcuses
 from otel_torchdist.stall.early_look import EarlyLook
 from otel_torchdist.stall.events import (
     Event,
@@ -26,20 +27,17 @@ from otel_torchdist.stall.events import (
     StacksWanted,
     VerdictGiven,
 )
-from otel_torchdist.stall.findings import FindingWatch, site_name
-from otel_torchdist.stall.markers import MarkerClock, next_doubling
-from otel_torchdist.stall.numbering import Numbering
+from otel_torchdist.stall.findings.findings import FindingWatch, site_name
+from otel_torchdist.stall.numbering import MarkerClock, Numbering, next_doubling
 from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
-from otel_torchdist.stall.roll_call import Standing
-from otel_torchdist.stall.root_finder import AT_ONCE, RootFinder
-from otel_torchdist.stall.rules import StallRules, expects, is_expected
-from otel_torchdist.stall.standing import is_being_ended, outcome_of
-from otel_torchdist.stall.standstill import Standstill
-from otel_torchdist.stall.verdict import Outcome, Verdict, VerdictKind, locate
-from otel_torchdist.stall.waits import Wait, waits_of
-from otel_torchdist.stall.world import Lane, Site, WorldSnapshot
-from otel_torchdist.tape.abort import FAILURE as ABORTED
-from otel_torchdist.telemetry.ids import lone_run_id
+from otel_torchdist.verdict.compiling import CompileExcuses
+from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
+from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.root_cause import AT_ONCE, RootFinder
+from otel_torchdist.verdict.rules import StallRules, Standstill, expects, is_expected
+from otel_torchdist.verdict.standing import is_being_ended, outcome_of
+from otel_torchdist.verdict.waits import Wait, waits_of
+from otel_torchdist.world.model import Lane, Site, WorldSnapshot
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
 ENDLESS_NS: Final = 1 << 62

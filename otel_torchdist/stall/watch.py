@@ -1,16 +1,22 @@
-"""The stall side of a reader: which tapes are followed, and one look at all of them."""
+"""The stall side of a reader: which tapes are followed, and one look at all of them.
+
+The stall detector: pictures in, events out. A pure state machine; time comes with the pictures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
 
-from otel_torchdist.stall.company import Company
-from otel_torchdist.stall.death_watch import DeathWatch
-from otel_torchdist.stall.detector import LOOK_S, Detector
+from otel_torchdist.processes.death_watch import DeathWatch
+from otel_torchdist.stall.company import Awaits, Company, Follows
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
-from otel_torchdist.stall.snapshot import TapeFollower
-from otel_torchdist.stall.worlds import worlds
+from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.world.assembly import worlds
+from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.model import WorldSnapshot
 
 
 class StallWatch:
@@ -117,3 +123,117 @@ class StallWatch:
     def stand_down(self) -> None:
         """Another process looks from now on; what was told so far is its to remember."""
         self._detector = None
+
+
+LOOK_S: Final = 0.25
+HURRIED_LOOK_S: Final = 0.05
+"""While ranks have been asked for their stacks."""
+
+_Key: TypeAlias = tuple[str, bool, int]
+"""Source of a world, whether it is another user's, and its run."""
+
+
+class Detector:
+    """Watches every run of which it is shown pictures.
+
+    Attributes:
+        failed: Worlds that the last look could not judge, and why.
+    """
+
+    def __init__(
+        self,
+        threshold_s: float,
+        watching_since_ns: int,
+        ignored: Sequence[str] = (),
+        compares_calls: bool = True,
+        company: Company | None = None,
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            threshold_s: Age in seconds at which an open operation is stalled.
+            watching_since_ns: Monotonic time from which on nobody else has watched these runs.
+            ignored: Operations that are left alone, see `StallRules`.
+            compares_calls: Likewise.
+            company: Who else sees ranks of these runs; None for nobody.
+        """
+        self._rules = StallRules(round(threshold_s * 1e9), ignored, compares_calls)
+        self._watching_since_ns = watching_since_ns
+        self._looked_ns = watching_since_ns
+        self._runs: dict[_Key, RunWatch] = {}
+        self.failed: list[tuple[WorldSnapshot, Exception]] = []
+        self._company = company
+        self._awaits = False
+
+    @property
+    def next_look_s(self) -> float:
+        """When to look again at the latest, in seconds."""
+        is_hurried = self._awaits or any(run.is_hurried for run in self._runs.values())
+        return HURRIED_LOOK_S if is_hurried else LOOK_S
+
+    @property
+    def is_concluding(self) -> bool:
+        """Whether ranks of other nodes are still compared with those of this node, which are over."""
+        return any(run.is_concluding() for run in self._runs.values())
+
+    def look(self, worlds: Iterable[WorldSnapshot], is_last: bool = False) -> list[Event]:
+        """Take in the newest picture of every run that is there.
+
+        Args:
+            worlds: The pictures.
+            is_last: Whether nobody looks after this; comparisons are then brought to their end.
+        """
+        events: list[Event] = []
+        seen: set[_Key] = set()
+        self._awaits = False
+        self.failed = []
+        for world in worlds:
+            seen.add((world.source, world.is_foreign, world.run))
+            try:
+                events += self._look_at(world, is_last)
+            except Exception as error:  # the other runs are looked at whatever one is like
+                self.failed.append((world, error))
+            self._looked_ns = world.taken_ns
+        for key in self._runs.keys() - seen:
+            _, is_foreign, run = key
+            events += self._runs.pop(key).lose_sight()
+            if self._company is not None and not is_foreign:
+                self._company.tell(run, None)
+            # Should its tapes come back, what was told of it before is not remembered.
+            self._watching_since_ns = self._looked_ns
+        return events
+
+    def _look_at(self, world: WorldSnapshot, is_last: bool) -> list[Event]:
+        key = world.source, world.is_foreign, world.run
+        watch = self._runs.get(key)
+        if watch is None:
+            watch = self._runs[key] = RunWatch(self._rules, self._watching_since_ns)
+        if self._company is None or world.is_foreign:
+            watch.seat = min(world.ranks)  # on each node another one
+            return [*watch.look(world), *(watch.conclude(world) if is_last else ())]
+        return self._look_with(self._company, watch, world, is_last)
+
+    @property
+    def ongoing(self) -> list[OngoingStall]:
+        """The stalls that are on, as far as something has been said of them."""
+        return [
+            OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces, watch.stands_still)
+            for watch in self._runs.values()
+            if watch.current is not None
+        ]
+
+    def _look_with(self, company: Company, watch: RunWatch, world: WorldSnapshot, is_last: bool) -> list[Event]:
+        seating = company.meet(world, watch.is_uneasy(world))
+        if isinstance(seating, Awaits):
+            self._awaits = True
+            return watch.conclude(world) if is_last else []
+        if isinstance(seating, Follows):
+            self._awaits |= seating.is_hurried
+            watch.seat = min(world.ranks)
+            return watch.follow(world, seating.ruling)
+        watch.seat = seating.seat
+        events = watch.look(seating.world)
+        events += watch.conclude(seating.world) if is_last else []
+        company.tell(world.run, watch.ruling)
+        company.want_calls(world.run, watch.wanted_calls)
+        return events

@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from otel_torchdist.naming import readable
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.tape.text import readable
 
 _T = TypeVar("_T")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.errors import TapeError
+from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.records import TapeIdentity
-from otel_torchdist.tape.text import readable
 
 _BLOCK: Final = struct.Struct("=QIIQQQQQQqqqQQQ64sQ")
 _CHECKSUM: Final = struct.Struct("=Q")

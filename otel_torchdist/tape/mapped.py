@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.tape import layout, others_files
+from otel_torchdist.files import others as others_files
+from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import decode_identity
 from otel_torchdist.tape.layout import LiveWord, RunIdState, TapeState
-from otel_torchdist.tape.locks import is_locked_elsewhere
 from otel_torchdist.tape.memory import FileMemory, OwnMemory, TapeMemory, numbers_in
-from otel_torchdist.tape.names_reader import NamesReader
+from otel_torchdist.tape.names import NamesReader
 from otel_torchdist.tape.records import TapeStatus
 
 if TYPE_CHECKING:

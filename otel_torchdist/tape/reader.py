@@ -16,8 +16,7 @@ from otel_torchdist.tape.abandoned import AbandonedCalls
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of
 from otel_torchdist.tape.memory import TapeMemory, numbers_in
-from otel_torchdist.tape.operations import decoded, operation_of, renewed
-from otel_torchdist.tape.records import Operation, StepMark
+from otel_torchdist.tape.records import Operation, StepMark, decoded, operation_of, renewed
 
 UNCOMMITTED_BOUND_S: Final = 1.0
 """A number that was reserved and not committed for this long belongs to a thread that died in between."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.errors import TapeError
+from otel_torchdist.files.locks import using
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.directory_lock import using
 from otel_torchdist.tape.identity import encode_identity
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.live_words import LiveWords

@@ -23,12 +23,12 @@ from otel_torchdist import semconv
 from otel_torchdist.actions import abort, command, dump, stall_actions
 from otel_torchdist.actions.stall_actions import StallActions, doable_here, suspended_among
 from otel_torchdist.actions.stalled_run import StalledRun
+from otel_torchdist.config import Action, ActionKind, parse_actions
 from otel_torchdist.errors import TapeError
-from otel_torchdist.on_stall import Action, ActionKind, parse_actions
 from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
-from otel_torchdist.stall.world import Lane, Site
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.world.model import Lane, Site
 from tests.cli.running import until
 from tests.support.simulated_rank import RUN_ID, SimulatedRank
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from otel_torchdist.tape.directory import tapes_in
+from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.tape.layout import VERSION
 from otel_torchdist.tape.reader import TapeReader
 from tests.agent.conftest import JOB

@@ -14,14 +14,15 @@ import pytest
 from opentelemetry._logs import NoOpLogger
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist.agent import checkpoint, election, node
+from otel_torchdist.agent import checkpoint, node
+from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.checkpoint import Checkpoint
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
-from otel_torchdist.agent.process import Agent
 from otel_torchdist.config import Config
-from otel_torchdist.tape.owned_files import open_or_create
-from otel_torchdist.telemetry.outputs import Outputs
+from otel_torchdist.files.owned import open_or_create
+from otel_torchdist.job import tapes as election
+from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.agent.conftest import JOB
 from tests.cli.running import Running
 from tests.support.job_ranks import Ranks

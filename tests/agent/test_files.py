@@ -16,22 +16,21 @@ import pytest
 
 from otel_torchdist.agent import checkpoint
 from otel_torchdist.agent.checkpoint import FILE_NAME, Checkpoint
-from otel_torchdist.agent.election import LOCK_NAME
 from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_LOOKS, LogRelay
 from otel_torchdist.agent.reader import RankState
-from otel_torchdist.agent.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
+from otel_torchdist.job.tapes import LOCK_NAME
+from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.reader import TapeCursor
 from otel_torchdist.tape.records import Operation, StepMark
-from otel_torchdist.telemetry.durations import DurationHistogram, TimedMessages
-from otel_torchdist.telemetry.exemplars import Exemplar
-from otel_torchdist.telemetry.held_sink import HeldSink
-from otel_torchdist.telemetry.metric_pictures import GroupInfo
-from otel_torchdist.telemetry.metrics_state import GroupState, MetricsState, SeriesState
-from otel_torchdist.telemetry.model import FinishedSpan
-from otel_torchdist.telemetry.sampling import SamplerState
-from otel_torchdist.telemetry.segments import CutterState
-from otel_torchdist.telemetry.spans import SpansState
+from otel_torchdist.telemetry.export.sinks import HeldSink
+from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
+from otel_torchdist.telemetry.metrics.snapshots import GroupInfo
+from otel_torchdist.telemetry.metrics.state import GroupState, MetricsState, SeriesState
+from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.sampling import SamplerState
+from otel_torchdist.telemetry.spans.segments import CutterState
+from otel_torchdist.telemetry.spans.steps import SpansState
 from tests.support.memory_sink import MemorySink
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent import silent_ends
-from otel_torchdist.agent.lives import Life
-from otel_torchdist.agent.silent_ends import SilentEnds
-from otel_torchdist.tape.directory import tapes_in
+from otel_torchdist.job.directory import tapes_in
+from otel_torchdist.job.lives import Life
+from otel_torchdist.processes import silent_ends
+from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.tape.reader import TapeReader
 from tests.agent.conftest import JOB
 from tests.agent.training import until

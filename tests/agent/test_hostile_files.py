@@ -14,19 +14,18 @@ import pytest
 from opentelemetry._logs import NoOpLogger
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist.agent.election import LOCK_NAME
+from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.job import AgentError, Job
-from otel_torchdist.agent.local_tapes import MAX_WARNINGS, LocalTapes
 from otel_torchdist.agent.node import NodeWatch
-from otel_torchdist.agent.process import Agent
 from otel_torchdist.agent.reader import Reader
-from otel_torchdist.agent.scrape_target import FOLDER, ScrapeTarget
 from otel_torchdist.config import Config
-from otel_torchdist.tape import owned_files
+from otel_torchdist.files import owned as owned_files
+from otel_torchdist.job.stacks import stacks_path
+from otel_torchdist.job.tapes import LOCK_NAME, MAX_WARNINGS, LocalTapes
+from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget
 from otel_torchdist.tape.identity import decode_identity, encode_identity
 from otel_torchdist.tape.layout import IDENTITY_SIZE
-from otel_torchdist.tape.stacks import stacks_path
-from otel_torchdist.telemetry.outputs import Outputs
+from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.agent.conftest import JOB
 from tests.agent.training import page_of
 from tests.cli.running import Running

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent import keeper
-from otel_torchdist.agent.election import LOCK_NAME
-from otel_torchdist.agent.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper
+from otel_torchdist.agent.launch import keeper
+from otel_torchdist.agent.launch.keeper import MAX_STARTS, STARTS_WITHIN_S, AgentKeeper
+from otel_torchdist.job.tapes import LOCK_NAME
 
 HOLDER = """
 import fcntl, sys

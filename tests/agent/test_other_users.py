@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.election import LOCK_NAME
-from otel_torchdist.tape.directory import tapes_in
+from otel_torchdist.job.directory import tapes_in
+from otel_torchdist.job.tapes import LOCK_NAME
 from tests.agent.conftest import JOB
 from tests.agent.training import page_of, until
 from tests.cli.running import SCRIPT, Running, environment

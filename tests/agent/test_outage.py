@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.telemetry.queued_sink import MAX_QUEUED_SPANS
+from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS
 from tests.agent.test_life import check_once_without_orphans
 from tests.agent.training import page_of, until
 from tests.cli.running import Running

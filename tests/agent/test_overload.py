@@ -14,10 +14,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.records import GroupName
-from otel_torchdist.telemetry.exporter_sink import ExporterSink
-from otel_torchdist.telemetry.metric_pictures import StallPicture
-from otel_torchdist.telemetry.model import FinishedSpan, SpanSink
-from otel_torchdist.telemetry.outputs import Outputs
+from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
+from otel_torchdist.telemetry.export.outputs import Outputs
+from otel_torchdist.telemetry.metrics.snapshots import StallPicture
+from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.simulated_rank import SimulatedRank, signature
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from otel_torchdist.telemetry.scrape_clients import MAX_CLIENTS
+from otel_torchdist.serving.clients import MAX_CLIENTS
 from tests.agent.test_life import count_on
 from tests.agent.training import page_of, target_in, until
 from tests.cli.running import Running

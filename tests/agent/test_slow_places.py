@@ -9,14 +9,16 @@ import pytest
 from opentelemetry._logs import NoOpLogger
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from otel_torchdist.agent import jobs, local_tapes, node, slow_places
-from otel_torchdist.agent.jobs import live_jobs
-from otel_torchdist.agent.local_tapes import LocalTapes
-from otel_torchdist.agent.node import NodeWatch
-from otel_torchdist.agent.process import Agent
-from otel_torchdist.agent.slow_places import SlowPlaces
+from otel_torchdist.agent import node
+from otel_torchdist.agent import node as slow_places
+from otel_torchdist.agent.agent import Agent
+from otel_torchdist.agent.node import NodeWatch, SlowPlaces
 from otel_torchdist.config import Config
-from otel_torchdist.telemetry.outputs import Outputs
+from otel_torchdist.job import live_jobs as jobs
+from otel_torchdist.job import tapes as local_tapes
+from otel_torchdist.job.live_jobs import live_jobs
+from otel_torchdist.job.tapes import LocalTapes
+from otel_torchdist.telemetry.export.outputs import Outputs
 from tests.agent.conftest import JOB
 from tests.support.job_ranks import Ranks
 from tests.support.memory_sink import MemorySink

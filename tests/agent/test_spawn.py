@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent import boot_report, detached, spawn
-from otel_torchdist.agent.detached import ChildrenAwaitedError, awaits_any_child, run_detached
-from otel_torchdist.agent.interpreter import find_interpreter, module_path, why_none
-from otel_torchdist.agent.spawn import spawn_agent
+from otel_torchdist.agent.launch import boot_report, detached, spawn
+from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_any_child, run_detached
+from otel_torchdist.agent.launch.interpreter import find_interpreter, module_path, why_none
+from otel_torchdist.agent.launch.spawn import spawn_agent
 from tests.agent.training import until
 
 INSTALLED = f"{sys.exec_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
-from otel_torchdist.capture import meeting as meeting_module
+from otel_torchdist.capture import peer_discovery as meeting_module
 from tests.capture.meetings import HOST
 from tests.support.recorded import RecordedTape, read_tapes
 from tests.support.warm_python import Done, WarmPython

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from otel_torchdist.capture.meeting import _key
-from otel_torchdist.tape.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_peers
+from otel_torchdist.capture.peer_discovery import _key
+from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_peers
 
 HOST = "127.0.0.1"
 RUN = 0xFEED

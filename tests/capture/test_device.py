@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.capture.cuda_lanes import Enqueued
+from otel_torchdist.capture.cuda.queues import Enqueued
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records import Operation
 from tests.support.device_rank import MAIN_STREAM, NCCL_STREAM, OTHER_STREAM, DeviceRank, Issued, device_rank

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from otel_torchdist.capture.cuda_clock import RENEWED_NS, USABLE_NS, DeviceClock
+from otel_torchdist.capture.cuda.clock import RENEWED_NS, USABLE_NS, DeviceClock
 from otel_torchdist.tape.layout import How
 from tests.support.simulated_device import MS, RECORD_NS, SimulatedDevice
 

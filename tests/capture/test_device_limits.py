@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.capture import cuda_watch
-from otel_torchdist.capture.cuda import _blocks_in_wait
-from otel_torchdist.capture.device import Devices
+from otel_torchdist.capture.c10d.devices import Devices
+from otel_torchdist.capture.cuda import poller as cuda_watch
+from otel_torchdist.capture.cuda.operations import _blocks_in_wait
 from otel_torchdist.tape.layout import How
 from tests.capture.conftest import Jobs
 from tests.support.device_rank import MAIN_STREAM, DeviceRank, Issued, NcclWork, device_rank

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.detector import Detector
 from otel_torchdist.stall.events import Event, IncidentResolved, StacksWanted, VerdictGiven
-from otel_torchdist.stall.snapshot import TapeFollower
-from otel_torchdist.stall.verdict import Outcome, VerdictKind
-from otel_torchdist.stall.worlds import worlds
+from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.model import Outcome, VerdictKind
+from otel_torchdist.world.assembly import worlds
+from otel_torchdist.world.follower import TapeFollower
 from tests.support.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
 from tests.support.simulated_device import MS
 

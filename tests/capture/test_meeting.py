@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.agent.neighbours import Neighbours
-from otel_torchdist.capture import meeting as meeting_module
-from otel_torchdist.capture.meeting import Meeting, Place
-from otel_torchdist.tape.peers import peers_files, read_listening
+from otel_torchdist.capture import peer_discovery as meeting_module
+from otel_torchdist.capture.peer_discovery import Meeting, Place
+from otel_torchdist.exchange.peers import Neighbours
+from otel_torchdist.job.peers import peers_files, read_listening
 from tests.capture.meetings import HOST, LOCAL, RUN, announced, peers_in, say_port
 from tests.tape.tapes import RankProcess, until
 

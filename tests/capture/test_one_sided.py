@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.distributed import ProcessGroup
 
-from otel_torchdist.capture.one_sided import OneSided, symmetric_schemas
-from otel_torchdist.capture.patches import Patches
-from otel_torchdist.capture.windows import Windows
+from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, symmetric_schemas
+from otel_torchdist.capture.one_sided.windows import Windows
+from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.records import BESIDE
 from tests.capture.conftest import Job, Jobs
 from tests.support.device_rank import DeviceRank, device_rank

@@ -4,7 +4,7 @@ import ipaddress
 
 import pytest
 
-from otel_torchdist.capture.own_address import own_address
+from otel_torchdist.capture.peer_discovery import own_address
 
 NO_INTERFACE = "nosuch0"
 

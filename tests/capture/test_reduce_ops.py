@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.mismatch import Field, Mismatch
-from otel_torchdist.stall.silent_mismatch import LOOKS_APART_NS, SilentMismatches
-from otel_torchdist.stall.snapshot import TapeFollower
-from otel_torchdist.stall.worlds import worlds
+from otel_torchdist.stall.findings.silent_mismatch import LOOKS_APART_NS, SilentMismatches
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.world.assembly import worlds
+from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.mismatch import Field, Mismatch
 from tests.capture.conftest import Job, Jobs
 
 CALLS_PER_LOOK = 16

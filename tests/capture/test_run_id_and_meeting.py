@@ -15,11 +15,11 @@ import pytest
 from torch.distributed import HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist.capture import run_id
-from otel_torchdist.capture.meeting import Meeting, Place, _key
+from otel_torchdist.capture.peer_discovery import Meeting, Place, _key
 from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.capture.session import Capture
+from otel_torchdist.job.peers import peers_files, read_peers
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.tape.peers import peers_files, read_peers
 from otel_torchdist.tape.reader import TapeReader
 from tests.capture.meetings import HOST, announced, say_port
 from tests.tape.tapes import new_writer, until

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from otel_torchdist.cli.demo.closing import closing_words
-from otel_torchdist.cli.demo.faults import Fault, expectation
-from otel_torchdist.cli.demo.findings import Findings
-from otel_torchdist.cli.demo.hopeless import is_hopeless
-from otel_torchdist.cli.demo.options import DemoOptions
-from otel_torchdist.cli.demo.plain_view import PlainView
-from otel_torchdist.cli.rank_rows import Doing, RankRow
-from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.cli.demo.findings import Findings, closing_words
+from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
+from otel_torchdist.cli.demo.run import is_hopeless
+from otel_torchdist.cli.demo.views import PlainView
+from otel_torchdist.cli.rank_table import Doing, RankRow
+from otel_torchdist.verdict.model import VerdictKind
 from tests.cli.running import Running, processes_of
 from tests.stall.watching import Watching, stalled
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.cli.demo.faults import Fault
-from otel_torchdist.cli.demo.options import DemoOptions, Protocol
-from otel_torchdist.cli.demo.outputs import set_outputs
+from otel_torchdist.cli.demo.job import set_outputs
+from otel_torchdist.cli.demo.options import DemoOptions, Fault, Protocol
 
 FILE = "OTEL_PYTHON_TORCHDIST_OTLP_FILE"
 TRACES = "OTEL_TRACES_EXPORTER"

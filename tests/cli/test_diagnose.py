@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from otel_torchdist.tape.directory import job_directories
+from otel_torchdist.job.directory import job_directories
 from tests.cli.asking import ask, ask_as_people_do
 from tests.cli.gloo_jobs import CALLING_LINE, GlooJobs
 from tests.cli.running import until

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from otel_torchdist.cli.diagnose import document
-from otel_torchdist.stall.mismatch import Field
-from otel_torchdist.stall.verdict import VerdictKind
 from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.world.mismatch import Field
 from tests.cli.asking import ask
 from tests.support.simulated_rank import SimulatedRank
 

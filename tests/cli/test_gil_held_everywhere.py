@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.stall.death_watch import DeathWatch
+from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reader import TapeReader
 from tests.cli.asking import ask

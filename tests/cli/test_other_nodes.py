@@ -15,17 +15,15 @@ from typing import Any
 import pytest
 
 from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
-from otel_torchdist.cli.diagnose.judgement import judge
-from otel_torchdist.cli.diagnose.last_moment import last_moment
-from otel_torchdist.cli.diagnose.seen_deaths import seen_end
+from otel_torchdist.job.agents_verdict import remove_agents_verdict
+from otel_torchdist.job.deaths import Death, write_death
 from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
-from otel_torchdist.stall.rules import StallRules
-from otel_torchdist.stall.verdict import Verdict
-from otel_torchdist.stall.world import Lane, Site
-from otel_torchdist.tape.agents_verdict import remove_agents_verdict
-from otel_torchdist.tape.deaths import Death, write_death
 from otel_torchdist.tape.layout import How, RecordKind, TapeState
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.post_mortem import judge, last_moment, seen_end
+from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.world.model import Lane, Site
 from tests.cli.asking import ask
 from tests.cli.running import Running
 from tests.stall.simulated_world import RUN, START_NS, THRESHOLD_NS, SimulatedWorld, group_of

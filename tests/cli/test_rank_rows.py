@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.cli.rank_rows import Doing, RankRow, rank_rows
-from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.snapshot import TapeFollower
-from otel_torchdist.stall.verdict import Verdict, locate
-from otel_torchdist.stall.worlds import worlds
+from otel_torchdist.cli.rank_table import Doing, RankRow, rank_rows
 from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.model import Verdict, locate
+from otel_torchdist.world.assembly import worlds
+from otel_torchdist.world.follower import TapeFollower
 from tests.support.rank_tape import SECOND, RankTape
 
 THRESHOLD_S = 5.0

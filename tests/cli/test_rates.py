@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.cli.clock_text import iso_time, length
-from otel_torchdist.cli.watch.rates import RateMeter, Rates
+from otel_torchdist.cli.text import iso_time, length
+from otel_torchdist.cli.watch.passive import RateMeter, Rates
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.reader import Batch
 from otel_torchdist.tape.records import Operation, StepMark

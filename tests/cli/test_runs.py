@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.lives import Life
-from otel_torchdist.cli.runs import Run, SeveralRunsError, Shelf, select, shelf_of
+from otel_torchdist.job.lives import Life
+from otel_torchdist.job.runs import Run, SeveralRunsError, Shelf, select, shelf_of
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from tests.cli.asking import ask
 from tests.support.simulated_rank import SimulatedRank

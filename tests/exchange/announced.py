@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_torchdist.tape.peers import TOKEN_BYTES, Peer, Peers
+from otel_torchdist.job.peers import TOKEN_BYTES, Peer, Peers
 from tests.exchange.listening import HOST
 from tests.stall.simulated_world import RUN
 

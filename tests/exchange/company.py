@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.envelope import new_life
 from otel_torchdist.exchange.run_exchange import RunExchange
+from otel_torchdist.job.peers import Peer, Peers
+from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.stall.company import Follows, Presides, Seating
-from otel_torchdist.stall.world import WorldSnapshot
-from otel_torchdist.tape.peers import Peer, Peers
-from otel_torchdist.telemetry.http_server import HttpServer
+from otel_torchdist.world.model import WorldSnapshot
 from tests.exchange.listening import HOST, until
 from tests.stall.simulated_world import RUN, SimulatedWorld
 

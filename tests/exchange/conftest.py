@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_torchdist.exchange import other, run_exchange, seats
-from otel_torchdist.telemetry import http_server
+from otel_torchdist.exchange import election as seats
+from otel_torchdist.exchange import peer as other
+from otel_torchdist.exchange import run_exchange
+from otel_torchdist.serving import http_server
 from tests.exchange.company import Agents, agents
 from tests.exchange.echo_agent import Agent, Current, begin_life
 from tests.exchange.listening import served

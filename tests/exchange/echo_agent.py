@@ -11,7 +11,7 @@ from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.client import Line
 from otel_torchdist.exchange.envelope import Envelope, new_life
 from otel_torchdist.exchange.wire import decode_question
-from otel_torchdist.telemetry.shared_page import App
+from otel_torchdist.serving.http_server import App
 from tests.exchange.listening import HOST, peer_at
 
 RUN = 0xFEED

@@ -8,9 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from otel_torchdist.tape.peers import Peer
-from otel_torchdist.telemetry.http_server import HttpServer
-from otel_torchdist.telemetry.shared_page import App
+from otel_torchdist.job.peers import Peer
+from otel_torchdist.serving.http_server import App, HttpServer
 
 HOST = "127.0.0.1"
 

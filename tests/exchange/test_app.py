@@ -13,7 +13,7 @@ import pytest
 from otel_torchdist.exchange.app import MAX_QUESTION
 from otel_torchdist.exchange.client import Line, NoAnswerError
 from otel_torchdist.exchange.envelope import SIGNATURE_HEADER, Envelope, envelope_from
-from otel_torchdist.telemetry import scrape_clients
+from otel_torchdist.serving import clients as scrape_clients
 from tests.exchange.echo_agent import (
     OTHER_TOKEN,
     PARSED,

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from otel_torchdist.exchange import run_exchange, seats
-from otel_torchdist.exchange.other import STATE_PATH
+from otel_torchdist.exchange import election as seats
+from otel_torchdist.exchange import run_exchange
+from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
 from otel_torchdist.stall.company import Follows
 from tests.exchange.company import Agents, exchange_of, world_of

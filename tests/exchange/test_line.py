@@ -11,7 +11,7 @@ import pytest
 
 from otel_torchdist.exchange.client import MAX_ANSWER, Line, NoAnswerError
 from otel_torchdist.exchange.envelope import new_life
-from otel_torchdist.tape.peers import Peer
+from otel_torchdist.job.peers import Peer
 from tests.exchange.echo_agent import PATH, RUN, TOKEN
 from tests.exchange.listening import HOST, peer_at, stranger, until
 

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from otel_torchdist.exchange.run_exchange import RunExchange
+from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.company import Presides
-from otel_torchdist.tape.peers import Peers
 from tests.exchange.company import Agents, exchange_of, world_of
 from tests.exchange.listening import HOST, until
 from tests.stall.simulated_world import RUN

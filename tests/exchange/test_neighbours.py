@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent import neighbours as neighbours_module
-from otel_torchdist.agent.neighbours import Neighbours
+from otel_torchdist.exchange import peers as neighbours_module
 from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.client import Line, NoAnswerError
 from otel_torchdist.exchange.envelope import new_life
-from otel_torchdist.exchange.other import STATE_PATH
+from otel_torchdist.exchange.peer import STATE_PATH
+from otel_torchdist.exchange.peers import Neighbours
 from otel_torchdist.exchange.wire import Question, decode_answer, encode
+from otel_torchdist.job.peers import PORT_FILE, TOKEN_BYTES, Peer, Peers, read_listening, write_peers
 from otel_torchdist.stall.company import Presides
-from otel_torchdist.tape.peers import PORT_FILE, TOKEN_BYTES, Peer, Peers, read_listening, write_peers
 from tests.exchange.announced import PEERS, TOKEN, file_of
 from tests.exchange.listening import HOST, peer_at, stranger, until
 from tests.stall.simulated_world import RUN, SimulatedWorld

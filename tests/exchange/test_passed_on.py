@@ -7,12 +7,12 @@ import time
 import pytest
 
 from otel_torchdist.exchange import run_exchange
-from otel_torchdist.exchange.other import STATE_PATH
+from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode, wire_ruling
 from otel_torchdist.stall.company import Follows
 from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.world import Lane, Site
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.world.model import Lane, Site
 from tests.exchange.company import Agents, exchange_of
 from tests.exchange.listening import until
 from tests.stall.simulated_world import RUN, group_of

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.tape.peers import (
+from otel_torchdist.job.peers import (
     MAX_FILES,
     MAX_PEERS,
     PORT_FILE,

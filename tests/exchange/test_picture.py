@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.exchange.picture import MAX_LANES, MAX_OPEN, answer_of, views_of
+from otel_torchdist.exchange.codec import MAX_LANES, MAX_OPEN, answer_of, views_of
 from otel_torchdist.exchange.wire import (
     Answer,
     Question,
@@ -20,10 +20,13 @@ from otel_torchdist.exchange.wire import (
     ruling_from,
     wire_ruling,
 )
+from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.stall.events import Incident, Ruling
-from otel_torchdist.stall.roll_call import Standing
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
-from otel_torchdist.stall.world import (
+from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
+from otel_torchdist.tape.records import CallSiteName, SignatureName
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.world.model import (
     Arrival,
     Lane,
     OperationView,
@@ -34,9 +37,6 @@ from otel_torchdist.stall.world import (
     Window,
     WorldSnapshot,
 )
-from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
-from otel_torchdist.tape.records import CallSiteName, SignatureName
-from otel_torchdist.tape.stacks import ThreadStack
 from tests.stall.judging import the_verdict
 from tests.stall.simulated_world import RUN, SECOND, WALL_OFFSET_NS, SimulatedWorld, group_of
 

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from otel_torchdist.exchange.picture import answer_of, views_of
+from otel_torchdist.exchange.codec import answer_of, views_of
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.exchange.wire import decode_answer, encode
 from otel_torchdist.stall.company import Seating
-from otel_torchdist.stall.world import Lane, WorldSnapshot
 from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.world.model import Lane, WorldSnapshot
 from tests.exchange.company import Agents, exchange_of, world_of
 from tests.exchange.listening import until
 from tests.stall.simulated_world import RUN, SECOND, START_NS, group_of

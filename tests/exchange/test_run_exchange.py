@@ -9,7 +9,7 @@ import time
 import pytest
 
 from otel_torchdist.exchange import run_exchange
-from otel_torchdist.exchange.other import KNOCK_PATH, STATE_PATH
+from otel_torchdist.exchange.peer import KNOCK_PATH, STATE_PATH
 from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode
 from tests.exchange.company import Agents, agents, exchange_of
 from tests.exchange.listening import stranger, until

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.exchange.seats import HURRIED_TRUST_S, KNOCK_TRUST_S, PEACEFUL_TRUST_S, Seats
+from otel_torchdist.exchange.election import HURRIED_TRUST_S, KNOCK_TRUST_S, PEACEFUL_TRUST_S, Seats
 
 OWN = 5
 

@@ -10,10 +10,10 @@ import time
 import pytest
 
 from otel_torchdist.exchange import run_exchange
-from otel_torchdist.exchange.other import STATE_PATH
+from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
+from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.company import Awaits, Follows, Presides
-from otel_torchdist.tape.peers import Peers
 from tests.exchange.company import TOKEN, Agents, agents, exchange_of
 from tests.exchange.listening import HOST, stranger, until
 from tests.stall.simulated_world import RUN

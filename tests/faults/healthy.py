@@ -20,8 +20,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from otel_torchdist.stall.detector import LOOK_S
 from otel_torchdist.stall.events import Event, MismatchFound, Occasion, StragglerFound, VerdictGiven
+from otel_torchdist.stall.watch import LOOK_S
 from tests.faults.habits import HABITS, Habit
 from tests.faults.larger_habits import LARGER_HABITS
 from tests.faults.simulated_job import SimulatedJob, Watched

@@ -27,7 +27,7 @@ from typing import Any
 from otel_torchdist import semconv
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.document import document_of
-from otel_torchdist.cli.runs import shelf_of
+from otel_torchdist.job.runs import shelf_of
 from tests.cli.running import processes_of, until
 from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from otel_torchdist.stall.call_log import LENGTH
 from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import Flag, How, TapeState, Word
+from otel_torchdist.world.call_history import LENGTH
 from tests.faults.simulated_deaths import SimulatedDeaths
 from tests.faults.simulated_rank import (
     SECOND,

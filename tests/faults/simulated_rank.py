@@ -7,12 +7,12 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from otel_torchdist.job.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
-from otel_torchdist.tape.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape.writer import TapeWriter
 
 SECOND = 1_000_000_000

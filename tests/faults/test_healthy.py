@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.stall.events import ArrivalsCompared, StragglerFound, VerdictGiven
-from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.verdict.model import VerdictKind
 from tests.faults.habits import COMPILATION, HABITS, Habit, Jitter, Steps, everybody
 from tests.faults.healthy import Tally, run_job, watch_job
 from tests.faults.larger_habits import LARGER_HABITS

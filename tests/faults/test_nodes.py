@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.tape.peers import peers_files, read_peers
+from otel_torchdist.job.peers import peers_files, read_peers
 from tests.cli.running import processes_of, until
 from tests.faults.faulty_job import FaultyJob
 from tests.faults.outcome import DUE_S, observe, observe_finding

@@ -13,13 +13,13 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from otel_torchdist.stall.detector import Detector
+from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Event, StacksWanted, VerdictGiven
-from otel_torchdist.stall.process_state import Stopped
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
-from otel_torchdist.stall.world import Arrival, GroupView, Lane, OperationView, Progress, RankView, Site, WorldSnapshot
+from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import GroupName, Operation, SignatureName
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.world.model import Arrival, GroupView, Lane, OperationView, Progress, RankView, Site, WorldSnapshot
 from tests.stall.simulated_world import RUN, SECOND, START_NS
 
 THRESHOLD_S = 10.0

@@ -13,13 +13,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from otel_torchdist.capture.cuda_driver import cuda_drivers
-from otel_torchdist.stall.detector import Detector
+from otel_torchdist.capture.cuda.driver import cuda_drivers
 from otel_torchdist.stall.events import Event
-from otel_torchdist.stall.snapshot import TapeFollower
-from otel_torchdist.stall.worlds import worlds
+from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.world.assembly import worlds
+from otel_torchdist.world.follower import TapeFollower
 from tests.gpu.world import DEVICE, World
 from tests.support.recorded import read_tapes
 

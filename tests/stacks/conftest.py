@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from otel_torchdist.job.requests import offer_path
 from otel_torchdist.tape.layout import LiveWord, seal_live
 from otel_torchdist.tape.mapped import MappedTape
-from otel_torchdist.tape.stack_signal import offer_path
 from tests.stacks import rank_process
 
 ROOT = Path(__file__).parents[2]

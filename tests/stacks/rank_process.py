@@ -15,12 +15,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from otel_torchdist.capture.stack_signal import SIGNAL, offer_stacks, withdraw_offer
-from otel_torchdist.stall.stack_signal import ask_by_signal
+from otel_torchdist.capture.stacks import SIGNAL, offer_stacks, withdraw_offer
+from otel_torchdist.job.requests import decode_offer, offer_path
+from otel_torchdist.processes.stack_signal import ask_by_signal
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.mapped import MappedTape
-from otel_torchdist.tape.stack_signal import decode_offer, offer_path
 from otel_torchdist.tape.writer import TapeWriter
 
 taken: list[int] = []

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall import pidfd
-from otel_torchdist.stall.stack_signal import ask_by_signal
+from otel_torchdist.job.leftovers import find_leftovers
+from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.processes import pidfd
+from otel_torchdist.processes.stack_signal import ask_by_signal
 from otel_torchdist.tape.layout import LiveWord, seal_live
-from otel_torchdist.tape.leftovers import find_leftovers
 from otel_torchdist.tape.mapped import MappedTape
-from otel_torchdist.tape.stacks import ThreadStack
 from tests.stacks import rank_process
 from tests.stacks.conftest import SIGNAL, RankProcess, needs_signals_for_threads, wait_for
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from otel_torchdist.stall.snapshot import TapeFollower
-from otel_torchdist.stall.world import Stacks
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.model import Stacks
 from tests.stacks.conftest import RankProcess, needs_signals_for_threads, wait_for
 
 

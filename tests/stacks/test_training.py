@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.stall import pidfd
+from otel_torchdist.job.requests import offer_path, parse_stack
+from otel_torchdist.processes import pidfd
+from otel_torchdist.processes.stack_signal import ask_by_signal
 from otel_torchdist.stall.attributes import of_place
 from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.stall.places import Source
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.stack_signal import ask_by_signal
-from otel_torchdist.stall.verdict import VerdictKind
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.stack_signal import offer_path, parse_stack
+from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.places import Source
 from tests.stacks.conftest import ROOT, SIGNAL, wait_for
 
 WORKERS = Path(__file__).parent / "workers"

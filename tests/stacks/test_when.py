@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from otel_torchdist.stall.events import Occasion, StacksOverdue
-from otel_torchdist.stall.phrases import describe_place
-from otel_torchdist.stall.places import Source
-from otel_torchdist.stall.world import Stacks
+from otel_torchdist.verdict.wording.phrases import describe_place
+from otel_torchdist.world.model import Stacks
+from otel_torchdist.world.places import Source
 from tests.stall.simulated_world import SimulatedWorld
 from tests.stall.watching import EVERYBODY, LOAD_BATCH, STACK, Watching, stalled
 

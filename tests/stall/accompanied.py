@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection
 
 from otel_torchdist import semconv
 from otel_torchdist.stall.company import Follows, Presides, Seating
-from otel_torchdist.stall.detector import Detector
 from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.world import Lane, WorldSnapshot
+from otel_torchdist.stall.watch import Detector
+from otel_torchdist.world.model import Lane, WorldSnapshot
 from tests.stall.simulated_world import RUN, SECOND, START_NS, SimulatedWorld
 from tests.stall.watching import THRESHOLD_S, Watching, stalled
 

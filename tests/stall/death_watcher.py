@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from otel_torchdist.stall.death_watch import DeathWatch
+from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.tape.reader import TapeReader
 
 

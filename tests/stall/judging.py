@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.verdict import Verdict
-from otel_torchdist.stall.waits import waits_of
-from otel_torchdist.stall.world import Site, WorldSnapshot
+from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.waits import waits_of
+from otel_torchdist.world.model import Site, WorldSnapshot
 from tests.stall.simulated_world import THRESHOLD_NS
 
 

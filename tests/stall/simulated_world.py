@@ -6,8 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from otel_torchdist.stall.process_state import Stopped
-from otel_torchdist.stall.world import (
+from otel_torchdist.job.deaths import Death
+from otel_torchdist.processes.state import Stopped
+from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+from otel_torchdist.world.model import (
     MAX_RECENT,
     Arrival,
     GroupView,
@@ -18,9 +21,6 @@ from otel_torchdist.stall.world import (
     Site,
     WorldSnapshot,
 )
-from otel_torchdist.tape.deaths import Death
-from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
-from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 
 RUN = 0xFEED
 SECOND = 1_000_000_000

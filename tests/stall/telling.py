@@ -1,8 +1,8 @@
 """The verdict on a simulated world, with places and in words."""
 
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Verdict, locate
-from otel_torchdist.stall.world import Site, WorldSnapshot
+from otel_torchdist.verdict.model import Verdict, locate
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.model import Site, WorldSnapshot
 from tests.stall import judging
 from tests.stall.simulated_world import SimulatedWorld, group_of
 

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from otel_torchdist.stall.mismatch import Field
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Doubt, VerdictKind
-from otel_torchdist.stall.world import GroupView
 from otel_torchdist.tape.layout import Flag, RecordKind
+from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.mismatch import Field
+from otel_torchdist.world.model import GroupView
 from tests.stall.simulated_world import SimulatedWorld, group_of
 from tests.stall.telling import spoken, the_verdict
 from tests.stall.watching import Watching

@@ -1,8 +1,8 @@
 """Ranks that wait for each other: who is listed, and when it may be no circle."""
 
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Doubt, VerdictKind
 from otel_torchdist.tape.layout import Flag
+from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
 from tests.stall.simulated_world import SimulatedWorld, group_of
 from tests.stall.telling import the_verdict
 

@@ -6,10 +6,10 @@ import dataclasses
 
 from otel_torchdist import semconv
 from otel_torchdist.stall.company import Awaits, Presides
-from otel_torchdist.stall.detector import HURRIED_LOOK_S, LOOK_S
 from otel_torchdist.stall.events import MarkerDue
-from otel_torchdist.stall.incident import NoStepTraces, marker_span
-from otel_torchdist.stall.sentence import sentence
+from otel_torchdist.stall.spans import NoStepTraces, marker_span
+from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
+from otel_torchdist.verdict.wording.sentence import sentence
 from tests.stall.accompanied import LOCAL, Accompanied, a_ruling, follows, with_others
 from tests.stall.simulated_world import SimulatedWorld, group_of
 from tests.stall.watching import EVERYBODY, stalled

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.compiling import is_compiling
+from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.tape.stacks import ThreadStack
+from otel_torchdist.verdict.compiling import is_compiling
 from tests.stall.simulated_world import SimulatedWorld
 from tests.stall.watching import EVERYBODY, THRESHOLD_S, Watching
 

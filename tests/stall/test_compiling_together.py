@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.stall.world import Stacks
+from otel_torchdist.world.model import Stacks
 from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld, group_of
 from tests.stall.test_compiling import COMPILING, let_go, wait
 from tests.stall.watching import EVERYBODY, STACK, THRESHOLD_S, Watching

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from otel_torchdist.stall.detector import HURRIED_LOOK_S, LOOK_S
 from otel_torchdist.stall.events import IncidentResolved, MarkerDue, Occasion, StacksWanted
-from otel_torchdist.stall.verdict import Outcome, VerdictKind
+from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
 from otel_torchdist.tape.layout import Flag
+from otel_torchdist.verdict.model import Outcome, VerdictKind
 from tests.stall.simulated_world import SECOND, SimulatedWorld, group_of
 from tests.stall.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
 

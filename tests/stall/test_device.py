@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.roll_call import Standing
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
-from otel_torchdist.stall.waits import waits_of
-from otel_torchdist.stall.world import GroupView, Lane, Site
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import Operation
+from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.waits import waits_of
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.model import GroupView, Lane, Site
 from tests.stall.simulated_world import START_NS, THRESHOLD_NS, SimulatedWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, description="default_pg")

@@ -1,7 +1,7 @@
 """What is not said: ranks that do not report, counts that cannot be compared, records that were lost."""
 
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Doubt, VerdictKind
+from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
 from tests.stall.simulated_world import SimulatedWorld, group_of
 from tests.stall.telling import late_world, the_verdict
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from otel_torchdist.stall.events import MarkerDue
-from otel_torchdist.stall.markers import MarkerClock
-from otel_torchdist.stall.rules import StallRules
+from otel_torchdist.stall.numbering import MarkerClock
 from otel_torchdist.stall.run_watch import RunWatch
-from otel_torchdist.stall.verdict import VerdictKind
-from otel_torchdist.stall.waits import waits_of
 from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.verdict.waits import waits_of
 from tests.stall.simulated_world import START_NS, THRESHOLD_NS, SimulatedWorld, group_of
 from tests.stall.watching import EVERYBODY, Watching, stalled
 

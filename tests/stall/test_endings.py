@@ -2,10 +2,10 @@
 
 import pytest
 
-from otel_torchdist.stall.detector import LOOK_S
 from otel_torchdist.stall.events import IncidentResolved, StacksWanted
-from otel_torchdist.stall.verdict import Outcome, VerdictKind
+from otel_torchdist.stall.watch import LOOK_S
 from otel_torchdist.tape.layout import Flag, How, TapeState
+from otel_torchdist.verdict.model import Outcome, VerdictKind
 from tests.stall.simulated_world import SimulatedWorld, group_of
 from tests.stall.watching import EVERYBODY, Watching, stalled
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.death_watch import DeathWatch
-from otel_torchdist.stall.error_file import error_file_of, error_in
-from otel_torchdist.stall.fates import describe_way
-from otel_torchdist.tape.deaths import MAX_ERROR, Death, death_path, read_death, write_death
+from otel_torchdist.job.deaths import MAX_ERROR, Death, death_path, read_death, write_death
+from otel_torchdist.processes.death_watch import DeathWatch
+from otel_torchdist.processes.error_file import error_file_of, error_in
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.wording.fates import describe_way
 from tests.cli.running import until
 from tests.stall.test_death_watch import DyingRanks
 

@@ -7,11 +7,11 @@ import signal
 
 import pytest
 
-from otel_torchdist.stall.deaths import FirstDeath, first_death
-from otel_torchdist.stall.detector import LOOK_S
-from otel_torchdist.stall.root_finder import RootFinder
-from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.stall.watch import LOOK_S
 from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.verdict.first_death import FirstDeath, first_death
+from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.root_cause import RootFinder
 from tests.stall.simulated_world import SECOND, THRESHOLD_NS, SimulatedWorld
 from tests.stall.watching import EVERYBODY, Watching, stalled
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
 from tests.stall.simulated_world import SimulatedWorld, group_of
 from tests.stall.telling import late_world, spoken, the_verdict
 

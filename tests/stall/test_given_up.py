@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 
+from otel_torchdist.job.requests import GIVEN_UP
 from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.stall.rules import StallRules
 from otel_torchdist.stall.run_watch import RunWatch
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
-from otel_torchdist.tape.abort import GIVEN_UP
 from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.rules import StallRules
 from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld, group_of
 
 ALL = group_of(0, 1, 2)

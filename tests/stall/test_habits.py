@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.stall.habits import MOST_ADDED_NS, MOST_ONCE_NS, Habits
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import Operation
+from otel_torchdist.world.baselines import MOST_ADDED_NS, MOST_ONCE_NS, Habits
 
 SECOND = 1_000_000_000
 NO_FLAGS = Flag(0)

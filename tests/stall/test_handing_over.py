@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from otel_torchdist.stall.company import Presides
-from otel_torchdist.stall.detector import HURRIED_LOOK_S, LOOK_S
 from otel_torchdist.stall.events import Incident, IncidentHandedOver, Occasion
-from otel_torchdist.stall.incident import incident_spans
+from otel_torchdist.stall.spans import incident_spans
+from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
 from tests.stall.accompanied import Accompanied, a_ruling, follows
 from tests.stall.simulated_world import RUN
 from tests.stall.watching import EVERYBODY, stalled

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from otel_torchdist.stall.death_watch import DeathWatch
-from otel_torchdist.stall.deaths import has_raised, torn_out_of
-from otel_torchdist.stall.snapshot import TapeFollower
+from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.verdict.first_death import has_raised, torn_out_of
+from otel_torchdist.world.follower import TapeFollower
 from tests.support.rank_tape import RankTape
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_torchdist.stall.late_by_chance import Latenesses
-from otel_torchdist.stall.stragglers import LEAST_BLAME, LEAST_SHARE
+from otel_torchdist.stall.findings.chance import Latenesses
+from otel_torchdist.stall.findings.stragglers import LEAST_BLAME, LEAST_SHARE
 
 TRIES = 20_000
 CALLS = 64

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.stall.mismatch import Field, Mismatch, compare
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import VerdictKind
-from otel_torchdist.stall.world import Arrival, Lane, Site, WorldSnapshot
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.mismatch import Field, Mismatch, compare
+from otel_torchdist.world.model import Arrival, Lane, Site, WorldSnapshot
 from tests.stall.judging import the_verdict
 from tests.stall.simulated_world import SimulatedRank, SimulatedWorld, group_of
 

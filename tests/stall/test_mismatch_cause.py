@@ -1,9 +1,9 @@
 """Mismatches that ended well: they are no cause of a later stall, unless a rank is out of step since."""
 
 from otel_torchdist.stall.events import MismatchFound
-from otel_torchdist.stall.mismatch import Field
-from otel_torchdist.stall.verdict import VerdictKind
 from otel_torchdist.tape.layout import How
+from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.world.mismatch import Field
 from tests.stall.judging import the_verdict
 from tests.stall.simulated_world import SimulatedWorld
 from tests.stall.watching import EVERYBODY, Watching

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from otel_torchdist.stall.verdict import Verdict, locate
-from otel_torchdist.stall.world import Stacks, WorldSnapshot
+from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.tape.stacks import ThreadStack
+from otel_torchdist.verdict.model import Verdict, locate
+from otel_torchdist.world.model import Stacks, WorldSnapshot
 from tests.stall.judging import the_verdict
 from tests.stall.simulated_world import SimulatedWorld, group_of
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Doubt, VerdictKind
 from otel_torchdist.tape.layout import Flag, TapeState
+from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
 from tests.stall.simulated_world import THRESHOLD_NS, SimulatedWorld, group_of
 from tests.stall.telling import EVERYBODY, site_of, the_verdict
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.process_state import ProcessState
+from otel_torchdist.processes.state import ProcessState
 from otel_torchdist.tape.identity import identify, process_start_ticks
 from otel_torchdist.tape.records import TapeIdentity
 from tests.cli.running import until

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.silent_ends import SilentEnds
 from otel_torchdist.cli.watch.passive import PassiveWatch
+from otel_torchdist.job.deaths import Death, write_death
+from otel_torchdist.processes.recorded_deaths import RecordedDeaths
+from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import VerdictGiven
-from otel_torchdist.stall.recorded_deaths import RecordedDeaths
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.snapshot import DYING_NS, TapeFollower
-from otel_torchdist.tape.deaths import Death, write_death
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.follower import DYING_NS, TapeFollower
 from tests.support.rank_tape import RankTape
 from tests.support.simulated_rank import SECOND, SimulatedRank
 

@@ -10,11 +10,11 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 
 from otel_torchdist import semconv
+from otel_torchdist.naming import anchor_span_id, operation_span_id, run_label, trace_id_of_step
 from otel_torchdist.stall.reporter import StallReporter
-from otel_torchdist.stall.world import RankView
 from otel_torchdist.tape.layout import How
-from otel_torchdist.telemetry.ids import anchor_span_id, operation_span_id, run_label, trace_id_of_step
-from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.world.model import RankView
 from tests.stall.simulated_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, SimulatedWorld, group_of
 from tests.stall.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
 from tests.support.memory_sink import MemorySink

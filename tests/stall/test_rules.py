@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_torchdist.stall.verdict import VerdictKind
+from otel_torchdist.verdict.model import VerdictKind
 from tests.stall.simulated_world import SimulatedWorld
 from tests.stall.watching import EVERYBODY, THRESHOLD_S, Watching
 

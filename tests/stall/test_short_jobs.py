@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from otel_torchdist.stall.company import Follows, Presides, Seating
 from otel_torchdist.stall.events import MismatchFound
-from otel_torchdist.stall.world import WorldSnapshot
 from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.world.model import WorldSnapshot
 from tests.stall.accompanied import Accompanied
 from tests.stall.simulated_world import SimulatedWorld
 from tests.stall.watching import EVERYBODY

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.stall.attributes import describe_finding
-from otel_torchdist.stall.call_log import LENGTH, CallLog, Digests
 from otel_torchdist.stall.events import MismatchFound
-from otel_torchdist.stall.mismatch import Field
-from otel_torchdist.stall.silent_mismatch import TOLD_AFTER_NS, SilentMismatches
-from otel_torchdist.stall.world import Arrival, WorldSnapshot
+from otel_torchdist.stall.findings.silent_mismatch import TOLD_AFTER_NS, SilentMismatches
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.world.call_history import LENGTH, CallLog, Digests
+from otel_torchdist.world.mismatch import Field
+from otel_torchdist.world.model import Arrival, WorldSnapshot
 from tests.stall.simulated_world import SECOND, SimulatedWorld
 from tests.stall.watching import EVERYBODY, THRESHOLD_S, Watching
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall import snapshot
-from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.snapshot import TapeFollower
-from otel_torchdist.stall.verdict import Doubt, Verdict, VerdictKind
-from otel_torchdist.stall.waits import waits_of
-from otel_torchdist.stall.world import Lane, RankView
-from otel_torchdist.stall.worlds import worlds
+from otel_torchdist.job.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
-from otel_torchdist.tape.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape.writer import TapeWriter
+from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
+from otel_torchdist.verdict.waits import waits_of
+from otel_torchdist.world import follower as snapshot
+from otel_torchdist.world.assembly import worlds
+from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.model import Lane, RankView
 
 RUN = 0xABCDEF
 SECOND = 1_000_000_000

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from otel_torchdist.stall.attributes import resolution
-from otel_torchdist.stall.verdict import Outcome, VerdictKind
 from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.verdict.model import Outcome, VerdictKind
 from tests.stall.simulated_world import SimulatedRank, SimulatedWorld
 from tests.stall.watching import Watching, stalled
 

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.stall.arrival_log import ArrivalLog
-from otel_torchdist.stall.call_log import LENGTH
-from otel_torchdist.stall.stragglers import LEAST_SHARE, Straggler, Stragglers
-from otel_torchdist.stall.world import Lane, WorldSnapshot
+from otel_torchdist.stall.findings.stragglers import LEAST_SHARE, Straggler, Stragglers
 from otel_torchdist.tape.layout import Flag, RecordKind
+from otel_torchdist.world.call_history import LENGTH, ArrivalLog
+from otel_torchdist.world.model import Lane, WorldSnapshot
 from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld
 from tests.stall.watching import EVERYBODY
 

@@ -6,10 +6,10 @@ import dataclasses
 
 from otel_torchdist.stall.company import Presides
 from otel_torchdist.stall.events import Occasion
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Doubt, VerdictKind
-from otel_torchdist.stall.world import WorldSnapshot
 from otel_torchdist.tape.layout import Flag
+from otel_torchdist.verdict.model import Doubt, VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.model import WorldSnapshot
 from tests.stall.accompanied import LOCAL, Accompanied, with_others
 from tests.stall.judging import the_verdict
 from tests.stall.simulated_world import SimulatedWorld, group_of

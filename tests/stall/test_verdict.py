@@ -1,11 +1,11 @@
 """The verdict on a collective: who is absent or dead, and when it is the transport."""
 
-from otel_torchdist.stall.judge import Judge
-from otel_torchdist.stall.roll_call import Standing
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Verdict, VerdictKind
-from otel_torchdist.stall.world import Site
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.model import Site
 from tests.stall.judging import verdicts
 from tests.stall.simulated_world import THRESHOLD_NS, SimulatedWorld, group_of
 from tests.stall.telling import EVERYBODY, late_world, site_of, spoken, the_verdict

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.stall.verdict import Doubt, VerdictKind
+from otel_torchdist.verdict.model import Doubt, VerdictKind
 from tests.stall.judging import verdicts
 from tests.stall.simulated_world import Meeting, SimulatedWorld, group_of, play
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, VerdictGiven
-from otel_torchdist.stall.places import Source
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.verdict import Outcome, VerdictKind
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.model import Outcome, VerdictKind
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.places import Source
 from tests.stall import rank_process
 
 ROOT = Path(__file__).parents[2]

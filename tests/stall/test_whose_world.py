@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.detector import Detector
-from otel_torchdist.stall.snapshot import TapeFollower
-from otel_torchdist.stall.world import RankView
-from otel_torchdist.stall.worlds import worlds
-from otel_torchdist.telemetry.ids import run_id_of_claim
+from otel_torchdist.naming import run_id_of_claim
+from otel_torchdist.stall.watch import Detector
+from otel_torchdist.world.assembly import worlds
+from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.model import RankView
 from tests.stall.test_snapshot import RUN, SECOND, WrittenRank
 
 STRANGER = 12345

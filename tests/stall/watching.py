@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from otel_torchdist.stall.detector import Detector
+from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, StacksWanted, VerdictGiven
-from otel_torchdist.stall.world import Stacks, WorldSnapshot
+from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.tape.stacks import ThreadStack
+from otel_torchdist.world.model import Stacks, WorldSnapshot
 from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")

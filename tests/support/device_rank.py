@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup, Work
 
-from otel_torchdist.capture.call import Call
-from otel_torchdist.capture.completion import Works
-from otel_torchdist.capture.cuda import CudaOperations
-from otel_torchdist.capture.device import Devices
-from otel_torchdist.capture.hot_path import HotPath
-from otel_torchdist.capture.operations import OperationSchema, collective_schemas
-from otel_torchdist.capture.patches import Patches
-from otel_torchdist.capture.process_group import Groups
+from otel_torchdist.capture.c10d.call import Call
+from otel_torchdist.capture.c10d.completion import Works
+from otel_torchdist.capture.c10d.devices import Devices
+from otel_torchdist.capture.c10d.dispatcher import make_wait_tensor, make_wait_tensors
+from otel_torchdist.capture.c10d.groups import Groups
+from otel_torchdist.capture.c10d.hot_path import HotPath
+from otel_torchdist.capture.c10d.schemas import OperationSchema, collective_schemas
+from otel_torchdist.capture.cuda.operations import CudaOperations
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.steps import Steps
-from otel_torchdist.capture.wait_tensor import make_wait_tensor, make_wait_tensors
+from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import Operation

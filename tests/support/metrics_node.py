@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.telemetry.durations import BOUNDS_S
-from otel_torchdist.telemetry.metric_definitions import HISTOGRAM_METRICS, NUMBER_METRICS
-from otel_torchdist.telemetry.metric_pictures import Duration, NodePicture
-from otel_torchdist.telemetry.metrics import RankMetrics
-from otel_torchdist.telemetry.node_metrics import NodeMetrics
+from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.metrics.rank import RankMetrics
+from otel_torchdist.telemetry.metrics.snapshots import Duration, NodePicture
 from tests.support.simulated_rank import RUN_ID, SECOND, SimulatedRank
 
 METRICS: Final = {metric.name: metric for metric in NUMBER_METRICS}

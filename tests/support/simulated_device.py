@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from otel_torchdist.capture.cuda_driver import DriverError
+from otel_torchdist.capture.cuda.driver import DriverError
 
 MS = 1_000_000
 RECORD_NS = 5_000

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.tape.directory import base_directory, clean_up, job_directories, job_directory
-from otel_torchdist.tape.names import OTHER
-from otel_torchdist.tape.names_reader import NamesReader
+from otel_torchdist.job.directory import base_directory, clean_up, job_directories, job_directory
+from otel_torchdist.tape.names import OTHER, NamesReader
 from otel_torchdist.tape.reader import TapeReader
 from tests.tape.tapes import begin, new_writer, open_descriptors
 

@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from otel_torchdist.tape.directory import clean_up
+from otel_torchdist.job.directory import clean_up
 from otel_torchdist.tape.layout import How, TapeState, Word
 from otel_torchdist.tape.reader import TapeReader
 from tests.tape.tapes import begin, new_writer

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.tape import directory_lock
-from otel_torchdist.tape.directory import clean_up, job_directory
-from otel_torchdist.tape.directory_lock import alone_in, using
+from otel_torchdist.files import locks as directory_lock
+from otel_torchdist.files.locks import alone_in, using
+from otel_torchdist.job.directory import clean_up, job_directory
 from otel_torchdist.tape.reader import TapeReader
 from tests.tape.tapes import RankProcess, begin, new_writer, open_descriptors, start, until
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState, TapeState, Word
-from otel_torchdist.tape.names_reader import NamesReader
+from otel_torchdist.tape.names import NamesReader
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import (
     CallSiteName,

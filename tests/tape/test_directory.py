@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.agent.scrape_target import ScrapeTarget
 from otel_torchdist.errors import TapeError
-from otel_torchdist.tape.directory import base_directory, job_directories, job_directory, job_key, tapes_in
+from otel_torchdist.job.directory import base_directory, job_directories, job_directory, job_key, tapes_in
+from otel_torchdist.serving.scrape_target import ScrapeTarget
 from tests.tape.tapes import HERE, new_writer, open_descriptors
 
 NOBODY = 65534

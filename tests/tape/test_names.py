@@ -11,6 +11,7 @@ from typing import TypeVar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from otel_torchdist.naming import readable
 from otel_torchdist.tape.names import (
     MAX_NAMES,
     MAX_TEXT,
@@ -19,12 +20,11 @@ from otel_torchdist.tape.names import (
     SPARE_OF_GROUPS,
     SPARE_OF_SHAPES,
     Name,
+    NamesReader,
     NamesWriter,
 )
-from otel_torchdist.tape.names_reader import NamesReader
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
-from otel_torchdist.tape.text import readable
 from tests.tape.tapes import new_writer
 
 _Named = TypeVar("_Named", bound=CallSiteName | GroupName | SignatureName)

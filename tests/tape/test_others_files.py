@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.errors import TapeError
+from otel_torchdist.files.others import is_gone, is_passing, open_regular, read_part, read_regular, reason
+from otel_torchdist.job.requests import last_stack, offer_path
+from otel_torchdist.job.stacks import StacksFile, read_stacks, stacks_path
+from otel_torchdist.naming import readable
 from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
-from otel_torchdist.tape.names_reader import NamesReader
-from otel_torchdist.tape.others_files import is_gone, is_passing, open_regular, read_part, read_regular, reason
+from otel_torchdist.tape.names import NamesReader
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.tape.stack_signal import last_stack, offer_path
-from otel_torchdist.tape.stacks import stacks_path
-from otel_torchdist.tape.stacks_reader import StacksFile, read_stacks
-from otel_torchdist.tape.text import readable
 from tests.tape.tapes import RankProcess, new_writer, open_descriptors
 
 TIB_4 = 1 << 42

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from otel_torchdist.job.leftovers import find_room, ranks_of_node
 from otel_torchdist.tape.names import MAX_BYTES
-from otel_torchdist.tape.room import find_room, ranks_of_node
 from tests.tape.tapes import HERE, REPOSITORY
 
 MB = 1 << 20

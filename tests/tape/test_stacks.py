@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_torchdist.job.stacks import ThreadStack, read_stacks, stacks_path, write_stacks
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.tape.stacks import ThreadStack, stacks_path, write_stacks
-from otel_torchdist.tape.stacks_reader import read_stacks
 
 STACKS = [
     ThreadStack(11, "MainThread", (CallSiteName("load", "/home/user/data.py", 7), CallSiteName("<module>", "é.py", 1))),

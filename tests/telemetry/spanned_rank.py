@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
-from otel_torchdist.telemetry.model import LinkTarget
-from otel_torchdist.telemetry.sampling import StepSampler
-from otel_torchdist.telemetry.spans import RankSpans
+from otel_torchdist.telemetry.spans.model import LinkTarget
+from otel_torchdist.telemetry.spans.sampling import StepSampler
+from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.memory_sink import MemorySink
 from tests.support.rank_tape import RankTape
 

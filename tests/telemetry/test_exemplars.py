@@ -11,13 +11,12 @@ from prometheus_client.registry import CollectorRegistry
 from prometheus_client.samples import Sample
 
 from otel_torchdist import semconv
-from otel_torchdist.telemetry.durations import DurationHistogram
-from otel_torchdist.telemetry.exemplars import Exemplar
-from otel_torchdist.telemetry.ids import trace_id_of_step
-from otel_torchdist.telemetry.node_metrics import NodeMetrics
-from otel_torchdist.telemetry.prometheus import TorchDistCollector
-from otel_torchdist.telemetry.sampling import StepSampler
-from otel_torchdist.telemetry.spans import RankSpans
+from otel_torchdist.naming import trace_id_of_step
+from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
+from otel_torchdist.telemetry.spans.sampling import StepSampler
+from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.memory_sink import MemorySink
 from tests.support.simulated_rank import RUN_ID, SECOND, SimulatedRank
 

@@ -13,10 +13,14 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, ParentBasedTraceIdRatio, Sampler, TraceIdRatioBased
 
-from otel_torchdist.telemetry.export import environment_links, environment_sampler, environment_sink
-from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
-from otel_torchdist.telemetry.outputs import outputs_from_environment
-from otel_torchdist.telemetry.resource import environment_resource
+from otel_torchdist.telemetry.export.environment import (
+    environment_links,
+    environment_resource,
+    environment_sampler,
+    environment_sink,
+)
+from otel_torchdist.telemetry.export.outputs import outputs_from_environment
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
 SPAN = FinishedSpan("step (rank 0)", 1, 2, None, 100, 200, {})

@@ -4,9 +4,8 @@ import threading
 
 import pytest
 
-from otel_torchdist.telemetry.export import environment_sink
-from otel_torchdist.telemetry.export_hints import with_hint
-from otel_torchdist.telemetry.resource import environment_resource
+from otel_torchdist.telemetry.export.environment import environment_resource, environment_sink
+from otel_torchdist.telemetry.export.exporters import with_hint
 
 
 def test_what_is_not_known_is_said_as_it_is() -> None:

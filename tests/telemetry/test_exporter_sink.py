@@ -19,9 +19,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_torchdist import semconv
-from otel_torchdist.telemetry import queued_sink
-from otel_torchdist.telemetry.exporter_sink import ExporterSink
-from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.export import queued_sink
+from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
 RESOURCE = Resource({"service.name": "test", "host.name": "node-1"})

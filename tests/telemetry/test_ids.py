@@ -5,7 +5,7 @@ import itertools
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
-from otel_torchdist.telemetry import ids
+from otel_torchdist import naming as ids
 
 RUN = 0xFEDCBA98765432100123456789ABCDEF
 

@@ -19,9 +19,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 
 from otel_torchdist import semconv
-from otel_torchdist.telemetry.meter_provider import build_meter_provider_from_environment
-from otel_torchdist.telemetry.metrics_otel import OTelMetrics
-from otel_torchdist.telemetry.node_metrics import NodeMetrics
+from otel_torchdist.telemetry.export.providers import build_meter_provider_from_environment
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from tests.support.otlp_metrics_receiver import (
     MetricsReceiver,
     grpc_receiver,

@@ -8,8 +8,8 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import Flag, How, RecordKind, Word
 from otel_torchdist.tape.names import MAX_NAMES
-from otel_torchdist.telemetry.metric_pictures import Duration
-from otel_torchdist.telemetry.node_metrics import NodeMetrics
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.metrics.snapshots import Duration
 from tests.support.metrics_node import Node
 from tests.support.simulated_rank import RUN, SECOND, WORLD, SimulatedRank, signature
 

@@ -20,11 +20,11 @@ from prometheus_client import CollectorRegistry
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.telemetry.metric_definitions import HISTOGRAM_METRICS, NUMBER_METRICS, Kind, Unit
-from otel_torchdist.telemetry.metrics import RankMetrics
-from otel_torchdist.telemetry.metrics_otel import OTelMetrics
-from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
-from otel_torchdist.telemetry.prometheus import TorchDistCollector
+from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS, Kind, Unit
+from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.otel import OTelMetrics
+from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
+from otel_torchdist.telemetry.metrics.rank import RankMetrics
 from tests.support.simulated_rank import RUN_ID, SECOND, WORLD, SimulatedRank
 
 LABELS = {attribute: label for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()}

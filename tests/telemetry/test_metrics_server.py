@@ -13,8 +13,9 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from otel_torchdist.telemetry import http_server, metrics_server
-from otel_torchdist.telemetry.metrics_server import PORTS_TRIED, MetricsServer
+from otel_torchdist.serving import http_server
+from otel_torchdist.serving import metrics_page as metrics_server
+from otel_torchdist.serving.metrics_page import PORTS_TRIED, MetricsServer
 
 BODY_VALUE = "answer 42.0"
 

@@ -15,9 +15,9 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.telemetry import run_label
-from otel_torchdist.telemetry.metric_pictures import ArrivalCounts
-from otel_torchdist.telemetry.node_metrics import MAX_FINDINGS, FindingStatus, NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics import labels as run_label
+from otel_torchdist.telemetry.metrics.node import MAX_FINDINGS, FindingStatus, NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
 from tests.support.metrics_node import METRICS, Node, series_of
 from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
 

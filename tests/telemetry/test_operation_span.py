@@ -6,10 +6,10 @@ import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
 from otel_torchdist import semconv
+from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState, Word
 from otel_torchdist.tape.names import OTHER
 from otel_torchdist.tape.records import GroupName, SignatureName
-from otel_torchdist.telemetry.ids import operation_span_id
 from tests.support.rank_tape import SECOND, RankTape
 from tests.telemetry.spanned_rank import Rank, group_key
 

@@ -18,11 +18,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_torchdist.telemetry.exporter_sink import ExporterSink
-from otel_torchdist.telemetry.model import FinishedSpan, LinkTarget
-from otel_torchdist.telemetry.otlp_batch import OtlpBatch, takes_batches
-from otel_torchdist.telemetry.otlp_encoder import MAX_KEPT, OtlpEncoder
-from otel_torchdist.telemetry.readable import readable_span
+from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
+from otel_torchdist.telemetry.export.exporters import readable_span
+from otel_torchdist.telemetry.export.otlp import MAX_KEPT, OtlpBatch, OtlpEncoder, takes_batches
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver
 
 RESOURCE = Resource(

@@ -15,13 +15,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.naming import readable
+from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.text import readable
-from otel_torchdist.telemetry.metric_definitions import HISTOGRAM_METRICS, NUMBER_METRICS
-from otel_torchdist.telemetry.metric_pictures import NodePicture
-from otel_torchdist.telemetry.metrics_server import MetricsServer
-from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
-from otel_torchdist.telemetry.prometheus import TorchDistCollector
+from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
+from otel_torchdist.telemetry.metrics.snapshots import NodePicture
 from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.telemetry.rank_ranges import MAX_TEXT, compress_ranks
+from otel_torchdist.naming import MAX_RANKS_TEXT, compress_ranks
 
 
 def expand(text: str) -> set[int]:
@@ -36,6 +36,6 @@ def test_long_ranges_are_cut(ranks: set[int]) -> None:
         assert expand(text) == ranks
         return
     kept, _, rest = text.partition(",… (")
-    assert len(kept) <= MAX_TEXT
+    assert len(kept) <= MAX_RANKS_TEXT
     assert expand(kept) < ranks
     assert len(expand(kept)) + int(rest.removesuffix(" more)")) == len(ranks)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
-from otel_torchdist.telemetry.run_labels import RunKey, RunLabels
-from otel_torchdist.telemetry.series_labels import MAX_GROUPS
+from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, RunKey, RunLabels
+from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from tests.support.metrics_node import METRICS
 from tests.support.simulated_rank import RUN, RUN_ID, WORLD, SimulatedRank
 

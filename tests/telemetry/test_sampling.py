@@ -7,9 +7,8 @@ import itertools
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBasedTraceIdRatio, Sampler, SamplingResult
 
-from otel_torchdist.telemetry.ids import trace_id_of_step
-from otel_torchdist.telemetry.sampling import StepSampler
-from otel_torchdist.telemetry.span_budget import SpanBudget
+from otel_torchdist.naming import trace_id_of_step
+from otel_torchdist.telemetry.spans.sampling import SpanBudget, StepSampler
 
 RUN = 0xABCDEF
 SECOND = 1_000_000_000

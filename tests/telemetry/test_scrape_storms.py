@@ -17,10 +17,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from otel_torchdist.telemetry import scrape_clients
-from otel_torchdist.telemetry.metrics_server import MetricsServer
-from otel_torchdist.telemetry.scrape_clients import MAX_CLIENTS
-from otel_torchdist.telemetry.shared_page import SharedPage
+from otel_torchdist.serving import clients as scrape_clients
+from otel_torchdist.serving.clients import MAX_CLIENTS
+from otel_torchdist.serving.http_server import SharedPage
+from otel_torchdist.serving.metrics_page import MetricsServer
 from tests.support.core_waits import waited_for_a_core_s
 from tests.telemetry.test_metrics_server import get, our_threads, wait_until
 

@@ -10,9 +10,9 @@ import pytest
 from otel_torchdist import semconv
 from otel_torchdist.tape.reader import Batch
 from otel_torchdist.tape.records import GroupName
-from otel_torchdist.telemetry.metric_pictures import ArrivalCounts
-from otel_torchdist.telemetry.node_metrics import NodeMetrics, StallStatus
-from otel_torchdist.telemetry.series_labels import MAX_GROUPS, MAX_OPERATIONS
+from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, MAX_OPERATIONS
+from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
 from tests.support.metrics_node import METRICS, Node, series_of
 from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
 

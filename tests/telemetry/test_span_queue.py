@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_torchdist.telemetry.model import FinishedSpan
-from otel_torchdist.telemetry.span_queue import SpanGroup, SpanQueue
+from otel_torchdist.telemetry.export.queued_sink import SpanGroup, SpanQueue
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 
 def group(size: int, urgent: bool = False) -> SpanGroup:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from otel_torchdist import semconv
+from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.layout import How, RunIdState, TapeState
-from otel_torchdist.telemetry.ids import operation_span_id
-from otel_torchdist.telemetry.sampling import StepSampler
-from otel_torchdist.telemetry.spans import RankSpans
+from otel_torchdist.telemetry.spans.sampling import StepSampler
+from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.memory_sink import MemorySink
 from tests.support.rank_tape import SECOND, RankTape
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from otel_torchdist import semconv
+from otel_torchdist.naming import lone_run_id, trace_id_of_step
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.telemetry.ids import lone_run_id, trace_id_of_step
-from otel_torchdist.telemetry.spans import MAX_HELD_SPANS
+from otel_torchdist.telemetry.spans.steps import MAX_HELD_SPANS
 from tests.support.rank_tape import RUN, RankTape
 from tests.telemetry.spanned_rank import Rank
 

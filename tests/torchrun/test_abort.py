@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.abort import EXIT_CODE
+from otel_torchdist.job.requests import EXIT_CODE
 from tests.cli.running import processes_of
 from tests.support.recorded import read_tapes
 from tests.torchrun.test_torchrun import switched_on, torchrun

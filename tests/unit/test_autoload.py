@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist import _guard, autoload
-from otel_torchdist.environment_variables import (
-    OTEL_PYTHON_TORCHDIST_ENABLED,
-    OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL,
-)
+from otel_torchdist import autoload
+from otel_torchdist import guard as _guard
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
 dist = pytest.importorskip("torch.distributed")

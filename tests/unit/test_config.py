@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist import environment_variables
-from otel_torchdist.config import Config, Parameter, ReaderHome
+from otel_torchdist.config import ActionKind, Config, Parameter, ReaderHome
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
-from otel_torchdist.on_stall import ActionKind
 
 PARAMETERS: dict[str, Parameter[object]] = {
     field.name: field.metadata["parameter"] for field in dataclasses.fields(Config)

@@ -5,8 +5,8 @@ from types import FunctionType
 
 import pytest
 
-from otel_torchdist._guard import ErrorLog, guard, report
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.guard import ErrorLog, guard, report
 
 
 class Clock:

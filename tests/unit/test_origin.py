@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import torch
 
-from otel_torchdist import _guard
-from otel_torchdist._guard import guard
-from otel_torchdist._origin import came_after_call, is_programs
+from otel_torchdist import guard as _guard
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.guard import guard
+from otel_torchdist.origin import came_after_call, is_programs
 
 SIGNAL = signal.SIGUSR1
 OURS = "otel_torchdist.capture.made_up"

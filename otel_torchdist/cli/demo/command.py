@@ -11,20 +11,16 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
-from otel_torchdist.agent.stop_signals import StopSignals
-from otel_torchdist.cli.demo.closing import closing_words
-from otel_torchdist.cli.demo.faults import Fault, passes, story
-from otel_torchdist.cli.demo.job import missing_packages
-from otel_torchdist.cli.demo.live_view import LiveView
-from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Protocol
-from otel_torchdist.cli.demo.performance import Performance
-from otel_torchdist.cli.demo.plain_view import PlainView
-from otel_torchdist.cli.demo.scratch import scratch
-from otel_torchdist.cli.demo.view import View
-from otel_torchdist.cli.failing import fail
+from otel_torchdist.cli.demo.findings import closing_words
+from otel_torchdist.cli.demo.job import missing_packages, scratch
+from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Fault, Protocol, passes, story
+from otel_torchdist.cli.demo.run import Performance
+from otel_torchdist.cli.demo.views import LiveView, PlainView, View
+from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.tape.directory import base_directory
+from otel_torchdist.job.directory import base_directory
+from otel_torchdist.stop_signals import StopSignals
 
 _FAULTS: Final = "; ".join(f"{fault.value}: {story(fault, 'a rank', 'a while')}" for fault in Fault)
 

@@ -1,21 +1,40 @@
-"""The training job of the demo: a script that knows nothing of us, under torchrun, switched on by its environment."""
+"""The training job of the demo: a script that knows nothing of us, under torchrun, switched on by its environment.
+
+Where the demo's spans go: always to a file, and to an OTLP endpoint when one is given.
+
+Where the demo's job leaves its tapes and logs: in directories that go with the demo.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Generator, Mapping, MutableMapping
+from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
+
+from opentelemetry.environment_variables import OTEL_TRACES_EXPORTER
+from opentelemetry.sdk.environment_variables import (
+    OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_EXPORTER_OTLP_PROTOCOL,
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
+    OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
+)
 
 from otel_torchdist import environment_variables as env
-from otel_torchdist.cli.demo.options import DemoOptions
-from otel_torchdist.cli.demo.outputs import set_outputs
+from otel_torchdist.cli.demo.options import DemoOptions, Protocol
 from otel_torchdist.cli.demo.process_tree import ProcessTree
-from otel_torchdist.cli.demo.scratch import Scratch
 from otel_torchdist.config import ReaderHome
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_OTLP_FILE
+from otel_torchdist.files.locks import alone_in, using
 
 _NEEDED: Final = {"torch": "torch", "sklearn": "scikit-learn"}
 _SWITCHES_OFF: Final = (
@@ -90,3 +109,84 @@ def _environment(environ: Mapping[str, str], options: DemoOptions, scratch: Scra
     }
     set_outputs(environment, options)
     return environment
+
+
+_PORT_OF_OTLP_HTTP: Final = 4318
+_FILE: Final = "torchdist_otlp_json"
+
+
+def set_outputs(environ: MutableMapping[str, str], options: DemoOptions) -> None:
+    """Let the agent, which has the environment of the job, export to the file and to the endpoint of the options.
+
+    Without one it exports to what the environment has; where it has nothing, there is nobody to export to.
+    """
+    _set_endpoint(environ, options)
+    others = [name for name in environ.get(OTEL_TRACES_EXPORTER, "otlp").split(",") if name.strip() not in ("", "none")]
+    environ[OTEL_TRACES_EXPORTER] = ",".join([*others, _FILE])
+    environ[OTEL_PYTHON_TORCHDIST_OTLP_FILE] = str(options.output.resolve())
+
+
+def _set_endpoint(environ: MutableMapping[str, str], options: DemoOptions) -> None:
+    if options.endpoint is None:
+        if not any(environ.get(name) for name in (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT)):
+            environ.setdefault(OTEL_TRACES_EXPORTER, "none")
+        return
+    for name in (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL):
+        environ.pop(name, None)
+    environ[OTEL_TRACES_EXPORTER] = "otlp"
+    environ[OTEL_EXPORTER_OTLP_ENDPOINT] = options.endpoint
+    if options.protocol is not None:
+        environ[OTEL_EXPORTER_OTLP_PROTOCOL] = options.protocol.value
+    elif _port_of(options.endpoint) == _PORT_OF_OTLP_HTTP:
+        environ[OTEL_EXPORTER_OTLP_PROTOCOL] = Protocol.HTTP.value
+
+
+def endpoint_in(environ: MutableMapping[str, str]) -> str:
+    """The OTLP endpoint that an environment names; '' when there is none."""
+    if "otlp" not in environ.get(OTEL_TRACES_EXPORTER, "otlp").split(","):
+        return ""
+    return environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or ""
+
+
+def _port_of(endpoint: str) -> int | None:
+    try:
+        return urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").port
+    except ValueError:
+        return None
+
+
+_PREFIX: Final = "demo-"
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Directories of one demo.
+
+    Attributes:
+        tapes: Base directory of its tapes, in memory.
+        logs: What torchrun and its ranks write.
+    """
+
+    tapes: Path
+    logs: Path
+
+
+@contextlib.contextmanager
+def scratch(base: Path) -> Generator[Scratch]:
+    """Directories below `base` and among the temporary files, removed at the end.
+
+    What demos before have left that were killed goes at the beginning.
+
+    Raises:
+        TapeError: The directory for tapes cannot be created.
+    """
+    for directory in base.glob(f"{_PREFIX}*"):
+        with alone_in(directory) as nobody_uses_it:
+            if nobody_uses_it:
+                shutil.rmtree(directory, ignore_errors=True)
+    tapes = base / f"{_PREFIX}{secrets.token_hex(8)}"
+    with tempfile.TemporaryDirectory(prefix="torchdist-demo-") as logs, using(tapes):
+        try:
+            yield Scratch(tapes, Path(logs))
+        finally:
+            shutil.rmtree(tapes, ignore_errors=True)

@@ -1,13 +1,17 @@
-"""What the demo was asked for."""
+"""What the demo was asked for.
+
+What may go wrong in the demo's training, and what must be said about it then.
+"""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.cli.demo.faults import Expectation, Fault, expectation
+from otel_torchdist.verdict.model import VerdictKind
 
 VERDICT_WITHIN_S: Final = 2.0
 """Seconds after the threshold within which the stall must be named."""
@@ -57,3 +61,71 @@ class DemoOptions:
     def expected(self) -> Expectation:
         """What must be said about the fault."""
         return expectation(self.fault, self.faulty_rank, self.ranks)
+
+
+class Fault(enum.Enum):
+    """What goes wrong; values as in the command line of the demo, and in that of the training script."""
+
+    LATE = "late"
+    KILL = "kill"
+    FREEZE = "freeze"
+    MISMATCH = "mismatch"
+    CIRCULAR = "circular"
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A fault as it is staged.
+
+    Attributes:
+        story: What happens; with places for the faulty `rank` and for `length`, how long it lasts.
+        verdict: What must be said about it.
+        passes: Whether the training goes on after it.
+    """
+
+    story: str
+    verdict: VerdictKind
+    passes: bool
+
+
+_STAGED: Final[Mapping[Fault, _Staged]] = {
+    Fault.LATE: _Staged("the storage of {rank} does not answer for {length}", VerdictKind.ABSENT, passes=True),
+    Fault.KILL: _Staged("{rank} is killed, as if memory had run out", VerdictKind.DEAD, passes=False),
+    Fault.FREEZE: _Staged("{rank} is stopped for {length}", VerdictKind.FROZEN, passes=True),
+    Fault.MISMATCH: _Staged(
+        "{rank} comes to an all_reduce with a tensor of another shape", VerdictKind.MISMATCHED, passes=False
+    ),
+    Fault.CIRCULAR: _Staged(
+        "neighbours call all_reduce in pairs, in circular order", VerdictKind.CIRCULAR, passes=False
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What must be said about a fault.
+
+    Attributes:
+        verdict: The kind of verdict.
+        ranks: Those that it must name, ascending.
+    """
+
+    verdict: VerdictKind
+    ranks: tuple[int, ...]
+
+
+def expectation(fault: Fault, faulty_rank: int, ranks: int) -> Expectation:
+    """What must be said about a fault of one rank among `ranks`."""
+    # Nobody can say which of two that disagree is wrong.
+    is_everybodys = fault is Fault.CIRCULAR or (fault is Fault.MISMATCH and ranks == 2)
+    return Expectation(_STAGED[fault].verdict, tuple(range(ranks)) if is_everybodys else (faulty_rank,))
+
+
+def story(fault: Fault, rank: str, length: str) -> str:
+    """What happens, as a clause about `rank` ("rank 2", "a rank"), for `length` ("20 s", "a while") if it passes."""
+    return _STAGED[fault].story.format(rank=rank, length=length)
+
+
+def passes(fault: Fault) -> bool:
+    """Whether the training goes on after a fault."""
+    return _STAGED[fault].passes

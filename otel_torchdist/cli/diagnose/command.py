@@ -1,4 +1,7 @@
-"""`otel-torchdist diagnose`: its options, and how it ends."""
+"""`otel-torchdist diagnose`: its options, and how it ends.
+
+The runs that there are, one a line, the newest first.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,23 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
-from otel_torchdist.cli.diagnose.document import document_of
-from otel_torchdist.cli.diagnose.listing import document_of_runs, print_runs
+from otel_torchdist.cli.diagnose.document import SCHEMA, document_of
 from otel_torchdist.cli.diagnose.report import print_report
-from otel_torchdist.cli.failing import fail
-from otel_torchdist.cli.runs import Run, SeveralRunsError, Shelf, select, tape_directory, whole_shelf
 from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.text import day_and_time, fail, iso_time
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
+from otel_torchdist.job.runs import Run, SeveralRunsError, Shelf, select, tape_directory, whole_shelf
+from otel_torchdist.naming import compress_ranks
 
 PROBLEM: Final = 1
 NOTHING_TO_DIAGNOSE: Final = 2
@@ -122,3 +127,45 @@ def _list(runs: Iterable[Run], as_json: bool) -> None:
 def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
         typer.echo(f"otel-torchdist: warning: {warning}", err=True)
+
+
+_DAMAGED = "damaged"
+
+
+def print_runs(runs: Iterable[Run], console: Console) -> None:
+    """Print a table."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("run", "begun", "state", "ranks here", "of", "job directory"):
+        table.add_column(name, no_wrap=True, justify="right" if name == "of" else "left")
+    for run in runs:
+        begun, here = day_and_time(run.begun_ns), compress_ranks(run.ranks)
+        helps = f", helps {run.helps.label or '-'}" if run.helps is not None else ""
+        table.add_row(run.label or "-", begun, state_of(run) + helps, here, str(run.world_size), run.directory.name)
+    console.print(table)
+
+
+def document_of_runs(runs: Iterable[Run]) -> dict[str, Any]:
+    """The same as JSON: `schema`; `runs` with `id`, `directory`, `begun`, `state`, `ranks`, `world_size`, `helps`."""
+    return {
+        "schema": SCHEMA,
+        "runs": [
+            {
+                "id": f"{run.run_id:032x}" if run.run_id else None,
+                "directory": str(run.directory),
+                "begun": iso_time(run.begun_ns),
+                "state": state_of(run),
+                "ranks": list(run.ranks),
+                "world_size": run.world_size,
+                "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
+            }
+            for run in runs
+        ],
+    }
+
+
+def state_of(run: Run) -> str:
+    """What became of a run, in a word."""
+    try:
+        return run.life.value
+    except TapeError:
+        return _DAMAGED

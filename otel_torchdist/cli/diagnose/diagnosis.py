@@ -8,28 +8,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.agent.lives import Life
 from otel_torchdist.cli.agents_verdict import agents_verdict, ranks_of
-from otel_torchdist.cli.diagnose.judgement import age_ns, judge
-from otel_torchdist.cli.diagnose.last_moment import LastMoment, last_moment
-from otel_torchdist.cli.diagnose.seen_deaths import SeenEnd, seen_end
-from otel_torchdist.cli.recorded_stacks import RecordedStacks
-from otel_torchdist.cli.runs import POLL_LIMIT, Run
 from otel_torchdist.errors import TapeError
-from otel_torchdist.stall.deaths import FirstDeath
-from otel_torchdist.stall.helpers import is_idle
-from otel_torchdist.stall.places import Place, Source, place_of
-from otel_torchdist.stall.process_state import SILENT_NS
-from otel_torchdist.stall.rules import StallRules
-from otel_torchdist.stall.sentence import sentence
-from otel_torchdist.stall.snapshot import TapeFollower
-from otel_torchdist.stall.verdict import Verdict
-from otel_torchdist.stall.world import OperationView, RankView, life_in
-from otel_torchdist.tape.agents_verdict import AgentsVerdict
-from otel_torchdist.tape.deaths import read_death
+from otel_torchdist.job.agents_verdict import AgentsVerdict
+from otel_torchdist.job.deaths import read_death
+from otel_torchdist.job.lives import Life
+from otel_torchdist.job.runs import POLL_LIMIT, Run
+from otel_torchdist.naming import name_ranks
+from otel_torchdist.processes.state import SILENT_NS
 from otel_torchdist.tape.layout import LiveWord, TapeState
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.telemetry.rank_ranges import name_ranks
+from otel_torchdist.verdict.first_death import FirstDeath
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.post_mortem import LastMoment, SeenEnd, age_ns, judge, last_moment, seen_end
+from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.assembly import is_idle
+from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.model import OperationView, RankView, life_in
+from otel_torchdist.world.places import Place, Source, place_of
+from otel_torchdist.world.recorded_stacks import RecordedStacks
 
 BETWEEN_LOOKS_S: Final = 0.1
 """A thread that waits for the GIL wakes up every 5 ms."""

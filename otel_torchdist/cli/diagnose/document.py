@@ -44,16 +44,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_torchdist.cli.clock_text import iso_time
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
-from otel_torchdist.stall.deaths import FirstDeath
-from otel_torchdist.stall.fates import describe_together
-from otel_torchdist.stall.mismatch import Mismatch
-from otel_torchdist.stall.verdict import Link, Verdict
-from otel_torchdist.stall.world import GroupView, OperationView
-from otel_torchdist.tape.agents_verdict import AgentsVerdict
-from otel_torchdist.tape.deaths import Death
+from otel_torchdist.cli.text import iso_time
+from otel_torchdist.job.agents_verdict import AgentsVerdict
+from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.verdict.first_death import FirstDeath
+from otel_torchdist.verdict.model import Link, Verdict
+from otel_torchdist.verdict.wording.fates import describe_together
+from otel_torchdist.world.mismatch import Mismatch
+from otel_torchdist.world.model import GroupView, OperationView
 
 SCHEMA: Final = 1
 

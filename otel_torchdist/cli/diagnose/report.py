@@ -1,25 +1,26 @@
-"""A diagnosis for people to read. The same lines for a terminal and a pipe; only a terminal has colours."""
+"""A diagnosis for people to read. The same lines for a terminal and a pipe; only a terminal has colours.
+
+Which ranks of a diagnosis are shown together: in a large job most of them do the same.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
-from otel_torchdist.agent.lives import Life
-from otel_torchdist.cli.clock_text import day_and_time, length, time_of_day
-from otel_torchdist.cli.diagnose.crowds import crowds
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
-from otel_torchdist.cli.fates import fates
-from otel_torchdist.stall.causes import MAX_PARTIES
-from otel_torchdist.stall.fates import describe_together, describe_way
-from otel_torchdist.stall.phrases import describe_frame, describe_site
-from otel_torchdist.stall.world import OperationView
+from otel_torchdist.cli.text import day_and_time, fates, length, time_of_day
+from otel_torchdist.job.lives import Life
+from otel_torchdist.naming import compress_ranks, have, name_ranks
 from otel_torchdist.tape.layout import How
-from otel_torchdist.telemetry.rank_ranges import compress_ranks, have, name_ranks
+from otel_torchdist.verdict.wording.causes import MAX_PARTIES
+from otel_torchdist.verdict.wording.fates import describe_together, describe_way
+from otel_torchdist.verdict.wording.phrases import describe_frame, describe_site
+from otel_torchdist.world.model import OperationView
 
 MAX_OPEN: Final = 8
 """Open operations of a rank that are shown."""
@@ -171,3 +172,39 @@ def _when(diagnosis: Diagnosis, monotonic_ns: int) -> str:
 
 def _ago(diagnosis: Diagnosis, monotonic_ns: int) -> str:
     return f"{length(diagnosis.before_s(monotonic_ns))} {'ago' if diagnosis.is_now else 'earlier'}"
+
+
+SHOWN_EACH: Final = 8
+"""A report on no more ranks than this shows each by itself."""
+
+
+def crowds(diagnosis: Diagnosis) -> list[list[RankAccount]]:
+    """Ranks that do the same, the one that waits longest first; those that the verdict names come before all others."""
+    named = {*diagnosis.named}
+    ordered = sorted(diagnosis.ranks, key=lambda account: (account.view.rank not in named, account.view.rank))
+    if len(ordered) <= SHOWN_EACH:
+        return [[account] for account in ordered]
+    found: dict[Hashable, list[RankAccount]] = {}
+    for account in ordered:
+        is_named = account.view.rank in named
+        found.setdefault((is_named, *_doing(account)), []).append(account)
+    return [sorted(alike, key=_waiting_since_ns) for alike in found.values()]
+
+
+def _doing(account: RankAccount) -> tuple[Hashable, ...]:
+    """What a rank does, in all that a report says of it but times and process id."""
+    view = account.view
+    frame = account.stack.frame if account.stack is not None else None
+    waits = tuple((_shown_alike(one), one.record.is_blocking) for one in account.open)
+    last = (_shown_alike(view.last), view.last.failure, view.last.record.how) if view.last is not None else None
+    way = describe_way(view.death) if view.death is not None else ""
+    return account.life, view.failure, way, view.step, waits, last, frame
+
+
+def _shown_alike(operation: OperationView) -> tuple[Hashable, ...]:
+    return operation.name, operation.site, operation.call_site
+
+
+def _waiting_since_ns(account: RankAccount) -> tuple[int, int]:
+    since = [one.waiting_since_ns for one in account.open if one.waiting_since_ns is not None]
+    return min(since, default=1 << 63), account.view.rank

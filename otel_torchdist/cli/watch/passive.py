@@ -1,25 +1,31 @@
-"""A look at all tapes of a job that changes nothing: no lock is taken, no rank is asked, nothing is written."""
+"""A look at all tapes of a job that changes nothing: no lock is taken, no rank is asked, nothing is written.
+
+How much of their time the others lose to each rank, over the last comparisons.
+
+How fast a rank goes: steps and collectives a second, over the last few seconds.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
-from otel_torchdist.agent.local_tapes import LocalTapes
-from otel_torchdist.cli.recorded_stacks import RecordedStacks
-from otel_torchdist.cli.watch.lateness import LatenessMeter
-from otel_torchdist.cli.watch.rates import RateMeter, Rates
-from otel_torchdist.stall.detector import Detector
+from otel_torchdist.job.tapes import LocalTapes
+from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.stall.events import ArrivalsCompared, Finding, IncidentResolved, VerdictGiven
-from otel_torchdist.stall.recorded_deaths import RecordedDeaths
-from otel_torchdist.stall.snapshot import TapeFollower
-from otel_torchdist.stall.world import RankView, WorldSnapshot
-from otel_torchdist.stall.worlds import worlds
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.stall.watch import Detector
+from otel_torchdist.tape.layout import Flag, RecordKind
+from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.world.assembly import worlds
+from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.model import RankView, WorldSnapshot
+from otel_torchdist.world.recorded_stacks import RecordedStacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +148,78 @@ class PassiveWatch:
 def _age_of_run(world: WorldSnapshot) -> tuple[bool, int]:
     views: list[RankView] = list(world.ranks.values())
     return any(view.alive for view in views), max((view.created_ns for view in views), default=0)
+
+
+LATENESS_OVER_NS: Final = 30_000_000_000
+
+
+class LatenessMeter:
+    """Adds up what was compared in the last half minute."""
+
+    def __init__(self, begun_ns: int) -> None:
+        """Begin at a monotonic time."""
+        self._begun_ns = begun_ns
+        self._compared: deque[tuple[int, Counter[int]]] = deque()
+
+    def observe(self, event: ArrivalsCompared, now_ns: int) -> None:
+        """Take in a comparison."""
+        late_ns: Counter[int] = Counter()
+        for group in event.lateness:
+            late_ns.update(group.late_ns)
+        self._compared.append((now_ns, late_ns))
+
+    def shares(self, now_ns: int) -> Mapping[int, float]:
+        """By rank, the share of the others' time that they waited for it alone, from 0 to 1."""
+        while self._compared and self._compared[0][0] < now_ns - LATENESS_OVER_NS:
+            self._compared.popleft()
+        total: Counter[int] = Counter()
+        for _, late_ns in self._compared:
+            total.update(late_ns)
+        span_ns = max(min(LATENESS_OVER_NS, now_ns - self._begun_ns), 1)
+        return {rank: min(late_ns / span_ns, 1.0) for rank, late_ns in total.items()}
+
+
+RATES_OVER_NS: Final = 5_000_000_000
+_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Counts a second.
+
+    Attributes:
+        steps: Steps that ended.
+        collectives: Collectives that were entered.
+    """
+
+    steps: float
+    collectives: float
+
+
+class RateMeter:
+    """Counts what the polls of one tape find."""
+
+    def __init__(self, begun_ns: int) -> None:
+        """Count from the beginning of the tape, by the monotonic clock."""
+        self._begun_ns = begun_ns
+        self._counts: deque[tuple[int, int, int]] = deque()
+
+    def observe(self, batch: Batch, now_ns: int) -> None:
+        """Take in what a poll has found; what is older than the window does not count."""
+        oldest_ns = now_ns - RATES_OVER_NS
+        steps = sum(mark.ended_ns > oldest_ns for mark in batch.steps)
+        collectives = sum(
+            operation.entered_ns > oldest_ns
+            and operation.kind is RecordKind.OPERATION
+            and not int(operation.flags) & _POINT_TO_POINT
+            for operation in batch.entered
+        )
+        self._counts.append((now_ns, steps, collectives))
+        while self._counts[0][0] < oldest_ns:
+            self._counts.popleft()
+
+    def rates(self, now_ns: int) -> Rates:
+        """The rates over the window, or since the beginning of the tape if that is shorter."""
+        seconds = max(min(RATES_OVER_NS, now_ns - self._begun_ns), 1) / 1e9
+        steps = sum(count[1] for count in self._counts)
+        return Rates(steps / seconds, sum(count[2] for count in self._counts) / seconds)

@@ -9,20 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.agent.lives import Life
-from otel_torchdist.agent.stop_signals import StopSignals
 from otel_torchdist.cli.agents_verdict import agents_verdict
 from otel_torchdist.cli.alarm import Alarm, alarm
-from otel_torchdist.cli.fates import fates
+from otel_torchdist.cli.text import fates
 from otel_torchdist.cli.watch.passive import Look, PassiveWatch
-from otel_torchdist.cli.watch.picture import View, picture_of
+from otel_torchdist.cli.watch.screen import View, picture_of
+from otel_torchdist.job.agents_verdict import AgentsVerdict
+from otel_torchdist.job.lives import Life
+from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.stall.attributes import describe_finding, resolution
 from otel_torchdist.stall.events import Finding, IncidentResolved, Occasion, VerdictGiven
-from otel_torchdist.stall.verdict import Verdict, locate
-from otel_torchdist.stall.world import RankView, WorldSnapshot, life_in
-from otel_torchdist.tape.agents_verdict import AgentsVerdict
-from otel_torchdist.telemetry.ids import run_label
-from otel_torchdist.telemetry.rank_ranges import name_ranks
+from otel_torchdist.stop_signals import StopSignals
+from otel_torchdist.verdict.model import Verdict, locate
+from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 TURN_S: Final = 0.25
 LAST_WORDS_S: Final = 2.0

@@ -1,0 +1,221 @@
+"""The reader at home in a process of its own: all tapes of its job directories, one `/metrics`, one look for stalls."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.actions.stall_actions import StallActions, suspended_among
+from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
+from otel_torchdist.agent.allowance import Allowance
+from otel_torchdist.agent.job import Job
+from otel_torchdist.agent.reader import Reader
+from otel_torchdist.config import Config
+from otel_torchdist.exchange.peers import Neighbours
+from otel_torchdist.naming import readable
+from otel_torchdist.processes.death_watch import DeathWatch
+from otel_torchdist.serving.metrics_page import MetricsServer
+from otel_torchdist.serving.scrape_target import ScrapeTarget
+from otel_torchdist.telemetry.export.outputs import Outputs
+from otel_torchdist.telemetry.export.sinks import HeldSink
+from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
+from otel_torchdist.telemetry.metrics.snapshots import NodePicture
+
+_logger = logging.getLogger("otel_torchdist")
+
+SAVE_S: Final = 1.0
+"""Between two checkpoints where no span leaves."""
+
+
+class Agent:
+    """Reads job directories until it is closed. Not thread-safe.
+
+    Attributes:
+        reader: What reads their tapes.
+        scrapes: How often `/metrics` was asked for.
+        given_up: Job directories of other users that are not read any more, and since when in monotonic seconds.
+    """
+
+    def __init__(self, config: Config, outputs: Callable[[], Outputs]) -> None:
+        """Prepare.
+
+        Args:
+            config: Threshold, span budget and where `/metrics` is served.
+            outputs: Builds what the agent writes to.
+        """
+        self.scrapes = 0
+        self.given_up: dict[Path, float] = {}
+        self._allowance = Allowance()
+        self._config = config
+        self._jobs: dict[Path, Job] = {}
+        self._own: set[Path] = set()
+        self._targets: dict[Path, ScrapeTarget] = {}
+        self._neighbours = Neighbours()
+        self._actions = StallActions(config.on_stall, config.on_stall_grace, config.dump_dir)
+        self._verdicts = AgentsVerdicts()
+        self._deaths = DeathWatch()
+        built = outputs()
+        self._sink = HeldSink(built.sink, self._save)
+        self._saved_at = time.monotonic()
+        self.reader = Reader(
+            dataclasses.replace(built, sink=self._sink),
+            config.stall_timeout,
+            config.span_budget,
+            config.stall_ignore,
+            config.compare_calls,
+            self._neighbours,
+            self._deaths,
+        )
+        self._server: MetricsServer | None = None
+
+    def add(self, job: Job) -> Agent:
+        """Read one more job directory, from the next turn on; returns this agent."""
+        self._jobs[job.directory] = job
+        if _is_own(job.directory):
+            self._own.add(job.directory)
+        self._count()
+        return self
+
+    def has_room_for_job_of(self, user: int) -> bool:
+        """Whether there are descriptors for one more job directory of a user."""
+        return self._allowance.has_room_for_directory(user)
+
+    def drop(self, directory: Path) -> None:
+        """Leave a job directory, all ranks of which have ended, to others."""
+        self._save()
+        self._leave(directory)
+
+    def _leave(self, directory: Path) -> None:
+        job = self._jobs.pop(directory)
+        self._own.discard(directory)
+        for nonce in job.taken_up:
+            self.reader.forget(nonce)
+        job.close()
+        target = self._targets.pop(directory, None)
+        if target is not None:
+            target.withdraw()
+
+    @property
+    def directories(self) -> list[Path]:
+        """The job directories that are read."""
+        return list(self._jobs)
+
+    def is_live(self, directory: Path) -> bool:
+        """Whether a rank of a job that is read lives, by the tapes that are open: which takes no descriptor."""
+        return any(tape.is_alive() for tape in self.reader.tapes if tape.path.parent == directory)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port of `/metrics`; None where it is not served."""
+        return self._server.port if self._server is not None else None
+
+    def turn(self) -> None:
+        """Take up new tapes, and read everything that is new. The first turn is over before anybody can scrape."""
+        with _guard.guard("agent"):
+            self._take_up()
+            if self._config.exchange:
+                self._neighbours.search(sorted(self._own))
+            self.reader.turn()
+            self._part_with_those_that_fail()
+            ongoing, tapes = self.reader.ongoing, self.reader.tapes
+            own = [tape for tape in tapes if tape.path.parent in self._own]
+            self._verdicts.look(ongoing, own)
+            self._actions.look(ongoing, own, suspended_among(ongoing))
+            if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
+                self._save()
+            if self.reader.serves_metrics:
+                self._serve()
+
+    def _take_up(self) -> None:
+        held = self._count()
+        for job in list(self._jobs.values()):
+            room = self._allowance.room_for(job.owner) + (not held[job.directory])  # the first one was set aside
+            before = len(self.reader.tapes)
+            try:
+                job.take_up(self.reader, room)
+            except Exception as error:  # the other jobs are read whatever is in this one
+                self._give_up(job.directory, error)
+            if len(self.reader.tapes) != before:
+                held = self._count()
+
+    def _count(self) -> Counter[Path]:
+        """Look again how much is open; returns how many tapes of each job directory are."""
+        held = Counter(tape.path.parent for tape in self.reader.tapes)
+        self._allowance.count((job.owner, held[directory]) for directory, job in self._jobs.items())
+        return held
+
+    def _part_with_those_that_fail(self) -> None:
+        failed = self.reader.failed
+        for job in list(self._jobs.values()):
+            errors = [failed[nonce] for nonce in job.taken_up & failed.keys()]
+            if errors and job.directory not in self._own:
+                self._give_up(job.directory, errors[0])
+            for error in errors if job.directory in self._own else ():
+                _guard.report("the look at a run", error)
+
+    def _give_up(self, directory: Path, error: Exception) -> None:
+        """Leave a job whose files lead us astray. Of our own user's, only say so: the rest of it is worth reading."""
+        if directory in self._own:
+            _guard.report("agent", error)
+            return
+        why = readable(f"{type(error).__name__}: {error}", 200)
+        _logger.warning("%s is not read any more, for what lies there cannot be made sense of: %s", directory, why)
+        self.given_up[directory] = time.monotonic()
+        self._leave(directory)
+
+    def close(self) -> None:
+        """Read what is left, flush, and leave the directories to others; takes little more than five seconds."""
+        self.reader.close()
+        self._deaths.stop()
+        self._neighbours.stop()
+        self._save()
+        if self._server is not None:
+            self._server.stop()
+        for target in self._targets.values():
+            target.withdraw()
+        for job in self._jobs.values():
+            job.close()
+
+    def _save(self) -> None:
+        self._saved_at = time.monotonic()
+        for job in list(self._jobs.values()):
+            try:
+                job.save(self.reader)
+            except Exception as error:
+                self._give_up(job.directory, error)
+
+    def _serve(self) -> None:
+        """Listen, as soon as that is possible, and tell scrapers of every job."""
+        if self._server is None:
+            last_ports = (ScrapeTarget(directory).last_port() for directory in self._jobs)
+            registry = CollectorRegistry()
+            registry.register(TorchDistCollector(self._picture))
+            host, port = self._config.prometheus_host, self._config.prometheus_port
+            self._server = MetricsServer(host, port, registry, next(filter(None, last_ports), None))
+        if not self._server.start() or self._server.port is None:
+            return
+        for directory in self._jobs.keys() - self._targets.keys():
+            self._targets[directory] = ScrapeTarget(directory)
+            self._targets[directory].publish(self._config.prometheus_host, self._server.port)
+
+    def _picture(self) -> NodePicture:
+        picture = self.reader.metrics.picture()
+        self.scrapes += 1
+        return picture
+
+
+def _is_own(directory: Path) -> bool:
+    """Whether a job is this process's user's. What other users write is read, but not acted on: it may be made up."""
+    try:
+        return directory.stat().st_uid == os.geteuid()
+    except OSError:
+        return False

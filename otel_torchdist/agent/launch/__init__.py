@@ -1,0 +1,1 @@
+"""How a rank starts an agent that outlives it, and notices when the agent is gone."""

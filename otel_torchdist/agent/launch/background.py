@@ -1,0 +1,60 @@
+"""The agent as ranks start it: nobody's child, in a session of its own, with a log file instead of a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.agent.agent import Agent
+from otel_torchdist.agent.foreground import Foreground
+from otel_torchdist.agent.job import AgentError, Job
+from otel_torchdist.agent.log_relay import LOG_NAME
+from otel_torchdist.config import Config
+from otel_torchdist.job.directory import clean_up
+from otel_torchdist.serving.scrape_target import withdraw_stale
+from otel_torchdist.stop_signals import StopSignals
+from otel_torchdist.telemetry.export.outputs import outputs_from_environment
+
+LOG_BYTES: Final = 512 * 1024
+LINE: Final = "%(asctime)s %(levelname)s %(message)s"
+
+
+def main(directory: str) -> None:
+    """Read a job directory until its ranks are gone."""
+    job_directory = Path(directory)
+    config = Config.from_environment()  # before there is a log: of bad values the ranks have warned already
+    _log_to_file(job_directory / LOG_NAME)
+    _leave_the_ranks_cores()
+    withdraw_stale(job_directory.parent)
+    with StopSignals() as stop, _guard.guard("the agent"):
+        try:
+            job = Job(job_directory)
+        except AgentError as error:
+            logging.getLogger("otel_torchdist").info("%s", error)
+            return
+        agent = Agent(config, outputs_from_environment).add(job)
+        Foreground(agent, config.agent_linger, is_awaited=True).run(stop)
+        clean_up(job_directory.parent, config.keep_runs, config.keep_bytes)
+
+
+def _log_to_file(path: Path) -> None:
+    """Two files of at most half a megabyte; what is printed past the log goes to the first as well."""
+    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace")
+    logging.basicConfig(handlers=[handler], format=LINE)
+    logging.getLogger("otel_torchdist").setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    with path.open("ab") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+
+
+def _leave_the_ranks_cores() -> None:
+    """The rank that has started this process may be bound to cores that it wants for itself."""
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))

@@ -1,0 +1,79 @@
+"""What a starting agent reports on its standard error, until it has a log of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Generator
+from typing import Final
+
+from otel_torchdist.agent.launch.detached import kill_session
+
+READY_TIMEOUT_S: Final = 300.0
+"""Modules come slowly from a file system that all nodes read at once; after that we stop listening."""
+KEPT_BYTES: Final = 65_536
+
+
+class BootReport:
+    """A pipe from a process that starts; belongs to one thread."""
+
+    def __init__(self, runs: bytes, ready: bytes) -> None:
+        """Make the pipe.
+
+        Args:
+            runs: What the process says as soon as it runs our code.
+            ready: What it says when it has found all modules.
+
+        Raises:
+            OSError: No descriptors are left.
+        """
+        self._runs, self._ready = runs, ready
+        self._reading, self._writing = os.pipe2(os.O_CLOEXEC)
+        self._text = b""
+
+    @contextlib.contextmanager
+    def saying(self) -> Generator[int, None, None]:
+        """The end that the process gets; closed here afterwards."""
+        try:
+            yield self._writing
+        finally:
+            os.close(self._writing)
+
+    def problem(self, program: str, session: int, timeout_s: float) -> str:
+        """Wait until the process is ready; why it is not, else ''.
+
+        Args:
+            program: What was started.
+            session: Killed when it does not run our code within `timeout_s`: it is something else then.
+            timeout_s: See `session`.
+        """
+        is_open = self._read_until(self._runs, timeout_s)
+        if is_open and self._runs not in self._text:
+            kill_session(session)
+            return f"{program} did not run within {timeout_s:.0f} s"
+        is_open = is_open and self._read_until(self._ready, READY_TIMEOUT_S)
+        if is_open or self._ready in self._text:
+            return ""
+        lines = self._text.replace(self._runs, b"").decode(errors="replace").strip().splitlines()
+        return f"{program} failed: {lines[-1].strip()}" if lines else f"{program} ended at once"
+
+    def _read_until(self, word: bytes, timeout_s: float) -> bool:
+        """Read until the word comes or time is up; whether anybody can still write."""
+        end = time.monotonic() + timeout_s
+        poll = select.poll()  # `select.select` fails for descriptors beyond 1023
+        poll.register(self._reading, select.POLLIN)
+        while word not in self._text:
+            remaining_s = end - time.monotonic()
+            if remaining_s <= 0 or not poll.poll(remaining_s * 1000):
+                return True
+            more = os.read(self._reading, 4096)
+            if not more:
+                return False
+            self._text = (self._text + more)[-KEPT_BYTES:]
+        return True
+
+    def close(self) -> None:
+        """Listen no longer."""
+        os.close(self._reading)

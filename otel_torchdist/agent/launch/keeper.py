@@ -1,0 +1,187 @@
+"""In the training process: sees to it that an agent reads this job's tapes, and starts one where none does.
+
+All ranks of a node look once a second; the one that gets the lock starts it. It asks files and locks only, so that
+ranks need not know each other, and no rank's death leaves the others without an agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_any_child
+from otel_torchdist.agent.launch.spawn import FORK_TIMEOUT_S, spawn_agent
+from otel_torchdist.agent.log_relay import LogRelay
+from otel_torchdist.files.locks import is_locked_elsewhere, try_lock, unlock
+from otel_torchdist.job.tapes import LOCK_NAME
+from otel_torchdist.process_end import ProcessEnd
+
+START_LOCK_NAME: Final = "start.lock"
+START_TIMEOUT_S: Final = 10.0
+"""An agent that has not begun to read by then has failed."""
+MAX_STARTS: Final = 5
+STARTS_WITHIN_S: Final = 600.0
+FIRST_PAUSE_S: Final = 1.0
+
+PATIENCE_S: Final = 30.0
+"""For how long a program may wait for its children before we say that it keeps the agent from being started."""
+
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class AgentKeeper:
+    """Keeps an agent for whatever job directory this process records to."""
+
+    def __init__(self) -> None:
+        """Nothing is recorded yet."""
+        self._wanted: Path | None = None
+        self._post: _Post | None = None
+        self._process = os.getpid()
+        self._end = ProcessEnd(self.close)
+
+    def keep(self, directory: Path) -> None:
+        """From the next look on, keep an agent for `directory`.
+
+        Called before capture arms its own end: ends go backwards, so the tape is finished when this ends.
+        """
+        self._end.arm()
+        if os.getpid() != self._process:  # a rank that was forked from a rank has none of its locks
+            self._process = os.getpid()
+            self._post = None
+        self._wanted = directory
+
+    def look(self) -> None:
+        """Start an agent where there is none; pass on what it has to say. Called once a second, on one thread."""
+        wanted = self._wanted
+        if wanted is not None:
+            self._post_in(wanted).look()
+
+    def _post_in(self, wanted: Path) -> _Post:
+        if self._post is None or self._post.directory != wanted:
+            if self._post is not None:
+                self._post.close()
+            self._post = _Post(wanted)
+        return self._post
+
+    def close(self) -> None:
+        """Leave the agent to itself: it ends when all ranks have ended. A job that was over sooner gets one now."""
+        self._end.disarm()
+        wanted, self._wanted = self._wanted, None
+        with _guard.guard("leaving the agent"):
+            if wanted is not None:
+                self._post_in(wanted).close()
+        self._post = None
+
+
+class _Post:
+    """Looks after the agent of one job directory.
+
+    An agent that ends is started again after 1, 2, 4, 8 s, but no more than five times within ten minutes: what ends it
+    (no room, no memory) may pass. One that cannot be started at all is given up.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        # Closing a descriptor drops the locks that this process has on the file, so each is opened once, and kept.
+        self._watch_lock = os.open(directory / LOCK_NAME, _FLAGS, 0o600)
+        self._start_lock = os.open(directory / START_LOCK_NAME, _FLAGS, 0o600)
+        self._starting_since: float | None = None
+        self._starting: threading.Thread | None = None
+        self._detached = threading.Event()
+        self._was_read = False
+        self._has_given_up = False
+        self._has_warned = False
+        self._put_off_since: float | None = None
+        self._is_ending = False
+        self._relay = LogRelay(directory)
+
+    def look(self) -> None:
+        self._relay.pass_on()
+        is_read = is_locked_elsewhere(self._watch_lock)
+        self._was_read |= is_read
+        if self._starting_since is not None:
+            if is_read or time.monotonic() - self._starting_since > START_TIMEOUT_S:
+                self._starting_since = None
+                unlock(self._start_lock)
+            return
+        if is_read or self._has_given_up or self._must_put_off() or not try_lock(self._start_lock):
+            return
+        if is_locked_elsewhere(self._watch_lock) or not self._may_start():
+            unlock(self._start_lock)
+            return
+        self._starting_since = time.monotonic()
+        self._detached.clear()
+        self._starting = threading.Thread(target=self._start, name="otel-torchdist-start", daemon=True)
+        try:
+            self._starting.start()
+        except RuntimeError:  # Python 3.12 begins no thread once it ends; nor could one be waited for
+            self._starting = None
+            self._start(follows=False)
+
+    def close(self) -> None:
+        self._is_ending = True
+        if not self._was_read:
+            self.look()
+        if self._starting is not None:
+            self._detached.wait(FORK_TIMEOUT_S)  # or it would end with this process, half-way
+        self._relay.close()
+        os.close(self._watch_lock)
+        os.close(self._start_lock)
+
+    def _must_put_off(self) -> bool:
+        """Whether the program is in an `os.wait()`, which would return a child of ours that it does not know."""
+        if self._is_ending or not awaits_any_child():
+            self._put_off_since = None
+            return False
+        now = time.monotonic()
+        if self._put_off_since is None:
+            self._put_off_since = now
+        elif now - self._put_off_since > PATIENCE_S:
+            self._put_off_since = math.inf
+            _logger.warning(
+                "no agent is started while this process waits for any of its children (os.wait); until it does not, "
+                "nothing of this job is exported, unless another rank of the node or `otel-torchdist agent` does it"
+            )
+        return True
+
+    def _start(self, follows: bool = True) -> None:
+        try:
+            with _guard.guard("starting the agent"), contextlib.suppress(ChildrenAwaitedError):
+                problem = spawn_agent(self.directory, self._detached.set, self._is_ending, follows)
+                if problem:
+                    self._has_given_up = True
+                    _logger.warning("the agent cannot be started (%s): nothing of this job is exported", problem)
+        finally:
+            self._detached.set()
+
+    def _may_start(self) -> bool:
+        """Whether it is time for another start; all ranks write the times of starts into the file that they lock."""
+        now_ns = time.monotonic_ns()
+        words = os.pread(self._start_lock, 4096, 0).split()
+        starts = [int(word) for word in words if word.isdigit()]
+        recent = [start for start in starts if now_ns - STARTS_WITHIN_S * 1e9 < start <= now_ns]
+        if len(recent) >= MAX_STARTS:
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "the agent has ended %d times in %d minutes and is not started again before these are over: "
+                    "nothing of this job is exported meanwhile; what it said is in %s",
+                    len(recent), STARTS_WITHIN_S / 60, self._relay.path,
+                )  # fmt: skip
+            return False
+        pause_s = FIRST_PAUSE_S * 2 ** (len(recent) - 1) if recent else 0.0
+        if recent and now_ns - recent[-1] < pause_s * 1e9:
+            return False
+        content = b"".join(b"%d\n" % start for start in [*recent, now_ns])
+        os.ftruncate(self._start_lock, 0)
+        os.pwrite(self._start_lock, content, 0)
+        return True

@@ -1,0 +1,89 @@
+"""Starts the agent from a training process: detached, with the same environment and the same modules."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.agent.launch.boot_report import BootReport
+from otel_torchdist.agent.launch.detached import has_shell, run_detached
+from otel_torchdist.agent.launch.interpreter import find_interpreter, interpreter_flags, module_path, why_none
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED
+
+RUNS: Final = b"\0python\0"
+READY: Final = b"\0agent\0"
+BOOT: Final = f"""\
+import sys
+sys.path[:] = sys.argv[2:]
+import os
+def say(word):
+    try: os.write(2, word)
+    except OSError: pass  # the rank has ended
+say({RUNS!r})
+for fd in map(int, os.listdir("/proc/self/fd")):
+    try: fd > 2 and os.get_inheritable(fd) and os.close(fd)
+    except OSError: pass  # it was that of the folder
+os.environ[{OTEL_PYTHON_TORCHDIST_ENABLED!r}] = "true"
+from otel_torchdist.agent.background import main
+say({READY!r})
+os.dup2(1, 2)
+main(sys.argv[1])
+"""
+"""Nothing may be imported before the path is set: `-c` puts the working directory first, where a user's `json.py` may
+lie. Sockets that some library has opened without "close on exec" end here. How far it has come is reported on standard
+error, where Python says what went wrong."""
+FORK: Final = "import os\nif os.fork(): os._exit(0)\n"
+"""In place of its import where there is no shell that could put the process into the background."""
+FORK_TIMEOUT_S: Final = 30.0
+"""An executable that has not run our code by then is no Python, or cannot come up."""
+
+_AUTO_INSTRUMENTATION: Final = str(Path("opentelemetry", "instrumentation", "auto_instrumentation"))
+"""Where `opentelemetry-instrument` has a `sitecustomize`, which would instrument the agent as well."""
+
+
+def spawn_agent(directory: Path, detached: Callable[[], object], last: bool = False, follows: bool = True) -> str:
+    """Start an agent for a job directory; returns when it has begun or failed.
+
+    Args:
+        directory: What it is to read.
+        detached: Called as soon as the agent no longer needs this process.
+        last: Whether it must be now, for the program has ended.
+        follows: Whether to wait for its first word once it no longer needs this process.
+
+    Returns:
+        Why it could not be started; '' when it could.
+
+    Raises:
+        ChildrenAwaitedError: It would disturb the program now.
+    """
+    python = find_interpreter()
+    if not python:
+        return (
+            f"{why_none()}; OTEL_PYTHON_TORCHDIST_READER=thread needs none, `otel-torchdist agent` can be started apart"
+        )
+    path = [entry for entry in module_path(sys.path) if _AUTO_INSTRUMENTATION not in entry]
+    try:
+        with contextlib.closing(BootReport(RUNS, READY)) as report:
+            boot = BOOT if has_shell() else BOOT.replace("import os\n", FORK)
+            command = [python, *interpreter_flags(), "-c", boot, str(directory), *path]
+            with report.saying() as stderr:
+                session = run_detached(command, _environment(), stderr, FORK_TIMEOUT_S, last)
+            detached()
+            return report.problem(python, session, FORK_TIMEOUT_S) if follows else ""
+    except OSError as error:
+        return str(error)
+
+
+def _environment() -> dict[str, str]:
+    environ = dict(os.environ)
+    entries = environ.get("PYTHONPATH", "").split(os.pathsep)
+    environ["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if _AUTO_INSTRUMENTATION not in entry)
+    if not environ["PYTHONPATH"]:
+        del environ["PYTHONPATH"]
+    # If this is no Python in spite of its name, what starts is the training: it must not start the next one.
+    environ[OTEL_PYTHON_TORCHDIST_ENABLED] = "false"
+    return environ

@@ -1,0 +1,417 @@
+"""How we know that an operation has ended, on the CPU.
+
+The earliest of: `Work.wait` returned, `wait_tensor` returned, `is_completed()` turned true (polled). Never a
+future's callback: gloo runs it with the GIL held *before* the operation counts as finished, and one in flight at
+exit turns exit codes into SIGABRT.
+
+What a Work says when it is asked. Some libraries bring Works of their own, in Python.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.distributed import Work
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.capture.torch_api import LIST, Patches
+from otel_torchdist.tape.layout import Flag, How, Word
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.call import Call
+    from otel_torchdist.capture.c10d.plans import Plan
+
+SWEPT_PER_CALL: Final = 4
+"""Open operations that a new call looks at, so that ends are known finer than the poll where traffic is dense."""
+MAX_MAPPED_TENSORS: Final = 64
+MAX_DROPPED: Final = 32
+"""Operations whose Work was dropped and for which `wait_tensor` may still be called; the tape keeps 64 open ones."""
+ISSUED_NS: Final = 1_000_000_000
+"""How long a Work that must not be held is held at most: until its caller surely has it."""
+
+_END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
+_ASYNC: Final = int(Flag.ASYNC)
+_MEANS_NOTHING: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
+_BY_WAIT: Final = int(How.WAIT)
+
+BEFORE: Final = 0
+INSIDE: Final = 1
+AFTER: Final = 2
+"""How far a wait has come."""
+
+_STRIDED: Final = torch.strided
+_now: Final = time.monotonic_ns
+_unbox: Final = Work.unbox
+
+
+class _Reference(weakref.ref[Any]):
+    """Weak reference to a Work.
+
+    Attributes:
+        call: Its operation.
+    """
+
+    __slots__ = ("call",)
+
+    call: Call
+
+
+class Works:
+    """The operations whose end is not known yet.
+
+    Attributes:
+        open: Those operations, by the `id` of their Work.
+    """
+
+    def __init__(self, patches: Patches, on_async: Callable[[], None]) -> None:
+        """Patch `Work.wait`; `on_async` is called when an operation is left to itself."""
+        self._patches = patches
+        self.on_async = on_async
+        self.open: dict[int, Call] = {}
+        self._by_tensor: dict[int, Call] = {}
+        self._just_issued: dict[int, Call] = {}
+        self._dropped: dict[Call, None] = {}
+        self._gone: deque[_Reference] = deque()
+        self._patched_types: set[type] = set()
+        self._patch_wait(Work)
+
+    def _patch_wait(self, cls: type[Any]) -> None:
+        """Patch every class that brings a `wait` of its own, FakeWork for one."""
+        for owner in cls.__mro__:
+            if owner in self._patched_types or "wait" not in vars(owner):
+                continue
+            self._patches.replace(owner, "wait", self._make_wait)
+            self._patched_types.add(owner)
+        self._patched_types.add(cls)
+
+    def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        find, take = self.open.get, self.open.pop
+        wait_began, wait_failed, wait_interrupted = self.wait_began, self.wait_failed, self.wait_interrupted
+        ended = self.ended
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            call = find(id(work))
+            if call is None:
+                return original(work, *args, **kwargs)
+            plan = call.plan
+            stage = BEFORE
+            result = None
+            try:  # a signal handler may raise at any call here
+                take(id(work), None)
+                if plan.is_left_alone:
+                    wait_began(call)
+                stage = INSIDE
+                result = original(work, *args, **kwargs) if args or kwargs else original(work)
+                stage = AFTER
+                if not plan.is_plain:
+                    ended(call, How.WAIT)
+                    if not plan.group.has_been_asked:
+                        self._ask_once(plan, work)
+                    return result
+                now = _now()  # how most operations end, and no longer than need be
+                call.work = None
+                call.tape.complete(call.number, call.entered_ns, now, _BY_WAIT)
+                if plan.operation.synchronizing:
+                    plan.group.synchronized = True
+            except BaseException as error:
+                if stage == INSIDE:
+                    wait_failed(call, error, work)
+                    raise
+                wait_interrupted(call, work, stage == AFTER)
+                if not _guard.contains("Work.wait", error):
+                    raise
+            return result
+
+        return wait
+
+    def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
+        """Take up an operation that the backend has accepted."""
+        try:
+            plan = call.plan
+            index = plan.operation.work
+            boxed = result[1] if index > 0 else None if index < 0 else result
+            if boxed is None:  # it blocked until it was over
+                self.ended(call, How.CALL)
+                return
+            # pybind gives the same Python object to the caller as long as this one lives: its id is the key.
+            call.work = work = _unbox(boxed)
+            self.open[id(work)] = call
+            if type(work) not in self._patched_types:
+                self._patch_wait(type(work))
+            if plan.is_left_alone:
+                self._follow_left_alone(call, work, args)
+        except Exception as error:
+            self.ended(call, How.ABANDONED)
+            if not _guard.contains("operation returned", error):
+                raise
+
+    def _follow_left_alone(self, call: Call, work: Any, args: tuple[Any, ...]) -> None:
+        flags = call.plan.flags
+        if flags & _END_BY_WAIT:
+            self._hold_shortly(call, work)
+        if flags & _ASYNC:
+            self._map_tensors(call, args[0])
+            self.on_async()
+
+    def follow_coalesced(self, members: list[Call], work: object) -> None:
+        """Take up the Work that `_end_coalescing` returned for all operations issued since the start."""
+        if not members:
+            return
+        head = members[0]
+        head.members = members[1:]
+        if work is None:
+            self.ended(head, How.CALL)
+            return
+        head.work = work
+        self.open[id(work)] = head
+        if type(work) not in self._patched_types:
+            self._patch_wait(type(work))
+        if head.plan.is_left_alone and head.flags & _END_BY_WAIT:
+            self._hold_shortly(head, work)
+        self.on_async()
+
+    def _hold_shortly(self, call: Call, work: object) -> None:
+        """Hold a Work only until this thread's next such call, so that the caller gets this very object."""
+        call.work_id = id(work)
+        call.reference = reference = _Reference(work, self._gone.append)
+        reference.call = call
+        thread = threading.get_ident()
+        before = self._just_issued.get(thread)
+        self._just_issued[thread] = call
+        if before is not None:
+            before.work = None
+
+    def let_go_of_issued(self) -> None:
+        """Let go of Works that are held only until their callers have them."""
+        long_ago = _now() - ISSUED_NS
+        for call in list(self._just_issued.values()):
+            if call.entered_ns < long_ago:
+                call.work = None
+
+    def _look_at_dropped(self) -> None:
+        """Take up Works that are gone.
+
+        What their references call is built-in code. Where Python ran in it, a signal handler could raise there, and
+        the interpreter drops what is raised in a destructor.
+        """
+        while self._gone:
+            call = self._gone.popleft().call
+            if call.reference is not None:
+                self._work_dropped(call)
+
+    def _work_dropped(self, call: Call) -> None:
+        """Nobody can wait for its Work any more. But c10d may have its own for `wait_tensor`, which we would see."""
+        if not call.pointers:
+            self.ended(call, How.ABANDONED)
+            return
+        call.reference = None
+        if self.open.get(call.work_id) is call:
+            self.open.pop(call.work_id, None)
+        self._dropped[call] = None
+        if len(self._dropped) > MAX_DROPPED:
+            self.ended(next(iter(self._dropped)), How.ABANDONED)
+
+    def _map_tensors(self, call: Call, output: Any) -> None:
+        """c10d's first argument is what it writes to; `wait_tensor` names an operation by that memory."""
+        outputs: list[Any] = output if type(output) is LIST else [output]
+        if outputs and type(outputs[0]) is LIST:
+            return  # lists of lists never come from functional collectives
+        pointers = tuple([tensor.data_ptr() for tensor in outputs[:MAX_MAPPED_TENSORS] if tensor.layout is _STRIDED])
+        call.pointers = pointers
+        for pointer in pointers:
+            if self._dropped:
+                before = self._by_tensor.get(pointer)
+                if before in self._dropped:  # its memory serves another operation now: nobody will wait
+                    self.ended(before, How.ABANDONED)
+            self._by_tensor[pointer] = call
+
+    def of_tensor(self, tensor: Any) -> Call | None:
+        """The open operation that writes to `tensor`."""
+        return self._by_tensor.get(tensor.data_ptr()) if self._by_tensor and not tensor.is_meta else None
+
+    def wait_began(self, call: Call) -> None:
+        """The calling thread is about to wait for an operation; also when an earlier wait has given up."""
+        try:
+            if call.gave_up:
+                for one in (call, *(call.members or ())):
+                    one.tape.clear(one.number, Word.WAIT_RETURNED)
+                return
+            now = _now()
+            call.tape.mark(call.number, Word.WAIT_ENTERED, now - call.entered_ns, How.CALL)
+            for member in call.members or ():
+                member.tape.mark(member.number, Word.WAIT_ENTERED, now - member.entered_ns, How.CALL)
+        except Exception as error:
+            _guard.report("Work.wait", error)
+
+    def wait_failed(self, call: Call, error: BaseException, work: Any = None) -> None:
+        """A wait raised. That the call itself had returned is written down: the operation was issued.
+
+        Args:
+            call: The operation.
+            error: What the wait raised.
+            work: What was waited for, where that is known.
+        """
+        try:
+            if _guard.came_after_call(error):  # the wait had returned when a signal handler raised
+                self.ended(call, How.WAIT)
+                return
+            now = _now()
+            members = (call, *(call.members or ()))
+            if not call.plan.is_left_alone:
+                for one in members:
+                    one.tape.mark(one.number, Word.RETURNED, now - one.entered_ns, How.CALL)
+            if work is None or call.flags & _END_BY_WAIT or not is_under_way(work):
+                self.ended(call, How.FAILED, error)
+                return
+            # It has only given up: the operation goes on, and somebody may wait for it again.
+            for one in members:
+                one.tape.mark(one.number, Word.WAIT_RETURNED, now - one.entered_ns, How.WAIT)
+            call.gave_up = True
+            self.open[id(work)] = call
+            self.on_async()
+        except BaseException as own:
+            if not _guard.contains("Work.wait", own):
+                raise
+
+    def wait_interrupted(self, call: Call, work: Any, has_returned: bool) -> None:
+        """Something has raised beside a wait.
+
+        Args:
+            call: The operation.
+            work: What was waited for.
+            has_returned: Whether the wait was over; else it had not begun.
+        """
+        if not has_returned and call.plan.is_left_alone:
+            self.open[id(work)] = call  # who has the Work may wait again
+            return
+        self.ended(call, How.WAIT if has_returned else How.ABANDONED)
+
+    def ended(self, call: Call, how: How, error: BaseException | None = None) -> None:
+        """Record an end, whoever sees it first, and let go of the Work."""
+        now = _now()
+        try:
+            self._let_go(call)
+            tape = call.tape
+            failure = tape.names.intern(type(error).__qualname__) if error is not None else 0
+            tape.complete(call.number, call.entered_ns, now, how, failure)
+            for member in call.members or ():
+                tape.complete(member.number, member.entered_ns, now, how, failure)
+            if call.operation.synchronizing and how in (How.WAIT, How.POLL):
+                call.group.synchronized = True
+        except BaseException as own:
+            for one in (call, *(call.members or ())):  # no record stays open, whatever has come in between
+                one.tape.complete(one.number, one.entered_ns, now, how)
+            if not _guard.contains("completion", own):
+                raise
+
+    def _let_go(self, call: Call) -> None:
+        for pointer in call.pointers:
+            if self._by_tensor.get(pointer) is call:
+                self._by_tensor.pop(pointer, None)
+        if self._dropped:
+            self._dropped.pop(call, None)
+        identity = call.work_id or id(call.work)
+        if self.open.get(identity) is call:
+            self.open.pop(identity, None)
+        call.work = None
+        if call.work_id:
+            call.reference = None
+
+    @_guard.calls_plug_ins
+    def sweep(self, limit: int) -> int:
+        """Look at the oldest `limit` operations and record those that are complete.
+
+        Returns:
+            How many are still open and can be looked at.
+        """
+        left = 0
+        if self._gone:
+            self._look_at_dropped()
+        for call in self._oldest(limit):
+            work = call.work
+            if work is None or call.flags & _END_BY_WAIT:
+                continue
+            try:
+                is_over = work.is_completed()
+            except Exception as error:
+                _guard.pass_on(error)
+                self._cannot_say(call, work)
+                continue
+            if is_over:
+                self._completed(call, work)
+            elif call.group.signatures.only_wait_ends:
+                self._cannot_say(call, work)
+            else:
+                left += 1
+        return left
+
+    def _ask_once(self, plan: Plan, work: Any) -> None:
+        """See by a Work whose wait has returned whether those of its backend know when they are complete.
+
+        Torch sees of a Work in Python only what it is in C++, and torchcomms' lack `isCompleted` too: never complete.
+        """
+        if plan.flags & _MEANS_NOTHING:
+            return
+        plan.group.has_been_asked = True
+        if is_under_way(work):
+            plan.group.end_by_wait()
+
+    def _cannot_say(self, call: Call, work: object) -> None:
+        """A Work does not know whether it is complete: only a wait shows its end, and that of its group's others."""
+        call.group.end_by_wait()
+        if call.entered_ns < _now() - ISSUED_NS:  # its caller surely has it
+            call.work_id = id(work)
+            call.reference = reference = _Reference(work, self._gone.append)
+            reference.call = call
+            call.work = None
+
+    def _oldest(self, limit: int) -> list[Call]:
+        try:
+            return list(itertools.islice(self.open.values(), limit))
+        except RuntimeError as error:  # the garbage collector came in between, and a dropped Work left the table
+            _guard.pass_on(error)
+            return []
+
+    def _completed(self, call: Call, work: Any) -> None:
+        """A poll found it complete, which it also is when its peer has died: only its future tells."""
+        error = failure_of(work) if type(work) is Work else None
+        self.ended(call, How.POLL if error is None else How.FAILED, error)
+
+    def forget_all(self) -> None:
+        """Let go of everything; the operations stay open on their tapes."""
+        for table in (self.open, self._by_tensor, self._just_issued, self._dropped, self._gone):
+            table.clear()
+
+
+@_guard.calls_plug_ins
+def is_under_way(work: Any) -> bool:
+    """Whether a Work says that its operation is not over; one that cannot be asked does not."""
+    try:
+        return not work.is_completed()
+    except Exception as error:
+        _guard.pass_on(error)
+        return False
+
+
+@_guard.calls_plug_ins
+def failure_of(work: Any) -> Exception | None:
+    """Why a completed Work of torch's own failed; `Work.exception` would warn that it is deprecated."""
+    try:
+        future = work.get_future()
+    except Exception as error:  # this backend has none
+        _guard.pass_on(error)
+        return None
+    try:
+        if future.done():
+            future.value()
+    except Exception as error:
+        _guard.pass_on(error)
+        return error
+    return None

@@ -1,0 +1,189 @@
+"""Operations that a device carries out: the host sees them enqueued, not begun or ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.distributed import Work
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.capture.cuda.operations import CudaOperations, cuda_operations
+from otel_torchdist.capture.cuda.queues import LEFT_ALONE
+from otel_torchdist.capture.torch_api import LIST
+from otel_torchdist.tape.layout import Flag, How, Word
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.call import Call
+    from otel_torchdist.capture.cuda.queues import Wait
+
+MAX_WRITTEN: Final = 64
+"""Output tensors of an operation by which a wait for it is recognised."""
+
+RETURNS_WORK: Final = frozenset({"nccl2", "nccl-lazy"})
+"""Backends that return a Work of synchronous operations too, which run on the caller's stream as NCCL's do elsewhere.
+
+From torch 2.15 on `nccl` means the first of them."""
+ONE_STREAM: Final = frozenset({"nccl2"})
+"""Backends that carry out sends and receives on the same stream as asynchronous collectives."""
+
+_ASYNC: Final = int(Flag.ASYNC)
+_STRIDED: Final = torch.strided
+_now: Final = time.monotonic_ns
+
+
+class Devices:
+    """Follows operations on devices: on CUDA to their end; on others only that they were enqueued.
+
+    Of what cannot be followed the tape says so: begun when it was entered, ended when the call returned, `UNTRACKED`.
+
+    Attributes:
+        written: As `CudaOperations.written`.
+    """
+
+    def __init__(self, begin_cuda: Callable[[], CudaOperations | None] = cuda_operations) -> None:
+        """No device has been seen; `begin_cuda` is called with the first operation on a CUDA device."""
+        self._begin_cuda = begin_cuda
+        self._has_begun_cuda = False
+        self._cuda: CudaOperations | None = None
+        self.written: dict[int, Any] = {}
+
+    def before(self, call: Call, tensors: Any, peer: int) -> None:
+        """An operation is about to be handed to its backend.
+
+        Args:
+            call: The operation.
+            tensors: What it works on: a tensor or a list of some.
+            peer: Global rank of the other side of a point-to-point operation.
+        """
+        call.enqueued = None
+        try:
+            coalescing = call.group.coalescing
+            if coalescing:
+                # Of several that are issued as one, the first stands for all.
+                head = next((member for member in coalescing if not member.on_cpu), call)
+                if head is not call:
+                    if head.enqueued is None:
+                        _not_followed(call)
+                    return
+            tensor = tensors[0] if type(tensors) is LIST else tensors
+            cuda = self._find_cuda() if tensor.is_cuda else None
+            if cuda is not None:
+                has_one_stream = call.group.backend_on("cuda") in ONE_STREAM
+                call.enqueued = cuda.begin(call, tensor.get_device(), -1 if has_one_stream else peer)
+        except Exception as error:
+            _guard.report("device", error)
+        if call.enqueued is None:
+            _not_followed(call)
+
+    def _find_cuda(self) -> CudaOperations | None:
+        if not self._has_begun_cuda:
+            self._has_begun_cuda = True
+            self._cuda = self._begin_cuda()
+            if self._cuda is not None:
+                self.written = self._cuda.written
+        return self._cuda
+
+    def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
+        """The backend has accepted an operation.
+
+        Args:
+            call: The operation.
+            result: What the dispatcher returned.
+            args: What it was given.
+        """
+        index = call.operation.work
+        boxed = result if index == 0 else result[1] if index > 0 else None
+        if call.enqueued is None or self._cuda is None:
+            _end_unknown(call)
+            return
+        if boxed is not None and not call.flags & LEFT_ALONE and call.group.backend_on("cuda") in RETURNS_WORK:
+            boxed = None
+        pointers = _pointers(args[0]) if boxed is not None and call.flags & _ASYNC else ()
+        if not self._cuda.issued(call.enqueued, None if boxed is None else Work.unbox(boxed), pointers):
+            _end_unknown(call)
+
+    def follow_coalesced(self, members: list[Call], work: Any) -> None:
+        """The backend has accepted what was issued as one; `work` is the Work of all, None for a synchronous one."""
+        if not members:
+            return
+        head = members[0].enqueued
+        if head is not None and self._cuda is not None:
+            head.coalesce(members[1:])
+            if self._cuda.issued(head, work):
+                return
+        for call in members:
+            _end_unknown(call)
+
+    def failed(self, call: Call) -> None:
+        """The backend has refused an operation."""
+        if call.enqueued is not None:
+            call.enqueued.is_void = True
+
+    def wait_begins(self, tensor: Any) -> Wait | None:
+        """The current stream is about to be made to wait for what writes to `tensor`, if anything does."""
+        try:
+            if not tensor.is_meta and tensor.is_cuda and self._cuda is not None:
+                return self._cuda.wait_begins(tensor.data_ptr(), tensor.get_device())
+        except Exception as error:
+            _guard.report("wait_tensor", error)
+        return None
+
+    def wait_for_several_begins(self, tensors: Any) -> Wait | None:
+        """The current stream is about to be made to wait for what writes to any of these tensors, if anything does."""
+        try:
+            devices = {tensor.get_device() for tensor in tensors if not tensor.is_meta and tensor.is_cuda}
+            if len(devices) == 1 and self._cuda is not None:
+                return self._cuda.wait_for_several_begins(_pointers(tensors), devices.pop())
+        except Exception as error:
+            _guard.report("wait_tensors", error)
+        return None
+
+    def wait_ends(self, wait: Wait) -> None:
+        """The stream waits."""
+        with _guard.guard("wait_tensor"):
+            if self._cuda is not None:
+                self._cuda.wait_ends(wait)
+
+    def settle(self, timeout_s: float) -> None:
+        """A tape is about to end: look a last time, and let go of what is open."""
+        if self._cuda is not None:
+            self._cuda.watch.settle(timeout_s)
+
+    def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
+        """End what runs in the background.
+
+        Args:
+            timeout_s: How long to wait for it.
+            give_events_up: Destroy what belongs to the device. Not at the end of the process: it may be gone.
+        """
+        if self._cuda is not None:
+            self._cuda.watch.stop(timeout_s, give_events_up=give_events_up)
+        self._cuda = None
+
+    def after_fork_in_child(self) -> None:
+        """Nothing of the parent's can be used, and nothing is freed."""
+        self._has_begun_cuda = False
+        self._cuda = None
+        self.written = {}
+
+
+def _pointers(output: Any) -> tuple[int, ...]:
+    tensors = output if type(output) is LIST else [output]
+    return tuple(
+        tensor.data_ptr()
+        for tensor in tensors[:MAX_WRITTEN]
+        if isinstance(tensor, torch.Tensor) and tensor.layout is _STRIDED
+    )
+
+
+def _not_followed(call: Call) -> None:
+    call.tape.mark(call.number, Word.STARTED, 0, How.UNTRACKED)
+
+
+def _end_unknown(call: Call) -> None:
+    """Close the record with an end that says so."""
+    _not_followed(call)
+    call.tape.complete(call.number, call.entered_ns, _now(), How.UNTRACKED)

@@ -1,0 +1,190 @@
+"""Our kernels in torch's dispatcher: the one place that every collective passes, wherever it is called from.
+
+They sit on `BackendSelect`, which comes before any backend, and redispatch with that key removed.
+
+Our kernels of `_c10d_functional::wait_tensor`, by which functional collectives end, and of `wait_tensors`.
+
+From torch 2.15 on several can be waited for at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.capture.c10d.completion import AFTER, BEFORE, INSIDE, Works
+from otel_torchdist.capture.c10d.hot_path import HotPath
+from otel_torchdist.capture.c10d.schemas import OperationSchema, collective_schemas
+from otel_torchdist.capture.torch_api import DISPATCH_KEY, has_our_place, redispatch_of, remove_library, skip_in_dynamo
+from otel_torchdist.tape.layout import How
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.call import Call
+    from otel_torchdist.capture.c10d.devices import Devices
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class Dispatcher:
+    """Registers kernels for every c10d operation and takes them out again."""
+
+    def __init__(self, hot_path: HotPath, works: Works) -> None:
+        """Register.
+
+        Args:
+            hot_path: Told of every operation.
+            works: Told of every `wait_tensor`.
+        """
+        self._c10d = torch.library.Library("c10d", "IMPL")
+        self._functional = torch.library.Library("_c10d_functional", "IMPL")
+        for schema in collective_schemas():
+            self._register(self._c10d, schema.overload, _make_kernel(schema, hot_path))
+        functional: Any = torch.ops._c10d_functional
+        for name, make in (("wait_tensor", make_wait_tensor), ("wait_tensors", make_wait_tensors)):
+            wait = getattr(functional, name, None)
+            if wait is not None:  # `wait_tensors` is new in torch 2.15
+                kernel = make(works, hot_path.devices, redispatch_of(wait.default), DISPATCH_KEY)
+                self._register(self._functional, wait.default, kernel)
+
+    def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> None:
+        if has_our_place(overload):  # ours would hide it
+            _logger.warning("another library has a kernel for %s in our place: it is not recorded", overload.name())
+            return
+        name = overload._schema.name.partition("::")[2]
+        overload_name = overload._schema.overload_name
+        qualified = f"{name}.{overload_name}" if overload_name else name
+        library.impl(qualified, kernel, DISPATCH_KEY.name, with_keyset=True)
+
+    def remove(self) -> None:
+        """Take all kernels out."""
+        remove_library(self._c10d)
+        remove_library(self._functional)
+
+
+def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[..., Any]:
+    redispatch = redispatch_of(operation.overload)
+    enter, leave = hot_path.enter, hot_path.leave
+    failed, interrupted, not_received = hot_path.failed, hot_path.interrupted, hot_path.not_received
+    follow = hot_path.works.follow
+    remaining: dict[int, Any] = {}
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        keys = keyset.raw_repr()  # a number costs a third of another key set
+        rest = remaining.get(keys)
+        if rest is None:
+            rest = remaining[keys] = keyset.remove(DISPATCH_KEY)
+        call = None
+        is_issued = False
+        try:  # a signal handler may raise at any call here
+            call = enter(operation, args, keys)
+            result = redispatch(rest, *args)  # nothing between the two at which a handler could run
+            is_issued = True
+            if call is None:
+                return result
+            if call.is_plain:
+                follow(call, result, args)
+            else:
+                leave(call, result, args)
+        except BaseException as error:
+            if call is None:
+                not_received(args, error)
+            elif is_issued:
+                interrupted(call)
+            else:
+                failed(call, args, error)
+            raise
+        return result
+
+    skip_in_dynamo(kernel.__code__)
+    return kernel
+
+
+MAX_SWEPT: Final = 1024
+
+
+def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:
+    """The kernel of `_c10d_functional::wait_tensor`."""
+
+    def wait_tensor(keyset: Any, tensor: Any) -> Any:
+        call = works.of_tensor(tensor)
+        if call is None:
+            wait = devices.wait_begins(tensor) if devices.written else None
+            try:
+                return redispatch(keyset.remove(key), tensor)
+            finally:
+                if wait is not None:
+                    devices.wait_ends(wait)
+        stage = BEFORE
+        result = None
+        try:
+            works.wait_began(call)
+            stage = INSIDE
+            result = redispatch(keyset.remove(key), tensor)
+            stage = AFTER
+            works.ended(call, How.WAIT)
+        except BaseException as error:
+            if stage == INSIDE:
+                works.wait_failed(call, error, call.work)
+            elif stage == AFTER:
+                works.ended(call, How.WAIT)
+            raise
+        return result
+
+    skip_in_dynamo(wait_tensor.__code__)
+    return wait_tensor
+
+
+def make_wait_tensors(works: Works, devices: Devices, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:
+    """The kernel of `_c10d_functional::wait_tensors`: an end for each operation."""
+
+    def wait_tensors(keyset: Any, tensors: Any) -> Any:
+        calls = _writing_to(tensors, works)
+        wait = devices.wait_for_several_begins(tensors) if devices.written else None
+        is_inside = is_over = False
+        result = None
+        try:  # a signal handler may raise at any call here
+            for call in calls:
+                works.wait_began(call)
+            is_inside = True
+            result = redispatch(keyset.remove(key), tensors)
+            is_over = True
+            _ended(calls, works)
+        except BaseException as error:
+            if is_over:
+                _ended(calls, works)
+            elif is_inside:
+                _failed(calls, works, error)
+            raise
+        finally:
+            if wait is not None:
+                devices.wait_ends(wait)
+        return result
+
+    skip_in_dynamo(wait_tensors.__code__)
+    return wait_tensors
+
+
+def _writing_to(tensors: Any, works: Works) -> list[Call]:
+    """The open operations that write to any of these tensors, each once."""
+    try:
+        calls = dict.fromkeys(works.of_tensor(tensor) for tensor in tensors)
+        return [call for call in calls if call is not None]
+    except Exception as error:
+        _guard.report("wait_tensors", error)
+        return []
+
+
+def _ended(calls: list[Call], works: Works) -> None:
+    for call in calls:
+        works.ended(call, How.WAIT)
+
+
+def _failed(calls: list[Call], works: Works, error: BaseException) -> None:
+    """The wait raised, and does not say for which: those that are found complete have ended well, or say themselves."""
+    works.sweep(MAX_SWEPT)
+    for call in calls:
+        works.wait_failed(call, error, call.work)

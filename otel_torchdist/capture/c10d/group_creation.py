@@ -1,0 +1,254 @@
+"""Follows the creation of process groups, whoever asks for it.
+
+Hooked where all ways meet, `_new_process_group_helper`, `_update_default_pg` and the method `split_group`:
+`init_device_mesh` holds its own references to `init_process_group` and `split_group` and never passes patched ones.
+Torch 2.8 has no such method: a group that was split off is known there from its first operation on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch.distributed import ProcessGroup
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
+from otel_torchdist.tape.layout import How, RecordKind
+from otel_torchdist.tape.names import SPARE_OF_GROUPS
+from otel_torchdist.tape.records import GroupName, SignatureName
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.recorder import Recorder
+    from otel_torchdist.capture.torch_api import Patches
+
+
+class GroupEvents(Protocol):
+    """Who is told of groups."""
+
+    def default_group_begins(self, rank: int, world_size: int) -> Recorder | None:
+        """A default group is about to be created; returns where it is recorded."""
+        ...
+
+    def current_recorder(self) -> Recorder | None:
+        """Where this rank records now."""
+        ...
+
+    def group_created(self, recorder: Recorder, group: ProcessGroup, ranks: tuple[int, ...], nth: int) -> None:
+        """A group exists of which this rank is a member."""
+        ...
+
+    def default_group_set(self, group: ProcessGroup | None) -> None:
+        """The default group of torch is `group` from now on, or none."""
+        ...
+
+
+class Rendezvous:
+    """The creation of one group, recorded as an operation that is open until every member has come.
+
+    A signal handler may raise at any moment before, in or after it. No record may stay open for that: torch has given
+    the creation up, and nobody would ever complete it. So this is there before its record is, and is told of the end
+    by the frame in which torch's own code was called.
+
+    Attributes:
+        recorder: Where it is recorded; None while it is not.
+        ranks: Global ranks of the members.
+        nth: How many groups with these members came before.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is recorded yet."""
+        self.recorder: Recorder | None = None
+        self.ranks: tuple[int, ...] = ()
+        self.nth = 0
+        self._number = 0
+        self._entered = 0
+
+    def enter(
+        self, recorder: Recorder, kind: str, ranks: tuple[int, ...], name: str, description: str, backend: str
+    ) -> None:
+        """Publish it as entered.
+
+        Args:
+            recorder: Where it is recorded.
+            kind: The function that makes it, as users know it.
+            ranks: Global ranks of the members.
+            name: The group's name in torch.
+            description: What it is for.
+            backend: As it was asked for.
+        """
+        self.recorder = recorder
+        self.ranks = ranks
+        self.nth = recorder.count_group(ranks)
+        tape = recorder.tape
+        group = GroupName(name, description, ranks, self.nth, backend, aligned=True)
+        signature = SignatureName(kind, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
+        self._entered = time.monotonic_ns()
+        self._number = tape.begin(
+            self._entered,
+            recorder.step,
+            self.nth + 1,
+            0,
+            tape.names.intern(group, SPARE_OF_GROUPS),
+            tape.names.intern(signature),
+            _call_site(recorder),
+            0,
+            -1,
+            0,
+            threading.get_native_id(),
+            RecordKind.RENDEZVOUS,
+            0,
+        )
+
+    def over(self) -> None:
+        """The group exists."""
+        self._complete(How.CALL, 0)
+
+    def failed(self, error: BaseException) -> None:
+        """Its creation raised, or was interrupted. Does nothing once it is over."""
+        if self.recorder is None or not self._entered:
+            return
+        self._number = self._number or self.recorder.tape.begun_at(self._entered)
+        failure = 0
+        try:
+            failure = self.recorder.tape.names.intern(type(error).__qualname__)
+        finally:
+            self._complete(How.FAILED, failure)
+
+    def _complete(self, how: How, failure: int) -> None:
+        if self.recorder is not None and self._number:
+            self.recorder.tape.complete(self._number, self._entered, time.monotonic_ns(), how, failure)
+
+
+def _call_site(recorder: Recorder) -> int:
+    site = recorder.call_sites.find(0)
+    return recorder.call_sites.name_of(recorder.call_sites.code_at(site), site[1])
+
+
+def follow_creation(patches: Patches, events: GroupEvents) -> None:
+    """Hook the creation of groups."""
+    patches.replace(c10d, "_new_process_group_helper", lambda original: _helper(original, events))
+    patches.replace(c10d, "_update_default_pg", lambda original: _update_default(original, events))
+    split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous] = weakref.WeakKeyDictionary()
+    patches.replace(ProcessGroup, "split_group", lambda original: _split(original, events, split))
+    patches.replace(c10d, "_register_pg_in_world", lambda original: _register(original, events, split))
+
+
+def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    def enter(rendezvous: Rendezvous, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = bound.arguments
+        is_default = not arguments["global_ranks_in_group"]
+        if is_default and arguments["group_size"] < 1:
+            return  # MPI: ranks are known when the group is
+        if is_default:
+            recorder = events.default_group_begins(arguments["group_rank"], arguments["group_size"])
+        else:
+            recorder = events.current_recorder()
+        if recorder is None:
+            return
+        if not is_default and recorder.tape.identity.rank not in arguments["global_ranks_in_group"]:
+            return
+        size, members = arguments["group_size"], arguments["global_ranks_in_group"]
+        rendezvous.enter(
+            recorder,
+            "init_process_group" if is_default else "new_group",
+            tuple(range(size)) if is_default else tuple(int(rank) for rank in members),
+            str(arguments["group_name"]),
+            arguments.get("group_desc") or "",
+            str(arguments["backend"]),
+        )
+
+    @functools.wraps(original)
+    def helper(*args: Any, **kwargs: Any) -> Any:
+        rendezvous = Rendezvous()
+        with _recorded(rendezvous):
+            with _guard.guard("group creation"):
+                enter(rendezvous, args, kwargs)
+            result = original(*args, **kwargs)
+            with _guard.guard("group creation"):
+                rendezvous.over()
+        with _guard.guard("group creation"):
+            group = result[0]
+            if rendezvous.recorder is not None and isinstance(group, ProcessGroup):
+                events.group_created(rendezvous.recorder, group, rendezvous.ranks, rendezvous.nth)
+        return result
+
+    return helper
+
+
+def _split(
+    original: Callable[..., Any], events: GroupEvents, split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous]
+) -> Callable[..., Any]:
+    def enter(rendezvous: Rendezvous, parent: ProcessGroup, given: Any, names: dict[str, Any]) -> None:
+        recorder, books = events.current_recorder(), ranks_in_books(parent)
+        if recorder is None or books is None:
+            return
+        by_group_rank = {group_rank: rank for rank, group_rank in books.items()}
+        ranks = tuple(by_group_rank[int(group_rank)] for group_rank in given)
+        if recorder.tape.identity.rank not in ranks:
+            return  # it takes part in the split, and not in the group
+        name, description = names.get("group_name") or "", names.get("group_desc") or ""
+        rendezvous.enter(recorder, "split_group", ranks, name, description, backend_and_store(parent)[0])
+
+    def split_group(parent: ProcessGroup, ranks: Any, *args: Any, **kwargs: Any) -> Any:
+        rendezvous = Rendezvous()
+        with _recorded(rendezvous):
+            with _guard.guard("group split"):
+                enter(rendezvous, parent, ranks, kwargs)
+            group = original(parent, ranks, *args, **kwargs)
+            with _guard.guard("group split"):
+                rendezvous.over()
+        with _guard.guard("group split"):
+            if rendezvous.recorder is not None and isinstance(group, ProcessGroup):
+                split[group] = rendezvous
+        return group
+
+    return split_group
+
+
+def _register(
+    original: Callable[..., Any], events: GroupEvents, split: weakref.WeakKeyDictionary[ProcessGroup, Rendezvous]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def register(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with _guard.guard("group split"):
+            group = next(iter((*args, *kwargs.values())))
+            rendezvous = split.pop(group, None)
+            if rendezvous is not None and rendezvous.recorder is not None:
+                events.group_created(rendezvous.recorder, group, rendezvous.ranks, rendezvous.nth)
+        return result
+
+    return register
+
+
+@contextlib.contextmanager
+def _recorded(rendezvous: Rendezvous) -> Generator[None, None, None]:
+    try:
+        yield
+    except BaseException as error:
+        with _guard.guard("group creation"):
+            rendezvous.failed(error)
+        raise
+
+
+def _update_default(original: Callable[..., Any], events: GroupEvents) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def update_default(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with _guard.guard("default group"):
+            group = next(iter((*args, *kwargs.values())), None)
+            events.default_group_set(group if isinstance(group, ProcessGroup) else None)
+        return result
+
+    return update_default

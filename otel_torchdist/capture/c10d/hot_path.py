@@ -1,0 +1,265 @@
+"""What happens to every operation before and after the backend has it. Each line here is paid for by a training step.
+
+A caller's exception passes unchanged; ours are contained, and the operation then goes unrecorded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from torch.distributed import ProcessGroup
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.capture.c10d.call import Call
+from otel_torchdist.capture.c10d.completion import SWEPT_PER_CALL, Works
+from otel_torchdist.capture.c10d.plans import ALWAYS, REDUCE_OP_EVERY
+from otel_torchdist.capture.c10d.signatures import key_of
+from otel_torchdist.capture.torch_api import LIST, comm_label
+from otel_torchdist.tape.layout import Flag, How, Word
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.devices import Devices
+    from otel_torchdist.capture.c10d.groups import Groups, GroupState
+    from otel_torchdist.capture.c10d.plans import Plan
+    from otel_torchdist.capture.c10d.schemas import OperationSchema
+    from otel_torchdist.capture.steps import Steps
+
+OVERHEAD_SAMPLE: Final = 16
+"""One call in so many measures what our own code costs."""
+MAX_COALESCED: Final = 8192
+"""Operations in one block of coalescing."""
+MAX_TAG: Final = 0x7FFFFFFF
+
+# Plain integers: arithmetic with enum members is several times slower.
+_LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
+"""Only here is the time between return and end the caller's own; a synchronous call is waited for at once."""
+_RETURNED: Final = int(Word.RETURNED)
+_BY_CALL: Final = int(How.CALL)
+_BEING_COUNTED: Final = -1
+
+_now: Final = time.monotonic_ns
+_unbox_group: Final = ProcessGroup.unbox
+
+
+class _Thread(threading.local):
+    """What belongs to the calling thread.
+
+    Attributes:
+        native_id: Its id: a system call once a thread, not once a call.
+        entered: The last operation that it has entered; None when its last call was not recorded.
+    """
+
+    def __init__(self) -> None:
+        self.native_id = threading.get_native_id()
+        self.entered: Call | None = None
+
+
+class HotPath:
+    """Records operations as they come and go."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        steps: Steps,
+        works: Works,
+        devices: Devices,
+        meet: Callable[[ProcessGroup], GroupState | None],
+    ) -> None:
+        """Wire the parts.
+
+        Args:
+            groups: Known groups.
+            steps: Counts steps.
+            works: Follows operations on the CPU.
+            devices: Follows operations on devices.
+            meet: Takes up a group that is not known yet; None when nothing can be recorded.
+        """
+        self._state_of = groups.by_identity.get
+        self._steps = steps
+        self.works = works
+        self.devices = devices
+        self._meet = meet
+        self._thread = _Thread()
+
+    def forget_threads(self) -> None:
+        """Let go of each thread's last operation, which holds its tape, and of its id, which is another in a child."""
+        self._thread = _Thread()
+
+    def enter(self, operation: OperationSchema, args: tuple[Any, ...], keys: int) -> Call | None:
+        """Publish an operation before the backend gets it; None when it is not recorded.
+
+        Args:
+            operation: What is called.
+            args: With what.
+            keys: The dispatch keys of the call, as a number: they tell devices, layouts and meta tensors apart.
+        """
+        entered = _now()
+        # Until the call is handed over these say what has to be taken back.
+        group = plan = call = None
+        counted = number = 0
+        thread = self._thread
+        try:  # a signal handler may raise after any call in here
+            process_group = _unbox_group(args[operation.group])
+            group = self._state_of(id(process_group)) or self._meet(process_group)
+            if group is None:
+                thread.entered = None
+                return None
+            tensors = args[operation.described]
+            if type(tensors) is LIST and len(tensors) == 1:
+                tensors = tensors[0]
+            if type(tensors) is LIST:
+                shape, dtype = key_of(tensors), None
+            else:
+                shape, dtype = tensors.shape, tensors.dtype
+            works = self.works
+            if works.open:
+                works.sweep(SWEPT_PER_CALL)
+            async_op = operation.async_op
+            peer = group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
+            tag = args[operation.tag] & MAX_TAG if operation.tag >= 0 else 0
+            recorder = group.recorder
+            key = (
+                operation.index,
+                shape,
+                dtype,
+                keys,
+                # The dispatcher drops trailing arguments that have their default, which is True here.
+                async_op >= 0 and (len(args) <= async_op or args[async_op]),
+                peer,
+                tag,
+                group.coalescing is not None,
+                comm_label(),
+                thread.native_id,
+                recorder.call_sites.find(2),
+            )
+            plans = group.plans
+            plan = plans.get(key) or plans.make(key, operation, args)
+            if plan is None:
+                thread.entered = None
+                return None
+            tail = plan.tail
+            lane = plan.lane
+            if operation.point_to_point:
+                counted = _BEING_COUNTED
+                sequence = counted = lane.count_point_to_point(operation.name == "send", peer, tag)
+            else:
+                sequence = lane.sequence + 1
+                reading = plan.reading
+                if reading and (reading == ALWAYS or not sequence % REDUCE_OP_EVERY):
+                    plan = plans.read_reduce_op(key, plan, operation, args)
+                    tail = plan.tail_read
+                if group.is_default and not self._steps.source:
+                    self._steps.collective_begins(sequence if lane is group else group.issued + 1)
+                lane.sequence = counted = sequence
+            number = plan.tape.begin_prepared(entered, recorder.step, sequence, tail)
+            call = thread.entered = Call(number, entered, plan)
+            if not plan.on_cpu:
+                self.devices.before(call, tensors, peer)
+            if not number % OVERHEAD_SAMPLE:
+                call.is_plain = False
+                call.own_ns = _now() - entered
+            return call
+        except BaseException as error:
+            thread.entered = None
+            if counted == _BEING_COUNTED:
+                counted = _guard.came_after_call(error)
+            if plan is not None and not number:
+                number = plan.tape.begun_at(entered)
+            if number and plan is not None:
+                plan.tape.complete(number, entered, _now(), How.ABANDONED)
+            if call is not None and not call.on_cpu:
+                self.devices.failed(call)
+            if _guard.contains("operation entered", error):
+                if not counted and group is not None and plan is not None and not operation.point_to_point:
+                    plan.lane.sequence += 1  # it will be issued, unrecorded
+                return None
+            if counted and plan is not None:
+                _uncount(plan, operation, args)
+            raise
+
+    def not_received(self, args: tuple[Any, ...], error: BaseException) -> None:
+        """Take back what `enter` has returned if a signal handler raised before its caller had it.
+
+        Args:
+            args: Those of `enter`.
+            error: What its caller has caught, without an operation.
+        """
+        call = self._thread.entered
+        inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        if call is None or (inner is not None and inner.tb_frame.f_code is _ENTER):
+            return
+        self._thread.entered = None
+        _uncount(call.plan, call.operation, args)
+        if not call.on_cpu:
+            self.devices.failed(call)
+        self.works.ended(call, How.ABANDONED)
+
+    def leave(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
+        """The backend has accepted an operation."""
+        returned = _now()
+        try:
+            plan = call.plan
+            if plan.flags & _LEFT_ALONE:
+                call.tape.mark(call.number, _RETURNED, returned - call.entered_ns, _BY_CALL)
+            coalescing = plan.group.coalescing
+            if coalescing is not None:
+                if len(coalescing) >= MAX_COALESCED:
+                    self.abandon_coalesced(plan.group)
+                coalescing.append(call)
+            elif plan.on_cpu:
+                self.works.follow(call, result, args)
+            else:
+                self.devices.follow(call, result, args)
+            if call.own_ns:
+                own = call.own_ns + _now() - returned
+                call.tape.add_overhead(own * OVERHEAD_SAMPLE, OVERHEAD_SAMPLE)
+        except Exception as error:
+            self.works.ended(call, How.ABANDONED)
+            if not _guard.contains("operation returned", error):
+                raise
+
+    def failed(self, call: Call, args: tuple[Any, ...], error: BaseException) -> None:
+        """An operation raised inside torch: it was not issued, so its place in the sequence is free again."""
+        try:
+            if _guard.came_after_call(error):
+                self.interrupted(call)
+                return
+            operation = call.operation
+            if operation.point_to_point or operation.work >= 0:
+                # What returns no Work does not issue: it runs, and raises in the end.
+                _uncount(call.plan, operation, args)
+            if not call.on_cpu:
+                self.devices.failed(call)
+            self.works.ended(call, How.FAILED, error)
+        except Exception as own:
+            self.works.ended(call, How.FAILED)
+            if not _guard.contains("operation failed", own):
+                raise
+
+    def interrupted(self, call: Call) -> None:
+        """An operation was issued, and then a signal handler raised: nobody has its Work."""
+        call.tape.mark(call.number, _RETURNED, _now() - call.entered_ns, _BY_CALL)
+        if not call.on_cpu:
+            self.devices.failed(call)
+        self.works.ended(call, How.ABANDONED)
+
+    def abandon_coalesced(self, group: GroupState) -> None:
+        """Close what was issued since `_start_coalescing`: an exception has left the block, which then has no end."""
+        members = group.coalescing
+        while members:
+            self.interrupted(members.pop())
+
+
+_ENTER: Final = HotPath.enter.__code__
+
+
+def _uncount(plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> None:
+    """Give an operation's place back."""
+    if operation.point_to_point:
+        peer = plan.group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
+        plan.lane.uncount_point_to_point(operation.name == "send", peer, args[operation.tag] & MAX_TAG)
+    else:
+        plan.lane.sequence -= 1

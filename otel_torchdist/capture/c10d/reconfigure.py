@@ -1,0 +1,172 @@
+"""Groups whose members change while they live, as gloo's and nccl2's can from torch 2.15 on.
+
+After `reconfigure` the group has other members, other ranks, and counts from 1 again. So it is another group for us:
+its identity has the id that its members have agreed on for this membership, and numbers of different memberships are
+never compared.
+
+Who belongs to a group whose members have just changed, from what each of them says of itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from torch.distributed import ProcessGroup
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.capture.c10d.call import Call
+from otel_torchdist.capture.c10d.plans import Plan
+from otel_torchdist.capture.c10d.schemas import Contribution, OperationSchema
+from otel_torchdist.capture.torch_api import LIST
+from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.tape.writer import TapeWriter
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.completion import Works
+    from otel_torchdist.capture.c10d.groups import Groups, GroupState
+    from otel_torchdist.capture.torch_api import Patches
+
+_SCHEMA: Final = OperationSchema(
+    index=-1,
+    overload=None,
+    name="reconfigure",
+    group=0,
+    described=0,
+    reduce_op=-1,
+    peer=-1,
+    tag=-1,
+    async_op=-1,
+    work=0,
+    point_to_point=False,
+    synchronizing=True,
+    contribution=Contribution.NOTHING,
+)
+
+
+class Reconfigurations:
+    """Follows `ProcessGroup.reconfigure`."""
+
+    def __init__(self, groups: Groups, works: Works, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
+        """Prepare.
+
+        Args:
+            groups: Known groups.
+            works: Follows the Work that it returns.
+            meet: Takes up a group that is not known yet; None when nothing can be recorded.
+        """
+        self._groups = groups
+        self._works = works
+        self._meet = meet
+
+    def hook(self, patches: Patches) -> None:
+        """Follow it where this torch has it."""
+        patches.replace(ProcessGroup, "reconfigure", self._make_reconfigure)
+
+    def _make_reconfigure(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def reconfigure(group: ProcessGroup, options: Any, *args: Any, **kwargs: Any) -> Any:
+            call = None
+            with _guard.guard("reconfigure"):
+                call = self._begin(group, options)
+            try:
+                work = original(group, options, *args, **kwargs)
+            except BaseException as error:
+                if call is not None:
+                    self._works.ended(call, How.FAILED, error)
+                raise
+            if call is not None:
+                with _guard.guard("reconfigure"):
+                    self._works.follow_coalesced([call], work)
+            return work
+
+        return reconfigure
+
+    def _begin(self, group: ProcessGroup, options: Any) -> Call | None:
+        """The group has other members from now on: the old ones are gone with the call, whether it succeeds or not."""
+        before = self._meet(group)
+        if before is None:
+            return None
+        handles: Any = options.handles
+        # Of a set the backend chooses the order; it has to be the same for all members, as sorting is.
+        ordered: list[str] = list(handles) if type(handles) is LIST else sorted(handles)
+        own = group.get_reconfigure_handle()
+        membership = find_membership(before.name.ranks, own, ordered, int(options.uuid))
+        recorder = before.recorder
+        state = self._groups.learn(recorder, group, membership=membership)
+        state.is_default = before.is_default
+        if recorder.default_group is before:
+            recorder.default_group = state
+        return _publish(state)
+
+
+def _publish(state: GroupState) -> Call:
+    """Write it down as entered: it is open until all members have come."""
+    recorder = state.recorder
+    tape = recorder.tape
+    signature = SignatureName(_SCHEMA.name, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
+    site = recorder.call_sites.find(0)
+    code = recorder.call_sites.code_at(site)
+    tail = TapeWriter.prepare(
+        0,
+        state.name_id,
+        tape.names.intern(signature),
+        recorder.call_sites.name_of(code, site[1]),
+        0,
+        -1,
+        0,
+        threading.get_native_id(),
+        RecordKind.RENDEZVOUS,
+        Flag.ASYNC,
+    )
+    entered = time.monotonic_ns()
+    number = tape.begin_prepared(entered, recorder.step, 1, tail)
+    return Call(number, entered, Plan(state, state, _SCHEMA, tail, tail, int(Flag.ASYNC), True, -1, code))
+
+
+_HANDLE: Final = re.compile(r"[^:]+:(\d+):(-?\d+):")
+"""A backend's handle of one member: its rank so far, and the membership in which it has that; -1 where in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who belongs to a group from now on.
+
+    Attributes:
+        epoch: The id that its members have agreed on.
+        ranks: Global ranks by rank in the group; 0 to size - 1 where they are not known.
+        is_known: Whether they are.
+        group_rank: This rank's own place among them; -1 where it is not known.
+    """
+
+    epoch: int
+    ranks: tuple[int, ...]
+    is_known: bool
+    group_rank: int
+
+
+def find_membership(before: Sequence[int], own: str, handles: Sequence[str], epoch: int) -> Membership:
+    """Read the handles, as all members do alike.
+
+    Ranks that come from different memberships, as when one is replaced, are not known: what one of them calls rank 1
+    says nothing to those who were not there. Then none of them claims to know.
+
+    Args:
+        before: Global ranks of the members so far, by rank in the group.
+        own: This rank's handle.
+        handles: All of them, by rank in the group to come.
+        epoch: The id of the membership to come.
+    """
+    found = [match.groups() if (match := _HANDLE.match(handle)) else ("-1", handle) for handle in handles]
+    places = [int(rank) for rank, _ in found]
+    is_one = len({membership for _, membership in found}) == 1
+    is_known = is_one and len(set(places)) == len(places) and all(0 <= place < len(before) for place in places)
+    group_rank = list(handles).index(own) if own in handles else -1
+    ranks = tuple(before[place] for place in places) if is_known else tuple(range(len(places)))
+    return Membership(epoch, ranks, is_known, group_rank)

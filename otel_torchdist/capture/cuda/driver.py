@@ -1,0 +1,266 @@
+"""What we ask of a CUDA device: streams, events, and whether a graph is being captured.
+
+Streams and events are handled as plain numbers: nothing of them is freed when Python lets go of it, in a forked child
+or at exit, where the device may be gone.
+
+Events are made once and used again and again, and there is an end to how many.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import torch
+
+from otel_torchdist.capture.torch_api import current_cuda_stream
+
+_LIBRARY: Final = Path(torch.__file__).parent / "lib" / "libc10_cuda.so"
+"""Symbols are looked up in what it is linked with, so we get the very CUDA runtime that torch uses."""
+_NOT_READY: Final = 600
+_THREAD_LOCAL: Final = 1
+_NON_BLOCKING: Final = 1
+_NO_STREAM: Final = 0
+"""The default stream of whichever device is current."""
+
+
+class DriverError(Exception):
+    """A call failed; the message says which and why."""
+
+
+class DeviceDriver(Protocol):
+    """The calls, as capture needs them. Each raises DriverError where the device reports an error."""
+
+    def current_stream(self, device: int) -> int:
+        """The calling thread's current stream on a device."""
+        ...
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether what is enqueued on a stream goes into a graph instead of being carried out."""
+        ...
+
+    def create_event(self, device: int) -> int:
+        """A new event with timing."""
+        ...
+
+    def record(self, event: int, device: int, stream: int) -> None:
+        """Have the device note the time when it has come here on a stream; overrides an earlier record."""
+        ...
+
+    def prepare_thread(self) -> None:
+        """Called once on a thread that will query: a query must not break a capture on another thread."""
+        ...
+
+    def create_stream(self, device: int) -> int:
+        """A stream that waits for no other, not even for the default stream."""
+        ...
+
+    def is_done(self, event: int) -> bool:
+        """Whether the device has come to an event."""
+        ...
+
+    def elapsed_ms(self, earlier: int, later: int) -> float:
+        """Time between two events of one device that are both done, as a float32; negative when turned around."""
+        ...
+
+    def destroy_event(self, event: int) -> None:
+        """Give an event up."""
+        ...
+
+
+class CudaDriver:
+    """The CUDA runtime, called through ctypes.
+
+    There are two of them. Threads of the user's call through `PyDLL`, which keeps the GIL: the calls return at once,
+    and each time that the GIL is given away beside a GIL-hungry thread costs up to 5 ms. Our own thread calls through
+    `CDLL`, which releases it: a query may wait for a lock of the device's, and must then hold up nobody.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        """Find the functions.
+
+        Raises:
+            DriverError: One is missing.
+        """
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+        self._error_name = _function(library, "cudaGetErrorName", number)
+        self._error_name.restype = ctypes.c_char_p
+        self._clear_error = _function(library, "cudaGetLastError")
+        self._get_device = _function(library, "cudaGetDevice", pointer)
+        self._set_device = _function(library, "cudaSetDevice", number)
+        self._stream_is_capturing = _function(library, "cudaStreamIsCapturing", pointer, pointer)
+        self._exchange_mode = _function(library, "cudaThreadExchangeStreamCaptureMode", pointer)
+        self._create_stream = _function(library, "cudaStreamCreateWithFlags", pointer, ctypes.c_uint)
+        self._create_event = _function(library, "cudaEventCreateWithFlags", pointer, ctypes.c_uint)
+        self._destroy_event = _function(library, "cudaEventDestroy", pointer)
+        self._record = _function(library, "cudaEventRecord", pointer, pointer)
+        self._query = _function(library, "cudaEventQuery", pointer)
+        self._elapsed = _function(library, "cudaEventElapsedTime", pointer, pointer, pointer)
+
+    def current_stream(self, device: int) -> int:
+        """The calling thread's current stream on a device."""
+        return current_cuda_stream(device)
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a stream is being captured; the default stream never can be."""
+        if stream == _NO_STREAM:
+            return False
+        status = ctypes.c_int()
+        self._check(self._stream_is_capturing(stream, ctypes.byref(status)))
+        return status.value != 0
+
+    def create_event(self, device: int) -> int:
+        """A new event with timing. It belongs to the device that is current when it is created."""
+        handle = ctypes.c_void_p()
+        before = self._go_to(device)
+        try:
+            self._check(self._create_event(ctypes.byref(handle), 0))
+        finally:
+            self._go_back(before, device)
+        return handle.value or 0
+
+    def record(self, event: int, device: int, stream: int) -> None:
+        """Record an event. Only the default stream has no device of its own, so that device has to be current."""
+        if stream != _NO_STREAM:
+            self._check(self._record(event, stream))
+            return
+        before = self._go_to(device)
+        try:
+            self._check(self._record(event, stream))
+        finally:
+            self._go_back(before, device)
+
+    def prepare_thread(self) -> None:
+        """In the usual mode a query on any thread breaks every capture that is under way in the process."""
+        mode = ctypes.c_int(_THREAD_LOCAL)
+        self._check(self._exchange_mode(ctypes.byref(mode)))
+
+    def create_stream(self, device: int) -> int:
+        """A stream of our own."""
+        handle = ctypes.c_void_p()
+        before = self._go_to(device)
+        try:
+            self._check(self._create_stream(ctypes.byref(handle), _NON_BLOCKING))
+        finally:
+            self._go_back(before, device)
+        return handle.value or 0
+
+    def is_done(self, event: int) -> bool:
+        """Whether an event is done."""
+        code = self._query(event)
+        if code == _NOT_READY:
+            return False
+        self._check(code)
+        return True
+
+    def elapsed_ms(self, earlier: int, later: int) -> float:
+        """Time between two events."""
+        milliseconds = ctypes.c_float()
+        self._check(self._elapsed(ctypes.byref(milliseconds), earlier, later))
+        return milliseconds.value
+
+    def destroy_event(self, event: int) -> None:
+        """Give an event up."""
+        self._check(self._destroy_event(event))
+
+    def _go_to(self, device: int) -> int:
+        """Make a device current; returns the one that was."""
+        current = ctypes.c_int()
+        self._check(self._get_device(ctypes.byref(current)))
+        if current.value != device:
+            self._check(self._set_device(device))
+        return current.value
+
+    def _go_back(self, before: int, device: int) -> None:
+        if before != device:
+            self._check(self._set_device(before))
+
+    def _check(self, code: int) -> None:
+        if code:
+            # The error stays with the thread until somebody asks; the user's next check would take it for his own.
+            self._clear_error()
+            raise DriverError(self._error_name(code).decode())
+
+
+def cuda_drivers() -> tuple[DeviceDriver, DeviceDriver]:
+    """The runtime as threads of the user's call it, and as our own thread does.
+
+    Raises:
+        DriverError: This torch has no CUDA runtime that we know.
+    """
+    try:
+        return CudaDriver(ctypes.PyDLL(str(_LIBRARY))), CudaDriver(ctypes.CDLL(str(_LIBRARY)))
+    except OSError as error:
+        raise DriverError(f"there is no CUDA runtime: {error}") from error
+
+
+def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:
+    try:
+        function: Any = getattr(library, name)
+    except AttributeError as error:
+        raise DriverError(f"the CUDA runtime has no {name}") from error
+    function.argtypes = arguments
+    return function
+
+
+MAX_EVENTS: Final = 2048
+"""Of one device: two for a synchronous operation, one for an asynchronous one, from its call to its end."""
+
+
+class EventPool:
+    """The events of all devices. Any thread may take them and give them back."""
+
+    def __init__(self, driver: DeviceDriver, capacity: int = MAX_EVENTS) -> None:
+        """Empty; `capacity` is how many events a device can have."""
+        self._driver = driver
+        self._capacity = capacity
+        self._devices: dict[int, _Events] = {}
+
+    def take(self, device: int, count: int) -> list[int]:
+        """`count` events, or none where there are not so many left.
+
+        Raises:
+            DriverError: An event could not be made.
+        """
+        events = self._of(device)
+        taken: list[int] = []
+        while len(taken) < count:
+            event = events.free.pop() if events.free else self._make(device, events)
+            if event is None:
+                self.give_back(device, taken)
+                return []
+            taken.append(event)
+        return taken
+
+    def _make(self, device: int, events: _Events) -> int | None:
+        # Drawing from a counter is one step; to look at a number and then to change it would be two.
+        return self._driver.create_event(device) if next(events.made) <= self._capacity else None
+
+    def give_back(self, device: int, events: Iterable[int]) -> None:
+        """Events that nobody will ask about; where one is still pending, its next record overrides this one."""
+        self._of(device).free.extend(events)
+
+    def drain(self) -> list[int]:
+        """Take all events that are free, to destroy them."""
+        drained: list[int] = []
+        for events in self._devices.values():
+            drained += events.free
+            events.free.clear()
+        return drained
+
+    def _of(self, device: int) -> _Events:
+        return self._devices.get(device) or self._devices.setdefault(device, _Events())
+
+
+class _Events:
+    """The events of one device: those that are free, and a count of those that were made."""
+
+    __slots__ = ("free", "made")
+
+    def __init__(self) -> None:
+        self.free: deque[int] = deque()
+        self.made = itertools.count(1)

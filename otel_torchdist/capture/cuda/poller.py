@@ -1,0 +1,172 @@
+"""The thread that asks CUDA devices. Nothing else depends on it: a query may wait long for a lock of the device's."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.capture.cuda.driver import DeviceDriver, DriverError, EventPool
+from otel_torchdist.capture.cuda.queues import Enqueued, Lanes, Wait
+
+LOOK_S: Final = 0.02
+IDLE_LOOKS: Final = 25
+"""Looks at nothing after which the thread sleeps: to wake it costs the caller more than to let it look."""
+PATIENCE_S: Final = 0.25
+"""For the last operations of a tape: PyTorch's watchdog makes its rounds every 0.1 s."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class _Settling(NamedTuple):
+    """Somebody waits for a tape's last operations."""
+
+    deadline_s: float
+    settled: threading.Event
+
+
+class CudaWatch:
+    """Looks at what is on its way 50 times a second, and sleeps when there has been nothing for a while.
+
+    Attributes:
+        is_broken: Whether a device has reported an error; it is left alone then.
+        is_asleep: Whether the thread looks at nothing until it is woken.
+    """
+
+    def __init__(self, driver: DeviceDriver, pool: EventPool, dropped: Callable[[Enqueued], None]) -> None:
+        """The thread starts with the first operation.
+
+        Args:
+            driver: Called on the thread only.
+            pool: Where the events of operations that are over go.
+            dropped: Told of each operation that is over or let go of.
+        """
+        self.is_broken = False
+        self._driver = driver
+        self._pool = pool
+        self._dropped = dropped
+        self._lanes = Lanes(driver, self._drop)
+        self._inbox: deque[Enqueued | Wait] = deque()
+        self._settling: deque[_Settling] = deque()
+        self._wake = threading.Event()
+        self.is_asleep = False
+        self._is_stopping = False
+        self._gives_events_up = False
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    # --- called on any thread ----------------------------------------------------------------------------------
+
+    def put(self, item: Enqueued | Wait) -> None:
+        """Hand something over to be followed."""
+        self._inbox.append(item)
+        if self.is_asleep:
+            self._wake.set()
+        elif self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="otel-torchdist-cuda", daemon=True)
+                    self._thread.start()
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait for what is on its way, but not for long, and let go of the rest."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        settling = _Settling(time.monotonic() + PATIENCE_S, threading.Event())
+        self._settling.append(settling)
+        self._wake.set()
+        settling.settled.wait(timeout_s)
+
+    def stop(self, timeout_s: float, *, give_events_up: bool) -> None:
+        """End the thread; a device that does not answer keeps it beyond the timeout."""
+        self._gives_events_up = give_events_up
+        self._is_stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def leave_alone(self, error: DriverError) -> None:
+        """A device has reported an error, to whomever: it is not asked any more."""
+        if not self.is_broken:
+            self.is_broken = True
+            _logger.warning("otel_torchdist no longer follows operations on CUDA devices: %s", error)
+            self._wake.set()
+
+    # --- on our thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with _guard.guard("cuda"):
+            try:
+                self._driver.prepare_thread()
+            except DriverError as error:
+                self.leave_alone(error)
+            empty_looks = 0
+            while not self._is_stopping:
+                empty_looks = 0 if self._look() else empty_looks + 1
+                self._sleep(empty_looks)
+            self._look()
+            if self._gives_events_up and not self.is_broken:
+                self._destroy_events()
+
+    def _look(self) -> bool:
+        """Look at everything; returns whether anything is on its way."""
+        self._take_up()
+        if not self.is_broken:
+            try:
+                self._lanes.look()
+            except DriverError as error:
+                self.leave_alone(error)
+        if self.is_broken:
+            self._lanes.give_up()
+        self._settle()
+        return not self._lanes.is_empty
+
+    def _take_up(self) -> None:
+        while self._inbox:
+            item = self._inbox.popleft()
+            if isinstance(item, Enqueued):
+                self._lanes.add(item)
+            elif item.enqueued.is_void or item.enqueued.wait is not None:
+                self._pool.give_back(item.enqueued.device, [item.before, item.after])
+            else:
+                item.enqueued.wait = item
+
+    def _settle(self) -> None:
+        if not self._settling:
+            return
+        if not self._lanes.is_empty and time.monotonic() < self._settling[0].deadline_s and not self._is_stopping:
+            return
+        self._lanes.forget_all()
+        while self._settling:
+            self._settling.popleft().settled.set()
+
+    def _drop(self, enqueued: Enqueued) -> None:
+        enqueued.is_void = True
+        enqueued.call.enqueued = None  # or the two would keep each other until the garbage collector comes
+        events = [enqueued.start]
+        if enqueued.end:
+            events.append(enqueued.end)
+        if enqueued.wait is not None:
+            events += [enqueued.wait.before, enqueued.wait.after]
+        self._pool.give_back(enqueued.device, events)
+        self._dropped(enqueued)
+
+    def _sleep(self, empty_looks: int) -> None:
+        if empty_looks < IDLE_LOOKS:
+            self._wake.wait(LOOK_S)
+        else:
+            self.is_asleep = True
+            if not self._inbox and not self._settling and not self._is_stopping:  # one may have come in between
+                self._wake.wait()
+            self.is_asleep = False
+        self._wake.clear()
+
+    def _destroy_events(self) -> None:
+        with contextlib.suppress(DriverError):
+            for event in (*self._pool.drain(), *self._lanes.events()):
+                self._driver.destroy_event(event)

@@ -1,0 +1,261 @@
+"""What is on its way through devices, in the order in which they come to it, and how its beginning and end are found.
+
+A lane is a stream: the caller's for a synchronous operation, NCCL's own for an asynchronous one. Only the operation
+whose turn it is has to be asked about; all behind it wait. So 200 operations behind one slow kernel cost one query a
+look, and on the tape each of them begins when the one before has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_torchdist.capture.cuda.clock import DeviceClock
+from otel_torchdist.capture.cuda.driver import DeviceDriver
+from otel_torchdist.tape.layout import Flag, How, Word
+
+if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.call import Call
+
+BLOCKED_MS: Final = 0.02
+"""A stream that stood still at a wait for longer than this, and than the host took to enqueue it, went on when the
+operation ended; otherwise the operation may have been over before."""
+RESULTS: Final = {0: "", 1: "TIMEOUT", 2: "COMM_ERROR"}
+"""PyTorch's `WorkResult`."""
+
+LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
+"""NCCL carries these out on streams of its own."""
+
+_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
+_COALESCED: Final = int(Flag.COALESCED)
+
+_now: Final = time.monotonic_ns
+
+
+class Wait(NamedTuple):
+    """A stream waits for an operation.
+
+    Attributes:
+        enqueued: The operation.
+        stream: The stream.
+        began_ns: When the host began to enqueue this.
+        before: Event ahead of the wait.
+        after: Event behind it.
+        took_ns: How long the host took; 0 while it is about it.
+    """
+
+    enqueued: Enqueued
+    stream: int
+    began_ns: int
+    before: int
+    after: int
+    took_ns: int = 0
+
+
+class Enqueued:
+    """An operation on its way through a device. Holds neither a tensor nor a Work.
+
+    Attributes:
+        call: The operation; the first of them, where several were coalesced.
+        device: Index of the device.
+        lane: The stream that carries it out. NCCL has one for a group, and one for each pair of peers.
+        stream: The caller's stream.
+        start: Event on that stream before the operation.
+        end: Event on that stream after it; 0 for one that NCCL carries out on a stream of its own.
+        result: Future of PyTorch's watchdog, for those; None until the call has returned.
+        is_issued: Whether `end` has been recorded.
+        is_void: Whether there is nothing to find out any more.
+        wait: The first wait for it that was seen; None where there was none.
+        pointers: Where it writes to.
+        started: When the device began it and how that is known; None until it is.
+    """
+
+    __slots__ = (
+        "call",
+        "device",
+        "end",
+        "is_issued",
+        "is_void",
+        "lane",
+        "pointers",
+        "result",
+        "start",
+        "started",
+        "stream",
+        "wait",
+    )
+
+    def __init__(self, call: Call, device: int, stream: int, peer: int, start: int, end: int) -> None:
+        """An operation that is about to be handed over; `start` has been recorded."""
+        self.lane = _lane(call, device, stream, peer)
+        self.call = call
+        self.device = device
+        self.stream = stream
+        self.start = start
+        self.end = end
+        self.result: Any = None
+        self.is_issued = False
+        self.is_void = False
+        self.wait: Wait | None = None
+        self.pointers: tuple[int, ...] = ()
+        self.started: tuple[int, How] | None = None
+
+    def coalesce(self, members: list[Call]) -> None:
+        """Operations that were issued after this one have been issued as one with it."""
+        self.call.members = members
+        if self.started is not None:
+            self.begun(*self.started)
+
+    def begun(self, started_ns: int, how: How) -> None:
+        """Write down when the device began it."""
+        self.started = started_ns, how
+        for call in self._calls():
+            call.tape.mark(call.number, Word.STARTED, max(started_ns - call.entered_ns, 0), how)
+
+    def ended(self, ended_ns: int, how: How, failure: str = "") -> None:
+        """Write down when the device ended it."""
+        for call in self._calls():
+            name = call.tape.names.intern(failure) if failure else 0
+            call.tape.complete(call.number, call.entered_ns, max(ended_ns, call.entered_ns + 1), how, name)
+        if self.call.operation.synchronizing and how is not How.FAILED and how is not How.UNTRACKED:
+            self.call.group.synchronized = True
+
+    def _calls(self) -> Iterable[Call]:
+        members = self.call.members
+        return (self.call, *members) if members else (self.call,)
+
+
+def _lane(call: Call, device: int, stream: int, peer: int) -> Hashable:
+    if not call.flags & LEFT_ALONE:
+        return device, stream
+    is_pair = call.flags & _POINT_TO_POINT and not call.flags & _COALESCED
+    return device, call.group, peer if is_pair else -1
+
+
+class _Lane:
+    """Operations that a device carries out one after the other; `free_ns` is when the last of them ended."""
+
+    __slots__ = ("free_how", "free_ns", "queue")
+
+    def __init__(self) -> None:
+        self.queue: deque[Enqueued] = deque()
+        self.free_ns = 0
+        self.free_how = How.EVENT
+
+
+class Lanes:
+    """All lanes of all devices of this process. Belongs to one thread."""
+
+    def __init__(self, driver: DeviceDriver, dropped: Callable[[Enqueued], None]) -> None:
+        """Ask `driver`; `dropped` is told of each operation that has left its lane."""
+        self._driver = driver
+        self._dropped = dropped
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._clocks: dict[int, DeviceClock] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is on its way."""
+        return not self._lanes
+
+    def add(self, enqueued: Enqueued) -> None:
+        """Take up an operation, behind those that were handed over before it."""
+        lane = self._lanes.get(enqueued.lane)
+        if lane is None:
+            lane = self._lanes[enqueued.lane] = _Lane()
+        lane.queue.append(enqueued)
+
+    def look(self) -> None:
+        """Find out what the devices have begun and ended.
+
+        Raises:
+            DriverError: A device reports an error.
+        """
+        for device in {lane.queue[0].device for lane in self._lanes.values()}:
+            if device not in self._clocks:
+                self._clocks[device] = DeviceClock(self._driver, device)
+            self._clocks[device].renew()
+        for key, lane in list(self._lanes.items()):
+            while lane.queue and self._is_over(lane.queue[0], lane):
+                self._dropped(lane.queue.popleft())
+            if not lane.queue:
+                del self._lanes[key]
+
+    def events(self) -> list[int]:
+        """The events of the clocks."""
+        return [event for clock in self._clocks.values() for event in clock.events()]
+
+    def forget_all(self) -> None:
+        """Let go of everything; the operations stay as they are on their tapes."""
+        lanes = list(self._lanes.values())
+        self._lanes.clear()
+        for lane in lanes:
+            for enqueued in lane.queue:
+                self._dropped(enqueued)
+
+    def give_up(self) -> None:
+        """The device cannot be asked any more: say of everything that its end is not known."""
+        for lane in self._lanes.values():
+            for enqueued in lane.queue:
+                if not enqueued.is_void:
+                    enqueued.begun(enqueued.call.entered_ns, How.UNTRACKED)
+                    enqueued.ended(_now(), How.UNTRACKED)
+        self.forget_all()
+
+    def _is_over(self, enqueued: Enqueued, lane: _Lane) -> bool:
+        """Look at the operation whose turn it is."""
+        if enqueued.is_void:
+            return True
+        is_over = self._has_ended(enqueued)
+        if enqueued.started is None and self._driver.is_done(enqueued.start):
+            self._begin(enqueued, lane)
+        if is_over:
+            self._end(enqueued, lane)
+        return is_over
+
+    def _has_ended(self, enqueued: Enqueued) -> bool:
+        if enqueued.end:
+            return enqueued.is_issued and self._driver.is_done(enqueued.end)
+        return enqueued.result is not None and enqueued.result.done()
+
+    def _begin(self, enqueued: Enqueued, lane: _Lane) -> None:
+        """The caller's stream has come to it, and all that was ahead of it in its lane has ended."""
+        started_ns, how = self._clocks[enqueued.device].date(enqueued.start)
+        if started_ns < lane.free_ns:
+            started_ns, how = lane.free_ns, lane.free_how
+        enqueued.begun(max(started_ns, enqueued.call.entered_ns), how)
+
+    def _end(self, enqueued: Enqueued, lane: _Lane) -> None:
+        failure = _failure_of(enqueued.result) if not enqueued.end else ""
+        if failure:
+            enqueued.ended(_now(), How.FAILED, failure)
+            return
+        if enqueued.end:
+            ended_ns, how = self._clocks[enqueued.device].date(enqueued.end)
+        else:
+            ended_ns, how = self._end_by_wait(enqueued)
+        if enqueued.started is not None and ended_ns < enqueued.started[0]:
+            ended_ns, how = enqueued.started  # no more exact than the end of the one ahead, which was seen late
+        lane.free_ns, lane.free_how = ended_ns, how
+        enqueued.ended(lane.free_ns, how)
+
+    def _end_by_wait(self, enqueued: Enqueued) -> tuple[int, How]:
+        """The watchdog has seen that it has ended; a stream that waited for it may tell more exactly when."""
+        seen_ns, wait = _now(), enqueued.wait
+        if wait is None or not self._driver.is_done(wait.after):
+            return seen_ns, How.WATCHDOG
+        went_on_ns, how = self._clocks[enqueued.device].date(wait.after)
+        stood_still_ms = self._driver.elapsed_ms(wait.before, wait.after)
+        is_exact = how is How.EVENT and stood_still_ms >= BLOCKED_MS + wait.took_ns / 1e6
+        return min(went_on_ns, seen_ns), How.EVENT if is_exact else How.WATCHDOG
+
+
+def _failure_of(result: Any) -> str:
+    """What a future of the watchdog says: '' when all went well."""
+    try:
+        value = int(result.value())
+    except Exception as error:
+        return type(error).__qualname__
+    return RESULTS.get(value, "UNKNOWN")

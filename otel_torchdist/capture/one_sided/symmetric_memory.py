@@ -1,0 +1,226 @@
+"""Communication past c10d's collectives: operations on symmetric memory, and on windows of a process group.
+
+No Work tells their end, so they are recorded as enqueued, `UNTRACKED` from the moment at which the call returns. Not
+all members have to take part in each, so they have a count of their own: in a group beside the real one, unaligned.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch.distributed import ProcessGroup
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.capture.c10d.call import Call
+from otel_torchdist.capture.c10d.groups import GroupState
+from otel_torchdist.capture.c10d.schemas import Contribution, OperationSchema, described_argument
+from otel_torchdist.capture.c10d.signatures import key_of
+from otel_torchdist.capture.torch_api import (
+    DISPATCH_KEY,
+    LIST,
+    dispatcher_overloads,
+    has_our_place,
+    redispatch_of,
+    remove_library,
+    resolve_group,
+    skip_in_dynamo,
+)
+from otel_torchdist.tape.layout import How, Word
+from otel_torchdist.tape.records import BESIDE
+
+_LOCAL: Final = frozenset({"get_remote_tensors", "memcpy_to_multicast_", "_rendezvous"})
+"""They name a group and hand over nothing that others wait for."""
+_NOT_IN_SCHEMA: Final = -1
+
+
+class OneSided:
+    """Records operations as enqueued, by group."""
+
+    def __init__(self, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
+        """`meet` takes up a group that is not known yet; it gives None when nothing can be recorded."""
+        self._meet = meet
+        self._beside: dict[int, tuple[GroupState, GroupState]] = {}
+
+    def begin(self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...], peer: int = -1) -> Call | None:
+        """An operation is about to be handed over; None where it is not recorded.
+
+        Args:
+            group: Its group.
+            schema: What is called.
+            args: With what.
+            peer: The other side's rank in the group; -1 where there is none.
+        """
+        return self._begin(self._state_beside, group, schema, args, peer)
+
+    def begin_collective(self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...]) -> Call | None:
+        """As `begin`, for what all members come to in the order of their collectives: it is counted among those."""
+        return self._begin(self._meet, group, schema, args, -1)
+
+    def _begin(
+        self,
+        find: Callable[[ProcessGroup], GroupState | None],
+        group: ProcessGroup,
+        schema: OperationSchema,
+        args: tuple[Any, ...],
+        peer: int,
+    ) -> Call | None:
+        entered = time.monotonic_ns()
+        plan = None
+        counted = False
+        try:
+            state = find(group)
+            if state is None:
+                return None
+            tensors = args[schema.described]
+            shape = key_of(tensors) if type(tensors) is LIST else (tensors.shape, tensors.dtype, tensors.device)
+            recorder = state.recorder
+            key = (
+                schema.name,
+                shape,
+                False,
+                state.global_rank(peer),
+                0,
+                False,
+                "",
+                threading.get_native_id(),
+                recorder.call_sites.find(3),
+            )
+            plan = state.plans.get(key) or state.plans.make(key, schema, args)
+            if plan is None:
+                return None
+            plan.lane.sequence += 1
+            counted = True
+            number = plan.tape.begin_prepared(entered, recorder.step, plan.lane.sequence, plan.tail)
+            plan.tape.mark(number, Word.STARTED, 0, How.UNTRACKED)
+            return Call(number, entered, plan)
+        except BaseException as error:
+            if plan is not None:
+                plan.tape.complete(plan.tape.begun_at(entered), entered, time.monotonic_ns(), How.ABANDONED)
+            if _guard.contains("one-sided operation", error):
+                return None  # it will be issued, unrecorded, and keeps its place
+            if plan is not None:
+                plan.lane.sequence -= counted
+            raise
+
+    def end(self, call: Call, error: BaseException | None = None) -> None:
+        """It has been handed over, or was refused."""
+        self._end(call, How.UNTRACKED, error)
+
+    def end_collective(self, call: Call, error: BaseException | None = None) -> None:
+        """All members have come, or it was refused: then its place among the collectives is free again."""
+        if error is not None:
+            call.plan.lane.sequence -= 1
+        self._end(call, How.CALL, error)
+
+    def _end(self, call: Call, how: How, error: BaseException | None) -> None:
+        with _guard.guard("one-sided operation"):
+            tape = call.tape
+            failure = tape.names.intern(type(error).__qualname__) if error is not None else 0
+            how = how if error is None else How.FAILED
+            tape.complete(call.number, call.entered_ns, time.monotonic_ns(), how, failure)
+
+    def _state_beside(self, group: ProcessGroup) -> GroupState | None:
+        state = self._meet(group)
+        if state is None:
+            return None
+        known = self._beside.get(id(group))
+        if known is not None and known[0] is state:
+            return known[1]
+        name = replace(state.name, aligned=False, epoch=BESIDE)
+        beside = GroupState(state.recorder, group, name, state.group_rank)
+        self._beside[id(group)] = state, beside
+        return beside
+
+    def forget_all(self) -> None:
+        """Forget every group."""
+        self._beside.clear()
+
+
+class SymmetricMemory:
+    """Kernels for the operations `symm_mem::*` that name a group."""
+
+    def __init__(self, one_sided: OneSided) -> None:
+        """Register."""
+        self._library: Any = torch.library.Library("symm_mem", "IMPL")
+        for schema in symmetric_schemas():
+            if not has_our_place(schema.overload):
+                name = schema.overload.name().partition("::")[2]
+                kernel = _make_kernel(schema, one_sided)
+                self._library.impl(name, kernel, DISPATCH_KEY.name, with_keyset=True)
+
+    def remove(self) -> None:
+        """Take all kernels out."""
+        remove_library(self._library)
+
+
+def symmetric_schemas() -> list[OperationSchema]:
+    """The operations on symmetric memory that name a group and a tensor, as far as torch has defined them by now."""
+    found = [_understand(overload) for overload in dispatcher_overloads("symm_mem")]
+    return [schema for schema in found if schema is not None]
+
+
+def _understand(overload: Any) -> OperationSchema | None:
+    arguments = overload._schema.arguments
+    types = [str(argument.type) for argument in arguments]
+    positions = {argument.name: position for position, argument in enumerate(arguments)}
+    described = described_argument(positions, types)
+    name: str = overload._schema.name.removeprefix("symm_mem::")
+    group = positions.get("group_name")
+    if group is None or types[group] != "str" or described is None or name in _LOCAL:
+        return None
+    return schema_of(name.strip("_"), overload, group, described, positions.get("root", _NOT_IN_SCHEMA))
+
+
+def schema_of(name: str, overload: Any, group: int, described: int, peer: int = -1) -> OperationSchema:
+    """An operation that is recorded as enqueued."""
+    return OperationSchema(
+        index=-1,
+        overload=overload,
+        name=name,
+        group=group,
+        described=described,
+        reduce_op=-1,
+        peer=peer,
+        tag=-1,
+        async_op=-1,
+        work=-1,
+        point_to_point=False,
+        synchronizing=False,
+        contribution=Contribution.ALL,
+    )
+
+
+def _make_kernel(schema: OperationSchema, one_sided: OneSided) -> Callable[..., Any]:
+    redispatch = redispatch_of(schema.overload)
+    group_at, peer_at = schema.group, schema.peer
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        rest = keyset.remove(DISPATCH_KEY)
+        call = None
+        with _guard.guard("symmetric memory"):
+            if not _is_pretended(args[schema.described]):
+                peer = args[peer_at] if peer_at >= 0 else -1
+                call = one_sided.begin(resolve_group(args[group_at]), schema, args, peer)
+        try:
+            result = redispatch(rest, *args, **kwargs)
+        except BaseException as error:
+            if call is not None:
+                one_sided.end(call, error)
+            raise
+        if call is not None:
+            one_sided.end(call)
+        return result
+
+    skip_in_dynamo(kernel.__code__)
+    return kernel
+
+
+def _is_pretended(tensors: Any) -> bool:
+    """Whether this is a call that only computes shapes: then the group may not even exist."""
+    first = tensors[0] if type(tensors) is LIST and tensors else tensors
+    return bool(getattr(first, "is_meta", True))

@@ -1,0 +1,92 @@
+"""Windows of a process group, into which ranks put data without the other side's doing; torch has them from 2.15 on.
+
+Their creation is a collective: all members come to it, in the same order as to the others. What goes through a window
+is recorded as enqueued.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from torch.distributed import ProcessGroup, distributed_c10d
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, schema_of
+from otel_torchdist.capture.torch_api import Patches
+
+_NEW_WINDOW: Final = schema_of("new_window", None, 0, 1)
+_PEERS: Final = {"put": (1, "dst_rank"), "signal": (0, "peer_rank"), "wait_signal": (0, "peer_rank")}
+"""Operations of a window, and where among their arguments the other side is."""
+
+
+class Windows:
+    """Follows windows."""
+
+    def __init__(self, one_sided: OneSided) -> None:
+        """Record with `one_sided`."""
+        self._one_sided = one_sided
+        self._groups: weakref.WeakKeyDictionary[Any, ProcessGroup] = weakref.WeakKeyDictionary()
+
+    def hook(self, patches: Patches, group: Any = ProcessGroup, window: Any = None) -> None:
+        """Follow them where this torch has them.
+
+        Args:
+            patches: Puts back what is replaced.
+            group: The class of process groups.
+            window: The class of windows; torch's if not given.
+        """
+        patches.replace(group, "new_window", self._make_new_window)
+        owner = getattr(distributed_c10d, "Window", None) if window is None else window
+        for name in _PEERS if owner is not None else ():
+            patches.replace(owner, name, lambda original, name=name: self._make_operation(name, original))
+
+    def _make_new_window(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        one_sided = self._one_sided
+
+        def new_window(group: ProcessGroup, tensor: Any = None) -> Any:
+            described = [] if tensor is None else [tensor]
+            call = one_sided.begin_collective(group, _NEW_WINDOW, (group, described))
+            try:
+                window = original(group, tensor)
+            except BaseException as error:
+                if call is not None:
+                    one_sided.end_collective(call, error)
+                raise
+            if call is not None:
+                one_sided.end_collective(call)
+            with _guard.guard("window"):
+                self._groups[window] = group
+            return window
+
+        return new_window
+
+    def _make_operation(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        schema = schema_of(name, None, 0, 1)
+        one_sided = self._one_sided
+
+        def operation(window: Any, *args: Any, **kwargs: Any) -> Any:
+            call = None
+            with _guard.guard("window"):
+                group = self._groups.get(window)
+                if group is not None:
+                    tensor = (args[0] if args else kwargs["tensor"]) if name == "put" else None
+                    described = [] if tensor is None else [tensor]
+                    call = one_sided.begin(group, schema, (group, described), _peer_of(name, args, kwargs))
+            try:
+                result = original(window, *args, **kwargs)
+            except BaseException as error:
+                if call is not None:
+                    one_sided.end(call, error)
+                raise
+            if call is not None:
+                one_sided.end(call)
+            return result
+
+        return operation
+
+
+def _peer_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    position, keyword = _PEERS[name]
+    return int(args[position] if len(args) > position else kwargs[keyword])

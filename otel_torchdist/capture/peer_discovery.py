@@ -1,0 +1,230 @@
+"""Has the agents of a job's nodes find each other: through the job's store, before anything stalls.
+
+One rank of each node announces where its node's agent listens, and writes down for it where the others do. It does so
+on a thread that may be given up, and over a clone of the store; once it is over nobody needs the store any more.
+
+The address of this node on the network that the job uses: where agents of other nodes can reach this one's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import ipaddress
+import logging
+import os
+import re
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.job.directory import tapes_in
+from otel_torchdist.job.peers import MAX_PEERS, TOKEN_BYTES, Peer, Peers, peer_from_json, read_listening, write_peers
+
+STORE_TIMEOUT: Final = datetime.timedelta(seconds=10)
+AGENT_DUE_S: Final = 60.0
+MEETING_S: Final = 120.0
+FIRST_LOOK_S: Final = 0.2
+LONGEST_LOOK_S: Final = 5.0
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_ANEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is.
+
+    Attributes:
+        rank: Global rank.
+        world_size: Ranks of the run.
+        tape: Its tape, in the job directory.
+        host: Address at which its node's agent should listen; '' for one that is found out.
+    """
+
+    rank: int
+    world_size: int
+    tape: Path
+    host: str = ""
+
+
+class Meeting:
+    """The meeting of one run."""
+
+    def __init__(self, place: Place, stopping: threading.Event, environ: Mapping[str, str] = os.environ) -> None:
+        """Prepare.
+
+        Args:
+            place: Of this rank.
+            stopping: Ends it.
+            environ: The environment.
+        """
+        self._place = place
+        self._directory = place.tape.parent
+        self._stopping = stopping
+        self._environ = environ
+        local = environ.get("LOCAL_WORLD_SIZE", "")
+        self._local_size = int(local) if local.isdecimal() else 0
+
+    def prepare(self, store: Any, run: int) -> None:
+        """Put the token into the store; only rank 0 does, before others can know the run's id."""
+        if self._local_size < self._place.world_size:
+            store.set(_key(run, "token"), secrets.token_hex(TOKEN_BYTES))
+
+    def hold(self, store: Any, run: int) -> None:
+        """Announce this node's agent and find the others, if there are other nodes. Takes up to some minutes.
+
+        Raises:
+            RuntimeError: The store fails.
+            OSError: The job directory cannot be written to.
+            ValueError: Somebody else's values lie in the store.
+        """
+        if self._is_alone() or not self._is_first(run):
+            return
+        store.set_timeout(STORE_TIMEOUT)
+        if not store.check([_key(run, "token")]):  # it comes before the run's id, or never
+            return
+        token = bytes.fromhex(store.get(_key(run, "token")).decode())
+        if len(token) != TOKEN_BYTES:  # the store of torch's `fake` backend has every key, and nothing under it
+            _logger.info("the job's store keeps nothing: this node's agent judges by itself")
+            return
+        own = own_address(self._environ)
+        if is_hidden(self._place.host or own, self._environ):
+            _logger.info("no address is known at which agents of other nodes reach this one: it judges by itself")
+            return
+        peers = Peers(run, token, self._place.rank, self._place.host or own)
+        write_peers(self._directory, peers)
+        port = self._wait_for_agent(peers.own_host, run)
+        if not port:
+            return
+        # An agent that listens at all addresses is reached at the one that the job uses.
+        reached_at = own if is_every_address(peers.own_host) else peers.own_host
+        peer = Peer(self._place.rank, socket.gethostname(), reached_at, port, self._local_size)
+        number = store.add(_key(run, "count"), 1)
+        if number > MAX_PEERS:
+            _logger.info("only the agents of the first %d nodes exchange what they see", MAX_PEERS)
+            return
+        store.set(_key(run, str(number)), peer.to_json())
+        self._find_others(store, peers)
+
+    def _find_others(self, store: Any, peers: Peers) -> None:
+        found: dict[int, Peer] = {}
+        deadline, pause = time.monotonic() + MEETING_S, FIRST_LOOK_S
+        while not self._stopping.wait(pause) and time.monotonic() < deadline:
+            pause = min(pause * 1.5, LONGEST_LOOK_S)
+            count = min(store.add(_key(peers.run, "count"), 0), MAX_PEERS)
+            new = [number for number in range(1, count + 1) if number not in found]
+            new = [number for number in new if store.check([_key(peers.run, str(number))])]
+            if not new:
+                continue
+            found |= {number: peer_from_json(store.get(_key(peers.run, str(number)))) for number in new}
+            others = tuple(peer for peer in found.values() if peer.seat != peers.own_seat)
+            write_peers(self._directory, Peers(peers.run, peers.token, peers.own_seat, peers.own_host, others))
+            if sum(peer.ranks for peer in found.values()) >= self._place.world_size:
+                return
+
+    def _is_alone(self) -> bool:
+        """Whether all ranks are on this node: as the launcher says, else as their tapes show after a moment."""
+        if self._local_size:
+            return self._local_size >= self._place.world_size
+        self._stopping.wait(LONGEST_LOOK_S / 2)
+        live = 1 + sum(_is_written(path) for path in tapes_in(self._directory) if path != self._place.tape)
+        return live >= self._place.world_size
+
+    def _is_first(self, run: int) -> bool:
+        """Whether no other rank of this node has come; a file says so, for they share nothing else."""
+        try:
+            os.close(os.open(self._directory / f"meeting-{run:032x}", _ANEW, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def _wait_for_agent(self, host: str, run: int) -> int:
+        """The port of this node's agent; 0 when none says one."""
+        deadline = time.monotonic() + AGENT_DUE_S
+        while not self._stopping.wait(FIRST_LOOK_S) and time.monotonic() < deadline:
+            agent = read_listening(self._directory)
+            if agent is not None and agent.host == host and run in agent.runs:
+                return agent.port
+        return 0
+
+
+def _key(run: int, name: str) -> str:
+    return f"otel_torchdist/peers/{run:032x}/{name}"
+
+
+def _is_written(path: Path) -> bool:
+    """Whether somebody else writes a tape. Never asked of our own: closing it would drop the lock on it."""
+    try:
+        file = os.open(path, _READ)
+    except OSError:
+        return False
+    try:
+        return is_locked_elsewhere(file)
+    finally:
+        os.close(file)
+
+
+_INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_INTERFACE: Final = re.compile(r"=?([A-Za-z0-9_.:-]{1,15})")
+_SIOCGIFADDR: Final = 0x8915
+_SOMEWHERE: Final = "192.0.2.1"
+"""No packet is sent there: a UDP socket that is connected only asks the routing table."""
+_ANY_PORT: Final = 9
+
+
+def own_address(environ: Mapping[str, str]) -> str:
+    """The IPv4 address of the interface that the job is told to use, else of the one on the way to its master."""
+    for variable in _INTERFACES:
+        match = _INTERFACE.fullmatch(environ.get(variable, "").partition(",")[0])
+        address = _address_of(match[1]) if match else ""
+        if address:
+            return address
+    master = environ.get("MASTER_ADDR", "")
+    address = _address_towards(master) if master else ""
+    # The master's own name often means loopback on itself; nobody else can reach it there.
+    if address and (not _is_loopback(address) or master == "localhost" or _is_loopback(master)):
+        return address
+    return _address_towards(_SOMEWHERE) or address or "127.0.0.1"
+
+
+def is_hidden(host: str, environ: Mapping[str, str]) -> bool:
+    """Whether nobody on another node reaches this one at `host`: loopback, where the job's master is elsewhere."""
+    master = environ.get("MASTER_ADDR", "")
+    return _is_loopback(host) and bool(master) and master != "localhost" and not _is_loopback(master)
+
+
+def is_every_address(host: str) -> bool:
+    """Whether who listens at `host` listens at all addresses."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_unspecified
+    return False
+
+
+def _address_of(interface: str) -> str:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+        return socket.inet_ntoa(answer[20:24])
+    return ""
+
+
+def _address_towards(host: str) -> str:
+    with contextlib.suppress(OSError, UnicodeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((host, _ANY_PORT))
+        return str(asking.getsockname()[0])
+    return ""
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False

@@ -1,0 +1,94 @@
+"""What `/metrics` says during the stall, asked over HTTP as a Prometheus would.
+
+The agent of the demo's job, seen from outside: what it says, where it serves, and when it has gone.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist import semconv
+from otel_torchdist.agent.log_relay import LOG_NAME, LogTail, pass_on
+from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.job.tapes import LOCK_NAME
+from otel_torchdist.serving.scrape_target import ScrapeTarget
+
+_TIMEOUT_S: Final = 2.0
+_SERIES: Final = 4
+"""Of each metric that are shown."""
+_SHOWN: Final = (
+    semconv.STALLED_METRIC,
+    semconv.STALL_INFO,
+    semconv.OPERATION_OLDEST_AGE,
+    semconv.LAST_STARTED_SEQUENCE,
+)
+
+
+def scrape(target: str, operation: str) -> list[str]:
+    """A short sample of `/metrics`: what a stall of `operation` changes; nothing when nobody answers."""
+    connection = http.client.HTTPConnection(target, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+    except (OSError, http.client.HTTPException):
+        return []
+    finally:
+        connection.close()
+    others = f'{semconv.LABEL_OPERATION}="'
+    wanted = sorted(line for line in lines if others not in line or f'{others}{operation}"' in line)
+    sample: list[str] = []
+    for name in _SHOWN:
+        sample += [line for line in wanted if line.startswith(f"{name}{{")][:_SERIES]
+    return sample
+
+
+_DROPPED: Final = re.compile(r"; (\d+) spans could not be exported$")
+_OF_STALLS: Final = re.compile(r" (WARNING|ERROR) stall( over)?: ")
+"""The demo tells of stalls itself."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class AgentSeen:
+    """Follows the agent of one job directory.
+
+    Attributes:
+        target: Host and port of `/metrics`; '' as long as nobody serves it.
+        dropped: Spans that could not be exported, once the agent has gone.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Follow the agent in `directory`, which need not be there yet."""
+        self.target = ""
+        self.dropped = 0
+        self._directory = directory
+        self._tail = LogTail(directory / LOG_NAME)
+
+    def look(self) -> None:
+        """Log what it warns of, and see where it serves."""
+        if not self.target:
+            self.target = ScrapeTarget(self._directory).last_target()
+            if self.target:
+                _logger.info("/metrics: http://%s/metrics", self.target)
+        for line in self._tail.new_lines():
+            if (dropped := _DROPPED.search(line)) is not None:
+                self.dropped = int(dropped[1])
+            if not _OF_STALLS.search(line):
+                pass_on(line)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether somebody reads the tapes."""
+        try:
+            file = os.open(self._directory / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return is_locked_elsewhere(file)
+        finally:
+            os.close(file)

@@ -1,0 +1,171 @@
+"""The demo's course: starts the job, watches it from outside as `otel-torchdist watch` does, and tells what happens.
+
+When a job is to be ended that will not end by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from otel_torchdist.cli.demo.findings import Findings
+from otel_torchdist.cli.demo.job import Job, Scratch, endpoint_in
+from otel_torchdist.cli.demo.observed import AgentSeen, scrape
+from otel_torchdist.cli.demo.options import DemoOptions, passes
+from otel_torchdist.cli.demo.views import Picture, View
+from otel_torchdist.cli.rank_table import Doing, RankRow, rank_rows
+from otel_torchdist.cli.watch.passive import PassiveWatch
+from otel_torchdist.job.directory import job_directories
+from otel_torchdist.stop_signals import StopSignals
+from otel_torchdist.tape.reader import TapeReader
+
+TURN_S: Final = 0.1
+AGENT_ENDS_S: Final = 15.0
+"""How long the agent may take to export what is left."""
+JOB_ENDS_S: Final = 5.0
+"""How long torchrun may take to end when it is asked to."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class Performance:
+    """One run of the demo.
+
+    Attributes:
+        findings: What was found.
+        training: What the script has printed last.
+        endpoint: Where spans went beside the file; '' for nowhere.
+        dropped: Spans that could not be exported, once it is over.
+        errors: What job and ranks wrote to stderr, once it is over.
+        exit_code: torchrun's; None when it was stopped.
+    """
+
+    def __init__(self, options: DemoOptions, view: View, stop: StopSignals) -> None:
+        """Prepare.
+
+        Args:
+            options: What was asked for.
+            view: Where everything is shown.
+            stop: Ends it early.
+        """
+        self._options = options
+        self._view = view
+        self._stop = stop
+        self._watch: PassiveWatch | None = None
+        self._agent: AgentSeen | None = None
+        self._tapes: tuple[TapeReader, ...] = ()
+        self.findings = Findings(options, view, self._scrape)
+        self.training = ""
+        self.endpoint = ""
+        self.dropped = 0
+        self.errors = ""
+        self.exit_code: int | None = None
+
+    def run(self, places: Scratch) -> None:
+        """Run until the training is over, or until a signal comes. No process of the job is left then.
+
+        Raises:
+            OSError: Nothing can be shown, for the terminal is gone.
+        """
+        job = Job(self._options, places)
+        self.endpoint = endpoint_in(job.environment)
+        handler = _ViewHandler(self._view.say)
+        _logger.addHandler(handler)
+        with contextlib.ExitStack() as at_end:
+            at_end.callback(_logger.removeHandler, handler)
+            at_end.callback(self._close, job)
+            while self._stop.received is None and job.processes.exit_code is None:
+                rows = self._turn(job, places)
+                if is_hopeless(self._options, rows):
+                    length = f"{self._options.block_s:g} s"
+                    self._view.say(f"The training has hung for {length}: torchrun is told to end.")
+                    self._end(job, places)
+                    break
+                self._stop.wait(TURN_S)
+            self.exit_code = job.processes.exit_code
+            self._await_agent(job, places)
+
+    def _end(self, job: Job, places: Scratch) -> None:
+        """Have torchrun end its ranks; what does not end is left to `_close`."""
+        self.findings.is_over = True
+        job.processes.ask_to_end()
+        deadline = time.monotonic() + JOB_ENDS_S
+        while self._stop.received is None and job.processes.exit_code is None and time.monotonic() < deadline:
+            self._turn(job, places)
+            self._stop.wait(TURN_S)
+
+    def _close(self, job: Job) -> None:
+        job.processes.stop()
+        self.errors = job.errors()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _await_agent(self, job: Job, places: Scratch) -> None:
+        """It reads the tapes to their ends and exports what is left."""
+        deadline = time.monotonic() + AGENT_ENDS_S
+        while self._stop.received is None and time.monotonic() < deadline:
+            self._turn(job, places)
+            if self._agent is None or not self._agent.is_there:
+                break
+            self._stop.wait(TURN_S)
+        if self._agent is not None:
+            self._agent.look()
+            self.dropped = self._agent.dropped
+
+    def _turn(self, job: Job, places: Scratch) -> list[RankRow]:
+        """Tell what is new, and show how things are; returns what each rank does."""
+        for line in job.new_lines():
+            self.training = line
+            self._view.training_says(line)
+        if self._watch is None:
+            self._begin(places)
+        if self._agent is not None:
+            self._agent.look()
+        look = self._watch.look() if self._watch is not None else None
+        if look is not None:
+            self._tapes = look.tapes
+            self.findings.take(look.events)
+        rows = self._rows()
+        self._view.show(Picture(rows, self._options.steps, self.training))
+        return rows
+
+    def _begin(self, places: Scratch) -> None:
+        """Watch the job as soon as the first rank has begun its tape."""
+        for directory in job_directories(places.tapes):
+            self._watch = PassiveWatch(directory, self._options.threshold_s, None)
+            self._agent = AgentSeen(directory)
+
+    def _rows(self) -> list[RankRow]:
+        verdict = self.findings.verdict
+        known = rank_rows(self._tapes, verdict, self._options.threshold_s, time.monotonic_ns())
+        rows = {rank: RankRow(rank, Doing.STARTING) for rank in range(self._options.ranks)}
+        return list((rows | {row.rank: row for row in known}).values())
+
+    def _scrape(self, operation: str) -> list[str]:
+        return scrape(self._agent.target, operation) if self._agent is not None and self._agent.target else []
+
+
+class _ViewHandler(logging.Handler):
+    """Shows what we log; stalls are shown by the demo itself."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self._say = say
+        self.addFilter(lambda record: record.name == _logger.name)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(record.getMessage())
+
+
+def is_hopeless(options: DemoOptions, rows: Sequence[RankRow]) -> bool:
+    """Whether ranks have waited for as long as a fault may last that does not pass.
+
+    At the beginning they wait for those that are still loading; that does not count. Where ranks end, torchrun ends
+    the rest.
+    """
+    if passes(options.fault) or not rows or not all(row.step for row in rows):
+        return False
+    return max((row.age_s for row in rows if row.age_s is not None), default=0.0) >= options.block_s

@@ -1,0 +1,179 @@
+"""What the demo shows, whatever it is shown on.
+
+The demo on a terminal: a table that changes, and what happens above it.
+
+The demo in lines, for pipes and logs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import groupby
+from types import TracebackType
+from typing import Final, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from otel_torchdist.cli.alarm import Alarm
+from otel_torchdist.cli.rank_table import RankRow, rank_table
+from otel_torchdist.naming import compress_ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The job at one moment.
+
+    Attributes:
+        rows: What each rank does, ascending.
+        steps: How many steps there will be.
+        training: What the script printed last, or ''.
+    """
+
+    rows: Sequence[RankRow]
+    steps: int
+    training: str = ""
+
+    @property
+    def step(self) -> int:
+        """Steps that all ranks have done."""
+        return min((row.step for row in self.rows), default=0)
+
+
+class View(AbstractContextManager["View"], Protocol):
+    """A terminal with a live table, or lines."""
+
+    def say(self, text: str) -> None:
+        """Tell what happens, in a line that stays."""
+        ...
+
+    def training_says(self, line: str) -> None:
+        """Tell what the script has printed."""
+        ...
+
+    def sound(self, alarm: Alarm) -> None:
+        """Tell of a stall, so that nobody misses it."""
+        ...
+
+    def show(self, picture: Picture) -> None:
+        """Show how things are; called several times a second."""
+        ...
+
+
+_STARTING: Final = "torch and scikit-learn are being loaded"
+
+
+class LiveView(View):
+    """Draws on a terminal, which is put back in any case."""
+
+    def __init__(self, console: Console) -> None:
+        """Draw on `console`."""
+        self._progress = Progress(
+            TextColumn("steps"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            expand=True,
+        )
+        self._task = self._progress.add_task("steps", total=None)
+        self._live = Live(console=console, auto_refresh=False)
+
+    def __enter__(self) -> LiveView:
+        """Begin to draw."""
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the last table where it is."""
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """See `View`."""
+        self._print(Text(text))
+
+    def training_says(self, line: str) -> None:
+        """See `View`; the newest line is part of each picture."""
+
+    def sound(self, alarm: Alarm) -> None:
+        """See `View`."""
+        text = Text(alarm.text)
+        if alarm.place:
+            text.append(f"\n{alarm.place}", style="bold")
+        self._print(Panel(text, title="stall", title_align="left", border_style="red"))
+
+    def show(self, picture: Picture) -> None:
+        """See `View`."""
+        self._progress.update(self._task, total=picture.steps, completed=picture.step)
+        parts: list[RenderableType] = [rank_table(picture.rows), self._progress.get_renderable()]
+        parts.append(Text(f"training: {picture.training or _STARTING}", style="dim"))
+        self._live.update(Group(*parts), refresh=True)
+
+    def _print(self, what: RenderableType) -> None:
+        self._live.console.print(what)
+
+
+PROGRESS_EVERY_S: Final = 5.0
+
+
+class PlainView(View):
+    """Writes a line for each event, and one now and then that says how things are."""
+
+    def __init__(self, console: Console) -> None:
+        """Write to `console`."""
+        self._console = console
+        self._began = self._shown = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """There is nothing to put back."""
+
+    def say(self, text: str) -> None:
+        """See `View`."""
+        age_s = time.monotonic() - self._began
+        self._console.print(f"{age_s:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def training_says(self, line: str) -> None:
+        """See `View`."""
+        self.say(f"training: {line}")
+
+    def sound(self, alarm: Alarm) -> None:
+        """See `View`."""
+        self.say(f"STALL: {alarm.text}")
+        if alarm.place:
+            self.say(f"       {alarm.place}")
+
+    def show(self, picture: Picture) -> None:
+        """See `View`."""
+        now = time.monotonic()
+        if now - self._shown < PROGRESS_EVERY_S:
+            return
+        self._shown = now
+        self.say("; ".join([f"step {picture.step} of {picture.steps}", *_crowds(picture)]))
+
+
+def _crowds(picture: Picture) -> Iterator[str]:
+    """Who does the same, in the order of their ranks: `ranks 0-1,3 stalled in all_reduce #80 for 6.1 s`."""
+    rows = sorted(picture.rows, key=_activity)
+    for (doing, operation), crowd in groupby(rows, key=_activity):
+        members = list(crowd)
+        ranks = compress_ranks(row.rank for row in members)
+        text = f"{'rank' if len(members) == 1 else 'ranks'} {ranks} {doing}"
+        age_s = max((row.age_s for row in members if row.age_s is not None), default=None)
+        if operation and age_s is not None:
+            text += f", {operation} for {age_s:.1f} s"
+        yield text
+
+
+def _activity(row: RankRow) -> tuple[str, str]:
+    return row.doing.value, row.operation

@@ -1,0 +1,100 @@
+"""How times are shown.
+
+How paths are shown.
+
+How a command ends when it cannot go on.
+
+A usage error and a defect of ours have exit codes of their own (those of `sysexits.h`), so that a script can tell them
+from what a command has found.
+
+What became of ranks, in words.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final, NoReturn
+
+import typer
+
+from otel_torchdist.job.lives import Life
+from otel_torchdist.naming import name_ranks
+from otel_torchdist.world.model import RankView, life_in
+
+
+def day_and_time(wall_ns: int) -> str:
+    """`2026-11-21 12:46:05`, local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns // 1_000_000_000))
+
+
+def time_of_day(wall_ns: int) -> str:
+    """`12:46:05.1`, local time."""
+    tenths = wall_ns // 100_000_000
+    return f"{time.strftime('%H:%M:%S', time.localtime(tenths // 10))}.{tenths % 10}"
+
+
+def iso_time(wall_ns: int) -> str:
+    """`2026-11-21T12:46:05.123456Z`."""
+    moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ns // 1000 % 1_000_000:06d}Z"
+
+
+def length(seconds: float) -> str:
+    """`12 ms`, `8.1 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller, smaller_unit in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller} {smaller_unit}"
+    return f"{whole} s"
+
+
+def shown(path: Path | str) -> str:
+    """A path as one would type it here: relative where it lies below the current directory."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+USAGE_ERROR: Final = 64
+"""The command line itself is wrong."""
+INTERNAL_ERROR: Final = 70
+"""A defect of ours; the traceback is on stderr."""
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    """Print one line on stderr and end with an exit code."""
+    typer.echo(f"otel-torchdist: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def give_usage_errors_their_code() -> None:
+    """Typer's own is 2, which says of `diagnose` that there is nothing to diagnose."""
+    for kind in typer.BadParameter.__mro__:
+        if kind.__name__ == "UsageError":
+            kind.exit_code = USAGE_ERROR
+
+
+_FATES: Final = {
+    Life.RUNNING: ("runs", "run"),
+    Life.FINISHED: ("has finished", "have finished"),
+    Life.FAILED: ("has failed", "have failed"),
+    Life.DEAD: ("is dead: its process is gone without a word", "are dead: their processes are gone without a word"),
+}
+
+
+def fates(views: Iterable[RankView]) -> list[str]:
+    """A clause for all ranks that share a fate: `ranks 0-2 have failed with RuntimeError`."""
+    crowds: dict[tuple[Life, str], list[int]] = {}
+    for view in views:
+        crowds.setdefault((life_in(view), view.failure), []).append(view.rank)
+    return [
+        f"{name_ranks(sorted(ranks))} {_FATES[life][len(ranks) > 1]}{f' with {failure}' if failure else ''}"
+        for (life, failure), ranks in crowds.items()
+    ]

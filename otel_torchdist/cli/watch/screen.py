@@ -1,0 +1,108 @@
+"""What `watch` shows at one moment, whatever it is shown on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from otel_torchdist.cli.alarm import Alarm
+from otel_torchdist.cli.rank_table import Doing, RankRow, longest_wait, rank_rows
+from otel_torchdist.cli.watch.passive import Look, Rates
+from otel_torchdist.naming import name_ranks, run_label
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.model import Verdict
+
+LATE: Final = 0.05
+"""Share of their time that the others must lose to a rank before it is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRow:
+    """One rank.
+
+    Attributes:
+        row: What it does.
+        group: The process group of the operation that it is in, or missing in; '' without an operation.
+        rates: How fast it goes.
+        late: Share of their time that the others lose to it, from 0 to 1.
+    """
+
+    row: RankRow
+    group: str
+    rates: Rates
+    late: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A job at one moment.
+
+    Attributes:
+        run: The first digits of its run's id; '' while there is none.
+        world_size: How many ranks it has on all nodes.
+        rows: What each rank here does, ascending.
+        alarm: The stall that is on; None while there is none.
+    """
+
+    run: str
+    world_size: int
+    rows: Sequence[WatchRow]
+    alarm: Alarm | None
+
+    @property
+    def unseen(self) -> str:
+        """A clause about ranks that have no tape here; '' when there are none."""
+        seen = {row.row.rank for row in self.rows}
+        unseen = [rank for rank in range(self.world_size) if rank not in seen]
+        if not unseen:
+            return ""
+        return f"{name_ranks(unseen)} {'has' if len(unseen) == 1 else 'have'} no tape on this node"
+
+
+class View(AbstractContextManager["View"], Protocol):
+    """A terminal with a live table, or lines."""
+
+    def say(self, text: str) -> None:
+        """Tell what happens, in a line that stays."""
+        ...
+
+    def sound(self, alarm: Alarm, is_new: bool) -> None:
+        """Tell of a stall: a new verdict, or that the last one still holds."""
+        ...
+
+    def show(self, picture: Picture) -> None:
+        """Show how things are; called several times a second."""
+        ...
+
+
+def picture_of(look: Look, verdict: Verdict | None, alarm: Alarm | None, threshold_s: float) -> Picture:
+    """What to show of a look, under a verdict on the stall that is on."""
+    tapes = {tape.identity.rank: tape for tape in look.tapes}
+    rows = [
+        WatchRow(row, _group(row, tapes[row.rank], verdict), look.rates[row.rank], look.late.get(row.rank, 0.0))
+        for row in rank_rows(look.tapes, verdict, threshold_s, look.world.taken_ns)
+    ]
+    world_size = max(tape.identity.world_size for tape in look.tapes)
+    return Picture(run_label(look.world.run), world_size, rows, alarm)
+
+
+def crowds(picture: Picture) -> Iterator[str]:
+    """Who does the same, a clause for each: `ranks 0-1,3 stalled, all_reduce #80 (default_pg) for 6.1 s`."""
+    found: dict[tuple[str, str], list[RankRow]] = {}
+    for one in picture.rows:
+        waits = one.row.doing is not Doing.RUNNING and one.row.age_s is not None
+        operation = f"{one.row.operation} ({one.group or 'unknown group'})" if waits else ""
+        found.setdefault((one.row.doing.value, operation), []).append(one.row)
+    for (doing, operation), rows in found.items():
+        text = f"{name_ranks([row.rank for row in rows])} {doing}"
+        yield f"{text}, {operation} for {max(row.age_s or 0 for row in rows):.1f} s" if operation else text
+
+
+def _group(row: RankRow, tape: TapeReader, verdict: Verdict | None) -> str:
+    if row.doing in (Doing.ABSENT, Doing.FROZEN) and verdict is not None:
+        return verdict.group.label if verdict.group is not None else ""
+    operation = longest_wait(tape) if row.operation else None
+    group = tape.names.group(operation.group) if operation is not None else None
+    return (group.description or group.name or group.key) if group is not None else ""

@@ -1,0 +1,146 @@
+"""A table on a terminal that changes, with the verdict above it while there is one.
+
+A job in lines, for pipes and logs.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from otel_torchdist.cli.alarm import Alarm
+from otel_torchdist.cli.rank_table import NOT_IN, STYLES, Doing
+from otel_torchdist.cli.watch.screen import LATE, Picture, View, WatchRow, crowds
+
+
+class LiveView(View):
+    """Draws on a terminal, which is put back in any case."""
+
+    def __init__(self, console: Console, directory: Path) -> None:
+        """Draw on `console` what happens in a job directory."""
+        self._directory = directory
+        self._live = Live(console=console, auto_refresh=False)
+
+    def __enter__(self) -> LiveView:
+        """Begin to draw."""
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the last table where it is."""
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """See `View`."""
+        self._live.console.print(Text.assemble((time.strftime("%H:%M:%S  "), "dim"), text))
+
+    def sound(self, alarm: Alarm, is_new: bool) -> None:
+        """See `View`; where and for how long is part of each picture."""
+        if is_new:
+            self.say(f"stall: {alarm.text}")
+
+    def show(self, picture: Picture) -> None:
+        """See `View`."""
+        parts: list[RenderableType] = [_headline(picture, self._directory)]
+        if picture.alarm is not None:
+            text = Text(picture.alarm.text)
+            if picture.alarm.place:
+                text.append(f"\n{picture.alarm.place}", style="bold")
+            parts.append(Panel(text, title="stall", title_align="left", border_style="red"))
+        parts.append(_table(picture))
+        # The terminal writes ^C behind the last line: a full one would break, and the next picture be one line off.
+        parts.append(Text(picture.unseen, style="dim"))
+        self._live.update(Group(*parts), refresh=True)
+
+
+def _headline(picture: Picture, directory: Path) -> Text:
+    run = Text(f"run {picture.run}" if picture.run else "run not known yet", style="bold")
+    return run.append(f"  {len(picture.rows)} of {picture.world_size} ranks  {directory}", style="not bold dim")
+
+
+def _table(picture: Picture) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True, min_width=10)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("steps/s", justify="right", no_wrap=True)
+    table.add_column("coll/s", justify="right", no_wrap=True)
+    is_late = any(one.late >= LATE for one in picture.rows)
+    if is_late:
+        table.add_column("late", justify="right", no_wrap=True)
+    table.add_column("operation", no_wrap=True)
+    table.add_column("group", no_wrap=True)
+    table.add_column("age", justify="right", no_wrap=True, min_width=7)
+    table.add_column("where", no_wrap=True, ratio=1)
+    for row in picture.rows:
+        table.add_row(*_cells(row, is_late))
+    return table
+
+
+def _cells(one: WatchRow, is_late: bool) -> list[RenderableType]:
+    row, rates = one.row, one.rates
+    has_ended = row.doing in (Doing.ENDED, Doing.FAILED, Doing.DEAD)
+    return [
+        str(row.rank),
+        Text(f" {row.doing.value} ", style=STYLES[row.doing]),
+        str(row.step),
+        "" if has_ended else f"{rates.steps:.1f}",
+        "" if has_ended else f"{rates.collectives:.1f}",
+        *([f"{one.late:.0%}" if one.late >= LATE else ""] if is_late else []),
+        Text(row.operation.removeprefix(NOT_IN)),  # its state says so
+        Text(one.group),
+        "" if row.age_s is None else f"{row.age_s:.1f} s",
+        Text(row.place),
+    ]
+
+
+SUMMARY_EVERY_S: Final = 5.0
+
+
+class PlainView(View):
+    """Writes a line for each change, and one now and then that says how things are."""
+
+    def __init__(self, console: Console) -> None:
+        """Write to `console`."""
+        self._console = console
+        self._shown: float | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """There is nothing to put back."""
+
+    def say(self, text: str) -> None:
+        """See `View`."""
+        self._console.print(f"{time.strftime('%H:%M:%S')}  {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def sound(self, alarm: Alarm, is_new: bool) -> None:
+        """See `View`."""
+        self.say(f"{'STALL' if is_new else 'still'}: {alarm.text}")
+        if alarm.place and is_new:
+            self.say(f"       {alarm.place}")
+
+    def show(self, picture: Picture) -> None:
+        """See `View`."""
+        now = time.monotonic()
+        if self._shown is not None and now - self._shown < SUMMARY_EVERY_S:
+            return
+        self._shown = now
+        steps = sorted({one.row.step for one in picture.rows})
+        at = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+        pace = max((one.rates.steps for one in picture.rows), default=0.0)
+        collectives = max((one.rates.collectives for one in picture.rows), default=0.0)
+        parts = [at, f"{pace:.1f} steps/s", f"{collectives:.1f} collectives/s", *crowds(picture)]
+        parts += [f"the others lose {one.late:.0%} to rank {one.row.rank}" for one in picture.rows if one.late >= LATE]
+        self.say("; ".join(parts))

@@ -1,0 +1,221 @@
+"""Pictures of ranks as they go over the wire, and back, with their times moved from one node's clock to the other's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
+from otel_torchdist.job.deaths import Death
+from otel_torchdist.tape.records import GroupName, Operation
+from otel_torchdist.world.model import GroupView, Lane, OperationView, Progress, RankView, Window, WorldSnapshot
+
+MAX_LANES: Final = 256
+"""Of a rank, of collectives and of sends and receives; where there are more it is said that some are left out."""
+MAX_OPEN: Final = 256
+
+
+def answer_of(
+    world: WorldSnapshot,
+    seat: int,
+    is_uneasy: bool,
+    now_ns: int,
+    calls: Collection[tuple[Lane, int]] = (),
+    before: Iterable[WorldSnapshot] = (),
+) -> Answer:
+    """What one agent sees, for another one.
+
+    Args:
+        world: What it sees.
+        seat: See `Answer`.
+        is_uneasy: Likewise.
+        now_ns: Likewise.
+        calls: Windows that are wanted in full.
+        before: Pictures that were shown before, where these windows may still be.
+    """
+    groups = _Groups()
+    pictures = [world, *before]
+    ranks = tuple(
+        replace(_wire_rank(view, groups), windows=_windows(view.rank, pictures, calls)) for view in world.in_order
+    )
+    return Answer(seat, now_ns, is_uneasy, tuple(groups.names), ranks)
+
+
+def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int) -> tuple[RankView, ...]:
+    """The ranks that another agent sees.
+
+    Args:
+        answer: What it has said.
+        run: The run.
+        offset_ns: Our monotonic clock minus its.
+        wall_offset_ns: Our wall clock minus our monotonic clock: what is told of one incident has one clock.
+
+    Raises:
+        WireError: It speaks of a group that it does not name.
+    """
+    groups = [GroupView(name.key, name, frozenset(name.ranks)) for name in answer.groups]
+    return tuple(_view(rank, groups, run, offset_ns, wall_offset_ns) for rank in answer.ranks)
+
+
+class _Groups:
+    """The groups of an answer: each is written once, for it may have thousands of members."""
+
+    def __init__(self) -> None:
+        self.names: list[GroupName] = []
+        self._places: dict[str, int] = {}
+
+    def place_of(self, group: GroupView | None) -> int:
+        if group is None:
+            return -1
+        if group.key not in self._places:
+            self._places[group.key] = len(self.names)
+            self.names.append(group.name)
+        return self._places[group.key]
+
+
+def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
+    lanes = _lanes_that_matter(view)
+    return WireRank(
+        rank=view.rank,
+        nonce=view.nonce,
+        run_is_sure=view.run_is_sure,
+        host=view.host,
+        created_ns=view.created_ns,
+        alive=view.alive,
+        state=view.state,
+        failure=view.failure,
+        gone_since_ns=view.gone_since_ns,
+        heartbeat_ns=view.heartbeat_ns,
+        seen_alive_ns=view.seen_alive_ns,
+        step=view.step,
+        open=tuple(_wire_operation(operation, groups) for operation in view.open[:MAX_OPEN]),
+        last=None if view.last is None else _wire_operation(view.last, groups),
+        progress={lane: _without_needless(lane, view.progress[lane]) for lane in lanes},
+        # What is left out here must not look as if it had ended.
+        losses=view.losses + (len(view.open) > MAX_OPEN),
+        forgotten=view.forgotten or len(lanes) < len(view.progress),
+        stacks=view.stacks,
+        stopped=view.stopped,
+        expects_until_ns=view.expects_until_ns,
+        windows={},
+        death=view.death,
+    )
+
+
+def _windows(
+    rank: int, pictures: list[WorldSnapshot], calls: Collection[tuple[Lane, int]]
+) -> dict[Lane, tuple[Window, ...]]:
+    """The digests of a rank's windows; the calls themselves, which are many, only of windows that are wanted."""
+    found: dict[Lane, dict[int, Window]] = {}
+    for picture in reversed(pictures):
+        view = picture.ranks.get(rank)
+        for lane, of in view.windows.items() if view is not None else ():
+            is_newest = picture is pictures[0]
+            shown = [window for window in of if is_newest or (lane, window.number) in calls]
+            found.setdefault(lane, {}).update(
+                {one.number: one if (lane, one.number) in calls else one._replace(arrivals=()) for one in shown}
+            )
+    return {lane: tuple(of.values()) for lane, of in found.items() if of}
+
+
+def _lanes_that_matter(view: RankView) -> set[Lane]:
+    """Those of collectives, those that it is in, and of the others the ones that it began to use last."""
+    inside = {operation.site.lane for operation in view.open} & view.progress.keys()
+    collective = [lane for lane in view.progress if not lane.is_point_to_point][-MAX_LANES:]
+    others = [lane for lane in view.progress if lane.is_point_to_point][-MAX_LANES:]
+    return {*inside, *collective, *others}
+
+
+def _without_needless(lane: Lane, progress: Progress) -> Progress:
+    """Sends and receives are not compared, so nobody needs what was called."""
+    return progress._replace(recent=()) if lane.is_point_to_point else progress
+
+
+def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
+    return WireOperation(
+        record=operation.record,
+        name=operation.name,
+        site=operation.site,
+        group=groups.place_of(operation.group),
+        signature=operation.signature,
+        call_site=operation.call_site,
+        label=operation.label,
+        failure=operation.failure,
+        waiting_since_ns=operation.waiting_since_ns,
+        patience_ns=operation.patience_ns,
+    )
+
+
+def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wall_offset_ns: int) -> RankView:
+    def operation(wire: WireOperation) -> OperationView:
+        if wire.group >= len(groups):
+            raise WireError("an operation is of a group that is not named")
+        return OperationView(
+            record=_moved(wire.record, offset_ns),
+            name=wire.name,
+            site=wire.site,
+            group=groups[wire.group] if wire.group >= 0 else None,
+            signature=wire.signature,
+            call_site=wire.call_site,
+            label=wire.label,
+            failure=wire.failure,
+            waiting_since_ns=_later(wire.waiting_since_ns, offset_ns),
+            patience_ns=wire.patience_ns,
+        )
+
+    stacks, stopped = rank.stacks, rank.stopped
+    return RankView(
+        rank=rank.rank,
+        nonce=rank.nonce,
+        run=run,
+        run_is_sure=rank.run_is_sure,
+        host=rank.host,
+        created_ns=rank.created_ns + offset_ns,
+        alive=rank.alive,
+        state=rank.state,
+        failure=rank.failure,
+        gone_since_ns=_later(rank.gone_since_ns, offset_ns),
+        heartbeat_ns=rank.heartbeat_ns + offset_ns,
+        step=rank.step,
+        open=tuple(map(operation, rank.open)),
+        last=None if rank.last is None else operation(rank.last),
+        progress=rank.progress,
+        losses=rank.losses,
+        forgotten=rank.forgotten,
+        wall_offset_ns=wall_offset_ns,
+        stacks=None if stacks is None else replace(stacks, asked_ns=stacks.asked_ns + offset_ns),
+        stopped=None if stopped is None else replace(stopped, since_ns=stopped.since_ns + offset_ns),
+        expects_until_ns=rank.expects_until_ns + offset_ns if rank.expects_until_ns else 0,
+        windows=rank.windows,
+        groups=_by_key(groups),
+        seen_alive_ns=rank.seen_alive_ns + offset_ns if rank.seen_alive_ns else 0,
+        is_afar=True,
+        death=None if rank.death is None else _moved_death(rank.death, offset_ns),
+    )
+
+
+def _by_key(groups: Iterable[GroupView]) -> Mapping[str, GroupView]:
+    return {group.key: group for group in groups}
+
+
+def _moved(record: Operation, offset_ns: int) -> Operation:
+    return replace(
+        record,
+        entered_ns=record.entered_ns + offset_ns,
+        returned_ns=_later(record.returned_ns, offset_ns),
+        wait_entered_ns=_later(record.wait_entered_ns, offset_ns),
+        wait_returned_ns=_later(record.wait_returned_ns, offset_ns),
+        started_ns=_later(record.started_ns, offset_ns),
+        completed_ns=_later(record.completed_ns, offset_ns),
+    )
+
+
+def _moved_death(death: Death, offset_ns: int) -> Death:
+    since_ns = death.stopped_since_ns + offset_ns if death.stopped_since_ns else 0
+    ran_ns = death.ran_ns + offset_ns if death.ran_ns else 0
+    return replace(death, at_ns=death.at_ns + offset_ns, stopped_since_ns=since_ns, ran_ns=ran_ns)
+
+
+def _later(time_ns: int | None, by_ns: int) -> int | None:
+    return None if time_ns is None else time_ns + by_ns

@@ -1,0 +1,119 @@
+"""Another agent, as one that asks knows it: its ranks, and whether it answers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.exchange.client import Line, NoAnswerError
+from otel_torchdist.exchange.codec import views_of
+from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode, wire_ruling
+from otel_torchdist.job.peers import Peer
+from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.world.model import Lane, RankView
+
+STATE_PATH: Final = "/v1/state"
+KNOCK_PATH: Final = "/v1/knock"
+LOST_AFTER: Final = 2
+"""Questions in a row without an answer after which an agent is out of reach."""
+LOST_ROUND_S: Final = 2.0
+"""How often one is asked that is out of reach: each question to it holds the others up."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class OtherAgent:
+    """One agent of the run.
+
+    Attributes:
+        peer: Where it is.
+        views: The ranks that it sees, as of its last answer.
+        is_uneasy: Whether it saw a stall coming then.
+        unanswered: Questions in a row that it has not answered.
+    """
+
+    def __init__(self, peer: Peer, run: int, token: bytes, own_life: str) -> None:
+        """Nothing has been said yet."""
+        self.peer = peer
+        self.views: tuple[RankView, ...] = ()
+        self.is_uneasy = False
+        self._run = run
+        self._line = Line(peer, run, token, own_life)
+        self.unanswered = 0
+        self._next_at = 0.0
+        self._stacks: set[int] = set()
+        self._signals: set[int] = set()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is out of reach, with ranks that may live; an agent leaves when all of its ranks have ended."""
+        return self.unanswered >= LOST_AFTER and (not self.views or any(view.alive for view in self.views))
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it did not answer, and the next question will tell whether it is out of reach."""
+        return 0 < self.unanswered < LOST_AFTER
+
+    def is_due(self, now: float) -> bool:
+        """Whether it should be asked in this round."""
+        return now >= self._next_at
+
+    def want(self, wanted: StacksWanted | StacksOverdue) -> bool:
+        """Have it ask those of its ranks for their stacks that are wanted; whether there are any."""
+        here = wanted.nonces & {view.nonce for view in self.views}
+        (self._stacks if isinstance(wanted, StacksWanted) else self._signals).update(here)
+        return bool(here)
+
+    def question(
+        self,
+        seat: int,
+        is_hurried: bool,
+        ranks: Iterable[int],
+        said: Ruling | None,
+        calls: Iterable[tuple[Lane, int]] = (),
+    ) -> Question:
+        """The next question, with all that it should know and do; that is not asked for again."""
+        wishes = tuple(self._stacks), tuple(self._signals)
+        question = Question(seat, is_hurried, tuple(ranks), wire_ruling(said), *wishes, tuple(calls))
+        self._stacks, self._signals = set(), set()
+        return question
+
+    def ask(self, question: Question, timeout_s: float) -> bool:
+        """Ask it what it sees; False when it does not answer."""
+        try:
+            answered = self._line.ask(STATE_PATH, encode(question), timeout_s)
+            answer = decode_answer(answered.body)
+            # Its clock is read half-way between question and answer, as far as anybody can know.
+            offset_ns = (answered.asked_ns + answered.heard_ns) // 2 - answer.now_ns
+            views = views_of(answer, self._run, offset_ns, time.time_ns() - time.monotonic_ns())
+        except (NoAnswerError, WireError) as error:
+            self._stacks.update(question.stacks)
+            self._signals.update(question.signals)
+            self._failed(error)
+            return False
+        if self.is_lost:
+            _logger.info("the agent on %s answers again", self.peer.node)
+        self.views, self.is_uneasy, self.unanswered = views, answer.is_uneasy, 0
+        return True
+
+    def knock(self, timeout_s: float) -> bool:
+        """Wake it, for a stall is near; False when it does not answer."""
+        try:
+            self._line.ask(KNOCK_PATH, b"", timeout_s)
+        except NoAnswerError as error:
+            self._failed(error)
+            return False
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        self.unanswered += 1
+        self.is_uneasy = False
+        if self.is_lost and self.unanswered == LOST_AFTER:
+            _logger.warning(
+                "the agent on %s (%s:%d) does not answer: %s; its ranks are not seen until it does",
+                self.peer.node, self.peer.host, self.peer.port, error,
+            )  # fmt: skip
+        if self.unanswered >= LOST_AFTER:
+            self._next_at = time.monotonic() + LOST_ROUND_S

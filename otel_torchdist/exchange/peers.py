@@ -1,0 +1,132 @@
+"""The agents of a job's other nodes: found through files that a rank of this node writes, heard on one more port."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.exchange.app import ExchangeApp
+from otel_torchdist.exchange.envelope import new_life
+from otel_torchdist.exchange.run_exchange import RunExchange
+from otel_torchdist.files.owned import replace_at_once
+from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
+from otel_torchdist.serving.http_server import HttpServer
+from otel_torchdist.stall.company import Presides, Seating
+from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.world.model import Lane, WorldSnapshot
+
+SEARCH_S: Final = 0.5
+UNSEEN_S: Final = 120.0
+"""A run of which no rank has been seen for so long is over."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class Neighbours:
+    """A `Company` for all runs of an agent."""
+
+    def __init__(self) -> None:
+        """Nobody is known."""
+        life = new_life()
+        self._life = life
+        self._app = ExchangeApp(life)
+        self._servers: dict[str, HttpServer] = {}
+        self._read: dict[Path, int] = {}
+        self._runs: dict[int, RunExchange] = {}
+        self._runs_of: dict[Path, set[int]] = {}
+        self._seen_at: dict[int, float] = {}
+        self._searched_at = float("-inf")
+
+    def search(self, directories: list[Path]) -> None:
+        """Take in what ranks have written into their job directories, at most twice a second."""
+        now = time.monotonic()
+        if now - self._searched_at < SEARCH_S:
+            return
+        self._searched_at = now
+        for directory in directories:
+            for path, changed_ns in peers_files(directory).values():
+                if self._read.get(path) != changed_ns:
+                    self._read[path] = changed_ns
+                    self._take_in(path)
+        for run in [run for run, seen_at in self._seen_at.items() if now - seen_at > UNSEEN_S]:
+            self._leave(run)
+
+    def _take_in(self, path: Path) -> None:
+        try:
+            peers = read_peers(path)
+            self._listen(path.parent, peers)
+        except (OSError, ValueError, OverflowError) as error:
+            _logger.warning("%s: agents of other nodes are not heard: %s", path, error)
+            return
+        known = self._runs.get(peers.run)
+        if known is not None:
+            known.renew(peers)
+            return
+        self._start(peers)
+
+    def _start(self, peers: Peers) -> None:
+        run = self._runs[peers.run] = RunExchange(peers, self._life)
+        self._app.add(peers.run, run)
+        self._seen_at[peers.run] = time.monotonic()
+
+    def _listen(self, directory: Path, peers: Peers) -> None:
+        """Open a port there, the one that an agent before this one had if possible, and say which."""
+        host, last = peers.own_host, read_listening(directory)
+        if host not in self._servers:
+            before = [last.port] if last is not None and last.host == host else []
+            self._servers[host] = HttpServer(host, [*before, 0], "exchange")
+            self._servers[host].serve(self._app)
+        runs = self._runs_of.setdefault(directory, set())
+        runs.add(peers.run)
+        said = ListeningAgent(host, self._servers[host].port, frozenset(runs))
+        if said != last:
+            replace_at_once(directory / PORT_FILE, directory / f".{PORT_FILE}.new", said.to_json().encode())
+
+    def _leave(self, run: int) -> RunExchange:
+        self._app.drop(run)
+        del self._seen_at[run]
+        left = self._runs.pop(run)
+        left.stop()
+        return left
+
+    def stop(self) -> None:
+        """Speak with nobody any more."""
+        for directory in self._runs_of:  # what it says is true no longer
+            with contextlib.suppress(OSError):
+                (directory / PORT_FILE).unlink()
+        for server in self._servers.values():
+            server.stop()
+        for left in [self._leave(run) for run in list(self._runs)]:
+            left.join()
+
+    # --- Company --------------------------------------------------------------------------------------------------
+
+    def meet(self, world: WorldSnapshot, is_uneasy: bool) -> Seating:
+        """See `Company`; of a run that is on this node only, this agent judges."""
+        run = self._runs.get(world.run)
+        if run is None:
+            return Presides(world, min(world.ranks))  # on each node another seat
+        self._seen_at[world.run] = time.monotonic()
+        return run.meet(world, is_uneasy)
+
+    def tell(self, run: int, ruling: Ruling | None) -> None:
+        """See `Company`."""
+        if run in self._runs:
+            self._runs[run].tell(ruling)
+
+    def want_calls(self, run: int, windows: frozenset[tuple[Lane, int]]) -> None:
+        """See `Company`."""
+        if run in self._runs:
+            self._runs[run].want_calls(windows)
+
+    def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
+        """See `Company`."""
+        for run in self._runs.values():
+            run.ask(wanted)
+
+    def asked(self) -> list[StacksWanted | StacksOverdue]:
+        """See `Company`."""
+        return [wanted for run in self._runs.values() for wanted in run.asked()]

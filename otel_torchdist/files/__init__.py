@@ -1,0 +1,1 @@
+"""Files that several processes, and perhaps several users, read and write."""

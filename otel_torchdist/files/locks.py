@@ -1,0 +1,109 @@
+"""Alive means: the writer's POSIX lock on its tape is held.
+
+A POSIX record lock is dropped by the kernel when its process ends, however it ends; it works across PID
+namespaces, and a forked child does not inherit it. The price: it is also dropped when its process closes *any*
+descriptor of the file, so a process never opens its own tape a second time (see `TapeReader.of_writer`).
+
+The lock of a job directory: shared while a tape is created in it, exclusive while something is removed from it.
+
+It lies on the directory itself, so that it goes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.errors import TapeError
+
+_FLOCK: Final = struct.Struct("@hhqqi4x")
+"""`struct flock` of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid."""
+
+
+def try_lock(file: int) -> bool:
+    """Take the exclusive lock on an open file; False when another process holds it."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise
+    return True
+
+
+def unlock(file: int) -> None:
+    """Give up the lock on an open file."""
+    fcntl.lockf(file, fcntl.LOCK_UN)
+
+
+def is_locked_elsewhere(file: int) -> bool:
+    """Whether another process holds a lock on an open file; asks without touching the lock."""
+    query = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
+    lock_type: int = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, query))[0]
+    return lock_type != fcntl.F_UNLCK
+
+
+_DEADLINE_S: Final = 5.0
+_RETRY_S: Final = 0.002
+_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def using(directory: Path) -> Generator[None]:
+    """Keep clean-ups away while a tape is created; creates the directory, again if a clean-up has just removed it.
+
+    Raises:
+        TapeError: It cannot be created, or stays locked.
+    """
+    deadline = time.monotonic() + _DEADLINE_S
+    try:
+        while (file := _lock_shared(directory)) is None:
+            if time.monotonic() > deadline:
+                raise TapeError(f"{directory}: a clean-up has kept it locked for {_DEADLINE_S:.0f} s")
+            time.sleep(_RETRY_S)
+    except OSError as error:
+        raise TapeError(f"{directory}: cannot be used for tapes: {error}") from error
+    try:
+        yield
+    finally:
+        _give_up(file)
+
+
+@contextlib.contextmanager
+def alone_in(directory: Path) -> Generator[bool]:
+    """Keep creators of tapes away; yields False when one is at work, or the directory is gone."""
+    with contextlib.ExitStack() as undo:
+        alone = False
+        with contextlib.suppress(OSError):
+            file = os.open(directory, _FLAGS | os.O_NOFOLLOW)
+            undo.callback(_give_up, file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = True
+        yield alone
+
+
+def _lock_shared(directory: Path) -> int | None:
+    """Open and lock a directory; None when a clean-up is at work in it, or has just removed it."""
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(0o700)
+    with contextlib.ExitStack() as undo, contextlib.suppress(BlockingIOError, FileNotFoundError):
+        file = os.open(directory, _FLAGS)
+        undo.callback(_give_up, file)
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file), os.stat(directory)):
+            undo.pop_all()
+            return file
+    return None
+
+
+def _give_up(file: int) -> None:
+    # Closing is not enough: a child that was forked meanwhile has the lock too, as long as it lives.
+    fcntl.flock(file, fcntl.LOCK_UN)
+    os.close(file)

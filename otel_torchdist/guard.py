@@ -1,0 +1,130 @@
+"""Contains our own errors: logged at a bounded rate, never raised into somebody's training.
+
+Exceptions of the program pass through untouched. Only our own code runs under a guard, but a signal handler may run
+inside it: see `_origin`.
+"""
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from otel_torchdist.origin import calls_plug_ins, came_after_call, is_programs, pass_on
+
+__all__ = ["ErrorLog", "calls_plug_ins", "came_after_call", "contains", "guard", "pass_on", "report"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_QUIET_SECONDS = 60.0
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass
+class _Place:
+    """What is known of the errors of one place: when a line was last written, and how many came since."""
+
+    logged_at: float
+    unlogged: int = 0
+
+
+@dataclass
+class ErrorLog:
+    """Writes a place's first error with its traceback, then at most one line a minute with a count.
+
+    It takes no lock, because the hot path reports here: two threads at once cost a line too many at worst.
+
+    Attributes:
+        clock: The monotonic time in seconds.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    _places: dict[str, _Place] = field(default_factory=dict[str, _Place])
+
+    def write(self, where: str, error: BaseException) -> None:
+        """Log an error of ours, or only count it when its place was logged less than a minute ago."""
+        now = self.clock()
+        place = self._places.get(where)
+        if place is None:
+            self._places[where] = _Place(logged_at=now)
+            _logger.error("internal error in %s; the training is not affected", where, exc_info=error)
+            return
+        place.unlogged += 1
+        if now - place.logged_at < _QUIET_SECONDS:
+            return
+        _logger.error("internal error in %s, %d more so far, the last: %r", where, place.unlogged, error)
+        place.logged_at, place.unlogged = now, 0
+
+
+_errors = ErrorLog()
+
+
+def contains(where: str, error: BaseException) -> bool:
+    """Report an error of our own; False for an exception that has to go on, because it is the program's.
+
+    Args:
+        where: The place, from a fixed set of names: the rate is bounded for each of them.
+        error: What was caught there. With ``OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL=true`` none is contained.
+    """
+    if not isinstance(error, Exception) or is_programs(error):
+        return False
+    if os.environ.get(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL, "").strip().lower() == "true":
+        return False
+    try:
+        _errors.write(where, error)
+    except Exception as failure:  # a logging handler of the program's
+        if is_programs(failure):
+            raise
+    return True
+
+
+def report(where: str, error: BaseException) -> None:
+    """Take an error of our own out of the user's way.
+
+    Args:
+        where: As for ``contains``.
+        error: What was caught there.
+
+    Raises:
+        BaseException: ``error`` itself, when ``contains`` does not contain it.
+    """
+    if not contains(where, error):
+        raise error
+
+
+class guard:
+    """Reports what its block or function raises, instead of letting it through.
+
+    For cold paths; a guarded function returns None when it failed. What is not our own passes.
+
+    Args:
+        where: The place, as for ``report``.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        """Begin a guarded block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        """End the block; True keeps its error from the caller."""
+        return error is not None and contains(self._where, error)
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
+        """Guard every call of a function."""
+
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
+            with self:
+                return function(*args, **kwargs)
+
+        return guarded

@@ -1,0 +1,1 @@
+"""One job on one node: its directory, its runs, and the small files beside its tapes."""

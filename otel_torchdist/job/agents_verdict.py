@@ -1,0 +1,91 @@
+"""The verdict of a job's agents on a run: a small file in the job directory, for those who ask later.
+
+Where a run has ranks on other nodes, the tapes of one node do not show what became of those. Its agent knows what the
+one that judges has said, and writes it down.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from otel_torchdist.files.others import read_regular
+from otel_torchdist.files.owned import remove, replace_at_once
+from otel_torchdist.naming import readable
+from otel_torchdist.tape.decoding import DecodingError, decode_json
+
+MAX_FILE_BYTES: Final = 16 << 10
+MAX_TEXT: Final = 4096
+MAX_FILES: Final = 16
+_Number = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
+_Word = Annotated[str, Meta(max_length=256)]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsVerdict:
+    """A verdict that stood last, or stands.
+
+    Attributes:
+        kind: As in `VerdictKind`.
+        ranks: Those that it names, as `0-7,16`; '' for none.
+        operation: The operation's name.
+        lane: Its lane: kind, group, source, destination and tag.
+        sequence: Its place there.
+        text: The verdict as a sentence.
+        at_ns: When this node's agent wrote it down, by the wall clock.
+    """
+
+    kind: _Word
+    ranks: Annotated[str, Meta(max_length=1024)]
+    operation: _Word
+    lane: tuple[_Number, _Word, _Number, _Number, _Number]
+    sequence: _Number
+    text: Annotated[str, Meta(max_length=MAX_TEXT)]
+    at_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
+
+
+def write_agents_verdict(directory: Path, run: int, verdict: AgentsVerdict) -> None:
+    """Write the verdict on a run, in the place of the one before.
+
+    Raises:
+        OSError: There is no room, or the directory is gone.
+    """
+    path = _path(directory, run)
+    replace_at_once(path, path.with_name(f".{path.name}.new"), json.dumps(dataclasses.asdict(verdict)).encode())
+    for old in sorted(directory.glob("verdict-*.json"), key=_changed_ns)[:-MAX_FILES]:  # of attempts that are over
+        remove(old)
+
+
+def remove_agents_verdict(directory: Path, run: int) -> None:
+    """What was said of a run is over.
+
+    Raises:
+        OSError: The directory is not ours to write to.
+    """
+    remove(_path(directory, run))
+
+
+def read_agents_verdict(directory: Path, run: int) -> AgentsVerdict | None:
+    """What was said of a run; None when there is nothing, or something else."""
+    try:
+        found = decode_json(read_regular(_path(directory, run), MAX_FILE_BYTES), AgentsVerdict)
+    except (OSError, DecodingError):
+        return None
+    shown = {name: readable(getattr(found, name), MAX_TEXT) for name in ("kind", "ranks", "operation", "text")}
+    return dataclasses.replace(found, **shown)
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _path(directory: Path, run: int) -> Path:
+    return directory / f"verdict-{run:032x}.json"

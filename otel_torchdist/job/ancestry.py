@@ -1,0 +1,122 @@
+"""Which rank has started this process: a process that a rank starts, and that makes a group of its own, is its helper.
+
+`torch.distributed.checkpoint.async_save` does so with a process for each rank: it has the rank's number and job, but
+another store, and it is terminated when the rank ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.job.directory import job_directories, tapes_in
+from otel_torchdist.tape.identity import decode_identity, process_start_ticks, shares_pids
+from otel_torchdist.tape.layout import IDENTITY_SIZE
+from otel_torchdist.tape.records import TapeIdentity
+
+MAX_ANCESTORS: Final = 64
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def parent_tape(directory: Path) -> int:
+    """The nonce of the tape that the nearest ancestor of this process writes in a job directory; 0 where none does.
+
+    To be called before this process has a tape there: opening its own would drop the lock on it.
+    """
+    found = _nearest([directory])
+    return found[1] if found is not None else 0
+
+
+def directory_of_parent(base: Path) -> Path | None:
+    """The job directory of the rank that has started this process by `multiprocessing`; None where none has.
+
+    Such a process has the environment of the rank but for an address of its own, so its environment names another job.
+    """
+    if multiprocessing.parent_process() is None:
+        return None
+    found = _nearest(job_directories(base))
+    return found[0] if found is not None else None
+
+
+def _nearest(directories: Iterable[Path]) -> tuple[Path, int] | None:
+    ancestors = _ancestors()
+    if not ancestors:
+        return None
+    found: list[tuple[int, int, Path, int]] = []
+    for directory in directories:
+        for path in tapes_in(directory):
+            identity = _identity_of_live(path)
+            if identity is None or not shares_pids(identity):
+                continue
+            process = identity.pid, identity.pid_start_ticks
+            if process in ancestors:
+                found.append((ancestors.index(process), -identity.monotonic_ns, directory, identity.nonce))
+    return min(found)[2:] if found else None
+
+
+def _identity_of_live(path: Path) -> TapeIdentity | None:
+    """Who writes a tape; None where it cannot be read or its writer is gone."""
+    try:
+        file = os.open(path, _OPEN_FLAGS)
+    except OSError:
+        return None
+    try:
+        return decode_identity(os.pread(file, IDENTITY_SIZE, 0), str(path)) if is_locked_elsewhere(file) else None
+    except (OSError, TapeError):
+        return None
+    finally:
+        os.close(file)
+
+
+def _ancestors() -> list[tuple[int, int]]:
+    """The processes above this one, each with its start time, the nearest first.
+
+    Under the start method `forkserver` the parent that `multiprocessing` names is not the one that the kernel names.
+    """
+    named = multiprocessing.parent_process()
+    lines = [_line_from(named.pid)] if named is not None and named.pid is not None else []
+    lines.append(_line_from(os.getppid()))
+    return list(dict.fromkeys(process for line in lines for process in line))
+
+
+def _line_from(pid: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    while pid > 0 and len(found) < MAX_ANCESTORS:
+        ticks = process_start_ticks(pid)
+        if ticks is None:
+            break
+        found.append((pid, ticks))
+        pid = _parent_of(pid)
+    return found
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return 0
+    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+    return int(stat[stat.rindex(b")") + 2 :].split()[1])
+
+
+def has_outlived_parent(helper: TapeIdentity, known: Iterable[TapeIdentity], running: Iterable[TapeIdentity]) -> bool:
+    """Whether a tape is a helper's whose parent has ended, also where nothing is left of the parent.
+
+    Args:
+        helper: The tape's identity.
+        known: All tapes that are seen.
+        running: Those whose writers live and have not finished: a rank that makes its groups anew has a new tape.
+    """
+    if not helper.parent:
+        return False
+    parents = {_process(identity) for identity in known if identity.nonce == helper.parent}
+    return not any(_process(identity) in parents for identity in running)
+
+
+def _process(identity: TapeIdentity) -> tuple[int, int, int, int]:
+    return identity.pid, identity.pid_start_ticks, identity.pid_namespace, identity.boot_id

@@ -1,0 +1,116 @@
+"""What the agent of a node has seen of a rank's death: a small file beside the tape, for whoever asks later."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, cast
+
+from otel_torchdist.files.others import read_regular
+from otel_torchdist.files.owned import replace_at_once
+from otel_torchdist.naming import readable
+
+MAX_FILE_BYTES: Final = 4096
+MAX_ERROR: Final = 200
+"""Characters of an exception that are kept."""
+BY_CGROUP: Final = "cgroup"
+BY_NODE: Final = "node"
+_MAX_INT: Final = 1 << 63
+_STATES: Final = ("", "T", "t", "D")
+_OOM: Final = ("", BY_CGROUP, BY_NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a rank's process.
+
+    Attributes:
+        at_ns: When it ended, by the monotonic clock; of the deaths that one agent sees no two are at the same time.
+        resolution_ns: How much later than the end that may be; 0 where the kernel gave the order of the ends.
+        status: Its wait status, as `os.wait` has it; None when not known.
+        oom: Who counted an out-of-memory kill at that moment: `cgroup` (the rank's own), `node`, or '' for neither.
+        stopped: The state in which it did not run when it was last seen, as in `/proc/<pid>/stat`; '' when it ran.
+        stopped_since_ns: Since when; 0 when it ran.
+        ran_ns: When the kernel was last seen to let it run though its heart did not beat; 0 for never.
+        error: Type and first line of the exception that ended it, where torchelastic's error file tells; '' otherwise.
+    """
+
+    at_ns: int
+    resolution_ns: int = 0
+    status: int | None = None
+    oom: str = ""
+    stopped: str = ""
+    stopped_since_ns: int = 0
+    ran_ns: int = 0
+    error: str = ""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its order among other exact deaths on its node is the kernel's own."""
+        return self.resolution_ns == 0
+
+    @property
+    def signal(self) -> int:
+        """The signal that killed it; 0 when none did, or when that is not known."""
+        return os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else 0
+
+    @property
+    def signal_name(self) -> str:
+        """`SIGKILL`; '' when no signal killed it."""
+        try:
+            return signal.Signals(self.signal).name if self.signal else ""
+        except ValueError:
+            return f"signal {self.signal}"
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code with which it exited; None when it did not, or when that is not known."""
+        return os.WEXITSTATUS(self.status) if self.status is not None and os.WIFEXITED(self.status) else None
+
+
+def death_path(tape: Path) -> Path:
+    """The file beside a tape."""
+    return tape.with_suffix(".death")
+
+
+def write_death(tape: Path, death: Death) -> None:
+    """Write down a death, in the place of what was known of it before.
+
+    Raises:
+        OSError: There is no room, or the directory is gone.
+    """
+    content = json.dumps({"nonce": tape.stem, **asdict(death)}).encode()
+    replace_at_once(death_path(tape), tape.with_name(f".{tape.stem}.death.new"), content)
+
+
+def read_death(tape: Path) -> Death | None:
+    """What was written down; None when there is nothing, or something else."""
+    try:
+        return _death_from(json.loads(read_regular(death_path(tape), MAX_FILE_BYTES)), tape.stem)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _death_from(found: Any, nonce: str) -> Death | None:
+    """Check every value: another user may have written them."""
+    if not isinstance(found, dict):
+        return None
+    values = cast("dict[str, Any]", found)
+    if values.get("nonce") != nonce:
+        return None
+    known = {field.name: values[field.name] for field in fields(Death) if field.name in values}
+    numbers = [known.get("at_ns"), *(known.get(name, 0) for name in ("resolution_ns", "stopped_since_ns", "ran_ns"))]
+    if not all(type(number) is int and 0 <= number < _MAX_INT for number in numbers):
+        return None
+    status = known.get("status")
+    if status is not None and not (type(status) is int and 0 <= status <= 0xFFFF):
+        return None
+    is_known = known.get("oom", "") in _OOM and known.get("stopped", "") in _STATES
+    error = known.get("error", "")
+    if not is_known or not isinstance(error, str):
+        return None
+    known["error"] = readable(error, MAX_ERROR)
+    return Death(**known)

@@ -1,0 +1,273 @@
+"""Where tapes lie: `<base>/<job key>/<nonce>.tape`, in memory and in the hands of one user."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK
+from otel_torchdist.errors import TapeError
+from otel_torchdist.files.others import is_gone
+from otel_torchdist.job.leftovers import SHARE, find_leftovers, is_tape_name, remove
+from otel_torchdist.tape.identity import pid_namespace, process_start_ticks
+
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+_KEY_PREFIX: Final = "job-"
+_KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
+_TURNS: Final = 16
+BASE_MODE: Final = 0o711
+MAX_ENTRIES: Final = 16_384
+"""Of a directory. One that somebody fills without end must not keep others waiting."""
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
+    """The directory that holds all job directories of this user; created when it is missing, its parent is not.
+
+    Args:
+        config_tape_dir: What the user wants; `/dev/shm/otel-torchdist-<uid>` when None.
+        on_disk: Whether it may lie on a disk, whose write-back can hold up the training.
+
+    Raises:
+        TapeError: It cannot be created, is no directory of this user's own, or lies on a disk.
+    """
+    usual = Path(f"/dev/shm/otel-torchdist-{os.getuid()}")
+    path = config_tape_dir or usual
+    is_ours_to_open = path == usual or not os.path.lexists(path)
+    file = _open_private(path)
+    try:
+        if is_ours_to_open:
+            _let_others_pass(file)
+        filesystem = _filesystem(os.fstat(file).st_dev)
+    finally:
+        os.close(file)
+    if on_disk or filesystem in _IN_MEMORY:
+        return path
+    raise TapeError(
+        f"{path}: refused for tapes: it lies on {filesystem} and not in memory (tmpfs), so that write-back can hold "
+        f"up the training; {OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK}=true allows it"
+    )
+
+
+def job_directory(base: Path, key: str) -> Path:
+    """The directory of one job's tapes on this node, created when it is missing.
+
+    Raises:
+        TapeError: It cannot be created, or is no directory of this user's own.
+    """
+    path = base / key
+    os.close(_open_private(path))
+    return path
+
+
+def private_directory(path: Path) -> None:
+    """Make a directory that only its user can change, with all above it, unless it is there.
+
+    Raises:
+        OSError: What is above it cannot be made.
+        TapeError: It cannot be created, or is no directory of this user's own.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(_open_private(path))
+
+
+def job_directories(base: Path) -> list[Path]:
+    """The same as `list_jobs`, for whoever looks once: none when it cannot be told."""
+    with contextlib.suppress(OSError):
+        return list_jobs(base)
+    return []
+
+
+def tapes_in(directory: Path) -> list[Path]:
+    """The same as `list_tapes`, for whoever looks once: none when it cannot be told."""
+    with contextlib.suppress(OSError):
+        return list_tapes(directory)
+    return []
+
+
+def list_jobs(base: Path) -> list[Path]:
+    """The job directories of a base directory, by name; links and what has another kind of name are left out.
+
+    Raises:
+        OSError: It cannot be told: for want of descriptors, say. That a directory is not there says that it is empty.
+    """
+    return _listed(base, lambda entry: bool(_KEY.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False))
+
+
+def list_tapes(directory: Path) -> list[Path]:
+    """The tapes of a job directory, by name; none when there is no such directory (any more).
+
+    Raises:
+        OSError: As for `list_jobs`.
+    """
+    return _listed(directory, lambda entry: is_tape_name(entry.name) and entry.is_file(follow_symlinks=False))
+
+
+def _listed(directory: Path, is_wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, MAX_ENTRIES) if is_wanted(entry))
+            return [directory / name for name in names]
+    except OSError as error:
+        if is_gone(error):
+            return []
+        raise
+
+
+def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
+    """Remove the oldest leftovers of ended runs until few enough remain.
+
+    A leftover is a job directory in which no file is locked, or an ended tape in one where some are. Files that
+    this process has open count as in use, without a look: opening and closing its own tape would drop the lock
+    that says it lives. Parts without a tape, left by creators that crashed, go at once. What another process
+    removes at the same time is no error, and nothing behind a link is touched.
+
+    Args:
+        base: The base directory.
+        keep_runs: Job directories of ended runs that may stay.
+        keep_bytes: Bytes that all leftovers together may take; never more than an eighth of the file system.
+    """
+    leftovers = find_leftovers(job_directories(base))
+    runs = sum(leftover.nonce is None for leftover in leftovers)
+    size = sum(leftover.size for leftover in leftovers)
+    limit = _limit_in_filesystem(base, keep_bytes)
+    for leftover in leftovers:
+        if size <= limit and (leftover.nonce is not None or runs <= keep_runs):
+            continue
+        if remove(leftover):
+            runs -= leftover.nonce is None
+            size -= leftover.size
+
+
+def _limit_in_filesystem(base: Path, keep_bytes: int) -> int:
+    try:
+        facts = os.statvfs(base)
+    except OSError:
+        return keep_bytes
+    whole = facts.f_blocks * facts.f_frsize
+    return min(keep_bytes, whole // SHARE) if whole else keep_bytes
+
+
+def job_key(environ: Mapping[str, str]) -> str:
+    """The name of the job directory: what the ranks of one job share on a node, and other jobs do not.
+
+    A wrapper script gives each rank a parent of its own, so the parent is the last resort. What an environment says
+    of addresses is true in one network namespace only, and pids in one PID namespace.
+    """
+    text = "\0".join(_shared_by_local_ranks(environ))
+    return _KEY_PREFIX + hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+
+
+def _shared_by_local_ranks(environ: Mapping[str, str]) -> tuple[str, ...]:
+    address = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "")
+    if run_id:
+        own_directory = _directory_of_torchrun(environ.get("TORCHELASTIC_ERROR_FILE", ""))
+        if own_directory:
+            return "torchrun", own_directory
+        if run_id != "none":  # the default id, which every job has
+            return "torchrun", run_id
+    elif _is_slurm_task(environ):
+        # One interactive step may run many jobs, so the address has a say too.
+        return "slurm", environ["SLURM_JOB_ID"], environ["SLURM_STEP_ID"], *address
+    if all(address):
+        return "address", str(_network_namespace()), *address
+    parent = os.getppid()
+    return "parent", str(pid_namespace()), str(parent), str(process_start_ticks(parent))
+
+
+def _directory_of_torchrun(error_file: str) -> str:
+    """The log directory of the torchrun process that started this rank, or ''.
+
+    It is `mkdtemp` that named it, so no other job has it, not one with the same run id either, and it outlives
+    restarts, in which the port may change: `<directory>/attempt_<n>/<local rank>/error.json`.
+    """
+    path = PurePosixPath(error_file)
+    if len(path.parts) < 5 or not path.parts[-3].startswith("attempt_"):
+        return ""
+    return str(path.parents[2])
+
+
+def _is_slurm_task(environ: Mapping[str, str]) -> bool:
+    """Whether ranks are tasks of a Slurm step, or children of its tasks; a single task may be a user's shell."""
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
+    return bool(environ.get("SLURM_JOB_ID") and environ.get("SLURM_STEP_ID")) and tasks not in ("", "1")
+
+
+def _network_namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return 0
+
+
+def _open_private(path: Path) -> int:
+    """Open a directory that only its user can change, after creating it if it is missing.
+
+    Raises:
+        TapeError: There is something else, or it cannot be created.
+    """
+    try:
+        file = _make_and_open(path)
+    except OSError as error:
+        raise TapeError(f"{path}: cannot be used for tapes: {error}") from error
+    facts = os.fstat(file)
+    objection = ""
+    if facts.st_uid != os.geteuid():
+        objection = f"it belongs to user {facts.st_uid} and not to user {os.geteuid()}"
+    elif facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        objection = f"others may write to it (mode {stat.S_IMODE(facts.st_mode):04o})"
+    if not objection:
+        return file
+    os.close(file)
+    raise TapeError(f"{path}: refused for tapes: {objection}")
+
+
+def _make_and_open(path: Path) -> int:
+    """Open a directory, after creating it if it is missing; again if somebody who cleans up removes it in between."""
+    for _ in range(_TURNS - 1):
+        with contextlib.suppress(FileNotFoundError):
+            return _make_and_open_once(path)
+    return _make_and_open_once(path)
+
+
+def _make_and_open_once(path: Path) -> int:
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(0o700)
+    kind = os.lstat(path).st_mode
+    if not stat.S_ISDIR(kind):
+        what = "a link" if stat.S_ISLNK(kind) else "not a directory"
+        raise TapeError(f"{path}: refused for tapes: it is {what}")
+    return os.open(path, _OPEN_FLAGS)
+
+
+def _let_others_pass(file: int) -> None:
+    """Let other users through a base directory, to `prometheus/` in it, which Prometheus reads under a name of its own.
+
+    They cannot list it, and job directories in it are for their user alone. Versions before made it 0700, and so does a
+    strict umask; any other mode is the user's choice.
+    """
+    if stat.S_IMODE(os.fstat(file).st_mode) == 0o700:
+        with contextlib.suppress(OSError):
+            os.fchmod(file, BASE_MODE)
+
+
+def _filesystem(device: int) -> str:
+    """The type of the mounted file system with this device number."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        mounts = []
+    for mount in mounts:
+        place, _, kind = mount.partition(" - ")
+        if place.split()[2] == number:
+            return kind.split()[0]
+    return "an unknown file system"

@@ -1,0 +1,292 @@
+"""What ended runs leave in job directories, and how it is removed while other processes come and go.
+
+How much of a file system tapes may take.
+
+In a container `/dev/shm` has 64 MB by default, and DataLoader workers need them: they die of SIGBUS when it is full.
+An eighth is for the tapes of ranks that run, and an eighth for what ended runs have left (see `directory.clean_up`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.files.locks import alone_in, is_locked_elsewhere
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.names import MAX_BYTES
+
+_PART_OF_TAPE: Final = re.compile(
+    r"\.?([0-9a-f]{16})\.(?:tape|names|stacks|stacks\.new|fault|abort|death|death\.new|new)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    name: str
+    device: int
+    inode: int
+    size: int
+    changed_ns: int
+    regular: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What can be removed as one: a job directory, or (with a `nonce`) the files of one tape in a directory in use."""
+
+    directory: Path
+    nonce: str | None
+    size: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What ranks that run have written.
+
+    Attributes:
+        size: Bytes in all job directories.
+        tapes_in: Tapes in each of them.
+    """
+
+    size: int
+    tapes_in: dict[Path, int]
+
+
+def is_tape_name(name: str) -> bool:
+    """Whether a file of this name is a tape; one that is being created has another."""
+    return name.endswith(".tape") and not name.startswith(".")
+
+
+def find_leftovers(directories: list[Path]) -> list[Leftover]:
+    """What ended runs left in job directories, oldest first; parts without a tape are removed at once."""
+    listings = {directory: _files(directory) for directory in directories}
+    # Taken after the listings: whatever they name and this process writes is open by now.
+    ours = _open_in_this_process()
+    leftovers: list[Leftover] = []
+    for directory, files in listings.items():
+        held = _held(directory, files, ours)
+        if _without_tape(files) and _remove_parts(directory, None):
+            files = _files(directory)
+        leftovers += _leftovers(directory, files, held)
+    return sorted(leftovers, key=lambda leftover: leftover.changed_ns)
+
+
+def find_live(base: Path) -> Live:
+    """What belongs to tapes that somebody writes.
+
+    Raises:
+        OSError: The base directory cannot be read.
+    """
+    ours = _open_in_this_process()
+    size = 0
+    tapes_in: dict[Path, int] = {}
+    with os.scandir(base) as entries:
+        directories = [base / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for directory in directories:
+        files = _files(directory)
+        held = _held(directory, files, ours)
+        tapes_in[directory] = sum(map(is_tape_name, held))
+        ended = sum(leftover.size for leftover in _leftovers(directory, files, held))
+        size += sum(file.size for file in files) - ended
+    return Live(size, tapes_in)
+
+
+def remove(leftover: Leftover) -> bool:
+    """Remove a leftover, unless somebody has begun to use it; returns whether it is gone."""
+    if leftover.nonce is None:
+        return _remove_directory(leftover.directory)
+    return _remove_parts(leftover.directory, leftover.nonce)
+
+
+def _remove_directory(directory: Path) -> bool:
+    with alone_in(directory) as alone:
+        files = _files(directory)
+        if not alone or _held(directory, files, _open_in_this_process()):
+            return False
+        _unlink(directory, files)
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+            return True
+    return False
+
+
+def _remove_parts(directory: Path, nonce: str | None) -> bool:
+    """Remove the files of an ended tape, and in any case those without a tape."""
+    with alone_in(directory) as alone:
+        if not alone:
+            return False
+        files = _files(directory)
+        _unlink(directory, _without_tape(files))
+        parts = _parts(files).get(nonce or "", [])
+        if _held(directory, parts, _open_in_this_process()):
+            return False
+        _unlink(directory, parts)
+    return True
+
+
+def _unlink(directory: Path, files: list[_File]) -> None:
+    """Unlink files, tapes first: whoever is interrupted leaves parts without a tape behind, never the reverse."""
+    for file in sorted(files, key=lambda file: not is_tape_name(file.name)):
+        with contextlib.suppress(OSError):
+            (directory / file.name).unlink()
+
+
+def _leftovers(directory: Path, files: list[_File], held: set[str]) -> Iterator[Leftover]:
+    if not held:
+        yield _leftover(directory, None, files)
+        return
+    for nonce, parts in _parts(files).items():
+        if f"{nonce}.tape" not in held and any(is_tape_name(part.name) for part in parts):
+            yield _leftover(directory, nonce, parts)
+
+
+def _leftover(directory: Path, nonce: str | None, files: list[_File]) -> Leftover:
+    changed_ns = max((file.changed_ns for file in files), default=0)
+    if not files:  # perhaps a moment old, and about to be used
+        with contextlib.suppress(OSError):
+            changed_ns = directory.stat().st_mtime_ns
+    return Leftover(directory, nonce, sum(file.size for file in files), changed_ns)
+
+
+def _files(directory: Path) -> list[_File]:
+    found: list[_File] = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                facts = entry.stat(follow_symlinks=False)
+                found.append(
+                    _File(
+                        name=entry.name,
+                        device=facts.st_dev,
+                        inode=facts.st_ino,
+                        size=facts.st_blocks * 512,
+                        changed_ns=facts.st_mtime_ns,
+                        regular=stat.S_ISREG(facts.st_mode),
+                    )
+                )
+    return found
+
+
+def _parts(files: list[_File]) -> dict[str, list[_File]]:
+    """The files of each tape, by its nonce."""
+    parts: defaultdict[str, list[_File]] = defaultdict(list)
+    for file in files:
+        match = _PART_OF_TAPE.fullmatch(file.name)
+        if match:
+            parts[match[1]].append(file)
+    return parts
+
+
+def _without_tape(files: list[_File]) -> list[_File]:
+    """What belongs to a tape that is not there: its creator crashed, or is at work at this moment."""
+    return [
+        part
+        for parts in _parts(files).values()
+        if not any(is_tape_name(other.name) for other in parts)
+        for part in parts
+    ]
+
+
+def _open_in_this_process() -> set[tuple[int, int]] | None:
+    """Device and inode of all that this process has open; None where /proc does not tell."""
+    found: set[tuple[int, int]] = set()
+    try:
+        descriptors = os.listdir("/proc/self/fd")
+    except OSError:
+        return None
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            facts = os.stat(f"/proc/self/fd/{descriptor}")
+            found.add((facts.st_dev, facts.st_ino))
+    return found
+
+
+def _held(directory: Path, files: list[_File], ours: set[tuple[int, int]] | None) -> set[str]:
+    """Names of the files that somebody has locked, or that this process has open."""
+    return {
+        file.name
+        for file in files
+        if file.regular and (ours is None or (file.device, file.inode) in ours or _is_locked(directory / file.name))
+    }
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # we cannot tell
+    try:
+        return is_locked_elsewhere(file)
+    finally:
+        os.close(file)
+
+
+SHARE: Final = 8
+"""What runs and what is left over take one part each in so many."""
+MIN_RECORDS: Final = 512
+"""Fewer would say too little of a stall, however small the file system is."""
+MIN_NAMES: Final = 64 << 10
+_NAMES_SHARE: Final = 4
+"""Where room is scarce, one part in so many is for the dictionary."""
+_MOST_LOCAL_RANKS: Final = 16
+"""On a node, where no launcher says how many there are."""
+_LOCAL_SIZE_VARIABLES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one tape may take.
+
+    Attributes:
+        records: Records in its ring.
+        names_bytes: Bytes of its dictionary.
+        filesystem_bytes: Size of the file system.
+    """
+
+    records: int
+    names_bytes: int
+    filesystem_bytes: int
+
+
+def find_room(directory: Path, wanted: int, ranks: int) -> Room:
+    """The room for one more tape in a job directory.
+
+    Args:
+        directory: The job directory.
+        wanted: Records that the user wants in its ring.
+        ranks: Ranks of the job on this node.
+    """
+    try:
+        facts = os.statvfs(directory)
+        live = find_live(directory.parent)
+    except OSError:
+        return Room(wanted, MAX_BYTES, 0)
+    whole = facts.f_blocks * facts.f_frsize
+    # Others may have filled it: then half of what they have left.
+    free = min(whole // SHARE - live.size, facts.f_bavail * facts.f_frsize // 2)
+    share = max(free, 0) // max(1, ranks - live.tapes_in.get(directory, 0))
+    if not whole or share >= layout.tape_size(wanted) + MAX_BYTES:
+        return Room(wanted, MAX_BYTES, whole)
+    records = (share - share // _NAMES_SHARE - layout.RING_OFFSET) // layout.RECORD_SIZE
+    records = min(wanted, max(records, MIN_RECORDS))
+    names = min(MAX_BYTES, max(share - layout.tape_size(records), MIN_NAMES))
+    return Room(records, names, whole)
+
+
+def ranks_of_node(environ: Mapping[str, str], world_size: int) -> int:
+    """How many ranks of the job are on this node: as its launcher says, else at most all of them."""
+    for name in _LOCAL_SIZE_VARIABLES:
+        text = environ.get(name, "")
+        if text.isascii() and text.isdecimal() and int(text):
+            return min(int(text), world_size)
+    return min(world_size, _MOST_LOCAL_RANKS)

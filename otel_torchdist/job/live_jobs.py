@@ -1,0 +1,117 @@
+"""Which jobs have live ranks on this node."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.files.others import is_passing, open_regular
+from otel_torchdist.job.directory import job_directories, list_jobs, list_tapes, tapes_in
+
+MAX_TAPES: Final = 4096
+"""Of one base directory that are looked at, so that no user keeps others waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJobs:
+    """What a look into a base directory has found.
+
+    Attributes:
+        live: Job directories in which a rank lives.
+        unseen: Directories that could not be looked into, and why; nobody knows what goes on there.
+        took_s: How long the look into each directory took; that into the base directory counts all in it.
+    """
+
+    live: list[Path] = field(default_factory=list[Path])
+    unseen: dict[Path, OSError] = field(default_factory=dict[Path, OSError])
+    took_s: dict[Path, float] = field(default_factory=dict[Path, float])
+
+
+def live_jobs(base: Path, without: Collection[Path] = ()) -> LiveJobs:
+    """The job directories in which a rank lives.
+
+    Args:
+        base: Where to look.
+        without: Job directories that are left out.
+    """
+    found = LiveJobs()
+    began = time.monotonic()
+    try:
+        directories = [directory for directory in list_jobs(base) if directory not in without]
+    except OSError as error:
+        found.unseen[base] = error
+        return found
+    tapes: dict[Path, list[Path]] = {}
+    for directory in directories:
+        listed_at = time.monotonic()
+        try:
+            tapes[directory] = list_tapes(directory)
+        except OSError as error:
+            found.unseen[directory] = error
+        found.took_s[directory] = time.monotonic() - listed_at
+    left = MAX_TAPES
+    for directory in sorted(tapes, key=lambda one: len(tapes[one])):  # one that is full hides itself and no other
+        try:
+            if any(map(_is_live, tapes[directory][:left])):
+                found.live.append(directory)
+            elif len(tapes[directory]) > left:
+                found.unseen[directory] = OSError(
+                    errno.E2BIG, f"it and those beside it hold more than {MAX_TAPES} tapes"
+                )
+            left = max(left - len(tapes[directory]), 0)
+        except OSError as error:
+            found.unseen[directory] = error
+    found.live.sort()
+    found.took_s[base] = time.monotonic() - began
+    return found
+
+
+def newest_live_job(base: Path) -> Path | None:
+    """The job directory in which a rank that lives began its tape last; None when no rank lives."""
+    begun = {directory: _newest_live_tape_ns(directory) for directory in job_directories(base)}
+    live = [directory for directory, began_ns in begun.items() if began_ns]
+    return max(live, key=lambda directory: begun[directory], default=None)
+
+
+def _is_live(path: Path) -> bool:
+    """Whether the writer of a tape lives.
+
+    Raises:
+        OSError: It cannot be told now, but may be a little later.
+    """
+    try:
+        return _begun_ns(path) > 0
+    except OSError as error:
+        if is_passing(error):
+            raise
+        return False
+
+
+def _newest_live_tape_ns(directory: Path) -> int:
+    newest_ns = 0
+    for path in tapes_in(directory):
+        try:
+            newest_ns = max(newest_ns, _begun_ns(path))
+        except OSError:
+            continue
+    return newest_ns
+
+
+def _begun_ns(path: Path) -> int:
+    """When a tape was created, as far as the file system tells; 0 when its writer is gone.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file.
+    """
+    file = open_regular(path)
+    try:
+        # What a writer stores through its mapping need not show in the time of the last change.
+        return os.fstat(file).st_mtime_ns if is_locked_elsewhere(file) else 0
+    finally:
+        os.close(file)

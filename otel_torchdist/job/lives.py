@@ -1,0 +1,85 @@
+"""How the processes behind tapes fare, and a log line whenever that changes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.job.ancestry import has_outlived_parent
+from otel_torchdist.job.deaths import Death
+from otel_torchdist.tape.layout import RunIdState, TapeState
+from otel_torchdist.tape.reader import TapeReader
+
+if TYPE_CHECKING:
+    pass
+
+
+class Life(enum.Enum):
+    """What became of a rank."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    """It told of the exception that ended it."""
+    DEAD = "dead"
+    """It is gone without a word."""
+
+
+def life_of(tape: TapeReader) -> Life:
+    """What became of the rank that writes a tape.
+
+    Raises:
+        TapeError: The tape is damaged.
+    """
+    # In this order: a process says that it has finished before it lets go of its lock.
+    is_alive = tape.is_alive()
+    state = tape.status().state
+    if state is TapeState.FINISHED:
+        return Life.FINISHED
+    if state is TapeState.FAILED:
+        return Life.FAILED
+    return Life.RUNNING if is_alive else Life.DEAD
+
+
+def run_of(tape: TapeReader) -> int:
+    """The run that a tape belongs to; 0 when it does not tell."""
+    try:
+        status = tape.status()
+    except TapeError:
+        return 0
+    return status.run_id if status.run_id_state is not RunIdState.NONE else 0
+
+
+def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
+    """Whether a helper that is gone has lived for as long as the rank that started it.
+
+    Args:
+        tape: The helper's.
+        tapes: All that are seen.
+    """
+    running = [other.identity for other in tapes if _runs(other)]
+    return has_outlived_parent(tape.identity, [other.identity for other in tapes], running)
+
+
+def _runs(tape: TapeReader) -> bool:
+    try:
+        return life_of(tape) is Life.RUNNING
+    except TapeError:
+        return False
+
+
+def waits(tape: TapeReader) -> bool:
+    """Whether a process waits for an operation, or did when it ended."""
+    return any(one.waiting_since_ns is not None for one in tape.open_operations())
+
+
+def has_left(tape: TapeReader, death: Death | None) -> bool:
+    """Whether a process has exited with code 0, waiting for nothing, without a word on its tape.
+
+    Args:
+        tape: What it has written, polled to its end.
+        death: How it ended, as far as that was seen.
+    """
+    return death is not None and death.exit_code == 0 and not waits(tape)

@@ -1,0 +1,190 @@
+"""What a rank and the agent of its node tell each other about the agents of other nodes: two small files.
+
+The rank, which has the job's store, writes `peers-<run>.json`: the run's token, where this node's agent should listen,
+and where the others do. The agent, which has neither torch nor a store, writes `exchange.json`: its port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from otel_torchdist.files.others import read_regular
+from otel_torchdist.files.owned import replace_at_once
+
+TOKEN_BYTES: Final = 32
+MAX_PEERS: Final = 256
+"""Nodes whose agents speak with each other."""
+MAX_FILE_BYTES: Final = 1 << 20
+MAX_FILES: Final = 16
+MAX_SEAT: Final = (1 << 31) - 1
+"""Seats are global ranks."""
+_NAME: Final = re.compile(r"peers-([0-9a-f]{32})\.json")
+PORT_FILE: Final = "exchange.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """An agent of the job.
+
+    Attributes:
+        seat: The global rank that has announced it, which no other agent has. The lowest one judges.
+        node: Its node's name.
+        host: Address on which it listens.
+        port: Likewise.
+        ranks: Ranks on its node; 0 when the launcher does not say.
+    """
+
+    seat: int
+    node: str
+    host: str
+    port: int
+    ranks: int = 0
+
+    def to_json(self) -> str:
+        """As it lies in the store."""
+        return json.dumps([self.seat, self.node, self.host, self.port, self.ranks])
+
+
+def peer_from_json(text: str | bytes) -> Peer:
+    """Read what `Peer.to_json` has written.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    return _peer(_parsed(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """All that an agent must know of the others of one run.
+
+    Attributes:
+        run: 128-bit id.
+        token: Signs what agents say to each other.
+        own_seat: See `Peer`.
+        own_host: Address on which to listen for the others.
+        others: Where they are, as far as they have been announced.
+    """
+
+    run: int
+    token: bytes
+    own_seat: int
+    own_host: str
+    others: tuple[Peer, ...] = ()
+
+
+def write_peers(directory: Path, peers: Peers) -> None:
+    """Write or replace the file of a run, for this user alone.
+
+    Raises:
+        OSError: There is no room, or the directory is gone.
+    """
+    content = {
+        "token": peers.token.hex(),
+        "seat": peers.own_seat,
+        "host": peers.own_host,
+        "others": [json.loads(peer.to_json()) for peer in peers.others],
+    }
+    path = directory / f"peers-{peers.run:032x}.json"
+    replace_at_once(path, path.with_name(f".{path.name}.{os.getpid()}.new"), json.dumps(content).encode())
+    for path in sorted(_files(directory), key=_changed_ns)[:-MAX_FILES]:  # of attempts that are over
+        path.unlink(missing_ok=True)
+
+
+def peers_files(directory: Path) -> Mapping[int, tuple[Path, int]]:
+    """The files of a job directory, by run, each with the time of its last change."""
+    found = {path: _NAME.fullmatch(path.name) for path in _files(directory)}
+    return {int(match[1], 16): (path, _changed_ns(path)) for path, match in found.items() if match}
+
+
+def read_peers(path: Path) -> Peers:
+    """Read what `write_peers` has written.
+
+    Raises:
+        OSError: It is gone, or is a link.
+        ValueError: It holds something else.
+    """
+    match = _NAME.fullmatch(path.name)
+    content = _parsed(_read(path))
+    if match is None or not isinstance(content, dict):
+        raise ValueError("it is no list of peers")
+    fields = cast("dict[str, Any]", content)
+    try:
+        others = tuple(_peer(one) for one in fields["others"])[:MAX_PEERS]
+        token, seat = bytes.fromhex(fields["token"]), int(fields["seat"])
+        if not 0 <= seat <= MAX_SEAT:
+            raise ValueError("its seat is out of range")
+        if len(token) != TOKEN_BYTES:
+            raise ValueError("its token has another length")
+        return Peers(int(match[1], 16), token, seat, str(fields["host"]), others)
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"it is no list of peers: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ListeningAgent:
+    """Where the agent of a job directory listens for others.
+
+    Attributes:
+        host: Address.
+        port: Likewise.
+        runs: For which runs; an agent that is gone knew others.
+    """
+
+    host: str
+    port: int
+    runs: frozenset[int] = frozenset()
+
+    def to_json(self) -> str:
+        """As it lies in `PORT_FILE`."""
+        return json.dumps([self.host, self.port, sorted(f"{run:032x}" for run in self.runs)])
+
+
+def read_listening(directory: Path) -> ListeningAgent | None:
+    """Where the agent of a job directory listens, or one that died did; None when none has said so."""
+    with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):
+        host, port, runs = cast("list[Any]", _parsed(_read(directory / PORT_FILE)))
+        found = ListeningAgent(str(host), int(port), frozenset(int(run, 16) for run in runs))
+        return found if 0 < found.port < 1 << 16 else None
+    return None
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _peer(content: Any) -> Peer:
+    try:
+        seat, node, host, port, ranks = content
+        peer = Peer(int(seat), str(node), str(host), int(port), int(ranks))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"it is no peer: {error}") from error
+    if not 0 < peer.port < 1 << 16 or not 0 <= peer.seat <= MAX_SEAT:
+        raise ValueError("it is no peer: its port or seat is out of range")
+    return peer
+
+
+def _files(directory: Path) -> list[Path]:
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        return [directory / entry.name for entry in entries if _NAME.fullmatch(entry.name)]
+    return []
+
+
+def _changed_ns(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_mtime_ns
+    return 0
+
+
+def _read(path: Path) -> bytes:
+    return read_regular(path, MAX_FILE_BYTES)

@@ -1,0 +1,268 @@
+"""Which runs there are on this node, from their tapes: nothing is locked, asked for or written."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from otel_torchdist.config import Config
+from otel_torchdist.errors import TapeError
+from otel_torchdist.job.deaths import read_death
+from otel_torchdist.job.directory import base_directory, job_directories, job_directory, tapes_in
+from otel_torchdist.job.lives import Life, has_ended_with_parent, has_left, life_of
+from otel_torchdist.naming import run_label
+from otel_torchdist.tape.layout import RunIdState
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import TapeStatus
+
+POLL_LIMIT: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run, as far as its ranks have tapes here.
+
+    Attributes:
+        directory: Its job directory; runs that a launcher started one after the other share it.
+        run_id: 128 bits; 0 when its ranks had not agreed on one.
+        tapes: The newest of each rank, ascending; at least one.
+        helps: The run whose ranks have started the processes of this one, such as checkpoint processes; None where
+            this is a run of its own.
+    """
+
+    directory: Path
+    run_id: int
+    tapes: tuple[TapeReader, ...]
+    helps: Run | None = None
+
+    @property
+    def label(self) -> str:
+        """The first eight digits of its id; '' while there is none."""
+        return run_label(self.run_id)
+
+    @property
+    def begun_ns(self) -> int:
+        """When its first tape was begun, by the wall clock."""
+        return min(tape.identity.realtime_ns for tape in self.tapes)
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks it has on all nodes."""
+        return max(tape.identity.world_size for tape in self.tapes)
+
+    @property
+    def host(self) -> str:
+        """The name of this node."""
+        return self.tapes[0].identity.host
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have a tape here, ascending."""
+        return tuple(tape.identity.rank for tape in self.tapes)
+
+    @property
+    def life(self) -> Life:
+        """What became of it: it runs while a rank does; else the worst that became of a rank.
+
+        Raises:
+            TapeError: A tape has been damaged since it was opened.
+        """
+        lives = {self._life_of(tape) for tape in self.tapes}
+        return next(life for life in (Life.RUNNING, Life.FAILED, Life.DEAD, Life.FINISHED) if life in lives)
+
+    def has_ended_with_parent(self, tape: TapeReader) -> bool:
+        """Whether a tape is a helper's that is gone no sooner than the rank that started it."""
+        return self.helps is not None and has_ended_with_parent(tape, (tape, *self.helps.tapes))
+
+    def _life_of(self, tape: TapeReader) -> Life:
+        life = life_of(tape)
+        is_in_order = life is Life.DEAD and (has_left(tape, read_death(tape.path)) or self.has_ended_with_parent(tape))
+        return Life.FINISHED if is_in_order and not _waited(tape) else life
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The runs of some job directories.
+
+    Attributes:
+        runs: The one that began last comes first, and behind each run those of its helpers.
+        unreadable: Of each tape that cannot be read, which and why.
+    """
+
+    runs: tuple[Run, ...]
+    unreadable: tuple[str, ...]
+
+    def helpers_of(self, run: Run) -> list[Run]:
+        """The runs of processes that the ranks of a run have started."""
+        return [other for other in self.runs if other.helps is run]
+
+    def close(self) -> None:
+        """Close all tapes."""
+        for run in self.runs:
+            for tape in run.tapes:
+                tape.close()
+
+
+def _helpers_last(runs: Sequence[Run]) -> list[Run]:
+    """The same runs in their order, but those of helpers behind the run that they help."""
+    helped = [_helped_by(run, runs) for run in runs]
+    ordered: list[Run] = []
+    for run, home in zip(runs, helped, strict=True):
+        if home is None:
+            ordered.append(run)
+            helpers = (one for one, its in zip(runs, helped, strict=True) if its is run)
+            ordered += [dataclasses.replace(one, helps=run) for one in helpers]
+    return ordered
+
+
+def _helped_by(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The run whose ranks have started this one's, or have started those; one with more ranks is a run of its own."""
+    helped = None
+    for _ in runs:
+        started = {tape.identity.parent for tape in (helped or run).tapes} - {0}
+        found = next((one for one in runs if started & {tape.identity.nonce for tape in one.tapes}), None)
+        if found is None:
+            return helped
+        if found.world_size < run.world_size:
+            return None
+        helped = found
+    return None  # they have started each other, which only forged tapes say
+
+
+def _waited(tape: TapeReader) -> bool:
+    """Whether a rank that is gone waited for an operation; looks with a reader of its own."""
+    with contextlib.closing(TapeReader(tape.path)) as again:
+        for _ in range(2 + again.capacity // POLL_LIMIT):
+            again.poll(POLL_LIMIT)
+        return any(operation.waiting_since_ns is not None for operation in again.open_operations())
+
+
+class SeveralRunsError(Exception):
+    """More than one run is meant; the message says which."""
+
+
+def tape_directory(config: Config) -> Path:
+    """The base directory of this user's tapes, which need not exist; reading them harms nobody on a disk either.
+
+    Raises:
+        TapeError: There is something else, or it is another user's.
+    """
+    base = config.tape_dir
+    return base_directory(base, on_disk=True) if base.exists() else base
+
+
+def shelf_of(directories: Iterable[Path]) -> Shelf:
+    """Open all tapes of these job directories."""
+    runs: list[Run] = []
+    unreadable: list[str] = []
+    for directory in directories:
+        sorter = _Sorter(directory)
+        runs += sorter.runs()
+        unreadable += sorter.unreadable
+    return Shelf(tuple(_helpers_last(sorted(runs, key=lambda run: run.begun_ns, reverse=True))), tuple(unreadable))
+
+
+def whole_shelf(config: Config, run_dir: Path | None) -> Shelf:
+    """The runs of one job directory, or of all.
+
+    Raises:
+        TapeError: The directory is another user's.
+    """
+    if run_dir is not None:
+        return shelf_of([job_directory(run_dir.parent, run_dir.name)])
+    return shelf_of(job_directories(tape_directory(config)))
+
+
+def select(runs: Iterable[Run], prefix: str) -> Run | None:
+    """The run whose id begins with `prefix`; None when none does.
+
+    Raises:
+        SeveralRunsError: More than one does.
+    """
+    found = [run for run in runs if run.run_id and f"{run.run_id:032x}".startswith(prefix.lower())]
+    if len(found) > 1:
+        labels = ", ".join(f"{run.run_id:032x}"[: max(8, len(prefix) + 4)] for run in found)
+        raise SeveralRunsError(f"{len(found)} runs begin with {prefix}: {labels}")
+    return found[0] if found else None
+
+
+class _Opened(NamedTuple):
+    """A tape and its live words."""
+
+    tape: TapeReader
+    status: TapeStatus
+
+    @property
+    def rank(self) -> int:
+        """Whose it is."""
+        return self.tape.identity.rank
+
+    @property
+    def is_helper(self) -> bool:
+        """Whether a rank has started its writer."""
+        return bool(self.tape.identity.parent)
+
+    @property
+    def begun_ns(self) -> int:
+        """When it was begun, by the monotonic clock."""
+        return self.tape.identity.monotonic_ns
+
+
+class _Sorter:
+    """Sorts the tapes of one job directory into runs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.unreadable: list[str] = []
+        self._directory = directory
+        self._runs: dict[int, list[_Opened]] = {}
+        for path in tapes_in(directory):
+            try:
+                self._take(TapeReader(path))
+            except TapeError as error:
+                self.unreadable.append(str(error))
+
+    def _take(self, tape: TapeReader) -> None:
+        try:
+            status = tape.status()
+        except TapeError:
+            tape.close()
+            raise
+        run_id = status.run_id if status.run_id_state is not RunIdState.NONE else 0
+        self._runs.setdefault(run_id, []).append(_Opened(tape, status))
+
+    def runs(self) -> list[Run]:
+        """The runs; tapes that no run needs are closed."""
+        for stray in sorted(self._runs.pop(0, []), key=lambda opened: opened.begun_ns):
+            self._runs.setdefault(self._home_of(stray), []).append(stray)
+        return [self._run(run_id, tapes) for run_id, tapes in self._runs.items()]
+
+    def _home_of(self, stray: _Opened) -> int:
+        """A rank that does not know its run belongs to the one that began at about its time and lacks this rank."""
+        lacking = {
+            run_id: abs(min(tape.begun_ns for tape in tapes) - stray.begun_ns)
+            for run_id, tapes in self._runs.items()
+            if run_id and all(tape.rank != stray.rank for tape in tapes) and tapes[0].is_helper == stray.is_helper
+        }
+        return min(lacking, key=lambda run_id: lacking[run_id], default=0)
+
+    def _run(self, run_id: int, tapes: list[_Opened]) -> Run:
+        kept = {opened.rank: opened.tape for opened in _of_last_attempt(tapes)}
+        for opened in tapes:
+            if opened.tape is not kept.get(opened.rank):
+                opened.tape.close()
+        return Run(self._directory, run_id, tuple(kept[rank] for rank in sorted(kept)))
+
+
+def _of_last_attempt(tapes: list[_Opened]) -> list[_Opened]:
+    """Oldest first, without what an attempt before has left under the same id.
+
+    An id that is not agreed upon yet may be that of the attempt before, whose ranks were gone by then.
+    """
+    unsure = [opened.begun_ns for opened in tapes if opened.status.run_id_state is RunIdState.PROVISIONAL]
+    youngest_ns = max(unsure, default=0)
+    kept = [opened for opened in tapes if opened.status.heartbeat_ns >= youngest_ns]
+    return sorted(kept, key=lambda opened: opened.begun_ns)

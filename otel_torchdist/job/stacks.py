@@ -1,0 +1,127 @@
+"""Stacks of one process's threads, written beside its tape when a reader asks for them.
+
+Reads the stacks that a process has written beside its tape.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from otel_torchdist.files.others import is_gone, read_regular, reason
+from otel_torchdist.naming import readable
+from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
+from otel_torchdist.tape.records import CallSiteName
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """Where one thread is.
+
+    Attributes:
+        thread: Native thread id, the same as `Operation.thread`.
+        name: The thread's name.
+        frames: Innermost frame first.
+    """
+
+    thread: int
+    name: str
+    frames: tuple[CallSiteName, ...]
+
+
+def stacks_path(tape: Path) -> Path:
+    """Where the stacks of the process that writes `tape` lie."""
+    return tape.with_suffix(".stacks")
+
+
+def write_stacks(tape: Path, request: int, stacks: list[ThreadStack]) -> None:
+    """Replace the stacks beside a tape; a reader sees the old ones or the new ones, never half.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    # In one piece, by hand: `asdict` and `json.dump` run ten times as long in Python, and hold the GIL.
+    body = json.dumps({"request": request, "threads": [_document(stack) for stack in stacks]})
+    hidden = tape.with_suffix(".stacks.new")
+    file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "w") as stream:
+        stream.write(body)
+    hidden.replace(stacks_path(tape))
+
+
+def _document(stack: ThreadStack) -> dict[str, object]:
+    frames = [{"function": frame.function, "file": frame.file, "line": frame.line} for frame in stack.frames]
+    return {"thread": stack.thread, "name": stack.name, "frames": frames}
+
+
+_logger = logging.getLogger("otel_torchdist")
+
+MAX_BYTES: Final = 4 << 20
+"""Of the stacks of one process: some thousand threads."""
+
+
+class StacksFile:
+    """The stacks beside one tape, for a reader. A file that does not help is not read again until it is another one."""
+
+    def __init__(self, tape: Path, owner: int | None = None) -> None:
+        """Look beside a tape.
+
+        Args:
+            tape: The tape.
+            owner: The user to whom the file must belong; None for any.
+        """
+        self._path = stacks_path(tape)
+        self._owner = owner
+        self._has_warned = False
+        self._useless: tuple[int, int, int, int] | None = None
+
+    def read(self, request: int) -> list[ThreadStack] | None:
+        """The stacks that answered `request` or a later one; None when there are none or they cannot be read."""
+        try:
+            facts = os.stat(self._path, follow_symlinks=False)
+            found = facts.st_ino, facts.st_size, facts.st_mtime_ns, request
+            if found == self._useless:
+                return None
+            content = read_regular(self._path, MAX_BYTES, self._owner)
+        except OSError as error:
+            if not is_gone(error) and not self._has_warned:
+                self._has_warned = True
+                _logger.warning("%s cannot be read: %s", self._path, reason(error))
+            return None
+        stacks = _decoded(content, request)
+        self._useless = found if stacks is None else None
+        return stacks
+
+
+def read_stacks(tape: Path, request: int) -> list[ThreadStack] | None:
+    """What `StacksFile.read` says, for whoever asks once."""
+    return StacksFile(tape).read(request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    thread: Annotated[int, Meta(ge=0, le=1 << 31)]
+    name: str
+    frames: tuple[CallSiteRead, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    request: int
+    threads: tuple[_Thread, ...]
+
+
+def _decoded(content: bytes, request: int) -> list[ThreadStack] | None:
+    try:
+        answer = decode_json(content, _Answer)
+    except DecodingError:
+        return None
+    if answer.request < request:
+        return None
+    return [ThreadStack(one.thread, readable(one.name), tuple(map(shown_site, one.frames))) for one in answer.threads]

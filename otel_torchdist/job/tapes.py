@@ -1,0 +1,140 @@
+"""Finds the tapes of a job directory as they appear.
+
+Which process reads the tapes of a job directory: the one that holds the lock in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.files.locks import try_lock, unlock
+from otel_torchdist.files.others import is_passing, reason
+from otel_torchdist.files.owned import open_or_create
+from otel_torchdist.job.directory import list_tapes
+from otel_torchdist.naming import readable
+from otel_torchdist.tape.reader import TapeReader
+
+MAX_WARNINGS: Final = 16
+"""Of tapes in one directory that cannot be read: anybody can make more of them."""
+MAX_OPENED: Final = 1024
+"""At one call; the others come with the next."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class LocalTapes:
+    """The tapes of one job directory.
+
+    A process never opens its own tapes: closing a second descriptor would drop the lock that says it is alive.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Look into `directory`; nothing is opened yet."""
+        self._directory = directory
+        self._seen: set[Path] = set()
+        self._warnings = 0
+        self._is_hindered = False
+
+    def own(self, path: Path) -> None:
+        """Leave out a tape that this process writes itself."""
+        self._seen.add(path)
+
+    def new(self, only_alive: bool, most: int | None = None) -> list[TapeReader]:
+        """Open tapes that have appeared since the last call; one that cannot be read, or is a copy, is one warning.
+
+        What cannot be opened for a passing reason, such as a want of descriptors, is tried again at the next call.
+
+        Args:
+            only_alive: Leave out tapes whose writer is gone: they are of runs before.
+            most: How many to open; None for all.
+        """
+        try:
+            there = list_tapes(self._directory)
+        except OSError as error:
+            self._hindered(f"its tapes cannot be listed: {reason(error)}")
+            return []
+        self._seen.intersection_update(there)
+        waiting = [path for path in there if path not in self._seen][:MAX_OPENED]
+        found: list[TapeReader] = []
+        for place, path in enumerate(waiting):
+            if most is not None and len(found) >= most:
+                left = len(waiting) - place
+                self._hindered(f"{left} of its tapes are not read: {TOO_FEW}")
+                return found
+            try:
+                tape = self._opened(path, only_alive)
+            except TapeError as error:
+                cause = error.__cause__
+                if isinstance(cause, OSError) and is_passing(cause):
+                    self._hindered(f"a tape cannot be read for now: {error}")
+                    return found
+                self._seen.add(path)
+                self._warn("a tape cannot be read: %s", error)
+                continue
+            self._seen.add(path)
+            if tape is not None:
+                found.append(tape)
+        self._is_hindered = False
+        return found
+
+    def _opened(self, path: Path, only_alive: bool) -> TapeReader | None:
+        """A tape; None when it is to be left out."""
+        tape = TapeReader(path)
+        own_name = f"{tape.identity.nonce:016x}.tape"
+        if path.name != own_name:  # its spans would be there twice, and its rank would seem to be dead
+            self._warn("%s is left out: it is a copy of %s", readable(str(path)), own_name)
+        elif not only_alive or tape.is_alive():
+            return tape
+        tape.close()
+        return None
+
+    def _warn(self, text: str, *values: object) -> None:
+        self._warnings += 1
+        if self._warnings <= MAX_WARNINGS:
+            _logger.warning(text, *values)
+        if self._warnings == MAX_WARNINGS:
+            _logger.warning("%s: more tapes that cannot be read will not be mentioned", self._directory)
+
+    def _hindered(self, why: str) -> None:
+        """Say once that something is in the way, until it no longer is."""
+        if not self._is_hindered:
+            _logger.warning("%s: %s", self._directory, why)
+        self._is_hindered = True
+
+
+TOO_FEW: Final = "`ulimit -n` leaves the agent too few descriptors"
+
+
+LOCK_NAME: Final = "watch.lock"
+
+
+class Election:
+    """Decides which of a job's processes on this node watches all of their tapes for stalls.
+
+    Attributes:
+        directory: The job directory.
+        tapes: Its tapes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Stand for election in a job directory."""
+        self.directory = directory
+        self.tapes = LocalTapes(directory)
+        self._file = open_or_create(directory / LOCK_NAME)
+        self._won = False
+
+    @property
+    def is_won(self) -> bool:
+        """Whether this process watches; asks for the lock as long as another process has it."""
+        self._won = self._won or try_lock(self._file)
+        return self._won
+
+    def resign(self) -> None:
+        """Leave it to another process."""
+        if self._won:
+            unlock(self._file)
+        os.close(self._file)

@@ -1,0 +1,332 @@
+"""Sees the ends of local ranks' processes as they happen, on a thread of its own, and writes them down.
+
+A pidfd turns readable when its process has ended, and epoll hands out what is readable in the order in which it became
+so. So the order is right however late this thread gets to run; times are those at which it ran. Where a pidfd cannot be
+had (another PID namespace, no file left, a kernel or sandbox without it) the lock on the tape is asked every 10 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import select
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.job.deaths import BY_CGROUP, BY_NODE, Death, read_death, write_death
+from otel_torchdist.processes import pidfd
+from otel_torchdist.processes.error_file import error_file_of, error_in
+from otel_torchdist.processes.oom_kills import OomKills
+from otel_torchdist.processes.state import Stopped
+from otel_torchdist.tape.identity import dead_status, process_start_ticks, shares_pids
+from otel_torchdist.tape.records import TapeIdentity
+
+IDLE_S: Final = 1.0
+"""How old counters of out-of-memory kills are at most, and how soon a pidfd is asked for again where there was none."""
+ASK_S: Final = 0.01
+"""Between two questions for locks, or for a wait status that only the parent has yet."""
+ASKED_AT_ONCE: Final = 16
+"""Where there are more locks to ask for they are asked for less often."""
+STATUS_DUE_NS: Final = 5_000_000_000
+"""A launcher that has not waited for a process by then does not."""
+_TAPE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_SIGKILL: Final = 9
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A process that is watched.
+
+    Attributes:
+        tape: The path of its tape.
+        identity: Its identity.
+        pidfd: Of the process; -1 where there is none.
+        lock: The opened tape where there is no pidfd; -1 otherwise.
+        counter: Counts out-of-memory kills of its cgroup.
+        error_file: Where torchelastic has it write by which exception it ends; None where it has none.
+        stopped: How it was prevented from running when it was last seen.
+        ran_ns: When it was last seen to run though its heart did not beat; 0 for never.
+        death: What is known of its end.
+        was_gone: Whether it had ended before anybody looked.
+    """
+
+    tape: Path
+    identity: TapeIdentity
+    pidfd: int = -1
+    lock: int = -1
+    counter: Path | None = None
+    error_file: Path | None = None
+    stopped: Stopped | None = None
+    ran_ns: int = 0
+    death: Death | None = None
+    was_gone: bool = False
+
+    def close(self) -> None:
+        """Give its files back."""
+        for file in (self.pidfd, self.lock):
+            if file >= 0:
+                os.close(file)
+        self.pidfd = self.lock = -1
+
+
+class DeathWatch:
+    """Watches the processes that write tapes, until it is stopped. All of it may be called from one other thread."""
+
+    def __init__(self) -> None:
+        """Watch nobody; the thread starts with the first rank."""
+        self._lock = threading.Lock()
+        self._watched: dict[int, _Watched] = {}
+        self._oom = OomKills()
+        self._last_ns = 0
+        self._epoll: select.epoll | None = None
+        self._wake = -1
+        self._thread: threading.Thread | None = None
+        self._is_stopping = False
+
+    def follow(self, tape: Path, identity: TapeIdentity) -> None:
+        """Watch the process that writes a tape."""
+        watched = _Watched(tape, identity, death=read_death(tape))
+        with self._lock:
+            self._watched[identity.nonce] = watched
+            if watched.death is None:
+                self._start()
+                self._hold(watched)
+        self._interrupt()
+
+    def forget(self, nonce: int) -> None:
+        """Watch it no longer."""
+        with self._lock:
+            watched = self._watched.pop(nonce, None)
+            if watched is not None:
+                self._let_go(watched)
+
+    def death_of(self, nonce: int) -> Death | None:
+        """The end of the process that writes the tape with this nonce; None while none was seen."""
+        watched = self._watched.get(nonce)
+        return watched.death if watched is not None else None
+
+    def holds(self, nonce: int) -> bool:
+        """Whether a process is watched through a pidfd and has not ended."""
+        watched = self._watched.get(nonce)
+        return watched is not None and watched.pidfd >= 0 and watched.death is None
+
+    def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
+        """Remember how a process that lives was last seen not to run, and when it was seen to run without a beat."""
+        watched = self._watched.get(nonce)
+        if watched is not None and watched.death is None:
+            watched.stopped, watched.ran_ns = stopped, ran_ns
+
+    def stop(self) -> None:
+        """End the thread, and give all files back."""
+        self._is_stopping = True
+        self._interrupt()
+        if self._thread is not None:
+            self._thread.join(2 * IDLE_S)
+        with self._lock:
+            for watched in self._watched.values():
+                watched.close()
+            if self._epoll is not None:
+                self._epoll.close()
+                os.close(self._wake)
+            self._epoll, self._wake = None, -1
+
+    # --- under the lock -----------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Open what the thread needs; where there is no file left, only the thread begins, and tries again."""
+        if self._epoll is None:
+            with contextlib.suppress(OSError):
+                wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                try:
+                    epoll = select.epoll()
+                except OSError:
+                    os.close(wake)
+                    raise
+                epoll.register(wake, select.EPOLLIN)
+                self._epoll, self._wake = epoll, wake
+        if self._thread is None and not self._is_stopping:
+            self._thread = threading.Thread(target=self._run, name="otel-torchdist-deaths", daemon=True)
+            self._thread.start()
+
+    def _hold(self, watched: _Watched) -> None:
+        """Take hold of a process by its pidfd, else by the lock on its tape, as far as there are files for that."""
+        if self._epoll is not None and watched.pidfd < 0 and shares_pids(watched.identity):
+            with contextlib.suppress(OSError):
+                self._hold_by_pid(watched, self._epoll)
+        if watched.pidfd >= 0 or watched.lock >= 0 or watched.was_gone:
+            return
+        with contextlib.suppress(OSError):
+            file = os.open(watched.tape, _TAPE_FLAGS)
+            if is_locked_elsewhere(file):
+                watched.lock = file
+            else:
+                os.close(file)
+                watched.was_gone = True
+
+    def _hold_by_pid(self, watched: _Watched, epoll: select.epoll) -> None:
+        pid = watched.identity.pid
+        file = pidfd.open_process(pid)
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, file)
+            # Only now: what is seen of this pid from here on is of the process that the pidfd stands for.
+            if process_start_ticks(pid) != watched.identity.pid_start_ticks or not _is_of_owner(pid, watched.tape):
+                return
+            epoll.register(file, select.EPOLLIN)
+            undo.pop_all()
+        if watched.lock >= 0:
+            os.close(watched.lock)
+            watched.lock = -1
+        watched.pidfd, watched.counter, watched.error_file = file, self._oom.follow(pid), error_file_of(pid)
+
+    def _let_go(self, watched: _Watched) -> None:
+        if watched.pidfd >= 0 and self._epoll is not None:
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(watched.pidfd)
+        watched.close()
+
+    # --- on the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        looked_at = time.monotonic()
+        while not self._is_stopping:
+            ready = self._wait()
+            now_ns = time.monotonic_ns()
+            with _guard.guard("watching for deaths"), self._lock:
+                self._take(ready, now_ns)
+                if time.monotonic() - looked_at >= IDLE_S:
+                    looked_at = time.monotonic()
+                    self._look_again()
+
+    def _wait(self) -> list[int]:
+        """The files that have become readable, in that order."""
+        epoll = self._epoll
+        timeout_s = self._pause_s()
+        if epoll is None:
+            time.sleep(timeout_s)
+            return []
+        try:
+            return [file for file, _ in epoll.poll(timeout_s)]
+        except (OSError, ValueError):  # it was closed: we are stopping
+            return []
+
+    def _pause_s(self) -> float:
+        """Until the next turn; short where there is something to ask for that does not wake this thread."""
+        asked = sum(one.lock >= 0 or (one.death is not None and one.pidfd >= 0) for one in [*self._watched.values()])
+        return min(ASK_S * max(1.0, asked / ASKED_AT_ONCE), IDLE_S) if asked else IDLE_S
+
+    def _take(self, ready: list[int], now_ns: int) -> None:
+        by_file = {watched.pidfd: watched for watched in self._watched.values() if watched.pidfd >= 0}
+        found = [by_file[file] for file in ready if file in by_file]
+        for watched in found:
+            watched.death = self._death(watched, now_ns, 0)
+            if self._epoll is not None:
+                self._epoll.unregister(watched.pidfd)
+        if self._wake in ready:
+            with contextlib.suppress(OSError):
+                os.eventfd_read(self._wake)
+        for watched in self._watched.values():
+            if watched.lock >= 0 and not is_locked_elsewhere(watched.lock):
+                watched.death = self._death(watched, now_ns, round(2e9 * self._pause_s()))
+                watched.close()
+                found.append(watched)
+        # First the statuses: a parent that waits for its child takes them away.
+        for watched in found:
+            self._find_cause(watched)
+        for watched in found:
+            self._write(watched)
+        self._ask_again(now_ns)
+
+    def _death(self, watched: _Watched, now_ns: int, resolution_ns: int) -> Death:
+        self._last_ns = at_ns = max(now_ns, self._last_ns + 1)
+        stopped = watched.stopped
+        state, since_ns = (stopped.state, stopped.since_ns) if stopped is not None else ("", 0)
+        return Death(at_ns, resolution_ns, stopped=state, stopped_since_ns=since_ns, ran_ns=watched.ran_ns)
+
+    def _find_cause(self, watched: _Watched) -> None:
+        death, identity = watched.death, watched.identity
+        assert death is not None
+        status = dead_status(identity.pid, identity.pid_start_ticks) if watched.pidfd >= 0 else None
+        if status is None and watched.pidfd >= 0:
+            status = pidfd.wait_status(watched.pidfd)
+        death = dataclasses.replace(death, status=status)
+        if status is None or death.signal == _SIGKILL:
+            oom = BY_CGROUP if self._oom.has_grown(watched.counter) else ""
+            if not oom and watched.pidfd >= 0 and self._oom.has_grown_on_node():
+                oom = BY_NODE
+            death = dataclasses.replace(death, oom=oom)
+        watched.death = death
+        self._ask_for_error(watched)
+        if status is not None:
+            watched.close()
+
+    def _ask_for_error(self, watched: _Watched) -> None:
+        """Read the error file of a process that has exited with a code; aside, for its file system may hang."""
+        death, path = watched.death, watched.error_file
+        if death is None or path is None or not death.exit_code:
+            return
+        watched.error_file = None
+        reader = threading.Thread(
+            target=self._add_error, args=(watched, path), name="otel-torchdist-error", daemon=True
+        )
+        reader.start()
+
+    def _add_error(self, watched: _Watched, path: Path) -> None:
+        with _guard.guard("the error file of a rank"):
+            error = error_in(path)
+            with self._lock:
+                if error and watched.death is not None:
+                    watched.death = dataclasses.replace(watched.death, error=error)
+                    self._write(watched)
+
+    def _ask_again(self, now_ns: int) -> None:
+        """Ask for the statuses that were not there yet; the parent has to wait for the process first."""
+        for watched in self._watched.values():
+            death = watched.death
+            if death is None or watched.pidfd < 0:
+                continue
+            status = pidfd.wait_status(watched.pidfd)
+            if status is not None:
+                keeps_oom = os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL
+                watched.death = dataclasses.replace(death, status=status, oom=death.oom if keeps_oom else "")
+                self._write(watched)
+                self._ask_for_error(watched)
+            if status is not None or now_ns - death.at_ns > STATUS_DUE_NS:
+                watched.close()
+
+    def _look_again(self) -> None:
+        """Once a second: hold on to whom there was no file for, and read counters."""
+        if self._epoll is None:
+            self._start()
+        for watched in self._watched.values():
+            if watched.death is None and watched.pidfd < 0 and not watched.was_gone:
+                self._hold(watched)
+        counters = {watched.counter for watched in self._watched.values() if watched.death is None and watched.counter}
+        self._oom.forget_all_but(counters)
+        self._oom.look()
+
+    def _write(self, watched: _Watched) -> None:
+        if watched.death is None:
+            return
+        try:
+            write_death(watched.tape, watched.death)
+        except OSError as error:
+            _logger.debug("%s: the end of its process cannot be written down: %s", watched.tape, error)
+
+    def _interrupt(self) -> None:
+        if self._wake >= 0:
+            with contextlib.suppress(OSError):
+                os.eventfd_write(self._wake, 1)
+
+
+def _is_of_owner(pid: int, tape: Path) -> bool:
+    """Whether a process is of the user who owns the tape: how others' processes end is not that user's to know."""
+    return os.stat(f"/proc/{pid}").st_uid == os.stat(tape, follow_symlinks=False).st_uid

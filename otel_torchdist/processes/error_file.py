@@ -1,0 +1,56 @@
+"""torchelastic's error file: which exception has ended a rank, as `torch.distributed.elastic`'s `@record` writes it.
+
+torchrun names the file in each worker's environment. Nothing else of an environment, which may hold secrets, is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.files.others import read_regular
+from otel_torchdist.job.deaths import MAX_ERROR
+from otel_torchdist.naming import readable
+from otel_torchdist.tape.decoding import DecodingError, decode_json
+
+VARIABLE: Final = b"TORCHELASTIC_ERROR_FILE="
+MAX_ENVIRONMENT: Final = 4 << 20
+MAX_FILE_BYTES: Final = 1 << 20
+"""It has the traceback too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    message: _Error | str
+
+
+def error_file_of(pid: int) -> Path | None:
+    """The error file of a living process of this user; None where it has none, or is another user's."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        if os.stat(folder).st_uid != os.geteuid():
+            return None
+        with (folder / "environ").open("rb") as stream:
+            environment = stream.read(MAX_ENVIRONMENT)
+    except OSError:
+        return None
+    found = next((entry for entry in environment.split(b"\0") if entry.startswith(VARIABLE)), VARIABLE)
+    path = Path(os.fsdecode(found[len(VARIABLE) :]))
+    return path if path.is_absolute() else None
+
+
+def error_in(path: Path) -> str:
+    """Type and first line of the exception, `ValueError: loss is nan`; '' where the file does not tell."""
+    try:
+        message = decode_json(read_regular(path, MAX_FILE_BYTES, os.geteuid()), _Content).message
+    except (OSError, ValueError, DecodingError):
+        return ""
+    text = message if isinstance(message, str) else message.message
+    return readable(text.strip().partition("\n")[0].strip(), MAX_ERROR)[:MAX_ERROR]

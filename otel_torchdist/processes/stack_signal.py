@@ -1,0 +1,163 @@
+"""Asks one thread of a rank for its stack by a signal, when the rank's own thread cannot answer: the GIL is held.
+
+The signal would kill a process that does not take it. So it goes only to a process that has said that it does, that
+is seen to do so still, and that is beyond doubt the writer of the tape. And it goes only to a process that runs no
+Python: `faulthandler` can crash while it walks the frames of a thread that makes and leaves frames (seen on Python
+3.10 to 3.13, on some within a hundred signals), and cannot while native code holds the GIL, for then all frames rest.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.files.others import open_regular, read_part
+from otel_torchdist.job.requests import SignalOffer, decode_offer, offer_path, parse_stack
+from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.processes import pidfd
+from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
+from otel_torchdist.tape.identity import process_start_ticks, shares_pids
+from otel_torchdist.tape.mapped import MappedTape
+from otel_torchdist.tape.records import TapeIdentity
+
+MAX_FILE_BYTES: Final = 1 << 20
+"""A rank that has written this much is not asked again; it lies in memory."""
+_HEAD_BYTES: Final = 64
+_DOES_NOT_RUN: Final = frozenset("DTtZXx")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBySignal:
+    """A signal that was sent.
+
+    Attributes:
+        file: To which the stack goes.
+        offset: Where in it.
+        offer: What the process said of its handler.
+        process: Its pid.
+        thread: Native id of the thread.
+    """
+
+    file: Path
+    offset: int
+    offer: SignalOffer
+    process: int
+    thread: int
+
+    def answer(self) -> ThreadStack | None:
+        """The thread's stack; None as long as it is not written to its end."""
+        try:
+            # In this order: a handler that has begun to write and is not at work any more has come to its end.
+            if self.file.stat().st_size <= self.offset or not self._is_over():
+                return None
+            frames = parse_stack(read_part(self.file, self.offset, MAX_FILE_BYTES).decode(errors="replace"))
+        except OSError:
+            return None
+        return ThreadStack(self.thread, "", frames) if frames else None
+
+    def _is_over(self) -> bool:
+        state = _thread_state(self.process, self.thread)
+        return state is not None and state.is_idle(self.offer.signal)
+
+
+def ask_by_signal(tape: MappedTape, thread: int) -> AskedBySignal | None:
+    """Ask for the stack of one thread of the process that writes a tape. Does not wait.
+
+    Args:
+        tape: The tape.
+        thread: Native id; 0 for the main thread. Before Linux 6.9 it is always the main thread.
+
+    Returns:
+        None when it was not asked, because it is not certain that the signal does no harm.
+    """
+    identity = tape.identity
+    if not _is_in_reach(identity) or not _rests(tape):
+        return None
+    try:
+        target, thread = pidfd.open_thread(identity.pid, thread or identity.pid)
+    except OSError:
+        return None
+    try:
+        # Only now: what is seen of this pid from here on is of the process that `target` stands for, or that is dead.
+        asked = _prepare(tape, thread)
+        if asked is not None:
+            pidfd.send(target, asked.offer.signal)
+        return asked
+    except OSError:
+        return None
+    finally:
+        os.close(target)
+
+
+def _is_in_reach(identity: TapeIdentity) -> bool:
+    """Whether its pid means to us what it means to itself, and is not our own."""
+    return shares_pids(identity) and identity.pid != os.getpid()
+
+
+def _rests(tape: MappedTape) -> bool:
+    """Whether the rank's own thread, which wants to run every second, has neither run lately nor answered."""
+    try:
+        status = tape.status()
+    except TapeError:
+        return False
+    return status.answer != status.request and time.monotonic_ns() - status.heartbeat_ns > HEARTBEAT_LATE_NS
+
+
+def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
+    """Look at everything that must be true before a signal is sent.
+
+    Raises:
+        OSError: Something cannot be looked at.
+    """
+    pid, file = tape.identity.pid, offer_path(tape.path)
+    if not tape.is_alive() or process_start_ticks(pid) != tape.identity.pid_start_ticks:
+        return None
+    with open(open_regular(file, tape.owner), "rb") as stream:
+        facts = os.fstat(stream.fileno())
+        offer = decode_offer(stream.read(_HEAD_BYTES))
+    if offer is None or facts.st_size > MAX_FILE_BYTES:
+        return None
+    # What it has replaced or closed since is a file of somebody else's, if it is anything.
+    if not os.path.samestat(os.stat(f"/proc/{pid}/fd/{offer.descriptor}"), facts):
+        return None
+    state = _thread_state(pid, thread)
+    if state is None or not state.takes(offer.signal):
+        return None
+    return AskedBySignal(file, facts.st_size, offer, pid, thread)
+
+
+@dataclass(frozen=True, slots=True)
+class _ThreadState:
+    """What the kernel says of a thread, as masks of signals: bit 0 is signal 1."""
+
+    state: str
+    caught: int
+    blocked: int
+    pending: int
+
+    def takes(self, number: int) -> bool:
+        """Whether a handler would take a signal now."""
+        is_caught = bool(self.caught >> (number - 1) & 1)
+        return is_caught and self.is_idle(number) and self.state not in _DOES_NOT_RUN
+
+    def is_idle(self, number: int) -> bool:
+        """Whether a signal is neither on its way nor in its handler, during which it is blocked."""
+        return not (self.pending | self.blocked) >> (number - 1) & 1
+
+
+def _thread_state(pid: int, thread: int) -> _ThreadState | None:
+    """The state of a thread; None when the process has no such thread."""
+    try:
+        lines = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    try:
+        pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
+        return _ThreadState(fields["State"][:1], int(fields["SigCgt"], 16), int(fields["SigBlk"], 16), pending)
+    except (KeyError, ValueError):
+        return None

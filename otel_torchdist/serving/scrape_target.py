@@ -1,0 +1,115 @@
+"""Says where `/metrics` of a job is served, in the form of Prometheus's file-based service discovery.
+
+One file a job in `<base>/prometheus/`, because the pattern of `file_sd_configs` takes a `*` in its last part only:
+`files: [/dev/shm/otel-torchdist-1000/prometheus/*.json]`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import logging
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.files.others import read_regular
+from otel_torchdist.files.owned import make_directory, remove, replace_at_once
+from otel_torchdist.job.live_jobs import live_jobs
+from otel_torchdist.job.tapes import LOCK_NAME
+from otel_torchdist.tape.decoding import DecodingError, decode_json
+
+FOLDER: Final = "prometheus"
+MAX_BYTES: Final = 65_536
+_PORT: Final = re.compile("[0-9]{1,5}")
+"""`str.isdecimal` takes digits of other scripts, and any number of them, too."""
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """An entry of the file, as far as it matters here."""
+
+    targets: tuple[str, ...]
+
+
+class ScrapeTarget:
+    """The file of one job directory."""
+
+    def __init__(self, job_directory: Path) -> None:
+        """Nothing is written yet."""
+        self._job = job_directory.name
+        self._path = job_directory.parent / FOLDER / f"{self._job}.json"
+
+    def last_target(self) -> str:
+        """Host and port of the agent, or of one that died before it could remove the file; '' when there is none."""
+        try:
+            content = read_regular(self._path, MAX_BYTES, owner=self._path.parent.parent.stat().st_uid)
+            return decode_json(content, tuple[_Target, ...])[0].targets[0]
+        except (OSError, DecodingError, LookupError):
+            return ""
+
+    def last_port(self) -> int | None:
+        """The port of an agent that died, for the next one to keep it."""
+        port = self.last_target().rpartition(":")[2]
+        return int(port) if _PORT.fullmatch(port) and 0 < int(port) < 1 << 16 else None
+
+    def publish(self, host: str, port: int) -> None:
+        """Write the file; a failure is one warning."""
+        target = {"targets": [f"{_reachable(host)}:{port}"], "labels": {"torchdist_job": self._job}}
+        hidden = self._path.with_name(f".{self._job}.new")
+        try:
+            make_directory(self._path.parent, 0o755)
+            replace_at_once(self._path, hidden, json.dumps([target]).encode() + b"\n", 0o644)
+        except OSError as error:
+            _logger.warning("%s: scrapers cannot be told where /metrics is: %s", self._path, error)
+
+    def withdraw(self) -> None:
+        """Remove the file."""
+        with contextlib.suppress(OSError):
+            remove(self._path)
+
+
+def _reachable(host: str) -> str:
+    """A host to connect to; one that means every address is not one."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return socket.gethostname()
+    return f"[{host}]" if address.version == 6 else host
+
+
+def withdraw_stale(base: Path) -> None:
+    """Remove the files of jobs that are over and whose agents died, as when a whole cgroup is killed.
+
+    While a rank lives its next agent is to take the same port.
+    """
+    found = live_jobs(base)
+    live = {directory.name for directory in (*found.live, *found.unseen)}
+    if base in found.unseen:
+        return
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(base / FOLDER):
+            job = entry.name.removesuffix(".json")
+            if job != entry.name and job not in live and not _is_read(base / job):
+                (base / FOLDER / entry.name).unlink(missing_ok=True)
+
+
+def _is_read(directory: Path) -> bool:
+    """Whether an agent reads the tapes of a job directory, or may be about to."""
+    try:
+        file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return directory.is_dir()
+    try:
+        return is_locked_elsewhere(file)
+    finally:
+        os.close(file)

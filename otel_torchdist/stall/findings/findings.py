@@ -1,0 +1,143 @@
+"""What is worth knowing though nothing stalls: calls that do not fit, and ranks that are always last."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_torchdist.stall.events import ArrivalsCompared, Event, Incident, MismatchFound, StragglerFound, StragglerGone
+from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
+from otel_torchdist.stall.findings.stragglers import Stragglers
+from otel_torchdist.verdict.judge import ended_well
+from otel_torchdist.world.mismatch import Mismatch
+from otel_torchdist.world.model import GroupView, Lane, RankView, Site, WorldSnapshot
+
+CONCLUDED_AFTER_NS: Final = 2_000_000_000
+"""How long after the end of its ranks an agent waits for comparisons with those of other nodes."""
+ALL_READ_AFTER_NS: Final = 500_000_000
+MAX_STRAGGLERS: Final = 64
+"""Of one run, over all its time: more of them say nothing more."""
+
+
+class FindingWatch:
+    """Compares the ranks of one run."""
+
+    def __init__(self) -> None:
+        """Nothing has been compared."""
+        self._silent = SilentMismatches()
+        self._stragglers = Stragglers()
+        self._told = 0
+        self._over_ns: int | None = None
+        self._all_over_ns: int | None = None
+        self._is_concluded = False
+        self._is_left_to_another = False
+
+    @property
+    def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
+        """Windows of calls of other nodes' ranks that should be shown in full."""
+        return self._silent.wanted
+
+    def is_concluding(self, local: WorldSnapshot) -> bool:
+        """Whether the ranks of this node are over, and comparisons with those of other nodes may not be.
+
+        Args:
+            local: A picture of this node's ranks.
+        """
+        self._over_ns = _over_since(local, self._over_ns)
+        if self._over_ns is None:
+            self._is_concluded = False
+            return False
+        return not self._is_concluded and local.taken_ns - self._over_ns < CONCLUDED_AFTER_NS
+
+    def look(self, world: WorldSnapshot, run: int, seat: int, cause: Mismatch | None) -> list[Event]:
+        """Take in a picture.
+
+        Args:
+            world: The picture.
+            run: Its run's id, or what stands for it.
+            seat: See `Incident`.
+            cause: The mismatch that is the cause of a stall, and has been reported as that.
+        """
+        if self._is_left_to_another:
+            return self.look_for_stragglers(world, run, seat)
+        if cause is not None:
+            self._silent.told_as_stall(cause)
+        found: list[Event] = [_mismatch(found, world, run, seat) for found in self._silent.look(world)]
+        self._all_over_ns = _over_since(world, self._all_over_ns)
+        if self._all_over_ns is None or world.taken_ns - self._all_over_ns < _patience_ns(world):
+            self._is_concluded = False
+        elif not self._is_concluded:
+            is_last = world.taken_ns - self._all_over_ns >= CONCLUDED_AFTER_NS
+            found += self.conclude(world, run, seat, is_last)
+            self._is_concluded = not self._silent.wanted
+        return found + self.look_for_stragglers(world, run, seat)
+
+    def conclude(self, world: WorldSnapshot, run: int, seat: int, is_last: bool = True) -> list[Event]:
+        """Bring comparisons to their end; arguments as for `look`. What still goes on may yet be a stall."""
+        if self._is_left_to_another:
+            return []
+        concluded = self._silent.conclude(world, is_last)
+        return [
+            _mismatch(found, world, run, seat)
+            for found in concluded
+            if ended_well([view for view in world.in_order if _takes_part(view, found.site)], found.site)
+        ]
+
+    def leave_to_another(self, local: WorldSnapshot) -> None:
+        """Another agent judges, which sees all ranks: once those of this node are over, it compares them for good.
+
+        When it has done so it may leave first; what is seen from here then is not all, and has been reported.
+        """
+        self._is_left_to_another = _over_since(local, None) is not None
+
+    def look_for_stragglers(self, world: WorldSnapshot, run: int, seat: int) -> list[Event]:
+        """Take in a picture of this node's ranks, whose calls another agent compares; arguments as for `look`."""
+        found: list[Event] = []
+        for straggler in self._stragglers.look(world):
+            if self._told < MAX_STRAGGLERS:
+                self._told += 1
+                name = f"straggler {straggler.lane.group} {straggler.rank} {world.taken_ns}"
+                found.append(StragglerFound(Incident(run, name, seat), straggler, world))
+        found += [StragglerGone(run, lane.group, rank) for lane, rank in self._stragglers.gone]
+        if self._stragglers.lateness:
+            found.append(ArrivalsCompared(run, tuple(self._stragglers.lateness)))
+        return found
+
+
+def _patience_ns(world: WorldSnapshot) -> int:
+    """How long after their end ranks are compared for good.
+
+    What a process wrote just before its end may not have been read when it is first seen to be gone; and agents of
+    other nodes may come, and meet, only after the end of a short job.
+    """
+    members = {rank for view in world.ranks.values() for group in view.groups.values() for rank in group.members}
+    return ALL_READ_AFTER_NS if members <= world.ranks.keys() else CONCLUDED_AFTER_NS
+
+
+def _over_since(world: WorldSnapshot, before_ns: int | None) -> int | None:
+    """Since when all ranks of a picture are over; None when one is not."""
+    if not all(view.is_over for view in world.ranks.values()):
+        return None
+    return world.taken_ns if before_ns is None else before_ns
+
+
+def _takes_part(view: RankView, site: Site) -> bool:
+    """Whether a rank that lives takes part in an operation: of one that is gone nothing more will come."""
+    return not view.is_over and site.lane in view.progress
+
+
+def _mismatch(found: Mismatch, world: WorldSnapshot, run: int, seat: int) -> MismatchFound:
+    # With the time, for an agent that was started again may find it again.
+    name = f"calls {site_name(found.site)} {world.taken_ns}"
+    return MismatchFound(Incident(run, name, seat), found, _group_of(world, found.site), world)
+
+
+def _group_of(world: WorldSnapshot, site: Site) -> GroupView | None:
+    groups = (view.groups.get(site.lane.group) for view in world.in_order)
+    return next((group for group in groups if group is not None), None)
+
+
+def site_name(site: Site) -> str:
+    """A name for a site that every agent gives it."""
+    lane = site.lane
+    meeting = f"{lane.source}>{lane.destination} tag {lane.tag}" if lane.is_point_to_point else lane.kind.name.lower()
+    return f"{lane.group} {meeting} {site.sequence}"

@@ -1,0 +1,197 @@
+"""Finds calls that do not fit though nothing stalls: gloo, for one, adds up bytes of different types without a word.
+
+Each is reported once, and only when it has not been reported as the cause of a stall meanwhile. When a run is over,
+what is left to compare is compared at once.
+
+Windows of calls of one lane, as far as they are known of each rank: of other nodes' ranks often the digest only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference
+from otel_torchdist.world.model import Arrival, Lane, Progress, RankView, Site, Window, WorldSnapshot
+
+LOOKS_APART_NS: Final = 1_000_000_000
+TOLD_AFTER_NS: Final = 12_000_000_000
+"""With the usual threshold a stall with this cause has been told by then."""
+MAX_TOLD: Final = 64
+"""Mismatches of one run; more of them say nothing more."""
+
+
+class SilentMismatches:
+    """Watches one run.
+
+    Attributes:
+        wanted: Windows in which ranks of other nodes differ from the rest, and of which only the digests are known.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has been found."""
+        self._looked_ns = 0
+        self._compared: dict[Lane, tuple[Progress, ...]] = {}
+        self._windows: dict[Lane, ComparedWindows] = {}
+        self._suspected_ns: dict[Lane, int] = {}
+        self._found: dict[Lane, Mismatch] = {}
+        self._told: set[Lane] = set()
+        self._told_dimensions: set[Lane] = set()
+        self.wanted: frozenset[tuple[Lane, int]] = frozenset()
+
+    def look(self, world: WorldSnapshot) -> list[Mismatch]:
+        """The mismatches that are to be told now."""
+        if world.taken_ns - self._looked_ns < LOOKS_APART_NS:
+            return []
+        self._looked_ns = world.taken_ns
+        self._compare(world, only_changed=True)
+        return self._due(world.taken_ns)
+
+    def conclude(self, world: WorldSnapshot, is_last: bool = True) -> list[Mismatch]:
+        """The same at the end: whatever has not been compared is, and what is found is not held back.
+
+        Call it again as long as something is `wanted`, with which more may come; not after `is_last`.
+        """
+        self._compare(world, only_changed=False)
+        unsettled = {lane for lane, _ in self.wanted} if not is_last else set[Lane]()
+        return self._report([found for lane, found in self._found.items() if lane not in unsettled])
+
+    def _compare(self, world: WorldSnapshot, only_changed: bool) -> None:
+        wanted: set[tuple[Lane, int]] = set()
+        for lane, views in _lanes(world).items():
+            if lane in self._told:
+                continue
+            if lane in self._found:
+                wanted |= self._look_again(lane, views, world.taken_ns)
+            elif self._has_changed(lane, views) or not only_changed:
+                wanted |= self._look_at(lane, views, world.taken_ns)
+        self.wanted = frozenset(wanted)
+
+    def _look_at(self, lane: Lane, views: list[RankView], now_ns: int) -> set[tuple[Lane, int]]:
+        windows = self._windows.setdefault(lane, ComparedWindows())
+        for view in views:
+            windows.add(view.rank, view.windows.get(lane, ()))
+        number = windows.first_odd
+        dimensions = lane not in self._told_dimensions
+        # Pictures of other nodes are older: of the latest calls they may show some that are not among our latest.
+        found = find_difference(views, lane, dimensions)
+        if number is None and found is None:
+            return set()
+        self._suspected_ns.setdefault(lane, now_ns)
+        calls = windows.calls_in(number) if number is not None else None
+        if number is not None and calls is not None:
+            found = _first_difference(lane, calls, dimensions) or found
+            windows.settle(number)
+            if found is None:
+                self._suspected_ns.pop(lane, None)
+        if found is not None:
+            self._found[lane] = found
+            return set()
+        return {(lane, number)} if number is not None and calls is None else set()
+
+    def _look_again(self, lane: Lane, views: list[RankView], now_ns: int) -> set[tuple[Lane, int]]:
+        """Ranks of other nodes that are seen only now say who is in the minority, if their calls are there yet."""
+        before = self._found[lane]
+        if sum(len(ranks) for _, ranks in before.parties) >= len(views):
+            return set()
+        del self._found[lane]
+        self._windows.pop(lane, None)
+        wanted = self._look_at(lane, views, now_ns)
+        self._found.setdefault(lane, before)
+        return wanted
+
+    def told_as_stall(self, mismatch: Mismatch) -> None:
+        """A verdict has said it."""
+        lane = mismatch.site.lane
+        if mismatch.field is Field.DIMENSIONS:
+            self._told_dimensions.add(lane)  # something worse may come yet
+        else:
+            self._told.add(lane)
+        self._found.pop(lane, None)
+        self._windows.pop(lane, None)
+
+    def _has_changed(self, lane: Lane, views: list[RankView]) -> bool:
+        progress = tuple(view.progress[lane] for view in views)
+        before = self._compared.get(lane)
+        self._compared[lane] = progress
+        if before is None or len(before) != len(progress):
+            return True
+        return any(one is not other for one, other in zip(before, progress, strict=True))
+
+    def _due(self, now_ns: int) -> list[Mismatch]:
+        due = [found for lane, found in self._found.items() if now_ns - self._suspected_ns[lane] >= TOLD_AFTER_NS]
+        return self._report(due)
+
+    def _report(self, due: list[Mismatch]) -> list[Mismatch]:
+        due = due[: max(MAX_TOLD - len(self._told), 0)]
+        for found in due:
+            self.told_as_stall(found)
+        return due
+
+
+def _lanes(world: WorldSnapshot) -> Mapping[Lane, list[RankView]]:
+    """The collectives of every group that more than one rank reports, with those ranks."""
+    found: dict[Lane, list[RankView]] = {}
+    for view in world.in_order:
+        for lane, progress in view.progress.items():
+            if lane.kind is RecordKind.OPERATION and not lane.is_point_to_point and progress.aligned:
+                found.setdefault(lane, []).append(view)
+    return {lane: views for lane, views in found.items() if len(views) > 1}
+
+
+def _first_difference(lane: Lane, calls: Mapping[int, tuple[Arrival, ...]], dimensions: bool) -> Mismatch | None:
+    for place in range(min(map(len, calls.values()))):
+        here = {rank: arrivals[place] for rank, arrivals in calls.items()}
+        found = differ(here, Site(lane, next(iter(here.values())).sequence), dimensions)
+        if found is not None:
+            return found
+    return None
+
+
+MAX_NUMBERS: Final = 64
+"""Ranks of other nodes are some seconds old when they are seen."""
+
+
+class ComparedWindows:
+    """Remembers digests, and the calls themselves where digests differ."""
+
+    def __init__(self) -> None:
+        """Nothing is known."""
+        self._digests: dict[int, dict[int, int]] = {}
+        self._calls: dict[tuple[int, int], tuple[Arrival, ...]] = {}
+        self._settled: dict[int, frozenset[int]] = {}
+
+    def add(self, rank: int, windows: Iterable[Window]) -> None:
+        """Take in what is known of a rank."""
+        for window in windows:
+            of = self._digests.setdefault(window.number, {})
+            of[rank] = window.digest
+            # Of each digest one is enough: ranks with the same digest have called the same.
+            if window.arrivals:
+                self._calls[window.number, window.digest] = window.arrivals
+        while len(self._digests) > MAX_NUMBERS:
+            oldest = min(self._digests)
+            for digest in set(self._digests.pop(oldest).values()):
+                self._calls.pop((oldest, digest), None)
+            self._settled.pop(oldest, None)
+
+    def settle(self, number: int) -> None:
+        """Its calls have been compared: digests differ more easily than calls do."""
+        self._settled[number] = frozenset(self._digests[number].values())
+
+    @property
+    def first_odd(self) -> int | None:
+        """The first window in which ranks differ, and that has not been compared; None when there is none."""
+        odd = (number for number, of in self._digests.items() if self._is_odd(number, set(of.values())))
+        return min(odd, default=None)
+
+    def _is_odd(self, number: int, digests: set[int]) -> bool:
+        return len(digests) > 1 and not digests <= self._settled.get(number, frozenset())
+
+    def calls_in(self, number: int) -> Mapping[int, tuple[Arrival, ...]] | None:
+        """By rank, what was called in a window; None as long as it is not known of all."""
+        of = self._digests[number]
+        if any((number, digest) not in self._calls for digest in of.values()):
+            return None
+        return {rank: self._calls[number, digest] for rank, digest in of.items()}

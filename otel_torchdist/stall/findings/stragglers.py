@@ -1,0 +1,250 @@
+"""Finds ranks that come last again and again, and what the others lose to them, though nothing stalls.
+
+How late a rank is counts from the arrival of the last one before it: so much sooner would all go on if it were no
+slower than that one. Data that is uneven makes now this rank late and now that, so a rank is suspected only where that
+is no chance, and where the loss remains without the few calls that it was latest for. Only ranks whose clocks are the
+same are compared: those of one node. Stages of a pipeline come in an order of their own to what they do together, so
+they are counted, but none of them is called a straggler.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_torchdist.stall.findings.chance import Latenesses, is_pipeline, sent_between
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.verdict.rules import expects
+from otel_torchdist.world.model import GroupView, Lane, RankView, TimedWindow, WorldSnapshot
+
+LOOKS_APART_NS: Final = 1_000_000_000
+LEAST_SPAN_NS: Final = 5_000_000_000
+"""How long a group must have been seen before something is said about it."""
+LEAST_SHARE: Final = 0.10
+"""Of their time that the others lose to a straggler."""
+LEAST_BLAME: Final = 0.6
+"""Share of all lateness that is one rank's."""
+MAX_CALLS: Final = 1_024
+MAX_SPAN_NS: Final = 300_000_000_000
+"""How much is gathered, at least, to tell a suspicion from chance before it is dropped."""
+HELD_TWICE: Final = 2
+"""A rank must be found so often in a row, and is gone when it has not been found so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that is always late.
+
+    Attributes:
+        lane: The calls that it is late for.
+        group: Their group.
+        operation: The call that it made last of these, for a name.
+        rank: The rank.
+        share: Of their time that the others lose.
+        mean_late_s: Seconds for which it is late on average.
+        calls: How many calls this rests on.
+        last: In how many of them it came last.
+        compared: Ranks that were compared.
+    """
+
+    lane: Lane
+    group: GroupView
+    operation: str
+    rank: int
+    share: float
+    mean_late_s: float
+    calls: int
+    last: int
+    compared: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Who came last in the calls of one group that have been compared since the last time.
+
+    Attributes:
+        group: The group's key.
+        calls: How many.
+        waited_ns: For how long a rank waited on average for the last one.
+        last: By rank, in how many it came last.
+        late_ns: By rank, for how long the others waited for it alone.
+    """
+
+    group: str
+    calls: int
+    waited_ns: int
+    last: Mapping[int, int]
+    late_ns: Mapping[int, int]
+
+
+class _Tally(Latenesses):
+    """What has been seen of one lane since something was last said about it."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen."""
+        super().__init__()
+        self.span_ns = 0
+        self.waited_ns = 0
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A lane and what is known of it.
+
+    Attributes:
+        compared: Number of the last window that was compared.
+        tally: Since the last opinion.
+        suspect: The rank of the last opinion; None when it blamed nobody.
+        held: How many opinions in a row have been the same.
+        told: The rank that has been told; None when none is.
+        sent: By sender and receiver, how much the ranks had sent to each other when one was last suspected.
+    """
+
+    compared: int = -1
+    tally: _Tally = field(default_factory=_Tally)
+    suspect: int | None = None
+    held: int = 0
+    told: int | None = None
+    sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+
+
+class Stragglers:
+    """Watches one run.
+
+    Attributes:
+        gone: Stragglers that are none any more, since the last look, as lane and rank.
+        lateness: What the last look has counted.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has been compared."""
+        self._looked_ns = 0
+        self._expected_ns = 0
+        self._lanes: dict[Lane, _Lane] = {}
+        self.gone: list[tuple[Lane, int]] = []
+        self.lateness: list[Lateness] = []
+
+    def look(self, world: WorldSnapshot) -> list[Straggler]:
+        """The stragglers that are to be told now."""
+        self.gone, self.lateness = [], []
+        if world.taken_ns - self._looked_ns < LOOKS_APART_NS:
+            return []
+        self._looked_ns = world.taken_ns
+        if any(expects(view, world) for view in world.ranks.values()):
+            self._expected_ns = world.taken_ns
+        views = _timed_lanes(world)
+        self._lanes = {lane: known for lane, known in self._lanes.items() if lane in views}
+        found = [self._look_at(lane, views[lane]) for lane in views]
+        return [straggler for straggler in found if straggler is not None]
+
+    def _look_at(self, lane: Lane, views: list[RankView]) -> Straggler | None:
+        known = self._lanes.setdefault(lane, _Lane())
+        counted = _Tally()
+        for number in _common_numbers(lane, views, known.compared):
+            known.compared = number
+            times = {view.rank: _window(view, lane, number).times for view in views}
+            if min(of[0] for of in times.values()) > self._expected_ns:  # else one was late, and had said so
+                _compare(times, counted)
+        if not counted.calls:
+            return None
+        self.lateness.append(Lateness(lane.group, counted.calls, counted.waited_ns, counted.last, counted.late_ns))
+        tally = known.tally
+        tally.update(counted)
+        tally.span_ns += counted.span_ns
+        if tally.span_ns < LEAST_SPAN_NS or _may_yet_show(tally):
+            return None
+        known.tally = _Tally()
+        return self._judge(lane, known, tally, views)
+
+    def _judge(self, lane: Lane, known: _Lane, tally: _Tally, views: list[RankView]) -> Straggler | None:
+        suspect = _suspect(tally)
+        if suspect is not None:
+            before, known.sent = known.sent, sent_between(views)
+            suspect = None if is_pipeline(known.sent - before) else suspect
+        known.held = known.held + 1 if suspect == known.suspect else 1
+        known.suspect = suspect
+        if known.held < HELD_TWICE or suspect == known.told:
+            return None
+        if known.told is not None:
+            self.gone.append((lane, known.told))
+        known.told = suspect
+        view = next((view for view in views if view.rank == suspect), None)
+        if suspect is None or view is None or lane.group not in view.groups:
+            return None
+        return Straggler(
+            lane=lane,
+            group=view.groups[lane.group],
+            operation=_operation(view, lane),
+            rank=suspect,
+            share=tally.late_ns[suspect] / tally.span_ns,
+            mean_late_s=tally.late_ns[suspect] / tally.calls / 1e9,
+            calls=tally.calls,
+            last=tally.last[suspect],
+            compared=tuple(sorted(view.rank for view in views)),
+        )
+
+
+def _suspect(tally: _Tally) -> int | None:
+    """The rank to which the others lose their time, and not by chance."""
+    rank = _most_late(tally)
+    return rank if rank is not None and _is_usual(rank, tally) else None
+
+
+def _may_yet_show(tally: _Tally) -> bool:
+    """Whether there is a rank to suspect, and too little has been seen to tell that from chance."""
+    rank = _most_late(tally)
+    is_short = tally.calls < MAX_CALLS or tally.span_ns < MAX_SPAN_NS
+    return rank is not None and is_short and not _is_usual(rank, tally)
+
+
+def _most_late(tally: _Tally) -> int | None:
+    """The rank to which most of all lateness goes back, and a part of the others' time that matters."""
+    rank, late_ns = tally.latest
+    is_blamed = late_ns >= LEAST_BLAME * sum(tally.late_ns.values()) and late_ns >= LEAST_SHARE * tally.span_ns
+    return rank if is_blamed else None
+
+
+def _is_usual(rank: int, tally: _Tally) -> bool:
+    """Whether it is neither chance nor a few calls that make a rank late."""
+    return tally.usual_ns(rank) >= LEAST_SHARE * tally.span_ns and not tally.is_chance(rank)
+
+
+def _timed_lanes(world: WorldSnapshot) -> dict[Lane, list[RankView]]:
+    """Groups of which several ranks of this node report when they came, with those ranks."""
+    found: dict[Lane, list[RankView]] = {}
+    for view in world.in_order:
+        if view.is_afar or not view.alive:
+            continue
+        for lane in view.arrivals:
+            if lane.kind is RecordKind.OPERATION and view.progress[lane].aligned:
+                found.setdefault(lane, []).append(view)
+    return {lane: views for lane, views in found.items() if len(views) > 1}
+
+
+def _common_numbers(lane: Lane, views: list[RankView], after: int) -> list[int]:
+    """The windows that all have, in order, that have not been compared."""
+    first, *others = [{window.number for window in view.arrivals[lane]} for view in views]
+    return sorted(number for number in first.intersection(*others) if number > after)
+
+
+def _window(view: RankView, lane: Lane, number: int) -> TimedWindow:
+    return next(window for window in view.arrivals[lane] if window.number == number)
+
+
+def _compare(times: Mapping[int, tuple[int, ...]], tally: _Tally) -> None:
+    """Count who came last in each call of a window, and how long after the last one before."""
+    ranks = list(times)
+    arrivals = list(zip(*times.values(), strict=True))
+    for here in arrivals:
+        before, latest = sorted(here)[-2:]
+        rank = ranks[here.index(latest)]
+        tally.add(rank, latest - before)
+        tally.waited_ns += latest - sum(here) // len(here)
+    tally.span_ns += max(arrivals[-1]) - max(arrivals[0])
+
+
+def _operation(view: RankView, lane: Lane) -> str:
+    signature = view.progress[lane].recent[-1].signature if view.progress[lane].recent else None
+    return signature.operation if signature is not None else "operation"

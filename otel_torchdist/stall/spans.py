@@ -1,0 +1,218 @@
+"""The spans of a stall: markers in the trace of the step, and a trace for the incident.
+
+What the detector says becomes spans that have ended: each with an id of its own, a root or the child of something
+that was handed over before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from otel_torchdist import semconv
+from otel_torchdist.naming import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
+from otel_torchdist.stall import attributes
+from otel_torchdist.stall.attributes import describe_finding, resolution
+from otel_torchdist.stall.events import Finding, Incident, IncidentResolved, MarkerDue, MismatchFound, VerdictGiven
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.verdict.model import Outcome, Verdict
+from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.wording.phrases import describe_place, describe_site
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.model import OperationView, RankView, WorldSnapshot
+from otel_torchdist.world.places import Place, Source
+
+MAX_BARS: Final = 64
+"""Member ranks with a bar of their own, those first that the verdict names."""
+_SHORTEST_NS: Final = 1_000
+
+_ORDER: Final = tuple(Standing)
+"""Missing ranks come before those that wait; see the enum."""
+
+
+class StepTraces(Protocol):
+    """Knows the spans of steps, which others make."""
+
+    def anchor_at(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
+        """End the current segment of a rank because of a stall; a marker is about to hang under it.
+
+        Args:
+            nonce: Tape of the rank.
+            number: The operation that stalls.
+            now_ns: Monotonic time.
+            incident: The root of the incident.
+
+        Returns:
+            The segment's anchor, handed over already; None where the rank's spans are made elsewhere.
+        """
+        ...
+
+
+class NoStepTraces:
+    """For a reader that makes no spans of steps: markers are roots in the trace of their step."""
+
+    def anchor_at(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
+        """There is none."""
+        return None
+
+
+def marker_span(event: MarkerDue, traces: StepTraces) -> FinishedSpan:
+    """An operation that goes on: from its start to now, linked to the span that it will have when it has ended."""
+    view, operation, now_ns = event.wait.view, event.wait.operation, event.taken_ns
+    number = operation.record.number
+    ruling = event.ruling
+    root = ruling.incident.root(ruling.epoch)
+    anchor = traces.anchor_at(view.nonce, number, now_ns, root)
+    run = view.run or lone_run_id(view.nonce)
+    trace_id = anchor.trace_id if anchor is not None else trace_id_of_step(run, view.step)
+    age_s = (now_ns - event.wait.since_ns) / 1e9
+    verdict = {**ruling.attributes, semconv.STALL_AGE: age_s}
+    return FinishedSpan(
+        name=semconv.IN_PROGRESS_SPAN.format(operation=operation.name),
+        trace_id=trace_id,
+        span_id=marker_span_id(view.nonce, number, event.nth),
+        parent_id=anchor.span_id if anchor is not None else None,
+        start_ns=_wall(view, operation.record.entered_ns),
+        end_ns=_wall(view, max(now_ns, operation.record.entered_ns + _SHORTEST_NS)),
+        attributes=verdict | attributes.of_operation(view, operation),
+        error=_marker_text(event, age_s),
+        links=(LinkTarget(trace_id, operation_span_id(view.nonce, number)), root),
+    )
+
+
+def _marker_text(event: MarkerDue, age_s: float) -> str:
+    operation, ruling = event.wait.operation, event.ruling
+    if operation.site == ruling.site:
+        return ruling.text
+    here = describe_site(operation.name, operation.group, operation.site)
+    return f"{here} has waited for {age_s:.1f} s; the cause lies elsewhere: {ruling.text}"
+
+
+def incident_spans(event: VerdictGiven) -> list[FinishedSpan]:
+    """One epoch of an incident: a root, and a bar for each member rank, those first that are missing."""
+    before = event.predecessor if not event.epoch_before else event.incident.root(event.epoch_before)
+    return _Epoch(event.incident, event.epoch, before, event.verdict, event.world).told()
+
+
+def resolution_spans(event: IncidentResolved) -> list[FinishedSpan]:
+    """The last root of an incident, as long as the stall was."""
+    before = event.incident.root(event.epoch_before) if event.epoch_before else None
+    return [_Epoch(event.incident, event.epoch, before, event.verdict, event.world).closed(event)]
+
+
+def finding_span(event: Finding) -> FinishedSpan:
+    """The one span of what was found without a stall; its trace is its own."""
+    target = event.incident.root(1)
+    view = event.world.in_order[0]
+    now_ns = _wall(view, event.world.taken_ns)
+    is_mismatch = isinstance(event, MismatchFound)
+    operation = event.mismatch.operation if is_mismatch else event.straggler.operation
+    kind = semconv.MISMATCHED if is_mismatch else semconv.STRAGGLER
+    return FinishedSpan(
+        name=semconv.FINDING_SPAN.format(operation=operation, verdict=kind),
+        trace_id=target.trace_id,
+        span_id=target.span_id,
+        parent_id=None,
+        start_ns=now_ns - _SHORTEST_NS,
+        end_ns=now_ns,
+        attributes=attributes.of_mismatch(event) if is_mismatch else attributes.of_straggler(event),
+        error=describe_finding(event),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """What is said of an incident at one time."""
+
+    incident: Incident
+    number: int
+    before: LinkTarget | None
+    verdict: Verdict
+    world: WorldSnapshot
+
+    def told(self) -> list[FinishedSpan]:
+        now_ns, since_ns = self.world.taken_ns, self.verdict.since_ns
+        root = self._root(now_ns, sentence(self.verdict, (now_ns - since_ns) / 1e9))
+        standings = self.verdict.roll.standings
+        named = self.verdict.ranks
+        order = sorted(standings, key=lambda rank: (rank not in named, _ORDER.index(standings[rank]), rank))
+        bars = [self._bar(root, rank, standings[rank]) for rank in order[:MAX_BARS]]
+        rest = self._rest(root, len(self.verdict.roll.members) - len(bars))
+        return [root, *bars, *rest]
+
+    def closed(self, event: IncidentResolved) -> FinishedSpan:
+        completed = event.outcome is Outcome.COMPLETED
+        error = None if completed else resolution(self.verdict, event.outcome, event.length_ns)
+        root = self._root(event.ended_ns, error)
+        return replace(root, attributes={**root.attributes, semconv.STALL_RESOLVED: completed})
+
+    def _root(self, end_ns: int, error: str | None) -> FinishedSpan:
+        verdict = self.verdict
+        first = min(verdict.roll.waits, key=lambda rank: verdict.roll.waits[rank].record.arrived_ns)
+        view = self.world.ranks.get(first) or next(iter(self.world.ranks.values()))
+        start_ns = _wall(view, verdict.since_ns)
+        name = semconv.STALL_SPAN.format(operation=verdict.operation, verdict=verdict.kind.value)
+        target = self.incident.root(self.number)
+        before = () if self.before is None else (self.before,)
+        found = attributes.of_verdict(verdict, self.incident.run, (end_ns - verdict.since_ns) / 1e9)
+        found[semconv.STALL_EPOCH] = self.number
+        return FinishedSpan(
+            name=name,
+            trace_id=target.trace_id,
+            span_id=target.span_id,
+            parent_id=None,
+            start_ns=start_ns,
+            end_ns=max(_wall(view, end_ns), start_ns + _SHORTEST_NS),
+            attributes=found,
+            error=error,
+            links=(*before, self._final_span(view, verdict.roll.waits[first])),
+        )
+
+    def _bar(self, root: FinishedSpan, rank: int, standing: Standing) -> FinishedSpan:
+        view, operation = self.world.ranks[rank], self.verdict.roll.waits.get(rank)
+        place = self.verdict.places.get(rank, Place(Source.NOTHING, None))
+        found: attributes.Attributes = {semconv.STALLED: True, semconv.RANK: rank, semconv.STEP: view.step}
+        if operation is not None:
+            found |= attributes.of_operation(view, operation)
+        found |= attributes.of_place(place)
+        if rank in self.verdict.failures:
+            found[semconv.ERROR_TYPE] = self.verdict.failures[rank]
+        named = rank in self.verdict.ranks
+        start_ns = root.start_ns
+        if operation is not None:
+            start_ns = min(max(_wall(view, operation.record.arrived_ns), start_ns), root.end_ns - _SHORTEST_NS)
+        return FinishedSpan(
+            name=semconv.STALL_RANK_SPAN.format(rank=rank, state=standing.value),
+            trace_id=root.trace_id,
+            span_id=self.incident.bar(self.number, f"rank {rank}"),
+            parent_id=root.span_id,
+            start_ns=start_ns,
+            end_ns=root.end_ns,
+            attributes=found,
+            error=(describe_place(place, f"rank {rank}") or standing.value) if named else None,
+            links=() if operation is None else (self._final_span(view, operation),),
+        )
+
+    def _rest(self, root: FinishedSpan, count: int) -> list[FinishedSpan]:
+        """One bar for all members that have none of their own; most of them are on other nodes."""
+        if count <= 0:
+            return []
+        return [
+            FinishedSpan(
+                name=semconv.STALL_REST_SPAN.format(count=count),
+                trace_id=root.trace_id,
+                span_id=self.incident.bar(self.number, "rest"),
+                parent_id=root.span_id,
+                start_ns=root.start_ns,
+                end_ns=root.end_ns,
+                attributes={semconv.STALLED: True},
+            )
+        ]
+
+    def _final_span(self, view: RankView, operation: OperationView) -> LinkTarget:
+        run = view.run or lone_run_id(view.nonce)
+        return LinkTarget(trace_id_of_step(run, view.step), operation_span_id(view.nonce, operation.record.number))
+
+
+def _wall(view: RankView, monotonic_ns: int) -> int:
+    return monotonic_ns + view.wall_offset_ns

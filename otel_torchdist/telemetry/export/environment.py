@@ -1,0 +1,164 @@
+"""What OpenTelemetry's environment variables ask of a process without a tracer provider: exporters, sampler, link.
+
+The same rules as the SDK's auto-instrumentation: exporters and samplers are found by their entry points, and the
+exporters read every OTEL_EXPORTER_OTLP_* variable themselves.
+
+Who the spans and metrics come from.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final, cast
+
+from opentelemetry.context import Context
+from opentelemetry.environment_variables import OTEL_TRACES_EXPORTER
+from opentelemetry.sdk.environment_variables import (
+    OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
+    OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
+    OTEL_RESOURCE_ATTRIBUTES,
+    OTEL_TRACES_SAMPLER,
+    OTEL_TRACES_SAMPLER_ARG,
+)
+from opentelemetry.sdk.resources import HOST_NAME, SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
+from opentelemetry.sdk.trace.export import SpanExporter
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Sampler
+from opentelemetry.trace import get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
+from otel_torchdist.telemetry.export.exporters import by_protocol, load_entry_point
+from otel_torchdist.telemetry.export.sinks import FanOutSink
+from otel_torchdist.telemetry.spans.model import LinkTarget, SpanSink
+
+TRACEPARENT: Final = "TRACEPARENT"
+
+_EXPORTER_GROUP: Final = "opentelemetry_traces_exporter"
+_SAMPLER_GROUP: Final = "opentelemetry_traces_sampler"
+_OTLP: Final = "otlp"
+_DEFAULT_SAMPLER: Final = "parentbased_always_on"
+_RATIO_SAMPLERS: Final = ("traceidratio", "parentbased_traceidratio")
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+def environment_sink(resource: Resource) -> FanOutSink:
+    """A sink for every exporter in OTEL_TRACES_EXPORTER (`otlp` when unset; nowhere when `none`).
+
+    An exporter that cannot be built is one warning; the others work.
+    """
+    names = [name.strip() for name in os.environ.get(OTEL_TRACES_EXPORTER, "").split(",") if name.strip()] or [_OTLP]
+    found: list[SpanSink] = []
+    for name in dict.fromkeys(names):
+        exporter = _exporter(name) if name.lower() != "none" else None
+        if exporter is not None:
+            found.append(ExporterSink(exporter, resource, f"{OTEL_TRACES_EXPORTER}={name}{_endpoint(name)}"))
+    return FanOutSink(found)
+
+
+def environment_sampler() -> Sampler:
+    """The sampler that OTEL_TRACES_SAMPLER names; the SDK's default, with one warning, where it cannot be built."""
+    name = os.environ.get(OTEL_TRACES_SAMPLER, "").strip().lower() or _DEFAULT_SAMPLER
+    try:
+        factory = cast("Callable[[str | float | None], object]", load_entry_point(_SAMPLER_GROUP, name))
+        sampler = factory(_sampler_argument(name))
+    except Exception as error:
+        _logger.warning("%s=%s cannot be used (%s): using %s", OTEL_TRACES_SAMPLER, name, error, _DEFAULT_SAMPLER)
+        return DEFAULT_ON
+    if isinstance(sampler, Sampler):
+        return sampler
+    _logger.warning("%s=%s is not a sampler: using %s", OTEL_TRACES_SAMPLER, name, _DEFAULT_SAMPLER)
+    return DEFAULT_ON
+
+
+def environment_links() -> tuple[LinkTarget, ...]:
+    """A link to the span in TRACEPARENT, which is how a launcher says what it started this job for."""
+    carrier = {"traceparent": os.environ.get(TRACEPARENT, "")}
+    context = TraceContextTextMapPropagator().extract(carrier, Context())
+    parent = get_current_span(context).get_span_context()
+    return (LinkTarget(parent.trace_id, parent.span_id),) if parent.is_valid else ()
+
+
+def _exporter(name: str) -> SpanExporter | None:
+    try:
+        factory = cast(
+            "Callable[[], SpanExporter]",
+            load_entry_point(_EXPORTER_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL)),
+        )
+        return factory()
+    except Exception as error:
+        _logger.warning(
+            "%s=%s: the exporter cannot be built (%s): no spans are exported there", OTEL_TRACES_EXPORTER, name, error
+        )
+        return None
+
+
+def _endpoint(name: str) -> str:
+    """For a warning, where `otlp` sends to, without what may be a password."""
+    if name != _OTLP:
+        return ""
+    for variable in (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT):
+        endpoint = os.environ.get(variable, "").strip()
+        if endpoint:
+            scheme, separator, rest = endpoint.rpartition("//")
+            return f", {variable}={scheme}{separator}{rest.rpartition('@')[2]}"
+    return f", no {OTEL_EXPORTER_OTLP_ENDPOINT}"
+
+
+def _sampler_argument(name: str) -> str | float | None:
+    """OTEL_TRACES_SAMPLER_ARG as the sampler takes it; a ratio that cannot be used is 1, with one warning."""
+    text = os.environ.get(OTEL_TRACES_SAMPLER_ARG)
+    if name not in _RATIO_SAMPLERS:
+        return text
+    try:
+        ratio = float(text or "1")
+    except ValueError:
+        ratio = -1.0
+    if 0.0 <= ratio <= 1.0:
+        return ratio
+    _logger.warning("%s=%s is not a number from 0 to 1: using 1.0", OTEL_TRACES_SAMPLER_ARG, text)
+    return 1.0
+
+
+DEFAULT_SERVICE_NAME: Final = "torch.distributed"
+_UNKNOWN: Final = "unknown_service"
+
+# What Jaeger's pages know a host by. Without it they take rank and operation for spans of different hosts, and warn of
+# skewed clocks where an operation that began in one step ended in the next.
+_IP: Final = "ip"
+_ANYWHERE: Final = ("192.0.2.1", 9)
+"""An address of RFC 5737 that belongs to nobody; connecting a datagram socket sends nothing."""
+
+
+def environment_resource() -> Resource:
+    """What OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and detectors say; host and a service name where they do not.
+
+    Nothing in it belongs to one rank, because one reader may export for several: ranks, processes and runs are
+    attributes of spans.
+    """
+    resource = Resource.create()
+    defaults: dict[str, str] = {}
+    if HOST_NAME not in resource.attributes:
+        defaults[HOST_NAME] = socket.gethostname()
+    if str(resource.attributes.get(SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN):
+        defaults[SERVICE_NAME] = DEFAULT_SERVICE_NAME
+    if f"{SERVICE_INSTANCE_ID}=" not in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, ""):
+        # The SDK makes up a random one, or none. It tells apart what several nodes push, and stands in alerts.
+        defaults[SERVICE_INSTANCE_ID] = f"{socket.gethostname()}:{os.getpid()}"
+    if _IP not in resource.attributes:
+        defaults[_IP] = _own_ip()
+    return resource.merge(Resource(defaults))
+
+
+def _own_ip() -> str:
+    """The address that this host uses towards others; that of loopback where it has no way out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ANYWHERE)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,0 +1,125 @@
+"""Spans straight to an exporter of the SDK, past tracers and batch processors."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_torchdist.telemetry.export.exporters import (
+    LogCapture,
+    give_exporters_private_random,
+    readable_span,
+    with_hint,
+)
+from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS, WARNING_INTERVAL_S, ExportError, QueuedSink
+from otel_torchdist.telemetry.spans.limits import environment_limits, limiter
+from otel_torchdist.telemetry.spans.model import FinishedSpan
+
+if TYPE_CHECKING:
+    from otel_torchdist.telemetry.export.otlp import PartialSuccess
+
+_logger = logging.getLogger("otel_torchdist")
+
+PORTION: Final = 512
+"""As many spans in a request as the SDK's own processor sends by default."""
+
+_STOCK_OTLP: Final = (
+    "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+)
+
+
+class ExporterSink(QueuedSink):
+    """Hands spans to an exporter: OTLP, console, file, or any other."""
+
+    def __init__(
+        self, exporter: SpanExporter, resource: Resource, name: str, max_spans: int = MAX_QUEUED_SPANS
+    ) -> None:
+        """Own `exporter` from now on.
+
+        Args:
+            exporter: Used by the sink's thread only, and shut down with it.
+            resource: Who the spans come from.
+            name: What a warning calls the exporter.
+            max_spans: Spans that may wait.
+        """
+        give_exporters_private_random()
+        super().__init__(_Exporter(exporter, resource, name), max_spans)
+
+
+class _Exporter:
+    portion = PORTION
+
+    def __init__(self, exporter: SpanExporter, resource: Resource, name: str) -> None:
+        self.name = name
+        self._exporter = exporter
+        self._batch = _batches(exporter, resource)
+        self._answer = _answer_to(exporter)
+        self._warned_at: float | None = None
+        self._limit = limiter(environment_limits())
+        self._log = LogCapture(exporter)
+
+    def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
+        answer = self._answer
+        if answer is not None:
+            answer.forget()
+        if self._limit is not None:
+            spans = self._limit(spans)
+        with self._log as log:
+            result = self._exporter.export(self._batch(spans))
+        if result is SpanExportResult.FAILURE:
+            raise ExportError(with_hint(log.messages[0]) if log.messages else "the exporter gives no reason")
+        if answer is None or not (answer.rejected or answer.message):
+            return 0
+        self._warn(min(answer.rejected, len(spans)), len(spans), answer.message)
+        return min(answer.rejected, len(spans))
+
+    def _warn(self, rejected: int, sent: int, message: str) -> None:
+        """Once an hour: it tends to be so with every request."""
+        now = time.monotonic()
+        if self._warned_at is not None and now - self._warned_at < WARNING_INTERVAL_S:
+            return
+        self._warned_at = now
+        if not rejected:
+            _logger.warning("the receiver of spans (%s) warns: %.500r", self.name, message)
+            return
+        _logger.warning(
+            "the receiver of spans (%s) has refused %d of %d spans of a request that it accepted: %.500r. They are "
+            "gone, and counted as dropped like all that follow",
+            self.name, rejected, sent, message,
+        )  # fmt: skip
+
+    def flush(self, timeout_s: float) -> bool:
+        # Exporters that have nothing to flush may return None.
+        return self._exporter.force_flush(int(timeout_s * 1000)) is not False
+
+    def close(self) -> None:
+        self._exporter.shutdown()
+
+
+def _answer_to(exporter: SpanExporter) -> PartialSuccess | None:
+    """What reads a receiver's answers; None for exporters that have none."""
+    if type(exporter).__module__ not in _STOCK_OTLP:
+        return None
+    # Imported late for the same reason as below.
+    from otel_torchdist.telemetry.export.otlp import PartialSuccess
+
+    return PartialSuccess(exporter)
+
+
+def _batches(exporter: SpanExporter, resource: Resource) -> Callable[[Sequence[FinishedSpan]], Sequence[ReadableSpan]]:
+    """What turns spans into what an exporter takes."""
+    if type(exporter).__module__ in _STOCK_OTLP:
+        # Imported late: it needs protobuf, which those exporters have loaded and others do without.
+        from otel_torchdist.telemetry.export.otlp import OtlpBatch, OtlpEncoder, takes_batches
+
+        if takes_batches(exporter):
+            encoder = OtlpEncoder(resource)
+            return lambda spans: OtlpBatch(spans, resource, encoder)
+    return lambda spans: [readable_span(span, resource) for span in spans]

@@ -1,0 +1,215 @@
+"""Finds exporters by the names that OpenTelemetry's environment variables use.
+
+Keeps gRPC's threads out of the forks of the training process.
+
+gRPC's core, as Python gets it, installs handlers that run around every `fork`: of a DataLoader's workers for one. While
+an export is under way they write "Other threads are currently calling into gRPC" to stderr, and about one forked child
+in two thousand died with a segmentation fault. Children never use our exporters, so the handlers have nothing to do.
+
+Takes what an exporter logs about its own failures, so that a dead endpoint is one warning and not one per batch.
+
+Keeps OpenTelemetry's exporters from drawing on the random numbers of the training.
+
+The OTLP exporters take the jitter of their retries from the module `random`. Its state belongs to the training script,
+which has seeded it: one draw more, at a time that nobody controls, and two runs differ.
+
+What a user may do about spans that cannot be exported, by what the exporter says.
+
+Our spans as the SDK's exporters take them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Final
+
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_PROTOCOL
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
+
+from otel_torchdist import semconv
+from otel_torchdist.telemetry.spans.model import FinishedSpan
+
+_OTLP: Final = "otlp"
+_BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+_DEFAULT_PROTOCOL: Final = "grpc"
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+def load_entry_point(group: str, name: str) -> object:
+    """What an installed package offers under a name.
+
+    Raises:
+        LookupError: No package offers it.
+    """
+    for entry_point in entry_points(group=group, name=name):
+        with without_fork_handlers():
+            return entry_point.load()
+    raise LookupError(f"no installed package offers {name!r}")
+
+
+def by_protocol(name: str, protocol_variable: str) -> str:
+    """The entry point that an exporter's name stands for: `otlp` depends on the protocol that is set.
+
+    Args:
+        name: As in `OTEL_METRICS_EXPORTER`.
+        protocol_variable: The signal's own variable, which goes before `OTEL_EXPORTER_OTLP_PROTOCOL`.
+    """
+    if name != _OTLP:
+        return name
+    for variable in (protocol_variable, OTEL_EXPORTER_OTLP_PROTOCOL):
+        protocol = os.environ.get(variable, "").strip()
+        if protocol in _BY_PROTOCOL:
+            return _BY_PROTOCOL[protocol]
+        if protocol:
+            _logger.warning(
+                "%s=%.100r is not %s: using %s", variable, protocol, " or ".join(_BY_PROTOCOL), _DEFAULT_PROTOCOL
+            )
+            break
+    return _BY_PROTOCOL[_DEFAULT_PROTOCOL]
+
+
+GRPC_ENABLE_FORK_SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
+
+
+@contextmanager
+def without_fork_handlers() -> Generator[None, None, None]:
+    """Import an exporter inside: a gRPC that is first imported here installs no handlers.
+
+    The core reads its variable at import and never again. Where the user has set it, or uses gRPC already, nothing
+    changes.
+    """
+    if GRPC_ENABLE_FORK_SUPPORT in os.environ or "grpc" in sys.modules:
+        yield
+        return
+    os.environ[GRPC_ENABLE_FORK_SUPPORT] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[GRPC_ENABLE_FORK_SUPPORT]
+
+
+class LogCapture(logging.Filter):
+    """While entered, keeps what this thread logs to the loggers of an exporter's modules out of the log.
+
+    Other users of the same exporter classes log as before.
+
+    Attributes:
+        messages: What was kept out since it was entered.
+    """
+
+    def __init__(self, exporter: object) -> None:
+        """Capture for `exporter`."""
+        super().__init__()
+        # By convention a module's logger has the module's name; base classes log from modules of their own.
+        names = {cls.__module__ for cls in type(exporter).__mro__ if cls is not object}
+        self._loggers = [logging.getLogger(name) for name in sorted(names)]
+        self._thread = 0
+        self.messages: list[str] = []
+
+    def __enter__(self) -> LogCapture:
+        """Begin to capture."""
+        self._thread = threading.get_ident()
+        self.messages = []
+        for logger in self._loggers:
+            logger.addFilter(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let everything through again."""
+        for logger in self._loggers:
+            logger.removeFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record goes to the log."""
+        if threading.get_ident() != self._thread:
+            return True
+        self.messages.append(record.getMessage())
+        return False
+
+
+_PREFIX: Final = "opentelemetry.exporter."
+
+
+def give_exporters_private_random() -> None:
+    """Let every exporter module of OpenTelemetry that is loaded draw from a generator of its own."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_PREFIX) and getattr(module, "random", None) is random:
+            vars(module)["random"] = random.Random()
+
+
+_TOKEN: Final = "OTEL_EXPORTER_OTLP_HEADERS must bring a token that it accepts"
+_GRPC_OR_TLS: Final = "that port may speak gRPC (OTEL_EXPORTER_OTLP_PROTOCOL=grpc), or ask for TLS (https://)"
+
+# Texts of gRPC, requests and OpenSSL, as they were seen with a real Collector on the other side; the first one decides.
+_HINTS: Final = (
+    ("http1.x server", "that port speaks HTTP: OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or name the port for gRPC"),
+    ("WRONG_VERSION_NUMBER", "that port does not speak TLS: name it with http://"),
+    ("CERTIFICATE_VERIFY_FAILED", "OTEL_EXPORTER_OTLP_CERTIFICATE must name the certificate of its authority"),
+    ("UNAUTHENTICATED", _TOKEN),
+    ("PERMISSION_DENIED", _TOKEN),
+    ("code: 401", _TOKEN),
+    ("code: 403", _TOKEN),
+    ("Connection refused", "nobody listens there"),
+    ("Socket closed", "that port may ask for TLS: name it with https://"),
+    ("Connection reset by peer", _GRPC_OR_TLS),
+    ("Connection aborted", _GRPC_OR_TLS),
+    ("code: 400", _GRPC_OR_TLS),
+)
+
+
+def with_hint(complaint: str) -> str:
+    """What an exporter has said, and behind it what that probably means."""
+    said = complaint.rstrip(". ")
+    hint = next((hint for sign, hint in _HINTS if sign in said), "")
+    return f"{said} ({hint})" if hint else said
+
+
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_UNSET: Final = Status(StatusCode.UNSET)
+_SCOPE: Final = InstrumentationScope(semconv.SCOPE_NAME)
+
+
+def readable_span(span: FinishedSpan, resource: Resource) -> ReadableSpan:
+    """A span as the SDK would have made it.
+
+    Args:
+        span: The span.
+        resource: Who it comes from.
+    """
+    return ReadableSpan(
+        name=span.name,
+        context=_context(span.trace_id, span.span_id),
+        parent=_context(span.trace_id, span.parent_id) if span.parent_id is not None else None,
+        resource=resource,
+        attributes=_attributes(span) if span.dropped_attributes else span.attributes,
+        links=[Link(_context(link.trace_id, link.span_id)) for link in span.links],
+        status=_UNSET if span.error is None else Status(StatusCode.ERROR, span.error),
+        start_time=span.start_ns,
+        end_time=span.end_ns,
+        instrumentation_scope=_SCOPE,
+    )
+
+
+def _attributes(span: FinishedSpan) -> BoundedAttributes:
+    attributes = BoundedAttributes(attributes=span.attributes)
+    attributes.dropped = span.dropped_attributes
+    return attributes
+
+
+def _context(trace_id: int, span_id: int) -> SpanContext:
+    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)

@@ -1,0 +1,256 @@
+"""Our spans as OTLP, without the SDK's objects in between, and without encoding the same attribute again and again.
+
+An operation shares most attributes with thousands of others: names, shapes, call sites. Protobuf defines that merging
+the encodings of parts gives the whole, so an attribute's bytes are kept and merged into every span that has it.
+
+Has the SDK's own OTLP exporters send what our encoder makes: settings, connection and retries remain theirs.
+
+Both exporters turn spans into a request by a function `encode_spans` in their modules. One takes its place that knows
+batches of ours and leaves all others to the SDK's. Where an exporter of another version does not ask it, nothing is
+lost but time: a batch is a sequence of the SDK's spans too.
+
+What a receiver refuses although it says "200": OTLP's partial success, which the SDK's exporters do not read.
+
+A receiver may accept a request and refuse some of its spans (a quota, a limit on attributes, what is too old). They
+are gone: the protocol forbids to send them again. The answer is read where it comes in: by a hook of `requests` over
+HTTP, by a wrapper around the stub's call over gRPC. An exporter in which neither is found is left as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, overload
+
+from google.protobuf.message import DecodeError
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter
+from opentelemetry.util.types import AttributeValue
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.telemetry.export.exporters import readable_span
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+
+MAX_KEPT: Final = 4_096
+LONGEST_KEPT: Final = 256
+"""Bytes. Longer ones are stacks and the like, which do not come again."""
+
+_LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
+"""It is known that a span is not remote, as the SDK puts it."""
+_UNSET: Final = Status()
+_HASHED_AS_THEY_ARE: Final = frozenset({str, int, bool})
+
+
+class OtlpEncoder:
+    """Encodes what the SDK's encoder would, with the same result. Not thread-safe."""
+
+    def __init__(self, resource: Resource) -> None:
+        """All spans come from `resource`."""
+        self._frame = _frame(resource)
+        self._kept: dict[tuple[object, ...], bytes] = {}
+
+    def encode(self, spans: Sequence[FinishedSpan]) -> ExportTraceServiceRequest:
+        """One request.
+
+        Raises:
+            TypeError: An attribute is none that OTLP knows.
+            ValueError: An attribute is out of range, or a text is none.
+        """
+        request = ExportTraceServiceRequest()
+        request.CopyFrom(self._frame)
+        add = request.resource_spans[0].scope_spans[0].spans.add
+        for span in spans:
+            encoded = add(
+                trace_id=span.trace_id.to_bytes(16, "big"),
+                span_id=span.span_id.to_bytes(8, "big"),
+                parent_span_id=b"" if span.parent_id is None else span.parent_id.to_bytes(8, "big"),
+                name=span.name,
+                kind=Span.SPAN_KIND_INTERNAL,
+                start_time_unix_nano=span.start_ns,
+                end_time_unix_nano=span.end_ns,
+                links=[_link(link) for link in span.links],
+                status=_UNSET if span.error is None else Status(code=Status.STATUS_CODE_ERROR, message=span.error),
+                flags=_LOCAL,
+                dropped_attributes_count=span.dropped_attributes,
+            )
+            encoded.MergeFromString(self._attributes(span.attributes))
+        return request
+
+    def _attributes(self, attributes: Mapping[str, AttributeValue]) -> bytes:
+        """The part of a span that holds its attributes."""
+        parts: list[bytes] = []
+        for name, value in attributes.items():
+            # The type belongs to the key because True == 1, and repr() tells -0.0 from 0.0 and [True] from [1].
+            kind = type(value)
+            key = (name, kind, value if kind in _HASHED_AS_THEY_ARE else repr(value))
+            part = self._kept.get(key)
+            if part is None:
+                part = Span(attributes=[KeyValue(key=name, value=_any_value(value))]).SerializeToString()
+                self._keep(key, part)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _keep(self, key: tuple[object, ...], part: bytes) -> None:
+        if len(part) > LONGEST_KEPT:
+            return
+        if len(self._kept) == MAX_KEPT:
+            self._kept.clear()
+        self._kept[key] = part
+
+
+def _frame(resource: Resource) -> ExportTraceServiceRequest:
+    """A request without spans; resource and scope as the SDK encodes them."""
+    frame = encode_spans([readable_span(FinishedSpan("", 1, 1, None, 1, 2, {}), resource)])
+    frame.resource_spans[0].scope_spans[0].ClearField("spans")
+    return frame
+
+
+def _link(link: LinkTarget) -> Span.Link:
+    return Span.Link(trace_id=link.trace_id.to_bytes(16, "big"), span_id=link.span_id.to_bytes(8, "big"), flags=_LOCAL)
+
+
+def _any_value(value: AttributeValue) -> AnyValue:
+    if isinstance(value, str):
+        return AnyValue(string_value=value)
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    if isinstance(value, (list, tuple)):
+        return AnyValue(array_value=ArrayValue(values=[_any_value(item) for item in value]))
+    raise TypeError(f"no attribute: {value!r:.100}")
+
+
+_ENCODE_SPANS: Final = "encode_spans"
+
+
+class OtlpBatch(Sequence[ReadableSpan]):
+    """Spans on their way to an OTLP exporter; each becomes a span of the SDK only where somebody looks at it."""
+
+    def __init__(self, spans: Sequence[FinishedSpan], resource: Resource, encoder: OtlpEncoder) -> None:
+        """Hold `spans`, which come from `resource`, as `encoder` does too."""
+        self._spans = spans
+        self._resource = resource
+        self._encoder = encoder
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    @overload
+    def __getitem__(self, index: int) -> ReadableSpan: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ReadableSpan]: ...
+    def __getitem__(self, index: int | slice) -> ReadableSpan | list[ReadableSpan]:
+        if isinstance(index, slice):
+            return [readable_span(span, self._resource) for span in self._spans[index]]
+        return readable_span(self._spans[index], self._resource)
+
+    def encode(self) -> ExportTraceServiceRequest:
+        """The request that the SDK's encoder would make."""
+        try:
+            return self._encoder.encode(self._spans)
+        except (TypeError, ValueError):
+            return encode_spans(self[:])  # leaves out an attribute that cannot be encoded, and logs it
+
+
+def takes_batches(exporter: SpanExporter) -> bool:
+    """Whether an exporter's module, as it is or from now on, has an `OtlpBatch` encode itself."""
+    names = vars(sys.modules[type(exporter).__module__])
+    if names.get(_ENCODE_SPANS) is encode_spans:
+        names[_ENCODE_SPANS] = _encode_batch_or_spans
+    return names.get(_ENCODE_SPANS) is _encode_batch_or_spans
+
+
+def _encode_batch_or_spans(sdk_spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
+    return sdk_spans.encode() if isinstance(sdk_spans, OtlpBatch) else encode_spans(sdk_spans)
+
+
+MAX_ANSWER_BYTES: Final = 65_536
+"""Of a longer answer nothing is read: it is none of OTLP."""
+
+
+class PartialSuccess:
+    """Takes in the answers to one exporter's requests, on the thread that exports.
+
+    Attributes:
+        rejected: Spans that the receiver has refused since `forget`.
+        message: What it has said about that, or as a warning without refusing any; '' for nothing.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        """Read the answers that come to `exporter` from now on."""
+        self.rejected = 0
+        self.message = ""
+        with _guard.guard("reading what receivers refuse"):
+            _follow_grpc(exporter, self._take)
+            _follow_http(exporter, self._take)
+
+    def forget(self) -> None:
+        """Begin anew, before a request."""
+        self.rejected, self.message = 0, ""
+
+    def _take(self, answer: ExportTraceServiceResponse) -> None:
+        self.rejected += max(answer.partial_success.rejected_spans, 0)
+        self.message = answer.partial_success.error_message or self.message
+
+
+Take = Callable[[ExportTraceServiceResponse], None]
+
+
+def _follow_grpc(exporter: Any, take: Take) -> None:
+    make_stub, stub = getattr(exporter, "_stub", None), getattr(exporter, "_client", None)
+    if make_stub is None or not hasattr(stub, "Export"):
+        return
+
+    def followed(channel: Any) -> Any:  # when the connection is lost, the exporter makes another stub
+        return _read_by(take, make_stub(channel))
+
+    exporter._stub = followed
+    exporter._client = _read_by(take, stub)
+
+
+def _read_by(take: Take, stub: Any) -> Any:
+    export = stub.Export
+
+    def export_and_read(*args: Any, **kwargs: Any) -> Any:
+        answer = export(*args, **kwargs)
+        with _guard.guard("reading what receivers refuse"):
+            if isinstance(answer, ExportTraceServiceResponse):
+                take(answer)
+        return answer
+
+    stub.Export = export_and_read
+    return stub
+
+
+def _follow_http(exporter: Any, take: Take) -> None:
+    transport = getattr(getattr(exporter, "_client", None), "_transport", exporter)  # the exporter itself up to 1.44
+    hooks: dict[str, list[object]] = getattr(getattr(transport, "_session", None), "hooks", {})
+    if "response" not in hooks:
+        return
+
+    def read(response: Any, *args: Any, **kwargs: Any) -> None:
+        with _guard.guard("reading what receivers refuse"):
+            if response.status_code == 200 and "protobuf" in response.headers.get("Content-Type", ""):
+                _parse(response.content, take)
+
+    hooks["response"].append(read)
+
+
+def _parse(content: bytes, take: Take) -> None:
+    if not content or len(content) > MAX_ANSWER_BYTES:
+        return
+    try:
+        take(ExportTraceServiceResponse.FromString(content))
+    except DecodeError:
+        return

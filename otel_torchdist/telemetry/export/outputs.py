@@ -1,0 +1,85 @@
+"""Where a reader's spans, metrics and events go: the user's providers, or what the environment asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from opentelemetry._logs import Logger, LoggerProvider, NoOpLoggerProvider, get_logger_provider
+from opentelemetry.metrics import MeterProvider, get_meter_provider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
+from opentelemetry.trace import TracerProvider, get_tracer_provider
+
+from otel_torchdist import semconv
+from otel_torchdist.telemetry.export.environment import (
+    environment_links,
+    environment_resource,
+    environment_sampler,
+    environment_sink,
+)
+from otel_torchdist.telemetry.export.provider_sink import ProviderSink, provider_sampler
+from otel_torchdist.telemetry.export.providers import (
+    build_logger_provider_from_environment,
+    build_meter_provider_from_environment,
+)
+from otel_torchdist.telemetry.spans.model import LinkTarget, SpanSink
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Everything that a reader writes to.
+
+    Attributes:
+        sink: Takes spans.
+        sampler: Asked once a step.
+        links: Carried by every anchor.
+        events: Takes stall events.
+        meter_provider: Takes metrics; None where nobody wants them pushed.
+        serves_metrics: Whether the reader serves `/metrics` itself.
+        closers: Called in order when the reader is done; they flush what is theirs.
+    """
+
+    sink: SpanSink
+    sampler: Sampler
+    links: tuple[LinkTarget, ...]
+    events: Logger
+    meter_provider: MeterProvider | None
+    serves_metrics: bool
+    closers: tuple[Callable[[], object], ...] = ()
+
+
+def outputs_of_providers(
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    logger_provider: LoggerProvider | None = None,
+) -> Outputs:
+    """Outputs through the user's providers, the global ones where none is given; they stay the user's."""
+    tracers = tracer_provider or get_tracer_provider()
+    events = (logger_provider or get_logger_provider()).get_logger(semconv.SCOPE_NAME)
+    return Outputs(
+        sink=ProviderSink(tracers),
+        sampler=provider_sampler(tracers),
+        links=environment_links(),
+        events=events,
+        meter_provider=meter_provider or get_meter_provider(),
+        serves_metrics=False,
+    )
+
+
+def outputs_from_environment(resource: Resource | None = None) -> Outputs:
+    """Outputs to the exporters that the standard `OTEL_*` variables describe, and `/metrics`."""
+    resource = resource or environment_resource()
+    meters = build_meter_provider_from_environment(resource)
+    loggers = build_logger_provider_from_environment(resource)
+    spans = environment_sink(resource)
+    closers = [provider.shutdown for provider in (meters, loggers) if provider is not None]
+    return Outputs(
+        sink=spans,
+        sampler=ALWAYS_OFF if spans.leads_nowhere else environment_sampler(),
+        links=environment_links(),
+        events=(loggers or NoOpLoggerProvider()).get_logger(semconv.SCOPE_NAME),
+        meter_provider=meters,
+        serves_metrics=True,
+        closers=tuple(closers),
+    )

@@ -1,0 +1,161 @@
+"""Spans through a tracer provider of the user's, with ids of ours.
+
+The SDK's tracer asks its public `id_generator` for ids; on the tracer object that is ours we replace it, and the
+provider's other tracers keep theirs. The same tracer's `sampler` is replaced too: the provider's sampler has already
+been asked, once for the whole step (`provider_sampler`), and must not drop the evidence of a stall.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import Tracer as SdkTracer
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    Status,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+    TracerProvider,
+    set_span_in_context,
+)
+
+from otel_torchdist import guard as _guard
+from otel_torchdist import semconv
+from otel_torchdist.telemetry.export.exporters import give_exporters_private_random
+from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS, QueuedSink
+from otel_torchdist.telemetry.spans.model import FinishedSpan
+
+PORTION: Final = 256
+"""Spans between two flushes: an eighth of the queue of the stock batch processor, which is the user's own too."""
+FLUSH_TIMEOUT_MS: Final = 30_000
+UNFLUSHED_PAUSE_S: Final = 0.1
+"""Pause after a portion where a provider cannot be flushed."""
+MAX_FOREIGN_PARENTS: Final = 1_024
+
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+
+
+def provider_sampler(provider: TracerProvider) -> Sampler:
+    """The sampler of a provider, to be asked once a step; takes everything where a provider shows none."""
+    sampler = getattr(provider, "sampler", None)
+    return sampler if isinstance(sampler, Sampler) else ALWAYS_ON
+
+
+class ProviderSink(QueuedSink):
+    """Hands spans to a tracer provider, at the rate at which it exports them.
+
+    The stock batch processor drops what does not fit into its queue. So after every 256 spans, and at once behind stall
+    evidence, the provider is flushed by the sink's thread before it gets more. A provider that is not the SDK's gives
+    the spans ids of its own; they keep their parents, but ranks do not meet in one trace.
+    """
+
+    def __init__(self, provider: TracerProvider, max_spans: int = MAX_QUEUED_SPANS) -> None:
+        """Use `provider`, which stays the user's: it is flushed, never shut down."""
+        give_exporters_private_random()
+        super().__init__(_Provider(provider), max_spans)
+
+
+class _GivenIds(IdGenerator):
+    """Gives the ids that the thread has set before it starts a span."""
+
+    def __init__(self) -> None:
+        self._next = threading.local()
+
+    def set_next(self, trace_id: int, span_id: int) -> None:
+        self._next.ids = (trace_id, span_id)
+
+    def generate_trace_id(self) -> int:
+        return self._next.ids[0]
+
+    def generate_span_id(self) -> int:
+        return self._next.ids[1]
+
+
+class _Provider:
+    name = "tracer provider"
+    portion = PORTION
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._force_flush: Callable[[int], object] | None = getattr(provider, "force_flush", None)
+        self._closed = threading.Event()
+        self._unflushed = 0
+        self._foreign: OrderedDict[int, SpanContext] = OrderedDict()
+
+    def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
+        if self._unflushed + len(spans) > PORTION:
+            self._make_room()
+        tracer = self._provider.get_tracer(semconv.SCOPE_NAME)
+        ids = _take_over(tracer)
+        for span in spans:
+            # A span that cannot be created must not take the others with it: they would be sent a second time.
+            with _guard.guard("tracer provider"):
+                self._record(tracer, ids, span)
+        self._unflushed += len(spans)
+        if urgent:
+            self._make_room()
+        return 0
+
+    def flush(self, timeout_s: float) -> bool:
+        self._unflushed = 0
+        return self._force_flush is None or self._force_flush(int(timeout_s * 1000)) is not False
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _make_room(self) -> None:
+        self._unflushed = 0
+        if self._force_flush is None:
+            self._closed.wait(UNFLUSHED_PAUSE_S)
+            return
+        with _guard.guard("flushing the tracer provider"):
+            self._force_flush(FLUSH_TIMEOUT_MS)
+
+    def _record(self, tracer: Tracer, ids: _GivenIds | None, span: FinishedSpan) -> None:
+        if ids is not None:
+            ids.set_next(span.trace_id, span.span_id)
+        context = Context()
+        if span.parent_id is not None:
+            parent = self._context(span.trace_id, span.parent_id)
+            context = set_span_in_context(NonRecordingSpan(parent), context)
+        recorded = tracer.start_span(
+            span.name,
+            context=context,
+            attributes=span.attributes,
+            links=[Link(self._context(link.trace_id, link.span_id)) for link in span.links],
+            start_time=span.start_ns,
+        )
+        if span.error is not None:
+            recorded.set_status(Status(StatusCode.ERROR, span.error))
+        recorded.end(span.end_ns)
+        if ids is None and span.parent_id is None:
+            self._foreign[span.span_id] = recorded.get_span_context()
+            if len(self._foreign) > MAX_FOREIGN_PARENTS:
+                self._foreign.popitem(last=False)
+
+    def _context(self, trace_id: int, span_id: int) -> SpanContext:
+        """The context of another span: as a foreign tracer has called it, else as we call it."""
+        foreign = self._foreign.get(span_id)
+        return foreign or SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)
+
+
+def _take_over(tracer: Tracer) -> _GivenIds | None:
+    """Make a tracer of the SDK use our ids and sample what it gets; None for any other tracer.
+
+    SDKs differ in whether `get_tracer` gives the same object twice.
+    """
+    if not isinstance(tracer, SdkTracer):
+        return None
+    if not isinstance(tracer.id_generator, _GivenIds):
+        tracer.id_generator = _GivenIds()
+        tracer.sampler = ALWAYS_ON
+    return tracer.id_generator

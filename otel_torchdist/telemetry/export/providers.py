@@ -1,0 +1,205 @@
+"""The meter provider that OpenTelemetry's environment variables ask for.
+
+Sends metrics to an exporter at intervals: the SDK's periodic reader, made safe for a training process.
+
+The logger provider that OpenTelemetry's environment variables ask for: where stall events go.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from opentelemetry.environment_variables import OTEL_LOGS_EXPORTER, OTEL_METRICS_EXPORTER
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.environment_variables import (
+    OTEL_EXPORTER_OTLP_LOGS_PROTOCOL,
+    OTEL_EXPORTER_OTLP_METRICS_PROTOCOL,
+    OTEL_METRIC_EXPORT_INTERVAL,
+)
+from opentelemetry.sdk.metrics import (
+    Histogram,
+    MeterProvider,
+    ObservableCounter,
+    ObservableGauge,
+    ObservableUpDownCounter,
+)
+from opentelemetry.sdk.metrics.export import (
+    MetricExporter,
+    MetricExportResult,
+    MetricReader,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.resources import Resource
+
+from otel_torchdist.telemetry.export.exporters import (
+    LogCapture,
+    by_protocol,
+    give_exporters_private_random,
+    load_entry_point,
+)
+
+EXPORT_INTERVAL_MS: Final = 10_000
+"""The SDK's 60 s are too slow for stalls; `OTEL_METRIC_EXPORT_INTERVAL` overrules."""
+POINTS_PER_REQUEST: Final = 5_000
+"""A Collector refuses more than 4 MB over gRPC, and a histogram's point takes some 500 bytes."""
+MAX_ATTRIBUTE_SETS: Final = 20_000
+"""The SDK's 2,000 for each instrument would be used up by the restarts of an elastic job."""
+
+_METRICS_GROUP: Final = "opentelemetry_metrics_exporter"
+_NOT_PUSHED: Final = ("", "none", "prometheus")
+_INSTRUMENTS: Final = (Histogram, ObservableCounter, ObservableGauge, ObservableUpDownCounter)
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+def build_meter_provider_from_environment(resource: Resource | None = None) -> MeterProvider | None:
+    """Build a provider for the exporters in `OTEL_METRICS_EXPORTER`, which obey every `OTEL_EXPORTER_OTLP_*`.
+
+    Unset means none, not `otlp` as in the specification: many people point `OTEL_EXPORTER_OTLP_ENDPOINT` at a
+    Jaeger, which takes traces only. `prometheus` is ignored here, for `/metrics` is served anyway. An exporter that
+    cannot be built is one warning; the others work.
+
+    Args:
+        resource: Who the metrics come from; the SDK's default if not given.
+
+    Returns:
+        None when there is nothing to push to. The caller shuts the provider down.
+    """
+    names = [name.strip() for name in os.environ.get(OTEL_METRICS_EXPORTER, "").split(",")]
+    wanted = dict.fromkeys(name for name in names if name.lower() not in _NOT_PUSHED)
+    readers = [reader for reader in map(_reader, wanted) if reader is not None]
+    if not readers:
+        return None
+    give_exporters_private_random()
+    return MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+
+
+def _reader(name: str) -> MetricReader | None:
+    try:
+        cls = load_entry_point(_METRICS_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_METRICS_PROTOCOL))
+        factory = cast("Callable[..., MetricReader | MetricExporter]", cls)
+        built = factory(**_known_options(factory, max_export_batch_size=POINTS_PER_REQUEST))
+        return built if isinstance(built, MetricReader) else _push(built, name)
+    except Exception as error:  # not installed, a certificate that is missing, a timeout that is no number, …
+        _logger.warning(
+            "%s=%.100s: the exporter cannot be built (%s): no metrics are pushed there",
+            OTEL_METRICS_EXPORTER,
+            name,
+            error,
+        )
+        return None
+
+
+def _push(exporter: MetricExporter, name: str) -> MetricPush:
+    limits = dict.fromkeys(_INSTRUMENTS, MAX_ATTRIBUTE_SETS)
+    options = _known_options(PeriodicExportingMetricReader, cardinality_limits=limits)
+    if not os.environ.get(OTEL_METRIC_EXPORT_INTERVAL):
+        options["export_interval_millis"] = EXPORT_INTERVAL_MS
+    return MetricPush(exporter, f"{OTEL_METRICS_EXPORTER}={name}", **options)
+
+
+def _known_options(factory: Callable[..., object], **options: Any) -> dict[str, Any]:
+    """Those options that this version of a class takes."""
+    parameters = inspect.signature(factory).parameters
+    return {name: value for name, value in options.items() if name in parameters}
+
+
+class _FirstLogCapture(LogCapture):
+    """Looks at records before the SDK's own filter, which drops every repetition of a message for 20 s.
+
+    The reason of a failure may be such a repetition: of a failure of the exporter for spans.
+    """
+
+    def __enter__(self) -> LogCapture:
+        entered = super().__enter__()
+        for logger in self._loggers:
+            logger.filters.insert(0, logger.filters.pop())
+        return entered
+
+
+class MetricPush(PeriodicExportingMetricReader):
+    """The SDK's reader, with two differences.
+
+    A dead endpoint is one warning until it works again. And nothing starts in forked children (DataLoader workers),
+    which would send old copies of their parent's metrics.
+    """
+
+    def __init__(self, exporter: MetricExporter, name: str, **options: Any) -> None:
+        """Start the thread.
+
+        Args:
+            exporter: Shut down with this reader.
+            name: What a warning calls it.
+            options: As for `PeriodicExportingMetricReader`.
+        """
+        # The SDK leaves its keyword arguments untyped.
+        self._export = cast("Callable[..., MetricExportResult]", exporter.export)  # pyright: ignore[reportUnknownMemberType]
+        self._name = name
+        self._log = _FirstLogCapture(exporter)
+        self._one_at_a_time = threading.Lock()
+        self._failed = False
+        super().__init__(exporter, **options)
+
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
+        with self._one_at_a_time, suppress_instrumentation(), self._log as log:
+            try:
+                result = self._export(metrics_data, timeout_millis=timeout_millis)
+                problem = "" if result is MetricExportResult.SUCCESS else " ".join(log.messages[:1])
+            except Exception as error:  # whatever an exporter raises, the next interval tries again
+                result, problem = MetricExportResult.FAILURE, repr(error)
+        self._report(result is MetricExportResult.FAILURE, problem)
+
+    def _at_fork_reinit(self) -> None:
+        """Instead of starting the SDK's thread in a child."""
+
+    def _report(self, failed: bool, problem: str) -> None:
+        was_failed, self._failed = self._failed, failed
+        if failed and not was_failed:
+            _logger.warning(
+                "metrics cannot be exported (%s): %s. Training is not affected. It is tried again at every interval, "
+                "silently, until it works.",
+                self._name,
+                problem or "the exporter gives no reason",
+            )
+        if was_failed and not failed:
+            _logger.info("metrics are exported again (%s)", self._name)
+
+
+_LOGS_GROUP: Final = "opentelemetry_logs_exporter"
+
+
+def build_logger_provider_from_environment(resource: Resource) -> LoggerProvider | None:
+    """Build a provider for the exporters in `OTEL_LOGS_EXPORTER`; None when there is nothing to export to.
+
+    Unset means none, for the same reason as with metrics: a Jaeger takes traces only. The stall's sentence goes to
+    Python's `logging` in any case.
+    """
+    names = [name.strip() for name in os.environ.get(OTEL_LOGS_EXPORTER, "").split(",")]
+    exporters = [_exporter(name) for name in dict.fromkeys(names) if name.lower() not in ("", "none")]
+    found = [exporter for exporter in exporters if exporter is not None]
+    if not found:
+        return None
+    give_exporters_private_random()
+    provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
+    for exporter in found:
+        provider.add_log_record_processor(BatchLogRecordProcessor(exporter, schedule_delay_millis=200))
+    return provider
+
+
+def _exporter(name: str) -> Any | None:
+    try:
+        loaded = load_entry_point(_LOGS_GROUP, by_protocol(name, OTEL_EXPORTER_OTLP_LOGS_PROTOCOL))
+        return cast("Callable[[], Any]", loaded)()
+    except Exception as error:  # not installed, a certificate that is missing, a timeout that is no number, …
+        _logger.warning(
+            "%s=%.100s: the exporter cannot be built (%s): no events go there", OTEL_LOGS_EXPORTER, name, error
+        )
+        return None

@@ -1,0 +1,305 @@
+"""A sink with a queue and a thread of its own: whoever emits never waits for a network.
+
+A bounded queue of whole groups of spans. Not thread-safe: its owner has a lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from otel_torchdist import guard as _guard
+from otel_torchdist.telemetry.spans.model import FinishedSpan
+
+MAX_QUEUED_SPANS: Final = 32_768
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+DEAD_SHUTDOWN_S: Final = 1.0
+MAX_ATTEMPTS: Final = 10
+"""After so many failures stall evidence may be what the other side refuses: something else is tried, and if that is
+accepted while this fails once more, it is given up. While nothing is accepted, the other side is away."""
+WARNING_INTERVAL_S: Final = 3600.0
+
+_logger = logging.getLogger("otel_torchdist")
+
+
+class ExportError(Exception):
+    """A portion of spans was not accepted; the message says why."""
+
+
+class Destination(Protocol):
+    """Where the thread of a `QueuedSink` puts spans.
+
+    Attributes:
+        name: What a warning calls it.
+        portion: Spans that it takes at once.
+    """
+
+    name: str
+    portion: int
+
+    def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
+        """Hand on at most `portion` spans; may block.
+
+        Returns:
+            How many of them the other side has taken and thrown away, which must not be sent again.
+
+        Raises:
+            ExportError: They were not accepted.
+        """
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Hand on what the destination itself holds back; False when it could not. May take longer than asked."""
+        ...
+
+    def close(self) -> None:
+        """Stop; called once, from another thread, in which case `send` and `flush` must return soon."""
+        ...
+
+
+class QueuedSink:
+    """Groups of spans wait in a bounded queue until the destination takes them.
+
+    A destination that fails is tried again after a pause, from 1 s to 30 s, with one group at a time, and meanwhile the
+    queue fills; that is the back-pressure. What failed is not sent a second time, because it may have arrived and no
+    span may be there twice; only stall evidence is, because losing it would be worse. The first failure is a warning,
+    the following ones are silent until it has worked again.
+    """
+
+    def __init__(self, destination: Destination, max_spans: int = MAX_QUEUED_SPANS) -> None:
+        """Start the thread. `max_spans` (about 1 kB each) is what may wait."""
+        self._destination = destination
+        self._changed = threading.Condition()
+        self._queue = SpanQueue(max_spans)
+        self._refused = 0
+        self._failures = 0
+        self._failures_in_a_row = 0
+        self._flushes_wanted = 0
+        self._flushes_done = 0
+        self._flush_deadline = 0.0
+        self._is_flushed = True
+        self._pause_s = 0.0
+        self._retry_at = 0.0
+        self._warned_at: float | None = None
+        self._has_shut_down = False
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name=f"otel-torchdist {destination.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Spans that found no room, or were not accepted."""
+        with self._changed:
+            return self._queue.dropped + self._refused
+
+    def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
+        """Queue spans, parents first; see `SpanSink`."""
+        with self._changed:
+            if self._is_closing:
+                self._refused += len(spans)
+                return
+            self._queue.put(SpanGroup(tuple(spans), urgent))
+            if urgent:
+                self._retry_at = 0.0
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Export what is queued; False when time ran out or the destination does not work."""
+        with self._changed:
+            failures = self._failures
+            self._retry_at = 0.0
+            self._flush_deadline = time.monotonic() + timeout_s
+            self._flushes_wanted += 1
+            turn = self._flushes_wanted
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._flushes_done >= turn or self._failures > failures, timeout_s)
+            return self._flushes_done >= turn and self._failures == failures and self._is_flushed
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Flush and stop; what is left is counted as dropped."""
+        with self._changed:
+            if self._has_shut_down:
+                return
+            self._has_shut_down = True
+            if self._pause_s > 0:  # nobody's process should end late for an endpoint that is known to be dead
+                timeout_s = min(timeout_s, DEAD_SHUTDOWN_S)
+        deadline = time.monotonic() + timeout_s
+        self.flush(timeout_s)
+        with self._changed:
+            self._is_closing = True
+            self._queue.clear()
+            self._changed.notify_all()
+        with _guard.guard(f"closing {self._destination.name}"):
+            self._destination.close()
+        self._thread.join(max(deadline - time.monotonic(), 0.1))
+
+    def _run(self) -> None:
+        with suppress_instrumentation():
+            while (groups := self._next_groups()) is not None:
+                if groups:
+                    self._export(groups)
+                else:
+                    self._flush_destination()
+
+    def _next_groups(self) -> list[SpanGroup] | None:
+        """Wait for something to send; an empty list is a call to flush, None the end."""
+        with self._changed:
+            while not self._is_closing:
+                pause_s = self._retry_at - time.monotonic()
+                if self._queue.spans and pause_s <= 0:
+                    is_probe = self._pause_s > 0
+                    return self._queue.probe(MAX_ATTEMPTS) if is_probe else self._queue.take(self._destination.portion)
+                if not self._queue.spans and self._flushes_done < self._flushes_wanted:
+                    return []
+                self._changed.wait(pause_s if self._queue.spans else None)
+            return None
+
+    def _flush_destination(self) -> None:
+        """In this thread, because not every destination keeps to the time it is given."""
+        with self._changed:
+            turn = self._flushes_wanted
+            timeout_s = max(self._flush_deadline - time.monotonic(), 0.0)
+        is_flushed = False
+        with _guard.guard(f"flushing {self._destination.name}"):
+            is_flushed = self._destination.flush(timeout_s)
+        with self._changed:
+            self._is_flushed = is_flushed
+            self._flushes_done = turn
+            self._changed.notify_all()
+
+    def _export(self, groups: list[SpanGroup]) -> None:
+        """Send groups in portions; from the first portion that fails on, the rest fails too."""
+        spans = [span for group in groups for span in group.spans]
+        urgent = groups[0].urgent
+        portion = self._destination.portion
+        for first in range(0, len(spans), portion):
+            try:
+                thrown_away = self._destination.send(spans[first : first + portion], urgent)
+            except Exception as error:
+                self._has_failed(error, SpanGroup(spans[first:], urgent, groups[0].attempts + 1))
+                return
+            with self._changed:
+                self._refused += thrown_away
+        self._has_worked()
+
+    def _has_worked(self) -> None:
+        with self._changed:
+            was_down = self._pause_s > 0
+            self._pause_s = self._retry_at = 0.0
+            self._failures_in_a_row = 0
+            self._changed.notify_all()
+        if was_down:
+            _logger.info("spans are exported again (%s)", self._destination.name)
+
+    def _has_failed(self, error: Exception, rest: SpanGroup) -> None:
+        with self._changed:
+            self._failures += 1
+            self._failures_in_a_row += 1
+            is_first = self._pause_s == 0
+            self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+            self._retry_at = time.monotonic() + self._pause_s
+            is_refused = rest.attempts > max(self._failures_in_a_row, MAX_ATTEMPTS)
+            if rest.urgent and not is_refused and not self._is_closing:
+                self._queue.put_back(rest, is_last=rest.attempts >= MAX_ATTEMPTS)
+            else:
+                self._refused += len(rest.spans)
+            self._changed.notify_all()
+        if is_first:
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        now = time.monotonic()
+        if self._warned_at is not None and now - self._warned_at < WARNING_INTERVAL_S:
+            return
+        self._warned_at = now
+        _logger.warning(
+            "spans cannot be exported (%s): %s. Training is not affected; spans that do not fit into the queue are "
+            "dropped and counted. It is tried again, silently, until it works.",
+            self._destination.name,
+            error,
+        )
+
+
+@dataclass(slots=True)
+class SpanGroup:
+    """Spans that are exported together or dropped together.
+
+    Attributes:
+        spans: Parents first.
+        urgent: Stall evidence.
+        attempts: How often its export has failed.
+    """
+
+    spans: Sequence[FinishedSpan]
+    urgent: bool
+    attempts: int = 0
+
+
+class SpanQueue:
+    """Urgent groups first; in want of room the oldest healthy group goes, urgent ones only when no other is left.
+
+    Attributes:
+        spans: Spans in the queue.
+        dropped: Spans that found no room.
+    """
+
+    def __init__(self, max_spans: int) -> None:
+        """Hold at most `max_spans`."""
+        self.spans = 0
+        self.dropped = 0
+        self._max_spans = max_spans
+        self._urgent: deque[SpanGroup] = deque()
+        self._healthy: deque[SpanGroup] = deque()
+
+    def put(self, group: SpanGroup) -> None:
+        """Add a group behind those of its kind."""
+        (self._urgent if group.urgent else self._healthy).append(group)
+        self._make_room(len(group.spans))
+
+    def put_back(self, group: SpanGroup, is_last: bool) -> None:
+        """Add an urgent group before all others of its kind, or behind them."""
+        (self._urgent.append if is_last else self._urgent.appendleft)(group)
+        self._make_room(len(group.spans))
+
+    def probe(self, max_attempts: int) -> list[SpanGroup]:
+        """Remove the next group; a healthy one while the next urgent one has failed so often that it may be why."""
+        if self._healthy and self._urgent and self._urgent[0].attempts >= max_attempts:
+            group = self._healthy.popleft()
+            self.spans -= len(group.spans)
+            return [group]
+        return self.take(0)
+
+    def take(self, max_spans: int) -> list[SpanGroup]:
+        """Remove the next groups of one kind: one, and more that fit into `max_spans` unless one has failed before."""
+        source = self._urgent or self._healthy
+        taken: list[SpanGroup] = []
+        size = 0
+        while source and (not taken or size + len(source[0].spans) <= max_spans):
+            if taken and (taken[0].attempts or source[0].attempts):
+                break
+            taken.append(source.popleft())
+            size += len(taken[-1].spans)
+        self.spans -= size
+        return taken
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self.dropped += self.spans
+        self.spans = 0
+        self._urgent.clear()
+        self._healthy.clear()
+
+    def _make_room(self, added: int) -> None:
+        self.spans += added
+        while self.spans > self._max_spans:
+            victim = (self._healthy or self._urgent).popleft()
+            self.spans -= len(victim.spans)
+            self.dropped += len(victim.spans)

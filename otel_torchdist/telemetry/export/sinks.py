@@ -1,0 +1,84 @@
+"""One sink in front of several: each exporter has a queue of its own, so that none waits for another.
+
+Holds spans back until it is written down that they have been handed over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+
+
+class FanOutSink:
+    """Gives every span to every sink; without any sink spans go nowhere."""
+
+    def __init__(self, sinks: Sequence[SpanSink]) -> None:
+        """Own `sinks` from now on."""
+        self._sinks = tuple(sinks)
+
+    @property
+    def leads_nowhere(self) -> bool:
+        """Whether there is no sink behind it, so that nobody needs to make spans."""
+        return not self._sinks
+
+    @property
+    def dropped(self) -> int:
+        """Spans that some sink could not hand on, counted for each of them."""
+        return sum(sink.dropped for sink in self._sinks)
+
+    def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
+        """See `SpanSink`."""
+        for sink in self._sinks:
+            sink.emit(spans, urgent)
+
+    def flush(self, timeout_s: float) -> bool:
+        """See `SpanSink`; the time is for all sinks together."""
+        deadline = time.monotonic() + timeout_s
+        return all([sink.flush(max(deadline - time.monotonic(), 0.0)) for sink in self._sinks])
+
+    def shutdown(self, timeout_s: float) -> None:
+        """See `SpanSink`; the time is for all sinks together."""
+        deadline = time.monotonic() + timeout_s
+        for sink in self._sinks:
+            sink.shutdown(max(deadline - time.monotonic(), 0.0))
+
+
+class HeldSink:
+    """A sink in front of another one. Belongs to one thread."""
+
+    def __init__(self, sink: SpanSink, write_down: Callable[[], None]) -> None:
+        """Call `write_down` before anything goes on to `sink`; it must not raise."""
+        self._sink = sink
+        self._write_down = write_down
+        self._held: list[tuple[Sequence[FinishedSpan], bool]] = []
+
+    @property
+    def dropped(self) -> int:
+        """As the other sink's."""
+        return self._sink.dropped
+
+    def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
+        """Hold spans back until `release`; see `SpanSink`."""
+        self._held.append((spans, urgent))
+
+    def release(self) -> bool:
+        """Let go what is held; returns whether there was anything."""
+        if not self._held:
+            return False
+        self._write_down()
+        held, self._held = self._held, []
+        for spans, urgent in held:
+            self._sink.emit(spans, urgent)
+        return True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Let go of everything and flush."""
+        self.release()
+        return self._sink.flush(timeout_s)
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Let go of everything, flush and stop."""
+        self.release()
+        self._sink.shutdown(timeout_s)

@@ -1,0 +1,1 @@
+"""What ranks and nodes do in numbers, for Prometheus to scrape and for OTLP to push."""

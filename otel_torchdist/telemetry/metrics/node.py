@@ -1,0 +1,269 @@
+"""The metrics of all ranks whose tapes are read here, and of the stalls that were found among them."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.naming import compress_ranks
+from otel_torchdist.semconv import OTHER
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
+from otel_torchdist.telemetry.metrics.labels import RunKey, RunLabels, SeriesLabels, label_value
+from otel_torchdist.telemetry.metrics.rank import RankMetrics
+from otel_torchdist.telemetry.metrics.snapshots import (
+    ArrivalCounts,
+    DurationListeners,
+    FindingPicture,
+    GroupInfo,
+    Listener,
+    NodePicture,
+    RankPicture,
+    RunPicture,
+    StallPicture,
+)
+
+MAX_FINDINGS: Final = 64
+"""Of one run; of more, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class StallStatus:
+    """The one incident of a run, as the metrics show it.
+
+    Attributes:
+        run_id: The run.
+        group_key: `GroupName.key` of the group whose operation stalls; '' when it is not known.
+        operation: That operation.
+        verdict: The verdict's name.
+        ranks: Global ranks that the verdict names.
+        coverage: How many members reported, such as `3/4`.
+        trace_id: Trace of the incident.
+    """
+
+    run_id: int
+    group_key: str
+    operation: str
+    verdict: str
+    ranks: tuple[int, ...]
+    coverage: str
+    trace_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindingStatus:
+    """Something that was found in a run without a stall; attributes as in `StallStatus`."""
+
+    run_id: int
+    group_key: str
+    operation: str
+    verdict: str
+    ranks: tuple[int, ...]
+    trace_id: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """What a run keeps beside its ranks: its incident, and the sums of ranks that were forgotten."""
+
+    timed: dict[tuple[str, str, str], TimedMessages] = field(default_factory=dict[tuple[str, str, str], TimedMessages])
+    steps: DurationHistogram = field(default_factory=DurationHistogram)
+    groups: dict[str, GroupInfo] = field(default_factory=dict[str, GroupInfo])
+    stall: StallPicture | None = None
+    stalled_groups: frozenset[str] = frozenset()
+    findings: tuple[FindingPicture, ...] = ()
+    arrivals: dict[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
+
+    def copy(self) -> _Run:
+        timed = {labels: one.copy() for labels, one in self.timed.items()}
+        arrivals = {group: counts.copy() for group, counts in self.arrivals.items()}
+        return _Run(
+            timed,
+            self.steps.copy(),
+            dict(self.groups),
+            self.stall,
+            self.stalled_groups,
+            self.findings,
+            arrivals,
+        )
+
+    def add(self, rank: RankPicture) -> None:
+        self.steps.add(rank.steps)
+        for one in rank.operations:
+            for size, timed in one.sizes.items():
+                self.timed.setdefault((one.group, one.operation, size), TimedMessages()).add(timed)
+        for group in rank.groups:
+            self.groups.setdefault(group.group, group.info)
+
+
+class NodeMetrics:
+    """Gathers the ranks of a node for whoever exports metrics.
+
+    Everything but `picture` belongs to the reader's thread. What is counted for the node as a whole does not fall
+    when a rank is forgotten, as long as another rank of its run is there.
+    """
+
+    def __init__(
+        self,
+        spans_dropped: Callable[[], int] = lambda: 0,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Start without ranks.
+
+        Args:
+            spans_dropped: Spans that could not be exported, so far.
+            clock: The node's monotonic clock in nanoseconds, which its tapes share.
+        """
+        self._spans_dropped = spans_dropped
+        self._clock = clock
+        self._labels_of_jobs: dict[Path, SeriesLabels] = {}
+        self._labels_of_no_job = SeriesLabels()
+        self._run_labels = RunLabels()
+        self._lock = threading.Lock()
+        self._ranks: dict[int, RankMetrics] = {}
+        self._runs: dict[str, _Run] = {}
+        self._listeners = DurationListeners()
+
+    def track(self, tape: TapeReader) -> RankMetrics:
+        """Begin to show a tape's rank; its batches go to the object that is returned."""
+        directory = tape.path.parent
+        labels = self._labels_of_jobs.setdefault(directory, SeriesLabels())
+        rank = RankMetrics(tape, labels, self._listeners, functools.partial(self._label_of, tape.owner, directory))
+        with self._lock:
+            self._ranks[tape.identity.nonce] = rank
+        return rank
+
+    def forget(self, nonce: int) -> None:
+        """Stop showing the rank of the tape with this nonce; its run goes with its last rank."""
+        rank = self._ranks.get(nonce)
+        if rank is None:
+            return
+        rank.retire()
+        with self._lock:  # no scrape may fall between taking the rank out and keeping its sums
+            del self._ranks[nonce]
+            last = rank.picture(self._clock())
+            if last is not None:
+                self._runs.setdefault(last.run, _Run()).add(last)
+            present = {picture.run for picture in self._picture_ranks()}
+            self._runs = {label: run for label, run in self._runs.items() if label in present or run.stall}
+            self._release()
+
+    def _label_of(self, user: int, directory: Path, run_id: int) -> str:
+        return self._run_labels.of(RunKey(run_id, user, "" if run_id else str(directory)))
+
+    def _release(self) -> None:
+        """Give back the labels that nobody needs: an agent that stays for months sees any number of jobs."""
+        shown = {rank.run.shown for rank in self._ranks.values() if rank.run.shown is not None}
+        self._run_labels.keep(shown | self._runs.keys())
+        jobs = {id(rank.labels) for rank in self._ranks.values()}
+        self._labels_of_jobs = {job: labels for job, labels in self._labels_of_jobs.items() if id(labels) in jobs}
+
+    def _group_label(self, run: str, key: str) -> str:
+        """The label of a group, among those of the ranks that are of this run."""
+        if not key:
+            return OTHER
+        jobs = (rank.labels for rank in self._ranks.values() if rank.run.shown == run)
+        return next(jobs, self._labels_of_no_job).group(key)
+
+    def set_stall(self, status: StallStatus) -> None:
+        """Show the incident of a run, instead of what was shown for that run before. Never held back."""
+        label = self._run_labels.of_run(status.run_id)
+        group = self._group_label(label, status.group_key)
+        picture = StallPicture(
+            group=group,
+            operation=label_value(status.operation),
+            verdict=label_value(status.verdict),
+            ranks=compress_ranks(status.ranks),
+            coverage=label_value(status.coverage),
+            trace_id=f"{status.trace_id:032x}",
+        )
+        with self._lock:
+            run = self._runs.setdefault(label, _Run())
+            run.stall = picture
+            run.stalled_groups |= {group}
+
+    def clear_stall(self, run_id: int) -> None:
+        """The run's incident is over. Its group stays, at 0, so that an alert sees the end."""
+        with self._lock:
+            run = self._runs.get(self._run_labels.of_run(run_id))
+            if run is not None:
+                run.stall = None
+
+    def add_finding(self, status: FindingStatus) -> None:
+        """Show something that was found without a stall, beside what was found before."""
+        label = self._run_labels.of_run(status.run_id)
+        picture = FindingPicture(
+            group=self._group_label(label, status.group_key),
+            operation=label_value(status.operation),
+            verdict=label_value(status.verdict),
+            ranks=compress_ranks(status.ranks),
+            trace_id=f"{status.trace_id:032x}",
+        )
+        with self._lock:
+            run = self._runs.setdefault(label, _Run())
+            run.findings = (*run.findings[1 - MAX_FINDINGS :], picture)
+
+    def drop_finding(self, run_id: int, group_key: str, verdict: str, ranks: tuple[int, ...]) -> None:
+        """It holds no longer."""
+        label = self._run_labels.of_run(run_id)
+        group, named = self._group_label(label, group_key), compress_ranks(ranks)
+        with self._lock:
+            run = self._runs.get(label)
+            if run is not None:
+                gone = (group, verdict, named)
+                run.findings = tuple(one for one in run.findings if (one.group, one.verdict, one.ranks) != gone)
+
+    def add_arrivals(self, run_id: int, group_key: str, more: ArrivalCounts) -> None:
+        """Count who came last."""
+        label = self._run_labels.of_run(run_id)
+        group = self._group_label(label, group_key)
+        with self._lock:
+            counts = self._runs.setdefault(label, _Run()).arrivals.setdefault(group, ArrivalCounts())
+            counts.calls += more.calls
+            counts.waited_s += more.waited_s
+            counts.last.update(more.last)
+            for rank, seconds in more.late_s.items():
+                counts.late_s[rank] = counts.late_s.get(rank, 0.0) + seconds
+
+    def listen(self, listener: Listener) -> None:
+        """Hand every duration from now on to `listener` too, on the reader's thread."""
+        self._listeners.add(listener)
+
+    def ignore(self, listener: Listener) -> None:
+        """Undo `listen`."""
+        self._listeners.remove(listener)
+
+    def picture(self) -> NodePicture:
+        """Everything as it is now, from any thread."""
+        with self._lock:
+            ranks = self._picture_ranks()
+            runs = {label: run.copy() for label, run in self._runs.items()}
+        for rank in ranks:
+            runs.setdefault(rank.run, _Run()).add(rank)
+        return NodePicture(
+            # Two series with the same labels would spoil a scrape: of two tapes the newer one stands.
+            ranks=tuple({(rank.run, rank.rank): rank for rank in ranks}.values()),
+            runs={
+                label: RunPicture(
+                    run.timed,
+                    run.steps,
+                    run.groups,
+                    run.stall,
+                    run.stalled_groups,
+                    run.findings,
+                    run.arrivals,
+                )
+                for label, run in runs.items()
+            },
+            spans_dropped=self._spans_dropped(),
+        )
+
+    def _picture_ranks(self) -> list[RankPicture]:
+        now_ns = self._clock()
+        pictures = (rank.picture(now_ns) for rank in self._ranks.values())
+        return [picture for picture in pictures if picture is not None]

@@ -1,0 +1,134 @@
+"""The metrics through OpenTelemetry's metrics API, for push over OTLP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
+from opentelemetry.util.types import AttributeValue
+
+from otel_torchdist import semconv
+from otel_torchdist.guard import guard
+from otel_torchdist.telemetry.metrics.definitions import (
+    HISTOGRAM_METRICS,
+    NUMBER_METRICS,
+    HistogramMetric,
+    Kind,
+    NumberMetric,
+    Unit,
+)
+from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
+from otel_torchdist.telemetry.metrics.readers import Labels
+from otel_torchdist.telemetry.metrics.snapshots import Duration
+
+_INTEGERS: Final = (semconv.LABEL_RANK, semconv.LABEL_SIZE)
+
+
+class OTelMetrics:
+    """Shows a node to a provider, whose readers then observe its metrics whenever they collect.
+
+    Durations are recorded one by one as the ranks report them, on the thread that reads the tapes, because the API
+    has no histogram that can be observed.
+    """
+
+    def __init__(self, node: NodeMetrics, provider: MeterProvider) -> None:
+        """Begin to show the node.
+
+        Args:
+            node: What to show; only durations that it learns from now on are recorded.
+            provider: The provider of the user or of `build_meter_provider_from_environment`.
+        """
+        self._node = node
+        self._process = os.getpid()
+        self._instruments = _instruments.get(provider) or _instruments.setdefault(provider, _Instruments(provider))
+        self._instruments.shown += (self,)
+        node.listen(self._instruments.record)
+
+    def stop(self) -> None:
+        """Show nothing any more; idempotent."""
+        if self not in self._instruments.shown:
+            return
+        self._instruments.shown = tuple(shown for shown in self._instruments.shown if shown is not self)
+        self._node.ignore(self._instruments.record)
+
+    def observe(self, metric: NumberMetric) -> list[Observation]:
+        """The node's series of a metric."""
+        # The SDK's reader may go on in forked children, where our picture would only be an old copy.
+        if os.getpid() != self._process:
+            return []
+        return [
+            Observation(min(value, MAX_INTEGER), _attributes(metric.labels, labels))
+            for labels, value in metric.read(self._node.picture())
+        ]
+
+
+MAX_INTEGER: Final = (1 << 63) - 1
+"""What OTLP can carry; a tape that was made up may count beyond it."""
+
+
+class _Instruments:
+    """The instruments of one provider.
+
+    Attributes:
+        shown: The nodes that they observe.
+    """
+
+    def __init__(self, provider: MeterProvider) -> None:
+        self.shown: tuple[OTelMetrics, ...] = ()
+        meter = provider.get_meter(semconv.SCOPE_NAME)
+        self._histograms = {metric.name: (_histogram(meter, metric), metric.labels) for metric in HISTOGRAM_METRICS}
+        for metric in NUMBER_METRICS:
+            _creator(meter, metric.kind)(
+                semconv.OTEL_METRIC_NAMES[metric.name],
+                callbacks=[self._callback(metric)],
+                unit=metric.unit.value,
+                description=metric.help,
+            )
+
+    def _callback(self, metric: NumberMetric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            observations: list[Observation] = []
+            with guard("the observation of metrics"):
+                for node in self.shown:
+                    observations += node.observe(metric)
+            return observations
+
+        return observe
+
+    def record(self, durations: Sequence[Duration]) -> None:
+        for name, labels, seconds in durations:
+            histogram, label_names = self._histograms[name]
+            histogram.record(seconds, _attributes(label_names, labels))
+
+
+# The SDK ignores the callbacks of an instrument that it already has, and cannot remove one. So a provider gets its
+# instruments once, and nodes come and go: after `uninstrument` and `instrument`, or when a job makes a new group.
+_instruments: Final[WeakKeyDictionary[MeterProvider, _Instruments]] = WeakKeyDictionary()
+
+
+def _histogram(meter: Meter, metric: HistogramMetric) -> Histogram:
+    return meter.create_histogram(
+        semconv.OTEL_METRIC_NAMES[metric.name],
+        unit=Unit.SECONDS.value,
+        description=metric.help,
+        explicit_bucket_boundaries_advisory=BOUNDS_S,
+    )
+
+
+def _creator(meter: Meter, kind: Kind) -> Callable[..., object]:
+    if kind is Kind.COUNTER:
+        return meter.create_observable_counter
+    if kind is Kind.UP_DOWN:
+        return meter.create_observable_up_down_counter
+    return meter.create_observable_gauge
+
+
+def _attributes(names: Labels, values: Labels) -> Mapping[str, AttributeValue]:
+    return {
+        semconv.OTEL_METRIC_ATTRIBUTES[name]: int(value) if name in _INTEGERS else value
+        for name, value in zip(names, values, strict=True)
+    }

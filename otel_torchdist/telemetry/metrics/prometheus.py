@@ -1,0 +1,89 @@
+"""The metrics as a collector for prometheus_client; nothing is kept twice and nothing is on the hot path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar as Sample
+
+from otel_torchdist import semconv
+from otel_torchdist.guard import guard
+from otel_torchdist.telemetry.metrics.definitions import (
+    HISTOGRAM_METRICS,
+    NUMBER_METRICS,
+    HistogramMetric,
+    Kind,
+    NumberMetric,
+    Unit,
+)
+from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
+from otel_torchdist.telemetry.metrics.snapshots import NodePicture
+
+_Bucket: TypeAlias = tuple[str, float] | tuple[str, float, Sample]
+
+_UNITS: Final = {Unit.SECONDS: "seconds", Unit.BYTES: "bytes"}
+_BUCKETS: Final = (*(str(bound) for bound in BOUNDS_S), "+Inf")
+
+
+class TorchDistCollector(Collector):
+    """Gives a registry the metrics of all ranks of a node, as they are when somebody asks."""
+
+    def __init__(self, picture: Callable[[], NodePicture]) -> None:
+        """Collect from `picture`, which is called once a scrape, on the scraper's thread."""
+        self._picture = picture
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing, so that registering asks for no picture."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics. An error of ours is logged and never fails other collectors of the registry."""
+        families: list[Metric] = []
+        with guard("the collection of metrics"):
+            node = self._picture()
+            families += [_number_family(metric, node) for metric in NUMBER_METRICS]
+            families += [_histogram_family(metric, node) for metric in HISTOGRAM_METRICS]
+        return families
+
+
+def _number_family(metric: NumberMetric, node: NodePicture) -> Metric:
+    if metric.kind is Kind.INFO:
+        info = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help, labels=())
+        for labels, _ in metric.read(node):
+            info.add_metric((), dict(zip(metric.labels, labels, strict=True)))
+        return info
+    cls = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    family = cls(metric.name, metric.help, labels=metric.labels, unit=_UNITS.get(metric.unit, ""))
+    for labels, value in metric.read(node):
+        family.add_metric(labels, value)
+    return family
+
+
+def _histogram_family(metric: HistogramMetric, node: NodePicture) -> Metric:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit="seconds")
+    for labels, histogram in metric.read(node):
+        family.add_metric(labels, _buckets(histogram), histogram.sum_s)
+    return family
+
+
+def _buckets(histogram: DurationHistogram) -> list[_Bucket]:
+    found: list[_Bucket] = []
+    for number, (bound, count) in enumerate(zip(_BUCKETS, accumulate(histogram.counts), strict=True)):
+        exemplar = histogram.exemplars.get(number)
+        found.append((bound, count) if exemplar is None else (bound, count, _sample(exemplar)))
+    return found
+
+
+def _sample(exemplar: Exemplar) -> Sample:
+    """Only the form that Prometheus itself asks for, OpenMetrics, shows it."""
+    return Sample({semconv.LABEL_TRACE_ID: f"{exemplar.trace_id:032x}"}, exemplar.seconds, exemplar.wall_s)

@@ -1,0 +1,349 @@
+"""What one rank's tape says in numbers: fed by the reader's thread, pictured at any time by a scrape."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from otel_torchdist import semconv
+from otel_torchdist.naming import run_label
+from otel_torchdist.semconv import OTHER
+from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
+from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
+from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages, size_class
+from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value
+from otel_torchdist.telemetry.metrics.snapshots import (
+    Duration,
+    DurationListeners,
+    GroupInfo,
+    OperationPicture,
+    RankPicture,
+)
+from otel_torchdist.telemetry.metrics.state import GroupProgress, GroupState, MetricsState, Series, SeriesState, Target
+from otel_torchdist.telemetry.metrics.time_shares import BusyTime, TimeShares
+from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.telemetry.spans.segments import Segment, SegmentEnd
+
+MAX_UNPUBLISHED: Final = 16_384
+MAX_CACHED_TARGETS: Final = 16_384
+
+# Operators of IntFlag run in Python and would double the cost of a record; those of int do not.
+_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_COARSE: Final = (How.POLL, How.WATCHDOG)
+_EXACT: Final = (How.CALL, How.WAIT, How.EVENT)
+_ENDS_WELL: Final = (*_EXACT, *_COARSE)
+
+
+class RankMetrics:
+    """Counts what one tape reports. `consume` and `retire` belong to the reader's thread, `picture` to any.
+
+    An operation whose end only a wait can show (`END_BY_WAIT`) is in flight from its call on, but has an age only
+    while somebody waits for it, counted from that wait: before, nothing says that it should have ended. One that a
+    device carries out has begun when the device has; its age and its duration count from there. Durations are those
+    whose end is known from the call, the wait or an event; what a poll or the watchdog saw is too coarse, and what
+    was dropped, failed or not followed on its device has no end to speak of.
+
+    Attributes:
+        labels: Of the groups and operations of its job.
+        run: The label of its run.
+    """
+
+    def __init__(
+        self,
+        tape: TapeReader,
+        labels: SeriesLabels,
+        listeners: DurationListeners,
+        label_of: Callable[[int], str] = run_label,
+    ) -> None:
+        """Start at zero.
+
+        Args:
+            tape: The tape whose batches will be consumed.
+            labels: Shared by all ranks of the job.
+            listeners: Are handed each duration once, after the label of its run is settled.
+            label_of: Gives the label of a run's id.
+        """
+        self._tape = tape
+        self.labels = labels
+        self._listeners = listeners
+        self._lock = threading.Lock()
+        self.run = RunLabel(label_of)
+        self._status: TapeStatus | None = None
+        self._up: bool | None = True
+        self._records_lost = 0
+        self._untracked = 0
+        self._counters: dict[tuple[str, str], Series] = {}
+        self._groups: dict[str, GroupProgress] = {}
+        self._groups_by_id: dict[int, GroupProgress] = {}
+        self._folded: set[int] = set()
+        self._targets: dict[tuple[int, int], Target] = {}
+        self._open: list[tuple[Series, int | None]] = []
+        self._steps = DurationHistogram()
+        self._last_step: StepMark | None = None
+        self._shares = TimeShares()
+        # Bounded for a run id that never settles: then the oldest are missing in histograms kept elsewhere.
+        self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
+
+    @property
+    def state(self) -> MetricsState:
+        """What has been counted."""
+        with self._lock:
+            series = self._counters.values()
+            groups = self._groups.values()
+            return MetricsState(
+                series=tuple(
+                    SeriesState(one.group, one.operation, one.entered, one.message_bytes, one.timed) for one in series
+                ),
+                groups=tuple(
+                    GroupState(one.label, one.info, one.aligned, one.started, one.completed) for one in groups
+                ),
+                folded=frozenset(self._folded),
+                steps=self._steps.copy(),
+                last_step=self._last_step,
+                untracked=self._untracked,
+                communicating=(self._shares.communicating.total_ns, self._shares.communicating.until_ns),
+                blocked=(self._shares.blocked.total_ns, self._shares.blocked.until_ns),
+            )
+
+    def resume(self, state: MetricsState) -> None:
+        """Go on where another reader stood; called before the first `consume`."""
+        for one in state.series:
+            labels = self.labels.pair(label_value(one.group), one.operation)
+            series = self._counters[labels] = Series(*labels, one.entered, one.message_bytes)
+            for size, timed in one.sizes:
+                series.sizes.setdefault(self.labels.size(labels, size), TimedMessages()).add(timed)
+        for group in state.groups:
+            label = self.labels.group(label_value(group.label))
+            info = GroupInfo(label_value(group.info.description), group.info.size)
+            self._groups[label] = GroupProgress(label, info, group.aligned, group.started, group.completed)
+        self._folded = set(state.folded)
+        self._steps = state.steps.copy()
+        self._last_step = state.last_step
+        self._untracked = state.untracked
+        self._shares = TimeShares(BusyTime(*state.communicating), BusyTime(*state.blocked))
+
+    def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
+        """Count what a poll has found. To be called after every poll: open operations change without new records.
+
+        Args:
+            batch: What `poll` returned.
+            status: The tape's live words at about that time.
+            now_ns: Monotonic clock.
+        """
+        is_running = status.state is TapeState.RUNNING and self._tape.is_alive()
+        with self._lock:
+            for operation in batch.entered:
+                self._count_entered(operation)
+            for operation in batch.ended:
+                self._count_ended(operation)
+            for mark in batch.steps:
+                self._count_step(mark)
+            # A rank that has ended is inside of nothing any more.
+            still_open = self._tape.open_operations() if is_running else ()
+            self._shares.consume(batch.ended, still_open, now_ns)
+            self._open = [(self._target(one).series, one.waiting_since_ns) for one in still_open]
+            for operation in still_open:
+                if operation.started_ns is not None:
+                    self._count_begun(operation)
+            self._status = status
+            if is_running or status.state is not TapeState.RUNNING:  # else it is gone without a word: see `gone`
+                self._up = None if status.state is TapeState.FINISHED else is_running
+            self._records_lost = self._tape.lost + status.records_dropped
+            self.run.update(status, is_running, now_ns)
+        self._publish_durations()
+
+    def gone(self, in_good_order: bool) -> None:
+        """Its process is gone without a word, which need not be a death; found out by comparing tapes."""
+        self._up = None if in_good_order else False
+
+    def exemplify(self, segment: Segment, anchor: FinishedSpan) -> None:
+        """Point from the histograms to an exported trace: to its longest operation whose end is exact, and to its step.
+
+        Args:
+            segment: A piece of a step whose durations have been counted.
+            anchor: Its span.
+        """
+        end_s = (anchor.start_ns + segment.end_ns - segment.start_ns) / 1e9
+        timed = [one for one in segment.operations if one.completed_ns is not None and self._is_timed(one)]
+        longest = max(timed, key=_lasted_s, default=None)
+        with self._lock:
+            if longest is not None:
+                series, _ = self._target(longest)
+                _, messages = self._timed(series, longest.message_bytes)
+                messages.durations.exemplify(Exemplar(anchor.trace_id, _lasted_s(longest), end_s))
+            if segment.end is SegmentEnd.STEP and segment.number == 0:
+                seconds = (segment.end_ns - segment.start_ns) / 1e9
+                self._steps.exemplify(Exemplar(anchor.trace_id, seconds, end_s))
+
+    def picture(self, now_ns: int) -> RankPicture | None:
+        """The rank as it is now.
+
+        Args:
+            now_ns: Monotonic clock of the node, up to which ages are counted.
+
+        Returns:
+            None while the rank is held back.
+        """
+        with self._lock:
+            if self.run.shown is None or self._status is None:
+                return None
+            return RankPicture(
+                run=self.run.shown,
+                rank=self._tape.identity.rank,
+                up=self._up,
+                operations=self._picture_operations(now_ns),
+                groups=tuple(group.picture for group in self._groups.values()),
+                steps=self._steps.copy(),
+                communicating_s=self._shares.communicating.total_ns / 1e9,
+                blocked_s=self._shares.blocked.total_ns / 1e9,
+                overhead_s=self._status.overhead_ns / 1e9,
+                records_lost=self._records_lost,
+                names_dropped=self._status.names_dropped,
+                operations_untracked=self._untracked,
+                groups_folded=len(self._folded),
+            )
+
+    def retire(self) -> None:
+        """Nothing more will be consumed: hand out the durations that were held back."""
+        with self._lock:
+            self.run.settle()
+        self._publish_durations()
+
+    def _count_entered(self, operation: Operation) -> None:
+        series, _ = self._target(operation)
+        series.entered += 1
+        series.message_bytes += operation.message_bytes
+        if not int(operation.flags) & _ON_DEVICE:
+            self._count_begun(operation)
+
+    def _count_begun(self, operation: Operation) -> None:
+        """This rank has come to an operation: it was entered, or on a device it was begun."""
+        _, group = self._target(operation)
+        if group is None or int(operation.flags) & _POINT_TO_POINT:
+            return
+        if group.started is None or operation.sequence > group.started:
+            group.started = operation.sequence
+
+    def _count_ended(self, operation: Operation) -> None:
+        if operation.started_ns is not None:
+            self._count_begun(operation)
+        how = operation.how
+        self._untracked += how is How.UNTRACKED
+        if operation.completed_ns is None or how not in _ENDS_WELL:
+            return
+        series, group = self._target(operation)
+        if group is not None and not int(operation.flags) & _POINT_TO_POINT:
+            group.completed = max(group.completed or 0, operation.sequence)
+        if not self._is_timed(operation):
+            return
+        seconds = _lasted_s(operation)
+        size, timed = self._timed(series, operation.message_bytes)
+        timed.observe(seconds, operation.message_bytes)
+        if self._listeners:
+            labels = (series.group, series.operation, size)
+            self._unpublished.append(Duration(semconv.OPERATION_DURATION, labels, seconds))
+
+    def _is_timed(self, operation: Operation) -> bool:
+        """Whether its begin and end are known well enough for a duration."""
+        return operation.how in _EXACT and operation.started_how not in _COARSE
+
+    def _timed(self, series: Series, message_bytes: int) -> tuple[str, TimedMessages]:
+        """Where an operation of this size is timed, and the size's label."""
+        size = size_class(message_bytes)
+        timed = series.sizes.get(size)
+        if timed is None:
+            size = self.labels.size((series.group, series.operation), size)
+            timed = series.sizes.setdefault(size, TimedMessages())
+        return size, timed
+
+    def _count_step(self, mark: StepMark) -> None:
+        previous, self._last_step = self._last_step, mark
+        if previous is None or mark.step != previous.step + 1:
+            return
+        seconds = (mark.ended_ns - previous.ended_ns) / 1e9
+        self._steps.observe(seconds)
+        if self._listeners:
+            self._unpublished.append(Duration(semconv.STEP_DURATION, (), seconds))
+
+    def _target(self, operation: Operation) -> Target:
+        # A rendezvous has no signature; -1 is no name's id.
+        signature = -1 if operation.kind is RecordKind.RENDEZVOUS else operation.signature
+        target = self._targets.get((operation.group, signature))
+        if target is not None:
+            return target
+        if len(self._targets) == MAX_CACHED_TARGETS:
+            self._targets.clear()
+        target = self._find_target(operation)
+        self._targets[operation.group, signature] = target
+        return target
+
+    def _find_target(self, operation: Operation) -> Target:
+        group = self._group(operation.group)
+        labels = self.labels.pair(group.label if group else OTHER, self._operation_name(operation))
+        series = self._counters.get(labels)
+        if series is None:
+            series = self._counters[labels] = Series(*labels)
+        in_order = group is not None and group.aligned and operation.kind is RecordKind.OPERATION
+        return Target(series, group if in_order else None)
+
+    def _operation_name(self, operation: Operation) -> str:
+        if operation.kind is RecordKind.RENDEZVOUS:
+            return semconv.RENDEZVOUS
+        signature = self._tape.names.signature(operation.signature)
+        return signature.operation if signature else OTHER
+
+    def _group(self, name_id: int) -> GroupProgress | None:
+        """The group with this name id; None when it is not known or has no series of its own."""
+        group = self._groups_by_id.get(name_id)
+        if group is not None:
+            return group
+        name = self._tape.names.group(name_id)
+        if name is None:
+            return None
+        label = self.labels.group(name.key)
+        if label == OTHER:
+            self._folded.add(name_id)
+            return None
+        group = self._groups.get(label)
+        if group is None:
+            info = GroupInfo(label_value(name.description), len(name.ranks))
+            group = self._groups[label] = GroupProgress(label, info, name.aligned)
+        self._groups_by_id[name_id] = group
+        return group
+
+    def _picture_operations(self, now_ns: int) -> tuple[OperationPicture, ...]:
+        in_flight: dict[int, int] = {}
+        oldest: dict[int, int] = {}
+        for series, begins_ns in self._open:
+            key = id(series)
+            in_flight[key] = in_flight.get(key, 0) + 1
+            if begins_ns is not None:
+                oldest[key] = min(oldest.get(key, now_ns), begins_ns)
+        return tuple(
+            OperationPicture(
+                group=series.group,
+                operation=series.operation,
+                entered=series.entered,
+                message_bytes=series.message_bytes,
+                in_flight=in_flight.get(id(series), 0),
+                oldest_age_s=(now_ns - oldest.get(id(series), now_ns)) / 1e9,
+                sizes=dict(series.timed),
+            )
+            for series in self._counters.values()
+        )
+
+    def _publish_durations(self) -> None:
+        if self.run.shown is None or not self.run.settled or not self._unpublished:
+            return
+        run = self.run.shown
+        durations = [duration._replace(labels=(run, *duration.labels)) for duration in self._unpublished]
+        self._unpublished.clear()
+        self._listeners.tell(durations)
+
+
+def _lasted_s(operation: Operation) -> float:
+    return ((operation.completed_ns or 0) - operation.arrived_ns) / 1e9

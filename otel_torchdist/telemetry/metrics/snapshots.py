@@ -1,0 +1,224 @@
+"""The numbers of a rank and of a node at one moment: what `metric_definitions` makes series of.
+
+Who is handed every duration by itself, beside the histograms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
+
+
+class Duration(NamedTuple):
+    """One measured duration, for histograms that are kept elsewhere.
+
+    Attributes:
+        metric: `semconv.OPERATION_DURATION` or `semconv.STEP_DURATION`.
+        labels: Values of the metric's labels, in order.
+        seconds: The duration.
+    """
+
+    metric: str
+    labels: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """What is said of a group beside its numbers."""
+
+    description: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperationPicture:
+    """One operation of one group on one rank.
+
+    Attributes:
+        group: Label of the group.
+        operation: Label of the operation.
+        entered: How often the rank entered it.
+        message_bytes: Bytes that the rank contributed.
+        in_flight: Operations that have not ended.
+        oldest_age_s: Age of the oldest of them; see `RankMetrics` for those that have none.
+        sizes: Those whose end is known from the call, the wait or an event on the device, by class of message size.
+    """
+
+    group: str
+    operation: str
+    entered: int
+    message_bytes: int
+    in_flight: int
+    oldest_age_s: float
+    sizes: Mapping[str, TimedMessages]
+
+    @property
+    def timed(self) -> int:
+        """Operations whose duration is known."""
+        return sum(one.durations.count for one in self.sizes.values())
+
+    @property
+    def timed_s(self) -> float:
+        """Sum of these durations in seconds."""
+        return sum(one.durations.sum_s for one in self.sizes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPicture:
+    """One group on one rank.
+
+    Attributes:
+        group: Its label.
+        info: What else is said of it.
+        started_sequence: Its newest collective that the rank has entered; None before the first, and where
+            sequences say nothing across ranks.
+        completed_sequence: Its newest collective that is known to have ended well; None when none is.
+    """
+
+    group: str
+    info: GroupInfo
+    started_sequence: int | None
+    completed_sequence: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankPicture:
+    """One rank.
+
+    Attributes:
+        run: Label of the run.
+        rank: Global rank.
+        up: Whether it lives and has not failed; None after it has finished as it should.
+        operations: What it did, by group and operation.
+        groups: The groups that it has used, in the order of their first use.
+        steps: Durations of its steps.
+        communicating_s: Time with an operation in flight.
+        blocked_s: Time with a thread blocked in a call or wait.
+        overhead_s: Time that our own code took on its threads.
+        records_lost: Records that were not written or not read.
+        names_dropped: Names that did not fit into its dictionary.
+        operations_untracked: Operations that were handed to a device and whose end there is not known.
+        groups_folded: Groups that are counted under `other`.
+    """
+
+    run: str
+    rank: int
+    up: bool | None
+    operations: tuple[OperationPicture, ...]
+    groups: tuple[GroupPicture, ...]
+    steps: DurationHistogram
+    communicating_s: float
+    blocked_s: float
+    overhead_s: float
+    records_lost: int
+    names_dropped: int
+    operations_untracked: int
+    groups_folded: int
+
+
+@dataclass(frozen=True, slots=True)
+class StallPicture:
+    """One run's incident, as labels."""
+
+    group: str
+    operation: str
+    verdict: str
+    ranks: str
+    coverage: str
+    trace_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindingPicture:
+    """What was found in a run without a stall, as labels."""
+
+    group: str
+    operation: str
+    verdict: str
+    ranks: str
+    trace_id: str
+
+
+@dataclass(slots=True)
+class ArrivalCounts:
+    """Who came last in the calls of a group, as far as ranks were compared.
+
+    Attributes:
+        calls: How many were compared.
+        waited_s: In these, for how long a rank waited on average for the last one.
+        last: By rank, in how many it came last.
+        late_s: By rank, seconds for which the others waited for it alone.
+    """
+
+    calls: int = 0
+    waited_s: float = 0.0
+    last: Counter[int] = field(default_factory=Counter[int])
+    late_s: dict[int, float] = field(default_factory=dict[int, float])
+
+    def copy(self) -> ArrivalCounts:
+        """The same, that stays as it is."""
+        return ArrivalCounts(self.calls, self.waited_s, self.last.copy(), dict(self.late_s))
+
+
+@dataclass(frozen=True, slots=True)
+class RunPicture:
+    """What is shown of a run for the whole node, with the share of ranks that have been forgotten since.
+
+    Attributes:
+        timed: By labels of group, operation and size of message.
+        steps: Durations of steps, of all ranks.
+        groups: The groups of the node's ranks, by label.
+        stall: The run's incident, if there is one.
+        stalled_groups: Groups that have had an incident.
+        findings: What was found without a stall, and still holds.
+        arrivals: Who came last, by label of the group.
+    """
+
+    timed: Mapping[tuple[str, str, str], TimedMessages]
+    steps: DurationHistogram
+    groups: Mapping[str, GroupInfo]
+    stall: StallPicture | None
+    stalled_groups: frozenset[str]
+    findings: tuple[FindingPicture, ...] = ()
+    arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
+
+
+@dataclass(frozen=True, slots=True)
+class NodePicture:
+    """All ranks of a node, no two with the same run and rank; and their runs, by label."""
+
+    ranks: tuple[RankPicture, ...]
+    runs: Mapping[str, RunPicture]
+    spans_dropped: int
+
+
+Listener: TypeAlias = Callable[[Sequence[Duration]], None]
+
+
+class DurationListeners:
+    """Those of one node; false while there are none, so that nobody need make what nobody takes."""
+
+    def __init__(self) -> None:
+        """Nobody listens."""
+        self._listeners: tuple[Listener, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self._listeners)
+
+    def add(self, listener: Listener) -> None:
+        """Tell `listener` too, from now on."""
+        self._listeners += (listener,)
+
+    def remove(self, listener: Listener) -> None:
+        """Undo `add`."""
+        self._listeners = tuple(one for one in self._listeners if one != listener)
+
+    def tell(self, durations: Sequence[Duration]) -> None:
+        """Hand them out, on this thread."""
+        for listener in self._listeners:
+            listener(durations)

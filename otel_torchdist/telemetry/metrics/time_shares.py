@@ -1,0 +1,114 @@
+"""For how long something was going on, however many things went on beside each other.
+
+Which part of its time a rank spends in communication, and which part it is blocked by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.records import Operation
+
+
+class BusyTime:
+    """Adds up the time that is covered by intervals, each moment once, as they become known.
+
+    What is going on still counts up to now, so a number that is read in the middle of a long one has grown with it.
+
+    Attributes:
+        total_ns: The time so far.
+        until_ns: All before has been counted or never will be. What becomes known later of the time before it is
+            left out: at most what a poll was late.
+    """
+
+    __slots__ = ("total_ns", "until_ns")
+
+    def __init__(self, total_ns: int = 0, until_ns: int = 0) -> None:
+        """Go on from what has been counted."""
+        self.total_ns = total_ns
+        self.until_ns = until_ns
+
+    def add(self, ended: Iterable[tuple[int, int]], open_since_ns: int | None, now_ns: int) -> None:
+        """Count what has become known.
+
+        Args:
+            ended: Begin and end of each interval that is over.
+            open_since_ns: Since when at least one has been going on; None when none is.
+            now_ns: The same clock.
+        """
+        intervals = sorted(ended if open_since_ns is None else (*ended, (open_since_ns, now_ns)))
+        total, until = self.total_ns, self.until_ns
+        for begin, end in intervals:
+            start = begin if begin > until else until
+            # One that began after `now_ns` was taken ends before it begins.
+            if end > start:
+                total += end - start
+                until = end
+        self.total_ns, self.until_ns = total, until
+
+
+# Operators of IntFlag run in Python; those of int do not.
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
+_NO_END: Final = (How.ABANDONED, How.UNTRACKED, How.FAILED)
+
+
+@dataclass(slots=True)
+class TimeShares:
+    """Two times of one rank.
+
+    Attributes:
+        communicating: In which at least one operation was in flight: since it was entered, since its device began it,
+            or, where nothing but a wait shows an end, since the wait.
+        blocked: In which at least one thread was inside a call or inside a wait.
+    """
+
+    communicating: BusyTime = field(default_factory=BusyTime)
+    blocked: BusyTime = field(default_factory=BusyTime)
+
+    def consume(self, ended: Iterable[Operation], still_open: Iterable[Operation], now_ns: int) -> None:
+        """Count what a poll has found.
+
+        Args:
+            ended: Operations whose end became known.
+            still_open: All that have not ended.
+            now_ns: Monotonic clock.
+        """
+        in_flight: list[tuple[int, int]] = []
+        blocked: list[tuple[int, int]] = []
+        for operation in ended:
+            end_ns = operation.completed_ns
+            if end_ns is None or operation.kind is not RecordKind.OPERATION:
+                continue
+            returned_ns, wait_ns = operation.returned_ns, operation.wait_entered_ns
+            blocked.append((operation.entered_ns, end_ns if returned_ns is None else returned_ns))
+            if wait_ns is not None:
+                blocked.append((wait_ns, operation.wait_returned_ns or end_ns))
+            begin_ns = _begin_ns(operation)
+            if begin_ns is not None and operation.how not in _NO_END:
+                in_flight.append((begin_ns, end_ns))
+        waited_for = [one for one in still_open if one.kind is RecordKind.OPERATION]
+        since = (one.waiting_since_ns for one in waited_for)
+        self.communicating.add(in_flight, min((begin for begin in since if begin is not None), default=None), now_ns)
+        inside = (_inside_since_ns(one) for one in waited_for if one.is_blocking)
+        self.blocked.add(blocked, min(inside, default=None), now_ns)
+
+
+def _begin_ns(operation: Operation) -> int | None:
+    """As of when an operation that has ended was in flight; None when that is not known."""
+    flags = int(operation.flags)
+    if flags & _ON_DEVICE:
+        return operation.started_ns
+    if flags & _END_UNSEEN and operation.returned_ns is not None:
+        return operation.wait_entered_ns
+    return operation.entered_ns
+
+
+def _inside_since_ns(operation: Operation) -> int:
+    """Since when a thread is inside the call, or inside the wait."""
+    if operation.returned_ns is None or operation.wait_entered_ns is None:
+        return operation.entered_ns
+    return operation.wait_entered_ns

@@ -1,0 +1,184 @@
+"""One operation of the tape as a finished span."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry.util.types import AttributeValue
+
+from otel_torchdist import semconv
+from otel_torchdist.naming import operation_span_id
+from otel_torchdist.tape.clock import WallClock
+from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.names import OTHER, NamesReader
+from otel_torchdist.tape.records import Operation, TapeIdentity
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+
+MIN_DURATION_NS: Final = 1_000
+"""Viewers show microseconds, and none of them shows a bar that has no length."""
+
+MAX_TEMPLATES: Final = 4_096
+UNKNOWN_ERROR: Final = "_OTHER"
+"""OpenTelemetry's `error.type` for an error of no known type."""
+
+_RESOLUTION_S: Final = {
+    How.CALL: 0.0,
+    How.WAIT: 0.0,
+    How.FAILED: 0.0,
+    How.POLL: 0.06,
+    How.EVENT: 0.001,
+    How.WATCHDOG: 0.12,
+}
+"""An event's time is right to a microsecond on the device's clock; the rest is that clock against the host's. The
+watchdog makes its rounds every 100 ms, and is asked every 20 ms. `capture.watch` polls every 20 to 60 ms."""
+
+
+class OperationSpans:
+    """Makes the spans of one tape's operations."""
+
+    def __init__(self, identity: TapeIdentity, names: NamesReader, clock: WallClock) -> None:
+        """Names are looked up in `names`, times are converted by `clock`."""
+        self._identity = identity
+        self._names = names
+        self._clock = clock
+        self._run: AttributeValue = ""
+        self._templates: dict[tuple[int, int, int, int], dict[str, AttributeValue]] = {}
+
+    def span(
+        self, operation: Operation, anchor: FinishedSpan, incident: tuple[LinkTarget, ...] | None, open_because: str
+    ) -> FinishedSpan:
+        """The span of an operation that has ended, or that was still open when its tape was over.
+
+        Args:
+            operation: With `completed_ns`; `how` is None when it was still open.
+            anchor: The span above it.
+            incident: Links to the incident of an operation that was reported as stalled; None for others.
+            open_because: Why an operation without an end has none, as the end of a sentence.
+        """
+        self._take_run(anchor.attributes[semconv.RUN])
+        attributes = self._attributes(operation)
+        if incident is not None:
+            attributes[semconv.STALLED] = True
+        start_ns = self._clock.wall_ns(operation.entered_ns)
+        end_ns = start_ns + (operation.completed_ns or operation.entered_ns) - operation.entered_ns
+        return FinishedSpan(
+            name=str(attributes[semconv.OPERATION]),
+            trace_id=anchor.trace_id,
+            span_id=operation_span_id(self._identity.nonce, operation.number),
+            parent_id=anchor.span_id,
+            start_ns=start_ns,
+            end_ns=max(end_ns, start_ns + MIN_DURATION_NS),
+            attributes=attributes,
+            error=_error(operation, attributes, open_because),
+            links=incident or (),
+        )
+
+    def _take_run(self, run: AttributeValue) -> None:
+        """Templates name the run, so that one search finds an operation of it; a provisional id may still change."""
+        if run != self._run:
+            self._run = run
+            self._templates.clear()
+
+    def _attributes(self, operation: Operation) -> dict[str, AttributeValue]:
+        key = (operation.group, operation.signature, operation.call_site, operation.label)
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) == MAX_TEMPLATES:
+                self._templates.clear()
+            template = self._templates[key] = self._template(operation)
+        attributes = template.copy()
+        attributes[semconv.SEQUENCE] = operation.sequence
+        attributes[semconv.STEP] = operation.step
+        attributes[semconv.MESSAGE_SIZE] = operation.message_bytes
+        attributes[semconv.ASYNC] = bool(operation.flags & Flag.ASYNC)
+        attributes[semconv.SYNC_DURATION] = _blocked_ns(operation) / 1e9
+        attributes[semconv.COMPLETION] = operation.how.name.lower() if operation.how else "unknown"
+        if operation.how and operation.how in _RESOLUTION_S:
+            attributes[semconv.COMPLETION_RESOLUTION] = _RESOLUTION_S[operation.how]
+        if operation.flags & Flag.ON_DEVICE:
+            attributes.update(_device_times(operation))
+        if operation.peer >= 0:
+            attributes[semconv.PEER] = operation.peer
+        if operation.flags & Flag.POINT_TO_POINT:
+            attributes[semconv.TAG] = operation.tag
+        if operation.how is How.FAILED:
+            attributes[semconv.ERROR_TYPE] = self._names.text(operation.failure) or UNKNOWN_ERROR
+        return attributes
+
+    def _template(self, operation: Operation) -> dict[str, AttributeValue]:
+        """What all operations with the same names have in common."""
+        attributes: dict[str, AttributeValue] = {
+            semconv.OPERATION: semconv.OTHER,
+            semconv.RANK: self._identity.rank,
+            semconv.RUN: self._run,
+        }
+        signature = self._names.signature(operation.signature)
+        if signature:
+            attributes[semconv.OPERATION] = signature.operation
+            attributes[semconv.TENSOR_COUNT] = signature.tensors
+            optional: dict[str, AttributeValue] = {
+                semconv.REDUCE_OP: signature.reduce_op,
+                semconv.TENSOR_SHAPES: ["x".join(map(str, shape)) or "scalar" for shape in signature.shapes],
+                semconv.TENSOR_DTYPES: list(signature.dtypes),
+                semconv.TENSOR_DEVICE: signature.device,
+            }
+            attributes.update((key, value) for key, value in optional.items() if value)
+        group = self._names.group(operation.group)
+        if group:
+            attributes[semconv.GROUP_HASH] = group.key
+            attributes[semconv.GROUP_SIZE] = len(group.ranks)
+            if group.description:
+                attributes[semconv.GROUP_DESCRIPTION] = group.description
+            if not group.aligned:
+                attributes[semconv.SEQUENCE_ALIGNED] = False
+        call_site = self._names.call_site(operation.call_site)
+        if call_site:
+            attributes[semconv.CODE_FUNCTION] = call_site.function
+            attributes[semconv.CODE_FILE] = call_site.file
+            attributes[semconv.CODE_LINE] = call_site.line
+        label = self._names.text(operation.label) if operation.label != OTHER else None
+        if label:
+            attributes[semconv.CALLER] = label
+        return attributes
+
+
+def _blocked_ns(operation: Operation) -> int:
+    """How long the calling thread was inside the call and inside the first wait.
+
+    A call or wait without a return of its own lasted until the operation ended.
+    """
+    end_ns = operation.completed_ns or operation.entered_ns
+    returned_ns = end_ns if operation.returned_ns is None else operation.returned_ns
+    blocked_ns = returned_ns - operation.entered_ns
+    if operation.wait_entered_ns is not None:
+        wait_returned_ns = end_ns if operation.wait_returned_ns is None else operation.wait_returned_ns
+        blocked_ns += max(wait_returned_ns - operation.wait_entered_ns, 0)
+    return blocked_ns
+
+
+def _device_times(operation: Operation) -> dict[str, AttributeValue]:
+    """How long it stood in the device's queue, and how long the device had it; nothing where that is not known."""
+    started_ns, how = operation.started_ns, operation.started_how
+    if started_ns is None or how is None or how not in _RESOLUTION_S:
+        return {}
+    times: dict[str, AttributeValue] = {
+        semconv.DEVICE_QUEUE_DURATION: (started_ns - operation.entered_ns) / 1e9,
+        semconv.DEVICE_START_RESOLUTION: _RESOLUTION_S[how],
+    }
+    if operation.completed_ns is not None and operation.how in _RESOLUTION_S:
+        times[semconv.DEVICE_DURATION] = max(operation.completed_ns - started_ns, 0) / 1e9
+    return times
+
+
+def _error(operation: Operation, attributes: dict[str, AttributeValue], open_because: str) -> str | None:
+    """The error that the span shows: it raised, or somebody was still waiting for it at the end."""
+    if operation.how is How.FAILED:
+        return f"{attributes[semconv.OPERATION]} raised {attributes[semconv.ERROR_TYPE]}"
+    if operation.how is not None:
+        return None
+    if operation.started_ns is None and operation.flags & Flag.ON_DEVICE:
+        return None  # the device never came to it
+    was_waited_for = operation.returned_ns is None or operation.wait_entered_ns is not None
+    if operation.flags & (Flag.END_BY_WAIT | Flag.COALESCED) and not was_waited_for:
+        return None  # nobody ever waited for it: its being open tells nothing
+    return f"{attributes[semconv.OPERATION]} was still in progress when {open_because}"

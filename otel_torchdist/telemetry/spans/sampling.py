@@ -1,0 +1,163 @@
+"""Which steps of a rank are exported: whole steps or nothing, decided alike on all ranks without talking.
+
+How often a rank must halve its steps to stay within its budget of spans per second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace.sampling import Sampler
+
+from otel_torchdist import semconv
+from otel_torchdist.naming import trace_id_of_step
+
+MAX_RANKS: Final = 64
+"""Ranks that a healthy step shows; of a larger world every n-th, beginning with another one at each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerState:
+    """What a sampler has decided, for another one that goes on from there.
+
+    Attributes:
+        step: The last step that was decided.
+        is_candidate: Whether only the budget may leave it out.
+        is_kept: Whether it is exported.
+        always: Steps in which an incident began.
+        halvings: As `SpanBudget.halvings`.
+    """
+
+    step: int | None
+    is_candidate: bool
+    is_kept: bool
+    always: frozenset[int]
+    halvings: int
+
+
+class StepSampler:
+    """Decides for one rank, once a step, at the end of the step's first segment.
+
+    A step is exported when
+
+    - an incident began in it (`keep`), or
+    - the sampler of the environment or the provider takes its trace, and
+    - this rank is among those that the step shows, and
+    - its trace id falls below 1/2^k, where k keeps this rank's spans within the budget. Steps that are kept at k+1
+      are kept at k too, so ranks with different k still have steps in common.
+    """
+
+    def __init__(self, sampler: Sampler, spans_per_second: int, rank: int, world_size: int) -> None:
+        """Decide for `rank`; `spans_per_second` is its budget."""
+        self._sampler = sampler
+        self._budget = SpanBudget(spans_per_second)
+        self._rank = rank
+        self._stride = -(-world_size // MAX_RANKS)
+        self._always: set[int] = set()
+        self._step: int | None = None
+        self._is_candidate = False
+        self._is_kept = False
+
+    @property
+    def state(self) -> SamplerState:
+        """What has been decided."""
+        return SamplerState(
+            self._step, self._is_candidate, self._is_kept, frozenset(self._always), self._budget.halvings
+        )
+
+    def resume(self, state: SamplerState) -> None:
+        """Go on where another sampler stood: what it has decided of a step holds for the rest of the step."""
+        self._step, self._is_candidate, self._is_kept = state.step, state.is_candidate, state.is_kept
+        self._always = set(state.always)
+        self._budget.halvings = state.halvings
+
+    def keep(self, step: int) -> None:
+        """An incident began in `step`: export whatever of it has not been decided yet."""
+        self._always.add(step)
+
+    def is_kept(self, run_id: int, step: int, at_ns: int, spans: int) -> bool:
+        """Whether a segment of `step` is exported. Steps come in order.
+
+        Args:
+            run_id: The run that all ranks agree on.
+            step: Its step.
+            at_ns: Monotonic time of the segment's end.
+            spans: How many spans it has, for the budget.
+        """
+        if step != self._step:
+            self._decide(run_id, step, at_ns)
+        if self._is_candidate:
+            self._budget.count(spans)
+        return self._is_kept or step in self._always
+
+    def _decide(self, run_id: int, step: int, at_ns: int) -> None:
+        self._step = step
+        self._always = {kept for kept in self._always if kept >= step}
+        trace_id = trace_id_of_step(run_id, step)
+        self._budget.turn(at_ns)
+        self._is_candidate = self._is_shown(trace_id) and self._is_sampled(trace_id, step)
+        self._is_kept = self._is_candidate and trace_id >> (128 - self._budget.halvings) == 0
+
+    def _is_shown(self, trace_id: int) -> bool:
+        return (self._rank + (trace_id >> 64)) % self._stride == 0
+
+    def _is_sampled(self, trace_id: int, step: int) -> bool:
+        name = semconv.STEP_SPAN.format(rank=self._rank)
+        result = self._sampler.should_sample(
+            Context(), trace_id, name, attributes={semconv.RANK: self._rank, semconv.STEP: step}
+        )
+        return result.decision.is_sampled()
+
+
+WINDOW_S: Final = 5.0
+SHORTEST_S: Final = 1.0
+"""A burst is met no sooner: its rate over less than this says little."""
+SLACK: Final = 0.8
+MAX_HALVINGS: Final = 32
+
+
+class SpanBudget:
+    """Measures what would be exported without a budget, in windows of 5 s of the rank's own time.
+
+    It halves as often as needed as soon as a window is over the budget, and takes back one halving a window only when
+    the result would stay clearly (20 %) below it: otherwise it would swing.
+
+    Attributes:
+        halvings: Of 2^halvings steps, one is exported.
+    """
+
+    def __init__(self, spans_per_second: int) -> None:
+        """Nothing has been measured: everything is exported."""
+        self.halvings = 0
+        self._limit = spans_per_second
+        self._spans = 0
+        self._since_ns: int | None = None
+
+    def count(self, spans: int) -> None:
+        """Count spans, exported or not, that would be exported without a budget."""
+        self._spans += spans
+
+    def turn(self, at_ns: int) -> None:
+        """A step begins: the only moment at which `halvings` changes."""
+        if self._since_ns is None:
+            self._since_ns = at_ns
+            return
+        elapsed_s = (at_ns - self._since_ns) / 1e9
+        if elapsed_s < (WINDOW_S if self._spans <= self._limit * WINDOW_S else SHORTEST_S):
+            return
+        rate = self._spans / elapsed_s
+        self._since_ns = at_ns
+        self._spans = 0
+        needed = self._halvings_for(rate)
+        if needed > self.halvings:
+            self.halvings = needed
+        elif self.halvings and rate / 2 ** (self.halvings - 1) <= SLACK * self._limit:
+            self.halvings -= 1
+
+    def _halvings_for(self, rate: float) -> int:
+        halvings = 0
+        while rate / 2**halvings > self._limit and halvings < MAX_HALVINGS:
+            halvings += 1
+        return halvings

@@ -1,0 +1,320 @@
+"""Turns the records of one tape into spans: an anchor for each segment of a step, its operations under it.
+
+All ranks of a run meet in one trace per step. A segment is handed over once, when it has ended, anchor first; so every
+parent leaves no later than its children, each span id leaves once, and nothing waits for an operation that hangs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.util.types import AttributeValue
+
+from otel_torchdist import semconv
+from otel_torchdist.naming import (
+    anchor_span_id,
+    compress_ranks,
+    lone_run_id,
+    operation_span_id,
+    run_label,
+    trace_id_of_step,
+)
+from otel_torchdist.tape.clock import WallClock
+from otel_torchdist.tape.layout import RunIdState, TapeState
+from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
+from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, OperationSpans
+from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
+from otel_torchdist.telemetry.spans.segments import CutterState, Segment, SegmentCutter, SegmentEnd
+
+SETTLE_NS: Final = 30_000_000_000
+"""How long spans wait for the ranks to agree on their run's id, counted from the creation of the tape."""
+MAX_HELD_SPANS: Final = 20_000
+MAX_GROUPS: Final = 16
+"""Groups whose members an anchor lists."""
+
+_SETTLED: Final = (RunIdState.AGREED, RunIdState.UNAGREED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """The anchor that was handed over last."""
+
+    step: int
+    end: SegmentEnd
+    target: LinkTarget
+
+
+@dataclass(frozen=True, slots=True)
+class SpansState:
+    """What has been handed over of a tape, for another reader that goes on from there.
+
+    Attributes:
+        cutter: Where the next segment begins.
+        sampler: What has been decided.
+        dropped: As `RankSpans.dropped`.
+        is_closed: Whether everything has been handed over.
+    """
+
+    cutter: CutterState
+    sampler: SamplerState
+    dropped: int
+    is_closed: bool
+
+
+class RankSpans:
+    """The spans of one tape. Not thread-safe.
+
+    Attributes:
+        dropped: Spans given up because too many were waiting for the ranks to agree on their run's id.
+    """
+
+    def __init__(
+        self,
+        tape: TapeReader,
+        sink: SpanSink,
+        sampler: StepSampler,
+        links: Sequence[LinkTarget] = (),
+        handed_over: Callable[[Segment, FinishedSpan], None] | None = None,
+    ) -> None:
+        """Hand the spans of `tape` to `sink`.
+
+        Args:
+            tape: The tape.
+            sink: Takes them.
+            sampler: Chooses steps.
+            links: Every anchor carries them.
+            handed_over: Is told of every segment that has been, with its anchor.
+        """
+        self.dropped = 0
+        self._tape = tape
+        self._sink = sink
+        self._sampler = sampler
+        self._links = tuple(links)
+        self._handed_over = handed_over
+        self._identity = tape.identity
+        self._clock = WallClock(tape.identity)
+        self._operations = OperationSpans(tape.identity, tape.names, self._clock)
+        self._cutter = SegmentCutter(tape.identity.monotonic_ns)
+        self._held: deque[Segment] = deque()
+        self._held_spans = 0
+        self._status: TapeStatus | None = None
+        self._is_settled = False
+        self._anchor: _Anchor | None = None
+        self._stalled: dict[int, tuple[LinkTarget, ...]] = {}
+        self._incident_links: tuple[LinkTarget, ...] = ()
+        self._is_closed = False
+
+    @property
+    def state(self) -> SpansState | None:
+        """What has been handed over; None while nothing was, so that the next reader has to begin at the beginning."""
+        if not self._is_settled:
+            return None
+        return SpansState(self._cutter.state, self._sampler.state, self.dropped, self._is_closed)
+
+    def resume(self, state: SpansState, ended: Iterable[Operation]) -> None:
+        """Go on where another reader stood.
+
+        Args:
+            state: Of the other reader's spans.
+            ended: Operations that ended before; those that it had not handed over are looked for here.
+        """
+        self._is_settled = True
+        self._is_closed = state.is_closed
+        self.dropped = state.dropped
+        self._cutter.resume(state.cutter, ended)
+        self._sampler.resume(state.sampler)
+
+    @property
+    def run_id(self) -> int:
+        """The run's id as far as it is known; one of the tape's own while it is not."""
+        known = self._status.run_id if self._status else 0
+        return known or lone_run_id(self._identity.nonce)
+
+    @property
+    def step(self) -> int:
+        """The step that runs now."""
+        return self._cutter.step
+
+    def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
+        """Take what one poll of the tape has found, and hand over the segments that have ended.
+
+        Args:
+            batch: From the poll.
+            status: Of the tape, read at about the same time.
+            now_ns: Monotonic time of the poll.
+        """
+        self._status = status
+        self._clock.update(status)
+        waited_ns = now_ns - self._identity.monotonic_ns
+        self._is_settled |= status.run_id_state in _SETTLED or waited_ns >= SETTLE_NS
+        # The poll may have stopped before the end of the tape: only up to its newest record is everything known.
+        read_until_ns = now_ns
+        self._cutter.ended(batch.ended)
+        for event in sorted([*batch.entered, *batch.steps], key=lambda event: event.number):
+            if isinstance(event, StepMark):
+                self._cutter.step_ended(event)
+                read_until_ns = event.ended_ns
+            else:
+                self._cutter.entered(event)
+                read_until_ns = event.entered_ns
+        self._cutter.assume_step(status.step)
+        self._cutter.pass_time(read_until_ns)
+        self._hand_over()
+
+    def keep(self, step: int) -> None:
+        """Export `step` whatever the sampler says: an incident began in it."""
+        self._sampler.keep(step)
+
+    def end_segment(self, now_ns: int, incident: LinkTarget | None = None) -> LinkTarget:
+        """A stall begins: end the segment, so that the stall's markers have a parent that is there.
+
+        Does not wait for the ranks to agree on their run's id: where rank 0 hangs from the beginning they never do.
+
+        Args:
+            now_ns: Monotonic time.
+            incident: The incident's trace, to which the anchor is linked.
+
+        Returns:
+            The segment's anchor, which has been handed over as urgent; the last stall's when nothing ended since.
+        """
+        self._sampler.keep(self.step)
+        self._is_settled = True
+        self._hand_over()
+        last = self._anchor
+        if last and last.end is SegmentEnd.STALL and last.step == self.step and self._cutter.is_idle:
+            return last.target
+        self._incident_links = (incident,) if incident else ()
+        self._cutter.cut(now_ns, SegmentEnd.STALL)
+        self._hand_over()
+        self._incident_links = ()
+        assert self._anchor is not None  # a segment that a stall ends is never empty and always kept
+        return self._anchor.target
+
+    def stalled(self, number: int, incident: LinkTarget | None = None) -> LinkTarget:
+        """Note that an open operation is reported as stalled: its span will say so, and is exported in any case.
+
+        Args:
+            number: Its record.
+            incident: The incident's trace, to which the span will be linked.
+
+        Returns:
+            Where its span will be, if it ends in the step that runs now.
+        """
+        self._stalled[number] = (incident,) if incident else self._stalled.get(number, ())
+        span_id = operation_span_id(self._identity.nonce, number)
+        return LinkTarget(trace_id_of_step(self.run_id, self.step), span_id)
+
+    def close(self, now_ns: int) -> None:
+        """The tape is over and its last batch consumed: hand over the rest, and what is still open.
+
+        Args:
+            now_ns: Monotonic time when the tape was over, as well as it is known: the end of open operations.
+        """
+        if self._is_closed or self._status is None:
+            return
+        self._is_closed = True
+        self._is_settled = True
+        if self._status.state is not TapeState.FINISHED:
+            self._sampler.keep(self.step)
+        still_open = self._tape.open_operations()
+        end_ns = max([now_ns, *(operation.entered_ns for operation in still_open)])
+        self._cutter.ended(dataclasses.replace(operation, completed_ns=end_ns) for operation in still_open)
+        self._cutter.finish(end_ns)
+        self._hand_over()
+
+    def pause(self, now_ns: int) -> None:
+        """Nobody may read on for a while: hand over what has ended; what is open is left to the next reader."""
+        self._cutter.cut(now_ns, SegmentEnd.CLOSE)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Hand over what has been cut, once the run's id is settled."""
+        for segment in self._cutter.take():
+            self._held.append(segment)
+            self._held_spans += _span_count(segment)
+        while self._held and (self._is_settled or self._held_spans > MAX_HELD_SPANS):
+            segment = self._held.popleft()
+            self._held_spans -= _span_count(segment)
+            if self._is_settled:
+                self._emit(segment)
+            else:
+                self.dropped += _span_count(segment)
+
+    def _emit(self, segment: Segment) -> None:
+        has_stalled = any(operation.number in self._stalled for operation in segment.operations)
+        is_kept = self._sampler.is_kept(self.run_id, segment.step, segment.end_ns, _span_count(segment))
+        if not (is_kept or has_stalled):
+            return
+        anchor = self._anchor_span(segment)
+        operations = [self._operation_span(operation, anchor) for operation in segment.operations]
+        self._anchor = _Anchor(segment.step, segment.end, LinkTarget(anchor.trace_id, anchor.span_id))
+        if segment.end is SegmentEnd.STALL:  # markers wait for the anchor only
+            self._sink.emit([anchor], urgent=True)
+            if operations:
+                self._sink.emit(operations)
+        else:
+            self._sink.emit([anchor, *operations])
+        if self._handed_over is not None:
+            self._handed_over(segment, anchor)
+
+    def _anchor_span(self, segment: Segment) -> FinishedSpan:
+        identity = self._identity
+        start_ns = self._clock.wall_ns(segment.start_ns)
+        attributes: dict[str, AttributeValue] = {
+            semconv.RANK: identity.rank,
+            semconv.WORLD_SIZE: identity.world_size,
+            semconv.RUN: run_label(self.run_id),
+            semconv.STEP: segment.step,
+            semconv.STEP_SEGMENT: segment.number,
+            semconv.STEP_SEGMENT_END: segment.end.value,
+            semconv.HOST_NAME: identity.host,
+            semconv.PROCESS_PID: identity.pid,
+        }
+        groups = self._groups(segment.operations)
+        if groups:
+            attributes[semconv.GROUP_RANKS] = groups
+        links = self._links
+        if segment.end is SegmentEnd.STALL:
+            links = (*self._incident_links, *links)
+        if self._anchor and self._anchor.step == segment.step:
+            links = (self._anchor.target, *links)
+        return FinishedSpan(
+            name=semconv.STEP_SPAN.format(rank=identity.rank),
+            trace_id=trace_id_of_step(self.run_id, segment.step),
+            span_id=anchor_span_id(identity.nonce, segment.step, segment.number),
+            parent_id=None,
+            start_ns=start_ns,
+            end_ns=max(self._clock.wall_ns(segment.end_ns), start_ns + MIN_DURATION_NS),
+            attributes=attributes,
+            links=links,
+        )
+
+    def _operation_span(self, operation: Operation, anchor: FinishedSpan) -> FinishedSpan:
+        incident = self._stalled.pop(operation.number, None)
+        why_open = "" if operation.how else self._why_open()
+        return self._operations.span(operation, anchor, incident, why_open)
+
+    def _why_open(self) -> str:
+        """What became of a process that left an operation open, as the end of a sentence."""
+        status = self._status
+        if status is None or status.state is TapeState.RUNNING:
+            return "the process was gone"
+        if status.state is TapeState.FINISHED:
+            return "the process ended"
+        return f"the process failed with {self._tape.names.text(status.failure) or 'an exception'}"
+
+    def _groups(self, operations: Sequence[Operation]) -> list[str]:
+        """Members of the groups that met in a segment."""
+        groups = {operation.group: self._tape.names.group(operation.group) for operation in operations}
+        texts = {f"{group.key}: {compress_ranks(group.ranks)}" for group in groups.values() if group}
+        return sorted(texts)[:MAX_GROUPS]
+
+
+def _span_count(segment: Segment) -> int:
+    return len(segment.operations) + 1

@@ -1,0 +1,57 @@
+"""Compares the creation of groups between ranks: it is a collective of the world, for all create all in one order."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.verdict.model import Verdict, VerdictKind, verdict_at
+from otel_torchdist.verdict.roll_call import RollCall, Standing
+from otel_torchdist.world.mismatch import Field, Mismatch
+
+DEFAULT_GROUP: Final = "init_process_group"
+"""Ranks meet there under an address, not under the group's name."""
+
+
+def other_creation(roll: RollCall) -> Mismatch | None:
+    """Ranks that create a group under different names; None when they agree, or when nobody creates one.
+
+    torch counts the groups that a process has created, members or not, and meets in the store under that number: ranks
+    whose numbers differ have left a creation out before this one, and never meet.
+    """
+    if roll.site.lane.kind is not RecordKind.RENDEZVOUS or roll.operation == DEFAULT_GROUP:
+        return None
+    parties: dict[str, list[int]] = {}
+    for rank, operation in sorted(roll.waits.items()):
+        if operation.group is not None:
+            parties.setdefault(operation.group.name.name, []).append(rank)
+    if len(parties) < 2:
+        return None
+    ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
+    said = tuple((name, tuple(ranks)) for name, ranks in ordered)
+    return Mismatch(roll.site, Field.GROUP_NAME, roll.operation, said)
+
+
+def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
+    """A verdict on members of a group of which some create it while others are in another operation.
+
+    Args:
+        creation: Who has come to the creation.
+        elsewhere: Who has come to the other operation.
+        rank: A member of the group that is there.
+    """
+    inside = creation.ranks(Standing.WAITING)
+    outside = creation.members & {rank, *elsewhere.ranks(Standing.WAITING)}
+    parties = [(creation, inside), (elsewhere, tuple(sorted(outside)))]
+    parties.sort(key=lambda party: -len(party[1]))
+    said = tuple((_describe(roll), ranks) for roll, ranks in parties)
+    majority = parties[0][0]
+    mismatch = Mismatch(majority.site, Field.OPERATION, majority.operation, said)
+    return verdict_at(VerdictKind.MISMATCHED, majority, mismatch.ranks, mismatch=mismatch)
+
+
+def _describe(roll: RollCall) -> str:
+    """What was entered, and which group is created, for all creations have the same name."""
+    if roll.site.lane.kind is not RecordKind.RENDEZVOUS or roll.group is None:
+        return roll.operation
+    return f"{roll.operation} ({roll.group.label})"

@@ -1,0 +1,247 @@
+"""Who died first of a run's ranks: what launchers and backends do to the others is a consequence of that.
+
+A rank that was thrown out of an operation, or asked to end, went with another one; among the rest the time decides.
+Where the kernel's order is not known, the tapes say more than the times do.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.job.deaths import Death
+from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.verdict.waits import DYING_NS
+from otel_torchdist.world.model import Lane, OperationView, RankView
+
+AT_ONCE_NS: Final = 250_000_000
+"""Ranks that one signal ends may take so long one after the other, for each gives its memory back."""
+AT_ONCE_UNKNOWN_NS: Final = 30_000_000
+"""The same where it is not known what ended them: a launcher that has seen a death may be as quick as 100 ms."""
+THROWN_OUT_NS: Final = 20_000_000
+"""Who outlives another rank by so much, and was thrown out of an operation by its death, was not ended with it."""
+SAME_ERROR_NS: Final = 2_000_000_000
+SLOW_END_NS: Final = 10_000_000_000
+"""For how long a process that was killed may hold up its own end after its connections are gone: drivers tidy up."""
+OTHER_NODE_NS: Final = 5_000_000
+"""How well the clocks of two nodes are compared."""
+_ASKED: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_ASKED_BY_EXCEPTION: Final = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|SignalException|SystemExit")
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDeath:
+    """The death that explains the others.
+
+    Attributes:
+        ranks: Those who died first; more than one where their order is not known.
+        deaths: What is known of their ends.
+        together: Whether nobody was first: something ended all of them at the same moment.
+        may_follow: Whether they ended as ranks do after the death of another one, which may not be seen: asked to end,
+            thrown out of an operation, or with all others in a way that is not known.
+        is_inferred: Whether the order was not seen, but follows from other signs.
+        is_known: Whether the end of each process was seen, or told by its tape.
+        at_ns: When the first one died.
+        lead_ns: How long after that the next one did; None when none has, or when that is not known.
+        spread_ns: How long after that the last one did.
+    """
+
+    ranks: tuple[int, ...]
+    deaths: Mapping[int, Death]
+    together: bool
+    may_follow: bool
+    is_inferred: bool
+    is_known: bool
+    at_ns: int
+    lead_ns: int | None
+    spread_ns: int
+
+
+def first_death(views: Sequence[RankView], torn_ns: int | None = None) -> FirstDeath | None:
+    """The death that explains the others among ranks that share an operation; None when nobody is dead.
+
+    Args:
+        views: All of these ranks that are seen.
+        torn_ns: When the first rank was thrown out of that operation; None when none was.
+    """
+    dead = [view for view in views if view.is_dead]
+    if not dead:
+        return None
+    causes = [view for view in dead if not any(_explains(other, view) for other in dead)] or dead
+    causes.sort(key=_died_ns)
+    start_ns = _died_ns(causes[0])
+    tied = [view for view in causes if _died_ns(view) - start_ns <= max(_blur_ns(view), _blur_ns(causes[0]))]
+    chosen = _narrowed(tied, torn_ns) if len(tied) > 1 else tied
+    is_known = all(_is_known(view) for view in dead)
+    later = [_died_ns(view) - start_ns for view in dead if view not in chosen]
+    is_seen = all(view.death is not None for view in dead)
+    return FirstDeath(
+        ranks=tuple(sorted(view.rank for view in chosen)),
+        deaths={view.rank: view.death for view in chosen if view.death is not None},
+        together=_ended_together(causes, dead) if is_seen else _vanished_together(chosen, dead),
+        may_follow=all(_may_follow(view, views) for view in chosen),
+        is_inferred=len(tied) > 1 or (len(dead) > 1 and not all(_is_exact(view) for view in causes)),
+        is_known=is_known,
+        at_ns=start_ns,
+        lead_ns=min(later) if is_seen and later and min(later) >= 0 else None,
+        spread_ns=max([0, *later]),
+    )
+
+
+def has_raised(view: RankView) -> bool:
+    """Whether an exception of its own ended a rank, and not one by which it was thrown out, or asked to end."""
+    return view.state is TapeState.FAILED and torn_out_of(view) is None and not _was_interrupted(view)
+
+
+def torn_out_of(view: RankView) -> OperationView | None:
+    """The operation whose failure was the last thing that a rank did in any; None when it did not fail."""
+    last = view.last
+    return last if last is not None and last.record.how is How.FAILED else None
+
+
+def _explains(other: RankView, view: RankView) -> bool:
+    """Whether the death of `view` is a consequence of that of `other`."""
+    if other is view:
+        return False
+    torn = torn_out_of(view)
+    if torn is None:
+        return _was_asked(view) and has_raised(other)
+    own = torn_out_of(other)
+    if (own is not None and own.site == torn.site) or not _takes_part(other.rank, torn):
+        return False
+    if has_raised(other):
+        return True
+    torn_ns, ended_ns = torn.record.completed_ns or 0, _died_ns(other)
+    if ended_ns <= _died_ns(view):
+        return ended_ns - DYING_NS <= torn_ns
+    return _was_struck(other) and ended_ns - SLOW_END_NS <= torn_ns
+
+
+def _takes_part(rank: int, operation: OperationView) -> bool:
+    lane = operation.site.lane
+    if lane.is_point_to_point:
+        return rank in (lane.source, lane.destination)
+    return operation.group is not None and rank in operation.group.members
+
+
+def _was_interrupted(view: RankView) -> bool:
+    return bool(_ASKED_BY_EXCEPTION.search(view.failure))
+
+
+def _was_asked(view: RankView) -> bool:
+    """Whether somebody asked the rank to end, as launchers and schedulers do."""
+    if has_raised(view):
+        return False
+    return _was_interrupted(view) or (view.death is not None and view.death.signal in _ASKED)
+
+
+def _may_follow(view: RankView, views: Sequence[RankView]) -> bool:
+    """Whether a rank may have ended because of one that is not seen. A launcher ends all ranks of its node at once."""
+    if has_raised(view):
+        return False
+    if torn_out_of(view) is not None or _was_asked(view):
+        return True
+    is_known = view.death is not None and view.death.status is not None
+    return not is_known and len(views) > 1 and not any(other.alive and other.death is None for other in views)
+
+
+def _was_struck(view: RankView) -> bool:
+    return view.death is not None and view.death.signal != 0 and view.death.signal not in _ASKED
+
+
+def _died_ns(view: RankView) -> int:
+    return view.death.at_ns if view.death is not None else view.gone_since_ns or 0
+
+
+def _blur_ns(view: RankView) -> int:
+    """How far the time of a death may be off when it is compared with others."""
+    seen_ns = view.death.resolution_ns if view.death is not None else 0
+    return max(seen_ns, OTHER_NODE_NS) if view.is_afar else seen_ns
+
+
+def _is_exact(view: RankView) -> bool:
+    return view.death is not None and view.death.is_exact
+
+
+def _is_known(view: RankView) -> bool:
+    return view.death is not None or view.state is TapeState.FAILED
+
+
+# --- whose order is not known -----------------------------------------------------------------------------------
+
+
+def _narrowed(tied: list[RankView], torn_ns: int | None) -> list[RankView]:
+    """Those of them that other signs show to have been first; all when there are none."""
+    raised = [view for view in tied if has_raised(view)]
+    if raised:
+        return raised
+    behind = _behind(tied)
+    if torn_ns is None:
+        return behind
+    return [view for view in behind if _last_sign_ns(view) <= torn_ns] or behind
+
+
+def _behind(tied: list[RankView]) -> list[RankView]:
+    """Those who have entered fewer operations of a group that all of them share."""
+    shared = set[Lane].intersection(*({lane for lane in view.progress if _is_shared(lane)} for view in tied))
+    for lane in sorted(shared):
+        least = min(view.progress[lane].entered for view in tied)
+        behind = [view for view in tied if view.progress[lane].entered == least]
+        if len(behind) < len(tied) and all(view.progress[lane].aligned for view in tied):
+            return behind
+    return tied
+
+
+def _is_shared(lane: Lane) -> bool:
+    return not lane.is_point_to_point
+
+
+def _last_sign_ns(view: RankView) -> int:
+    ended_ns = view.last.record.completed_ns if view.last is not None else None
+    return max(view.heartbeat_ns, ended_ns or 0)
+
+
+# --- ended by somebody else ---------------------------------------------------------------------------------------
+
+
+def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> bool:
+    """Whether one and the same thing ended all of them: a cancelled job, or an error that all of them made."""
+    first = causes[0]
+    if len(dead) < 2 or torn_out_of(first) is not None:
+        return False
+    if _was_interrupted(first) or (first.death is not None and first.death.signal == signal.SIGINT):
+        return True  # that comes from a terminal, and to all
+    if any(_way(view) != _way(first) for view in causes):
+        return False
+    start_ns = _died_ns(first)
+    if len(causes) < len(dead):
+        ends = list(map(_died_ns, dead))
+        return not has_raised(first) and max(ends) - min(ends) < THROWN_OUT_NS
+    if has_raised(first):
+        return _died_ns(causes[-1]) - start_ns < SAME_ERROR_NS
+    is_known = all(view.death is not None and view.death.status is not None for view in causes)
+    return _died_ns(causes[1]) - start_ns < (AT_ONCE_NS if is_known else AT_ONCE_UNKNOWN_NS)
+
+
+def _vanished_together(chosen: Sequence[RankView], dead: Sequence[RankView]) -> bool:
+    """Whether nothing tells who was first of ranks that were only seen to be gone, from one look to the next."""
+    if len(dead) < 2 or any(view.death is not None or has_raised(view) or torn_out_of(view) for view in dead):
+        return False
+    gone = list(map(_died_ns, dead))
+    return max(gone) - min(gone) <= AT_ONCE_NS and {*_ranks(_behind([*dead]))} != {*_ranks(chosen)}
+
+
+def _ranks(views: Sequence[RankView]) -> list[int]:
+    return [view.rank for view in views]
+
+
+def _way(view: RankView) -> str:
+    """How a rank ended, in so far as it can be the same for all."""
+    if has_raised(view):
+        return view.failure
+    if _was_asked(view):
+        return "asked"
+    return "" if view.death is None else str(view.death.status)

@@ -1,0 +1,262 @@
+"""Judges stalled operations. A pure function of a picture of the ranks.
+
+Blame follows the waiting to its root: a rank that is missing here because it waits elsewhere is not blamed; the
+one for which it waits there is. Nothing is said that the records do not show.
+
+Which of the mismatches of a group holds it up.
+
+Backends put up with some calls that do not fit: gloo adds up bytes of another type and goes on. A mismatch that every
+member has come out of is no cause of a later stall, unless ranks are out of step since: one that has left a call out
+is missing at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from otel_torchdist.processes.state import Stopped
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.verdict.circles import Hop, judge_circle
+from otel_torchdist.verdict.creations import other_creation
+from otel_torchdist.verdict.first_death import FirstDeath, first_death
+from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, urgency
+from otel_torchdist.verdict.model import verdict_at as _verdict
+from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_site, since_of
+from otel_torchdist.verdict.rules import expects
+from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
+from otel_torchdist.world.model import ANYBODY, Arrival, Lane, OperationView, RankView, Site, WorldSnapshot
+
+SETTLED_NS: Final = 1_000_000_000
+"""A rank that has been in an operation for less than this passes through it; it does not wait there."""
+UNINTERRUPTIBLE_NS: Final = 3_000_000_000
+
+
+class Judge:
+    """Judges the operations of one picture."""
+
+    def __init__(self, world: WorldSnapshot, threshold_ns: int) -> None:
+        """Prepare.
+
+        Args:
+            world: The picture.
+            threshold_ns: For how long all ranks must have been in an operation before it is called stuck.
+        """
+        self._world = world
+        self._threshold_ns = threshold_ns
+        self._settled_ns = min(SETTLED_NS, threshold_ns // 2)
+        self._open_at = open_by_site(world)
+
+    def verdict_on(self, site: Site) -> Verdict | None:
+        """Find what holds up the operation at `site`, in which at least one rank waits or has failed.
+
+        Returns:
+            None when all ranks have come and have not been there for the threshold: it moves.
+        """
+        return self._search(site, (), {})
+
+    def _search(self, site: Site, path: tuple[Hop, ...], seen: dict[Site, Verdict | None]) -> Verdict | None:
+        if site not in seen:
+            seen[site] = None  # so that no maze of waits is walked twice
+            seen[site] = self._search_at(site, path, seen)
+        return seen[site]
+
+    def _search_at(self, site: Site, path: tuple[Hop, ...], seen: dict[Site, Verdict | None]) -> Verdict | None:
+        roll = self._roll(site)
+        # Before deaths: backends end processes whose calls do not fit.
+        mismatch = other_creation(roll) or find_cause({rank: self._world.ranks[rank] for rank in roll.standings}, site)
+        if mismatch is not None:
+            return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
+        first = self._first_death(roll)
+        if first is not None and self._is_to_blame(first, roll):
+            return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first)
+        doubt = _doubt_of_site(roll)
+        if doubt is not None:
+            return _verdict(VerdictKind.UNKNOWN, roll, (), doubt)
+        missing = roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
+        if missing:
+            return self._blame(roll, missing, path, seen)
+        unreachable = tuple(rank for rank in roll.unseen if rank in self._world.unreachable)
+        if unreachable:
+            hosts = {self._world.unreachable[rank] for rank in unreachable}
+            return replace(_verdict(VerdictKind.UNREACHABLE, roll, unreachable), hosts=tuple(sorted(hosts)))
+        if roll.silent and site.lane.kind is RecordKind.RENDEZVOUS:
+            return _verdict(VerdictKind.RENDEZVOUS, roll, roll.unseen)
+        if Standing.UNSURE in roll.standings.values():
+            return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.RECORDS_LOST)
+        if roll.silent:
+            return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.SILENT)
+        raised = roll.ranks(Standing.RAISED)
+        if raised:
+            return _verdict(VerdictKind.ABSENT, roll, raised)
+        patience_ns = max(operation.patience_ns for operation in roll.waits.values())
+        if self._world.taken_ns - roll.last_entered_ns < max(self._threshold_ns, patience_ns):
+            return None
+        frozen = self._frozen(roll.ranks(Standing.WAITING))
+        if frozen:
+            return _verdict(VerdictKind.FROZEN, roll, frozen)
+        return _verdict(VerdictKind.TRANSPORT, roll, roll.ranks(Standing.FAILED))
+
+    def verdict_after(self, site: Site) -> Verdict | None:
+        """The verdict on a run that ended outside of any operation, after the one at `site`; None without a death."""
+        roll = self._roll(site)
+        first = self._first_death(roll)
+        if first is None or first.together or roll.silent:
+            return None
+        return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=first.at_ns)
+
+    def _first_death(self, roll: RollCall) -> FirstDeath | None:
+        return first_death([self._world.ranks[rank] for rank in roll.standings], self._torn_at(roll))
+
+    def _is_to_blame(self, first: FirstDeath, roll: RollCall) -> bool:
+        """Whether that death is what the others wait for, or were thrown out by."""
+        if first.together and not self._is_outlived(roll):
+            return False
+        if first.may_follow and roll.silent and not self._is_outlived(roll):
+            return False
+        if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
+            return True
+        # They had come out of it, or are the only ones that failed in it: then nobody else may be missing.
+        # What has thrown those out who failed in it may be a death that is yet to be seen.
+        failed = roll.ranks(Standing.FAILED)
+        is_alone = len(failed) == 1 and not any(self._world.ranks[rank].alive for rank in roll.standings)
+        if {*first.ranks} <= {*failed} and not is_alone:
+            return False
+        return not roll.silent and not roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
+
+    def _is_outlived(self, roll: RollCall) -> bool:
+        """Whether a rank lives that has waited for the threshold: those who ended together are dead to it."""
+        living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
+        return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
+
+    def _torn_at(self, roll: RollCall) -> int | None:
+        """When the first rank was thrown out of the operation; None when none was."""
+        torn = [self._world.ranks[rank].last for rank in roll.ranks(Standing.FAILED)]
+        times = [one.record.completed_ns for one in torn if one is not None and one.site == roll.site]
+        return min((time_ns for time_ns in times if time_ns is not None), default=None)
+
+    def _blame(
+        self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[Site, Verdict | None]
+    ) -> Verdict:
+        """Blame those who are missing and do not wait elsewhere; else whoever those wait for."""
+        held_up = {rank: self._follow(roll, rank, path, seen) for rank in missing}
+        guilty = tuple(rank for rank, causes in held_up.items() if not causes)
+        if guilty:
+            # Of some it has been announced that they may take long; that excuses nobody else.
+            unexpected = tuple(rank for rank in guilty if not expects(self._world.ranks[rank], self._world))
+            return self._accuse(roll, unexpected or guilty)
+        return min(itertools.chain.from_iterable(held_up.values()), key=urgency)
+
+    def _accuse(self, roll: RollCall, guilty: tuple[int, ...]) -> Verdict:
+        """Say of what ranks are guilty that are missing and wait for nobody."""
+        frozen = self._frozen(guilty)
+        if frozen:
+            return _verdict(VerdictKind.FROZEN, roll, frozen)
+        absent = tuple(rank for rank in guilty if roll.standings[rank] is not Standing.QUEUED)
+        if not absent:
+            return _verdict(VerdictKind.DEVICE, roll, guilty)
+        lane = roll.site.lane
+        if lane.kind is RecordKind.RENDEZVOUS:
+            return _verdict(VerdictKind.RENDEZVOUS, roll, tuple(sorted((*absent, *roll.unseen))))
+        # Who has ended in good order will not send what another one waits for.
+        has_ended = lane.is_point_to_point and roll.standings[absent[0]] is Standing.ENDED
+        return _verdict(VerdictKind.UNMATCHED if has_ended else VerdictKind.ABSENT, roll, absent)
+
+    def _frozen(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        return tuple(rank for rank in ranks if self._is_frozen(self._world.ranks[rank].stopped))
+
+    def _is_frozen(self, stopped: Stopped | None) -> bool:
+        """A process that reads from a disk sleeps uninterruptibly again and again, each time for a moment."""
+        if stopped is None:
+            return False
+        return stopped.state != "D" or self._world.taken_ns - stopped.since_ns >= UNINTERRUPTIBLE_NS
+
+    def _follow(
+        self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[Site, Verdict | None]
+    ) -> list[Verdict]:
+        """What keeps a missing rank from coming. Nothing, if it only passes through operations that move."""
+        causes: list[Verdict | None] = []
+        view = self._world.ranks[rank]
+        for operation in self._waits_of(view):
+            hops = (*path, Hop(roll, rank, operation, view.uses(operation.record.thread, roll.site.lane)))
+            circle = tuple(itertools.dropwhile(lambda hop, target=operation.site: hop.roll.site != target, hops))
+            causes.append(judge_circle(circle) if circle else self._search(operation.site, hops, seen))
+        return [cause for cause in causes if cause is not None]
+
+    def _waits_of(self, view: RankView) -> list[OperationView]:
+        """Where a rank waits: in each lane the first operation; what comes after waits for that.
+
+        What it has in flight counts only when it is not seen to block: torch's C++ code waits unseen.
+        """
+        settled = self._world.taken_ns - self._settled_ns
+        waits = [operation for operation in view.open if view.waits_in(operation) and since_of(operation) <= settled]
+        blocking = [operation for operation in waits if operation.record.is_blocking]
+        first: dict[Lane, OperationView] = {}
+        for operation in blocking or waits:
+            first.setdefault(operation.site.lane, operation)
+        return list(first.values())
+
+    def _roll(self, site: Site) -> RollCall:
+        return call_roll(self._world, site, self._open_at.get(site, {}))
+
+
+def _doubt_of_site(roll: RollCall) -> Doubt | None:
+    if roll.group is None:
+        return Doubt.NO_GROUP
+    lane = roll.site.lane
+    if lane.is_point_to_point and lane.source == ANYBODY:
+        return Doubt.ANY_SOURCE
+    return None if roll.aligned else Doubt.UNALIGNED
+
+
+def find_cause(views: Mapping[int, RankView], site: Site) -> Mismatch | None:
+    """The first mismatch, up to `site`, that explains why the operation there does not end.
+
+    Args:
+        views: The members that report.
+        site: The operation.
+    """
+    for mismatch in find_mismatches(views.values(), site):
+        if not ended_well(views.values(), mismatch.site) or _is_out_of_step(views, mismatch):
+            return mismatch
+    return None
+
+
+def ended_well(views: Collection[RankView], site: Site) -> bool:
+    """Whether every one of these ranks has come out of an operation without an exception."""
+    return all(_has_come_out(view, site) for view in views)
+
+
+def _has_come_out(view: RankView, site: Site) -> bool:
+    progress = view.progress.get(site.lane)
+    if progress is None or progress.completed < site.sequence or progress.failed == site.sequence:
+        return False
+    return view.at(site) is None  # operations of one group may end in another order than they began
+
+
+def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
+    """Whether the ranks in the minority have left calls out, or made some more, from that mismatch on."""
+    lane, first = mismatch.site
+    entered = {rank: view.progress[lane].entered for rank, view in views.items()}
+    behind = {rank for rank, count in entered.items() if count < max(entered.values())}
+    ahead = entered.keys() - behind
+    has_left_out = behind == set(mismatch.ranks)
+    has_made_more = ahead == set(mismatch.ranks) and mismatch.field is Field.OPERATION
+    if not mismatch.has_majority or not (has_left_out or has_made_more):
+        return False
+    leader = views[min(ahead)]
+    return all(_fits_later(views[rank], leader, lane, first) for rank in behind)
+
+
+def _fits_later(behind: RankView, ahead: RankView, lane: Lane, first: int) -> bool:
+    """Whether the calls of one rank are those that another has made some places later."""
+    own, others = _calls(behind, lane), _calls(ahead, lane)
+    shift = ahead.progress[lane].entered - behind.progress[lane].entered
+    pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]
+    return bool(pairs) and all(compare({0: one, 1: other}, Site(lane, first)) is None for one, other in pairs)
+
+
+def _calls(view: RankView, lane: Lane) -> dict[int, Arrival]:
+    return {arrival.sequence: arrival for arrival in view.progress[lane].recent}

@@ -1,0 +1,202 @@
+"""The verdict: which ranks hold an operation up, and on what evidence."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from otel_torchdist.verdict.first_death import FirstDeath
+from otel_torchdist.verdict.roll_call import RollCall, Standing
+from otel_torchdist.world.mismatch import Mismatch
+from otel_torchdist.world.model import GroupView, RankView, Site, WorldSnapshot
+from otel_torchdist.world.places import Place, missing_thread, place_of
+
+MAX_THREADS_CHOSEN: Final = 16
+"""Ranks of a verdict of which the thread is looked for that should have come."""
+
+
+class VerdictKind(enum.Enum):
+    """What holds an operation up, the firmest first; the value is the attribute's."""
+
+    MISMATCHED = "mismatched"
+    """They have come to the same place of a group with different calls."""
+    DEAD = "dead"
+    """Their processes are gone."""
+    FROZEN = "frozen"
+    """The kernel does not let them run."""
+    CIRCULAR = "circular"
+    """They wait for each other."""
+    UNMATCHED = "unmatched"
+    """The other side of a send or receive does not come: it waits elsewhere, or has ended."""
+    ABSENT = "absent"
+    """Alive and elsewhere."""
+    RENDEZVOUS = "rendezvous"
+    """They do not come to the creation of a group."""
+    DEVICE = "device"
+    """Their devices have not come to it."""
+    TRANSPORT = "transport"
+    """All have come, and it does not end."""
+    UNREACHABLE = "unreachable"
+    """The agent of their node does not answer, which is all that is known of them."""
+    UNKNOWN = "unknown"
+
+
+class Doubt(enum.Enum):
+    """Why a verdict is `unknown`, or says less than it could."""
+
+    SILENT = "not all ranks report"
+    RECORDS_LOST = "records of it were overwritten before they were read"
+    UNALIGNED = "its sequence was not counted from the group's first operation"
+    ANY_SOURCE = "it takes from any source"
+    NO_GROUP = "its group is not known"
+    CYCLE = "they wait for each other"
+    THREADS = "other threads of the ranks that are missing wait elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One rank of a circle.
+
+    Attributes:
+        rank: The rank.
+        site: Where it waits, for the next one.
+        operation: The operation's name.
+        group: Its group.
+    """
+
+    rank: int
+    site: Site
+    operation: str
+    group: GroupView | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What holds one operation up.
+
+    Attributes:
+        kind: What it is.
+        site: The operation at which the search for the cause ended.
+        operation: Its name.
+        group: Its group, None when not known.
+        ranks: Those whom the verdict names, ascending.
+        roll: The standing of every member.
+        since_ns: Since when the first rank waits there.
+        doubt: Why it is unknown; None for other kinds.
+        mismatch: What they disagree about; None for other kinds.
+        circle: Who waits where, each for the next one and the last for the first; empty where there is no circle.
+        places: Where the ranks are; see `locate`.
+        failures: By rank, the type of the exception that ended it or its call.
+        hosts: Whose agents do not answer; empty for other kinds than `unreachable`.
+        first: The death that explains the others; None for other kinds than `dead`.
+    """
+
+    kind: VerdictKind
+    site: Site
+    operation: str
+    group: GroupView | None
+    ranks: tuple[int, ...]
+    roll: RollCall
+    since_ns: int
+    doubt: Doubt | None = None
+    mismatch: Mismatch | None = None
+    circle: tuple[Link, ...] = ()
+    places: Mapping[int, Place] = field(default_factory=dict[int, Place])
+    failures: Mapping[int, str] = field(default_factory=dict[int, str])
+    hosts: tuple[str, ...] = ()
+    first: FirstDeath | None = None
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Ranks that have entered and not come out."""
+        return self.roll.ranks(Standing.WAITING)
+
+    @property
+    def reporting(self) -> int:
+        """How many members report: the k of `k of n`."""
+        return len(self.roll.standings)
+
+    @property
+    def members(self) -> int:
+        """How many members there are: the n of `k of n`."""
+        return len(self.roll.members)
+
+    def says_the_same_as(self, other: Verdict) -> bool:
+        """Whether both blame the same ranks for the same thing."""
+        return self._claim() == other._claim()
+
+    def _claim(self) -> tuple[object, ...]:
+        # Ranks that went astray wait in different places after the one where they did.
+        where = self.site if self.mismatch is None else self.mismatch.site
+        return self.kind, where, self.ranks, self.doubt
+
+
+def verdict_at(
+    kind: VerdictKind,
+    roll: RollCall,
+    ranks: tuple[int, ...],
+    doubt: Doubt | None = None,
+    mismatch: Mismatch | None = None,
+    circle: tuple[Link, ...] = (),
+) -> Verdict:
+    """A verdict on the operation of a roll call, without places."""
+    return Verdict(
+        kind=kind,
+        site=roll.site,
+        operation=roll.operation,
+        group=roll.group,
+        ranks=ranks,
+        roll=roll,
+        since_ns=roll.since_ns,
+        doubt=doubt,
+        mismatch=mismatch,
+        circle=circle,
+    )
+
+
+def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
+    """The verdict with the place of every member that reports."""
+    members = {rank: world.ranks[rank] for rank in verdict.roll.standings}
+    missing_at = _missing_at(verdict)
+    places: dict[int, Place] = {}
+    for rank, view in members.items():
+        thread = missing_thread(world, rank, missing_at[rank]) if rank in missing_at else None
+        places[rank] = place_of(view, view.at(verdict.site), world.taken_ns, thread)
+    failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.site))}
+    return replace(verdict, places=places, failures=failures)
+
+
+def _missing_at(verdict: Verdict) -> dict[int, Site]:
+    """By rank, where it is missing."""
+    named = verdict.ranks[:MAX_THREADS_CHOSEN]
+    found = {rank: verdict.site for rank in named if verdict.roll.standings.get(rank) is Standing.ABSENT}
+    if verdict.doubt is Doubt.THREADS:
+        found |= {after.rank: link.site for link, after in zip(verdict.circle, verdict.circle[1:], strict=False)}
+        found[verdict.circle[0].rank] = verdict.circle[-1].site
+    return found
+
+
+def _failure(view: RankView, site: Site) -> str:
+    if view.failure:
+        return view.failure
+    progress = view.progress.get(site.lane)
+    return progress.failure if progress is not None and progress.failed == site.sequence else ""
+
+
+def urgency(verdict: Verdict) -> tuple[int, int, Site]:
+    """Which of several verdicts comes first: the firmest, then the one that has waited longest."""
+    return list(VerdictKind).index(verdict.kind), verdict.since_ns, verdict.site
+
+
+class Outcome(enum.Enum):
+    """How an incident ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """The operation raised."""
+    RANKS_ENDED = "ranks ended"
+    """All ranks that waited are gone."""
+    OUT_OF_SIGHT = "out of sight"
+    """Its tapes are gone, or its records were lost."""

@@ -1,0 +1,168 @@
+"""Who has come to a meeting: the standing of every member of a group at one of its operations."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.world.model import ANYBODY, GroupView, OperationView, RankView, Site, WorldSnapshot
+
+
+class Standing(enum.Enum):
+    """What one member has done about one operation; the value is its word in span names."""
+
+    DEAD = "dead"
+    """Its process is gone and did not end in good order."""
+    ABSENT = "absent"
+    """Alive, and has not entered."""
+    ENDED = "ended"
+    """Left the run in good order before the operation was over."""
+    QUEUED = "queued"
+    """Has enqueued it on a device that has not come to it: its own earlier work there comes first."""
+    RAISED = "raised"
+    """Its call raised before the operation was issued."""
+    WAITING = "waiting"
+    """Entered, and its end is not known."""
+    FAILED = "failed"
+    """Entered, and came out with an exception."""
+    OUT = "out"
+    """Entered and came out."""
+    UNSURE = "unsure"
+    """Reports, but its records do not tell."""
+    SILENT = "silent"
+    """Does not report: on another node, or not instrumented."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollCall:
+    """The standing of every member that reports.
+
+    Attributes:
+        site: Where they meet.
+        operation: Its name, as those who wait know it.
+        group: Their group; None when the dictionaries do not have it.
+        members: All ranks that should come.
+        standings: By rank, of the members that report.
+        waits: The operations of those who wait; where nobody does any more, of those who are in it without waiting,
+            or who waited until it failed.
+        aligned: Whether those who wait can compare their sequence with others.
+    """
+
+    site: Site
+    operation: str
+    group: GroupView | None
+    members: frozenset[int]
+    standings: Mapping[int, Standing]
+    waits: Mapping[int, OperationView]
+    aligned: bool
+
+    def ranks(self, *standings: Standing) -> tuple[int, ...]:
+        """The members with one of these standings, ascending."""
+        return tuple(sorted(rank for rank, standing in self.standings.items() if standing in standings))
+
+    @property
+    def silent(self) -> int:
+        """How many members do not report."""
+        return len(self.members) - len(self.standings)
+
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """The members that do not report, ascending."""
+        return tuple(sorted(self.members - self.standings.keys()))
+
+    @property
+    def since_ns(self) -> int:
+        """Since when the first of them waits."""
+        return min(since_of(operation) for operation in self.waits.values())
+
+    @property
+    def last_entered_ns(self) -> int:
+        """When the last of those who wait came in."""
+        return max(operation.record.arrived_ns for operation in self.waits.values())
+
+
+def since_of(operation: OperationView) -> int:
+    """Since when an open operation waits; since it was entered when nobody waits for it."""
+    since = operation.waiting_since_ns
+    return operation.record.entered_ns if since is None else since
+
+
+def open_by_site(world: WorldSnapshot) -> dict[Site, dict[int, OperationView]]:
+    """The open operations of all ranks by where they meet, then by rank."""
+    found: dict[Site, dict[int, OperationView]] = {}
+    for rank, view in world.ranks.items():
+        for operation in view.open:
+            found.setdefault(operation.site, {})[rank] = operation
+    return found
+
+
+def call_roll(world: WorldSnapshot, site: Site, open_here: Mapping[int, OperationView]) -> RollCall:
+    """Ask every member that reports what it has done at `site`, where at least one of them waits or has failed.
+
+    Args:
+        world: The picture.
+        site: The operation.
+        open_here: Those that are in it, by rank.
+    """
+    waits = {
+        rank: operation
+        for rank, operation in open_here.items()
+        if world.ranks[rank].alive and not operation.record.is_queued
+    }
+    waits = waits or dict(open_here) or _failed_here(world, site)
+    first = waits[min(waits)]
+    members = _members(first) | waits.keys()
+    standings = {
+        rank: _standing(view, site, open_here.get(rank)) for rank, view in world.ranks.items() if rank in members
+    }
+    aligned = _is_aligned(world, first)
+    return RollCall(site, first.name, first.group, members, standings, waits, aligned)
+
+
+def _failed_here(world: WorldSnapshot, site: Site) -> dict[int, OperationView]:
+    last = {rank: view.last for rank, view in world.ranks.items()}
+    return {rank: operation for rank, operation in last.items() if operation and operation.site == site}
+
+
+def _members(operation: OperationView) -> frozenset[int]:
+    lane = operation.site.lane
+    if lane.is_point_to_point:
+        return frozenset(rank for rank in (lane.source, lane.destination) if rank != ANYBODY)
+    return operation.group.members if operation.group is not None else frozenset()
+
+
+def _is_aligned(world: WorldSnapshot, operation: OperationView) -> bool:
+    """Whether the sequence means the same to all: a receive from anybody has upset its sender's count."""
+    if operation.group is None or not operation.group.name.aligned:
+        return False
+    lane = operation.site.lane
+    if not lane.is_point_to_point:
+        return True
+    receiver = world.ranks.get(lane.destination)
+    return receiver is None or lane._replace(source=ANYBODY) not in receiver.progress
+
+
+def _standing(view: RankView, site: Site, operation: OperationView | None) -> Standing:
+    lane, sequence = site
+    progress = view.progress.get(lane)
+    certain = progress.losses == view.losses if progress else not view.losses and not view.forgotten
+    if operation is None and progress is not None and progress.entered >= sequence:
+        if progress.failed == sequence:
+            return Standing.FAILED
+        # An operation that left our sight without an end may still be open.
+        return Standing.OUT if certain or progress.completed >= sequence else Standing.UNSURE
+    if view.is_dead:
+        return Standing.DEAD
+    if operation is None and (not view.alive or view.state is TapeState.FINISHED):
+        return Standing.ENDED
+    if not view.alive and not view.has_given_up:
+        return Standing.ENDED
+    if operation is not None:
+        return Standing.QUEUED if operation.record.is_queued else Standing.WAITING
+    if not certain or (progress is not None and not progress.aligned):
+        return Standing.UNSURE
+    if progress is not None and progress.failed == sequence:
+        return Standing.RAISED
+    return Standing.ABSENT

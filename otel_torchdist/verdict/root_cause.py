@@ -1,0 +1,126 @@
+"""Finds among all stalled operations of a run the one that holds up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.verdict.first_death import first_death
+from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.model import Verdict, VerdictKind, urgency
+from otel_torchdist.verdict.rules import is_expected
+from otel_torchdist.verdict.waits import Wait, died_in, left_behind, torn_apart
+from otel_torchdist.world.model import Lane, OperationView, Site, WorldSnapshot
+
+MAX_CANDIDATES: Final = 64
+AT_ONCE: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
+"""Verdicts that are given whatever the age of the waits."""
+
+
+class RootFinder:
+    """Remembers of one run only what a single picture does not show: that its deaths are explained."""
+
+    def __init__(self, threshold_ns: int) -> None:
+        """Operations that all have entered are stuck after `threshold_ns`."""
+        self._threshold_ns = threshold_ns
+        self._death_told = False
+
+    def death_told(self) -> None:
+        """A verdict `dead` has been given, or a job that hung is being ended: the deaths that follow mean nothing."""
+        self._death_told = True
+
+    def find(self, world: WorldSnapshot, stalled: list[Wait], current: Verdict | None) -> Verdict | None:
+        """The verdict on the operation that holds up all others, as far as the records show.
+
+        Args:
+            world: The picture.
+            stalled: Waits beyond the threshold, the longest first.
+            current: The verdict that was given last on an incident that is still on.
+
+        Returns:
+            None when nothing stalls, or when the root has all its ranks and is about to end.
+        """
+        deaths, last_words = set[Site](), set[Site]()
+        if not self._death_told:
+            deaths = left_behind(world, _alive_at(world)) | torn_apart(world)
+            last_words = died_in(world)
+        is_over = not self._death_told and not any(view.alive for view in world.ranks.values())
+        if not stalled and not deaths and not last_words and current is None and not is_over:
+            return None
+        judge = Judge(world, self._threshold_ns)
+        kept = judge.verdict_on(current.site) if current is not None else None
+        if current is not None and kept is None:
+            return None
+        verdicts = [kept, *(judge.verdict_on(site) for site in _first_of_each_lane(stalled))]
+        # Where all were gone at once and nobody saw them go, who died first is not known; that their calls did not
+        # fit is.
+        explaining = {site: judge.verdict_on(site) for site in deaths | last_words}
+        verdicts += [
+            found
+            for site, found in explaining.items()
+            if found is not None
+            and (
+                found.kind is VerdictKind.MISMATCHED
+                or (found.kind is VerdictKind.DEAD and (site in deaths or _was_seen(found, world)))
+            )
+        ]
+        candidates = [verdict for verdict in verdicts if verdict is not None]
+        if not candidates and is_over:
+            candidates = [found for found in (_after_the_end(world, judge),) if found is not None]
+        unexpected = [verdict for verdict in candidates if _blames(verdict) and not is_expected(world, verdict)]
+        # What is expected to take long does not hide another rank that is not.
+        best = min(unexpected or candidates, key=urgency, default=None)
+        if current is None or kept is None or best is None:
+            return best
+        # Among equals the one that was told stays.
+        return kept if kept.site == current.site and kept.kind is best.kind else best
+
+    def held_up(self, world: WorldSnapshot, waits: list[Wait], verdict: Verdict) -> list[Wait]:
+        """Those of some waits that lead to a verdict for which nobody waits until the threshold."""
+        if verdict.kind not in AT_ONCE or not waits:
+            return []
+        judge = Judge(world, self._threshold_ns)
+        leads = {site: judge.verdict_on(site) for site in _first_of_each_lane(waits)}
+        lanes = {site.lane for site, found in leads.items() if found is not None and found.says_the_same_as(verdict)}
+        return [wait for wait in waits if wait.operation.site.lane in lanes]
+
+
+def _blames(verdict: Verdict) -> bool:
+    return verdict.kind is not VerdictKind.UNKNOWN and bool(verdict.ranks)
+
+
+def _was_seen(verdict: Verdict, world: WorldSnapshot) -> bool:
+    """Whether the deaths were seen as they happened, in a run that was watched before."""
+    first = verdict.first
+    return first is not None and first.is_known and any(world.ranks[rank].seen_alive_ns for rank in first.ranks)
+
+
+def _after_the_end(world: WorldSnapshot, judge: Judge) -> Verdict | None:
+    """The verdict on a run all of whose ranks are gone, and none of which was in an operation when the first died."""
+    views = world.ranks.values()
+    first = first_death(tuple(views))
+    if first is None or first.together or not first.is_known or first.lead_ns is None:
+        return None
+    lasts = [view.last for view in views if view.last is not None and _is_shared(view.last, first.ranks)]
+    last = max(lasts, key=lambda one: one.record.completed_ns or 0, default=None)
+    verdict = judge.verdict_after(last.site) if last is not None else None
+    return verdict if verdict is not None and _was_seen(verdict, world) else None
+
+
+def _is_shared(operation: OperationView, ranks: tuple[int, ...]) -> bool:
+    return operation.group is not None and operation.group.members >= {*ranks}
+
+
+def _alive_at(world: WorldSnapshot) -> dict[int, int]:
+    return {rank: view.seen_alive_ns for rank, view in world.ranks.items() if view.seen_alive_ns}
+
+
+def _first_of_each_lane(stalled: Iterable[Wait]) -> list[Site]:
+    """In a lane only the first operation can be a cause; what comes after waits for that."""
+    first: dict[Lane, Site] = {}
+    for wait in stalled:
+        site = wait.operation.site
+        if site.lane not in first and len(first) == MAX_CANDIDATES:
+            break
+        first[site.lane] = min(first.get(site.lane, site), site)
+    return list(first.values())

@@ -1,0 +1,143 @@
+"""Which waits are stalls: the threshold, what a call site is used to, and what the user wants left alone.
+
+Time in which a whole run stood still does not count: nobody waits for anybody who could have come.
+
+A suspended job (gang scheduling, `docker pause`, a cgroup freezer, SIGSTOP to all its processes) goes on after hours as
+if nothing had been, but CLOCK_MONOTONIC has gone on. Ranks show that they run by a heartbeat each second or, where
+native code holds the GIL, by the kernel's counts (`context_switches.py`). Where no rank of a run has shown either, the
+run did not run, whether its agent was stopped too or looked on. A single rank that is stopped is another matter: the
+others' hearts beat while they wait for it.
+
+Where the kernel's counts cannot be read (ranks in another PID namespace), a run without heartbeats counts as suspended:
+to abort a healthy job is worse than to report nothing when native code hangs in every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Final
+
+from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
+from otel_torchdist.verdict.waits import Wait
+from otel_torchdist.world.model import OperationView, RankView, WorldSnapshot
+
+_NOT_EXCUSED: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
+"""No rank expects these."""
+_CIRCLES: Final = (Doubt.CYCLE, Doubt.THREADS)
+
+
+class StallRules:
+    """What counts as a stall.
+
+    Attributes:
+        threshold_ns: The age at which an open operation is stalled at the earliest.
+        compares_calls: Whether calls are compared between ranks where nothing stalls.
+    """
+
+    def __init__(self, threshold_ns: int, ignored: Sequence[str] = (), compares_calls: bool = True) -> None:
+        """Set the rules.
+
+        Args:
+            threshold_ns: See above.
+            ignored: Patterns as in `fnmatch`; an operation is left alone whose name, group, label or call site (as
+                `evaluate.py:run`) matches one.
+            compares_calls: See above.
+        """
+        self.threshold_ns = threshold_ns
+        self.compares_calls = compares_calls
+        self._ignored = tuple(ignored)
+
+    def is_stalled(self, wait: Wait, age_ns: int) -> bool:
+        """Whether a wait of this age is longer than it may be."""
+        if age_ns < max(self.threshold_ns, wait.operation.patience_ns):
+            return False
+        return not self.is_left_alone(wait)
+
+    def is_left_alone(self, wait: Wait) -> bool:
+        """Whether a wait is none of those that the user wants to hear of."""
+        return bool(self._ignored) and self._is_ignored(wait.operation)
+
+    def _is_ignored(self, operation: OperationView) -> bool:
+        names = [operation.name, operation.label]
+        if operation.group is not None:
+            names.append(operation.group.label)
+        if operation.call_site is not None:
+            names.append(f"{PurePath(operation.call_site.file).name}:{operation.call_site.function}")
+        return any(fnmatchcase(name, pattern) for name in names if name for pattern in self._ignored)
+
+
+def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
+    """Whether all ranks that hold the others up, or all that wait, have said that it may take this long.
+
+    In a circle each rank holds up all others, so one is enough.
+    """
+    if verdict.kind in _NOT_EXCUSED:
+        return False
+    named = [expects(world.ranks[rank], world) for rank in verdict.ranks if rank in world.ranks]
+    waiting = [expects(world.ranks[rank], world) for rank in verdict.waiting if rank in world.ranks]
+    is_circle = verdict.kind is VerdictKind.CIRCULAR or verdict.doubt in _CIRCLES
+    is_announced = any(named) if is_circle else len(named) == len(verdict.ranks) and all(named)
+    return (bool(named) and is_announced) or (bool(waiting) and all(waiting))
+
+
+def expects(view: RankView, world: WorldSnapshot) -> bool:
+    """Whether a rank has said that it waits, or lets others wait."""
+    return view.alive and view.expects_until_ns > world.taken_ns
+
+
+HEARTBEAT_DUE_NS: Final = 1_500_000_000
+"""It comes once a second, from a thread that may have to wait for a core."""
+LONG_NS: Final = 30_000_000_000
+"""For so long nothing else keeps an agent from looking: such a pause counts in no part after the last heartbeat."""
+
+
+class Standstill:
+    """Knows for each wait of one run how much of it fell into times in which the whole run stood still."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen yet."""
+        self._sign_ns = 0
+        self._lost_ns: dict[tuple[int, int], int] = {}
+
+    def look(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
+        """Take in a picture and the waits in it."""
+        before_ns = self._sign_ns
+        self._sign_ns = max((_last_sign_ns(view) for view in world.ranks.values() if view.alive), default=0)
+        self._sign_ns = max(self._sign_ns, before_ns)
+        is_long = self._sign_ns - before_ns >= LONG_NS
+        stood_from_ns = before_ns if is_long else before_ns + HEARTBEAT_DUE_NS
+        lost: dict[tuple[int, int], int] = {}
+        for wait in waits:
+            lost_ns = self._lost_ns.get(wait.key, 0)
+            if before_ns and self._sign_ns > stood_from_ns:
+                lost_ns += max(self._sign_ns - max(stood_from_ns, wait.since_ns), 0)
+            lost[wait.key] = lost_ns
+        self._lost_ns = lost
+
+    def is_on(self, now_ns: int) -> bool:
+        """Whether the run stands still now."""
+        return self.ran_until_ns(now_ns) < now_ns
+
+    def ran_until_ns(self, now_ns: int) -> int:
+        """Up to when the run is known to have run."""
+        return min(now_ns, self._sign_ns + HEARTBEAT_DUE_NS) if self._sign_ns else now_ns
+
+    def lost_ns(self, wait: Wait) -> int:
+        """How much of a wait does not count."""
+        return self._lost_ns.get(wait.key, 0)
+
+    def forgive(self, waits: Iterable[Wait]) -> None:
+        """These waits count from now on; what was lost before is no part of that."""
+        for wait in waits:
+            self._lost_ns.pop(wait.key, None)
+
+
+def _last_sign_ns(view: RankView) -> int:
+    """When a rank ran last, as far as its tape shows."""
+    entered_ns = max((operation.record.entered_ns for operation in view.open), default=0)
+    ended_ns = view.last.record.completed_ns or 0 if view.last is not None else 0
+    stacks = view.stacks  # no signal is handled in a process that does not run
+    signalled_ns = stacks.asked_ns if stacks is not None and stacks.by_signal else 0
+    return max(view.heartbeat_ns, view.ran_ns, view.created_ns, entered_ns, ended_ns, signalled_ns)

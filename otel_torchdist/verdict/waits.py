@@ -1,0 +1,112 @@
+"""The waits of a picture: open operations that are evidence, and those that a death left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.tape.layout import How
+from otel_torchdist.world.model import OperationView, RankView, Site, WorldSnapshot
+
+DYING_NS: Final = 500_000_000
+"""How long a process may still be seen alive while the kernel closes its files, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A rank waits in an operation.
+
+    Attributes:
+        view: The rank.
+        operation: What it waits in.
+        since_ns: Since when.
+    """
+
+    view: RankView
+    operation: OperationView
+    since_ns: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Names the operation among all tapes."""
+        return self.view.nonce, self.operation.record.number
+
+
+def waits_of(world: WorldSnapshot) -> list[Wait]:
+    """Every wait, the longest first."""
+    waits = [
+        Wait(view, operation, operation.waiting_since_ns)
+        for view in world.ranks.values()
+        for operation in view.open
+        if operation.waiting_since_ns is not None and view.waits_in(operation)
+    ]
+    return sorted(waits, key=lambda wait: (wait.since_ns, wait.view.rank, wait.operation.record.number))
+
+
+def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[Site]:
+    """Operations in which ranks wait, or were torn out of their waiting, after a member has died.
+
+    Ranks that were gone when a death was found prove nothing: their launcher may have ended all of them.
+
+    Args:
+        world: The picture.
+        alive_at: By rank, the monotonic time at which it was last seen alive.
+    """
+    found: set[Site] = set()
+    for dead in world.ranks.values():
+        seen_ns = dead.gone_since_ns
+        if not dead.is_dead or seen_ns is None:
+            continue
+        for view in world.ranks.values():
+            if view.gone_since_ns is None or view.gone_since_ns > seen_ns:
+                left = [*_waits_after(view, seen_ns, world.taken_ns), *_torn_after(view, alive_at.get(dead.rank))]
+                found.update(operation.site for operation in left if _takes_part(dead.rank, operation))
+    return found
+
+
+def died_in(world: WorldSnapshot) -> set[Site]:
+    """Operations in which ranks were when their processes came to an end, or out of which they were torn before."""
+    dead = [view for view in world.ranks.values() if view.is_dead]
+    torn = [view.last for view in dead if view.last is not None and view.last.record.how is How.FAILED]
+    return {operation.site for view in dead for operation in view.open} | {operation.site for operation in torn}
+
+
+def torn_apart(world: WorldSnapshot) -> set[Site]:
+    """Operations out of which ranks were torn after a member had last been seen alive, that has gone since.
+
+    Told from `left_behind` by that they may all be gone by now: a launcher ends the others within a moment.
+    """
+    found: set[Site] = set()
+    for dead in world.ranks.values():
+        if not dead.is_dead or not dead.seen_alive_ns:
+            continue
+        torn = (site for view in world.ranks.values() if view is not dead for site in _torn_sites(view, dead))
+        found.update(torn)
+    return found
+
+
+def _torn_sites(view: RankView, dead: RankView) -> list[Site]:
+    torn = _torn_after(view, dead.seen_alive_ns)
+    return [operation.site for operation in torn if _takes_part(dead.rank, operation)]
+
+
+def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationView]:
+    """Where it waits, from the second look at the death on: only then all that the dead rank wrote has been read."""
+    if seen_ns >= now_ns:
+        return []
+    return [operation for operation in view.open if operation.waiting_since_ns is not None]
+
+
+def _torn_after(view: RankView, alive_ns: int | None) -> list[OperationView]:
+    """What raised after the dead rank had last been seen alive, or just before: its sockets go before its lock."""
+    last = view.last
+    if last is None or alive_ns is None or last.record.how is not How.FAILED:
+        return []
+    return [last] if (last.record.completed_ns or 0) >= alive_ns - DYING_NS else []
+
+
+def _takes_part(rank: int, operation: OperationView) -> bool:
+    lane = operation.site.lane
+    if lane.is_point_to_point:
+        return rank in (lane.source, lane.destination)
+    return operation.group is not None and rank in operation.group.members

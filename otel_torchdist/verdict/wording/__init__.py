@@ -1,0 +1,1 @@
+"""Verdicts and their evidence in plain English."""

@@ -1,0 +1,153 @@
+"""The first clause of a verdict's sentence: who holds up what, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.tape.layout import How
+from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
+from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.verdict.wording.fates import describe_deaths
+from otel_torchdist.verdict.wording.phrases import describe_site
+from otel_torchdist.world.mismatch import Field, Mismatch
+from otel_torchdist.world.model import GroupView
+
+MAX_PARTIES: Final = 3
+"""Parties of a mismatch, or ranks of a circle, that a sentence tells of."""
+_STOPPED: Final = {"T": "stopped by a signal", "t": "held by a debugger", "D": "in uninterruptible sleep"}
+
+
+def cause_of(verdict: Verdict, age: str) -> str:
+    """Say it; `age` is how long the first rank has waited."""
+    return _CAUSES[verdict.kind](verdict, age)
+
+
+def _absent(verdict: Verdict, age: str) -> str:
+    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not entered {_their_side(verdict)} for {age}"
+
+
+def _their_side(verdict: Verdict) -> str:
+    """The operation as those would enter it who are missing there."""
+    lane = verdict.site.lane
+    if not lane.is_point_to_point:
+        return _site(verdict)
+    side = "send" if verdict.ranks == (lane.source,) else "recv"
+    return describe_site(side, verdict.group, verdict.site)
+
+
+def _dead(verdict: Verdict, age: str) -> str:
+    if all(operation.record.how not in (None, How.FAILED) for operation in verdict.roll.waits.values()):
+        return f"{describe_deaths(verdict)}, after {_site(verdict)}"
+    return f"{describe_deaths(verdict)}, and {_site(verdict)} has waited for {age}"
+
+
+def _frozen(verdict: Verdict, age: str) -> str:
+    ranks = verdict.ranks
+    place = verdict.places.get(ranks[0])
+    how = _STOPPED.get(place.stopped if place is not None else "", "not running")
+    verb = "is" if len(ranks) == 1 else "are"
+    inside = all(verdict.roll.standings[rank] is Standing.WAITING for rank in ranks)
+    where = f"inside {_site(verdict)}" if inside else f"and {have(ranks)} not entered {_their_side(verdict)}"
+    return f"{name_ranks(ranks)} {verb} frozen ({how}) {where} for {age}"
+
+
+def _mismatched(verdict: Verdict, age: str) -> str:
+    mismatch = verdict.mismatch
+    assert mismatch is not None
+    return f"{describe_mismatch(mismatch, verdict.group)}, and it has waited for {age}"
+
+
+def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
+    """Who has called what, the minority first."""
+    site = describe_site(mismatch.operation, group, mismatch.site)
+    if not mismatch.has_majority:
+        said = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
+        return f"ranks disagree on the {mismatch.field.value} of {site}: {said}"
+    (majority, many), *others = mismatch.parties
+    if mismatch.field is Field.OPERATION:
+        said = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
+        return f"{said} where {_describe_party(many, 'entered')} {site}"
+    said = ", ".join(_describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES])
+    return f"{said} where {_describe_party(many, majority)} in {site}"
+
+
+def _describe_party(ranks: tuple[int, ...], what: str) -> str:
+    return f"{name_ranks(ranks)} {have(ranks)} {what}"
+
+
+def _circular(verdict: Verdict, age: str) -> str:
+    return f"{name_ranks(verdict.ranks)} wait for each other for {age}: {_describe_circle(verdict)}"
+
+
+def _describe_circle(verdict: Verdict) -> str:
+    links = ", ".join(_describe_link(link) for link in verdict.circle[:MAX_PARTIES])
+    more = len(verdict.circle) - MAX_PARTIES
+    return f"{links}{f', {more} more' if more > 0 else ''}"
+
+
+def _describe_link(link: Link) -> str:
+    return f"rank {link.rank} in {describe_site(link.operation, link.group, link.site)}"
+
+
+def _unmatched(verdict: Verdict, age: str) -> str:
+    ranks = verdict.ranks
+    side = "send" if ranks == (verdict.site.lane.source,) else "recv"
+    return f"{name_ranks(ranks)} {have(ranks)} no {side} for {_site(verdict)}, which has waited for {age}"
+
+
+def _rendezvous(verdict: Verdict, age: str) -> str:
+    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not come to {_site(verdict)} for {age}"
+
+
+def _device(verdict: Verdict, age: str) -> str:
+    named, site = name_ranks(verdict.ranks), _site(verdict)
+    if len(verdict.ranks) == 1:
+        return f"{named} has enqueued {site}, but its device has not come to it for {age}"
+    return f"{named} have enqueued {site}, but their devices have not come to it for {age}"
+
+
+def _transport(verdict: Verdict, age: str) -> str:
+    everybody = "both ranks" if verdict.members == 2 else f"all {verdict.members} ranks"
+    return f"{everybody} have entered {_site(verdict)} and it is not over after {age}"
+
+
+def _unreachable(verdict: Verdict, age: str) -> str:
+    verb = "is" if len(verdict.ranks) == 1 else "are"
+    hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
+    agents = f"the agent on {hosts} does" if len(verdict.hosts) == 1 else f"the agents on {hosts} do"
+    return (
+        f"{name_ranks(verdict.ranks)} {verb} out of reach ({agents} not answer), "
+        f"and {_site(verdict)} has waited for {age}"
+    )
+
+
+def _unknown(verdict: Verdict, age: str) -> str:
+    if verdict.doubt is Doubt.CYCLE:
+        return f"{name_ranks(verdict.ranks)} wait for each other, among others in {_site(verdict)}, for {age}"
+    cause = f"{_site(verdict)} is not over after {age}"
+    if verdict.doubt is Doubt.THREADS:
+        return f"{cause}, and who is missing is not known: {verdict.doubt.value}, {_describe_circle(verdict)}"
+    if verdict.doubt is Doubt.SILENT:
+        return f"{cause}, and all ranks that report have entered"
+    return f"{cause}, and who is missing is not known: {verdict.doubt.value}" if verdict.doubt else cause
+
+
+_CAUSES: Final[Mapping[VerdictKind, Callable[[Verdict, str], str]]] = {
+    VerdictKind.MISMATCHED: _mismatched,
+    VerdictKind.DEAD: _dead,
+    VerdictKind.FROZEN: _frozen,
+    VerdictKind.CIRCULAR: _circular,
+    VerdictKind.UNMATCHED: _unmatched,
+    VerdictKind.ABSENT: _absent,
+    VerdictKind.RENDEZVOUS: _rendezvous,
+    VerdictKind.DEVICE: _device,
+    VerdictKind.TRANSPORT: _transport,
+    VerdictKind.UNREACHABLE: _unreachable,
+    VerdictKind.UNKNOWN: _unknown,
+}
+
+
+def _site(verdict: Verdict) -> str:
+    return describe_site(verdict.operation, verdict.group, verdict.site)

@@ -1,0 +1,79 @@
+"""How ranks died, in words."""
+
+from __future__ import annotations
+
+from otel_torchdist.job.deaths import BY_CGROUP, Death
+from otel_torchdist.naming import name_ranks
+from otel_torchdist.verdict.first_death import FirstDeath
+from otel_torchdist.verdict.model import Verdict
+
+SHORTEST_LEAD_S = 0.001
+
+
+def describe_deaths(verdict: Verdict) -> str:
+    """`rank 2 was killed by SIGKILL 0.12 s before the others ended`."""
+    ranks, first = verdict.ranks, verdict.first
+    way = _common_way(verdict)
+    verb = way or ("is dead" if len(ranks) == 1 else "are dead")
+    return f"{name_ranks(ranks)} {verb}{_lead(first) if first is not None and way else ''}"
+
+
+def describe_way(death: Death, failure: str = "") -> str:
+    """`was killed by SIGKILL`; '' where it is not known. An exception that ended the rank says more than its code."""
+    if death.error and death.exit_code:
+        return f"ended with exit code {death.exit_code} ({death.error})"
+    if failure:
+        return f"ended with {failure}"
+    if death.signal:
+        return f"was killed by {death.signal_name}"
+    return f"exited with code {death.exit_code}" if death.exit_code is not None else ""
+
+
+def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
+    """`all ranks that died did so within 0.012 s, the first of them was killed by SIGTERM: no rank caused it`."""
+    ways = {describe_way(death) for death in first.deaths.values()} - {""}
+    how = f", the first of them {ways.pop()}" if len(ways) == 1 else ""
+    here = "" if are_all_seen else " here"
+    spread_s = max(first.spread_ns / 1e9, SHORTEST_LEAD_S)
+    return f"all ranks{here} that died did so within {spread_s:.3f} s{how}: no rank{here} caused it"
+
+
+def is_told_by_cause(verdict: Verdict) -> bool:
+    """Whether `describe_deaths` says how those that the verdict names have died."""
+    return bool(_common_way(verdict))
+
+
+def describe_circumstances(verdict: Verdict) -> list[str]:
+    """Whether memory ran out, and how the order of the deaths is known."""
+    first = verdict.first
+    if first is None:
+        return []
+    parts: list[str] = []
+    cgroup = "its cgroup" if len(verdict.ranks) == 1 else "their cgroup"
+    counted = {cgroup if death.oom == BY_CGROUP else "the node" for death in first.deaths.values() if death.oom}
+    parts += [f"{who} counted an out-of-memory kill at that moment" for who in sorted(counted)]
+    if first.is_inferred and first.deaths:
+        parts.append("in which order ranks died is inferred")
+    return parts
+
+
+def _common_way(verdict: Verdict) -> str:
+    """How all that a verdict names have died; '' where that differs, or is not known of all."""
+    first = verdict.first
+    if first is None:
+        return ""
+    ways = {_way(first, rank, verdict.failures.get(rank, "")) for rank in verdict.ranks}
+    way = ways.pop() if len(ways) == 1 else ""
+    return way.replace("was ", "were ", 1) if len(verdict.ranks) > 1 else way
+
+
+def _way(first: FirstDeath, rank: int, failure: str) -> str:
+    death = first.deaths.get(rank)
+    return describe_way(death, failure) if death is not None else ""
+
+
+def _lead(first: FirstDeath) -> str:
+    if first.lead_ns is None:
+        return ""
+    lead_s = first.lead_ns / 1e9
+    return f" {max(lead_s, SHORTEST_LEAD_S):.{2 if lead_s >= 0.1 else 3}f} s before the others ended"

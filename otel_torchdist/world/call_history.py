@@ -1,0 +1,195 @@
+"""What one rank has called and when it came there, of all its groups: for comparison with other ranks.
+
+What a rank has called in one lane, in windows that can be compared with those of other ranks at a glance.
+
+Ranks are never read at the very same moment, and thousands of calls may pass between two looks. So the calls of each 64
+places of a lane make a window with one digest, and the last few windows are kept: ranks that have called the same have
+the same digests, and where they have not, the calls themselves are still there.
+
+When a rank's device came to the calls of one lane, in windows that can be compared with those of other ranks.
+
+That is known when they have ended, and not before. Of calls on the host, see `CallLog`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.records import Operation
+from otel_torchdist.world.mismatch import comparable
+from otel_torchdist.world.model import Arrival, Lane, TimedWindow, Window
+
+MAX_LANES: Final = 64
+"""Groups of a rank whose calls are kept; each takes some 30 kB."""
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+
+
+class RankLogs:
+    """Both logs of every lane.
+
+    Attributes:
+        windows: What was called, by lane; replaced whenever there is more.
+        arrivals: When the rank came there, likewise.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has been called."""
+        self._calls: dict[Lane, CallLog] = {}
+        self._on_device: dict[Lane, ArrivalLog] = {}
+        self._digests = Digests()
+        self._all_windows: Mapping[Lane, tuple[Window, ...]] | None = None
+        self.windows: Mapping[Lane, tuple[Window, ...]] = MappingProxyType({})
+        self.arrivals: Mapping[Lane, tuple[TimedWindow, ...]] = MappingProxyType({})
+
+    def entered(self, lane: Lane, arrival: Arrival, operation: Operation) -> None:
+        """Take in a collective."""
+        self._all_windows = None
+        log = self._calls.get(lane)
+        if log is None:
+            if len(self._calls) >= MAX_LANES:
+                return
+            log = self._calls[lane] = CallLog()
+        if not log.entered(arrival, operation.entered_ns, self._digests):
+            return
+        self.windows = MappingProxyType({**self.windows, lane: log.windows})
+        # When it was enqueued says nothing about when the device came to it.
+        if log.times is not None and not int(operation.flags) & _ON_DEVICE:
+            before = self.arrivals.get(lane, ())
+            self.arrivals = MappingProxyType({**self.arrivals, lane: (*before[1 - MAX_WINDOWS :], log.times)})
+
+    @property
+    def all_windows(self) -> Mapping[Lane, tuple[Window, ...]]:
+        """What was called, with the calls since the last complete windows."""
+        if self._all_windows is None:
+            unfinished = {lane: log.unfinished(self._digests) for lane, log in self._calls.items()}
+            last = {lane: (*self.windows.get(lane, ()), one) for lane, one in unfinished.items() if one is not None}
+            self._all_windows = MappingProxyType({**self.windows, **last})
+        return self._all_windows
+
+    def ended_on_device(self, lane: Lane, operation: Operation) -> None:
+        """Take in the end of a collective on a device."""
+        if operation.started_ns is None or lane not in self._calls or operation.how is How.FAILED:
+            return
+        log = self._on_device.get(lane)
+        if log is None:
+            log = self._on_device[lane] = ArrivalLog()
+        if log.ended(operation.sequence, operation.started_ns):
+            self.arrivals = MappingProxyType({**self.arrivals, lane: log.windows})
+
+
+LENGTH: Final = 64
+MAX_WINDOWS: Final = 4
+MAX_DIGESTS: Final = 4_096
+
+
+class CallLog:
+    """One lane of one rank.
+
+    Attributes:
+        windows: The last complete ones.
+        times: When the calls of the newest one were entered.
+    """
+
+    __slots__ = ("_arrivals", "_next", "_times", "times", "windows")
+
+    def __init__(self) -> None:
+        """Nothing has been called."""
+        self._arrivals: list[Arrival] = []
+        self._next = 1
+        self._times: list[int] = []
+        self.windows: tuple[Window, ...] = ()
+        self.times: TimedWindow | None = None
+
+    def entered(self, arrival: Arrival, at_ns: int, digests: Digests) -> bool:
+        """Take in a call; whether a window is complete with it."""
+        sequence = arrival.sequence
+        if sequence != self._next and not self._goes_on_at(sequence):
+            return False
+        self._next = sequence + 1
+        self._arrivals.append(arrival)
+        self._times.append(at_ns)
+        if len(self._arrivals) < LENGTH:
+            return False
+        arrivals, self._arrivals = tuple(self._arrivals), []
+        times, self._times = tuple(self._times), []
+        number = (sequence - 1) // LENGTH
+        self.windows = (*self.windows[1 - MAX_WINDOWS :], Window(number, digests.of(arrivals), arrivals))
+        self.times = TimedWindow(number, times)
+        return True
+
+    def unfinished(self, digests: Digests) -> Window | None:
+        """The calls since the last complete window, which will not become one where the run is over."""
+        arrivals = tuple(self._arrivals)
+        return Window((arrivals[0].sequence - 1) // LENGTH, digests.of(arrivals), arrivals) if arrivals else None
+
+    def _goes_on_at(self, sequence: int) -> bool:
+        """Whether the window can be completed from here on: records were lost, or a call was refused."""
+        place = (sequence - 1) % LENGTH
+        if not self._next - len(self._arrivals) <= sequence < self._next:
+            place = 0 if place == 0 else -1
+        if place < 0:
+            self._next = 0
+            self._arrivals, self._times = [], []
+            return False
+        del self._arrivals[place:], self._times[place:]
+        return True
+
+
+class Digests:
+    """Digests of calls, the same in every process."""
+
+    def __init__(self) -> None:
+        """None is known."""
+        self._known: dict[tuple[object, int], bytes] = {}
+
+    def of(self, arrivals: tuple[Arrival, ...]) -> int:
+        """The digest of a window."""
+        return zlib.crc32(b"".join(map(self._text, arrivals)))
+
+    def _text(self, arrival: Arrival) -> bytes:
+        key = (arrival.signature, arrival.root)
+        text = self._known.get(key)
+        if text is None:
+            if len(self._known) >= MAX_DIGESTS:
+                self._known.clear()
+            text = self._known[key] = zlib.crc32(repr(comparable(arrival)).encode()).to_bytes(4, "little")
+        return text
+
+
+MAX_PARTIAL: Final = 2
+"""Asynchronous calls may end in another order than they began."""
+
+
+class ArrivalLog:
+    """One lane of one rank.
+
+    Attributes:
+        windows: The last complete ones.
+    """
+
+    __slots__ = ("_partial", "windows")
+
+    def __init__(self) -> None:
+        """Nothing has ended."""
+        self._partial: dict[int, list[int]] = {}
+        self.windows: tuple[TimedWindow, ...] = ()
+
+    def ended(self, sequence: int, arrived_ns: int) -> bool:
+        """Take in a call; whether a window is complete with it."""
+        number = (sequence - 1) // LENGTH
+        times = self._partial.get(number)
+        if times is None:
+            if len(self._partial) >= MAX_PARTIAL:
+                del self._partial[next(iter(self._partial))]
+            times = self._partial[number] = []
+        times.append(arrived_ns)
+        if len(times) < LENGTH:
+            return False
+        del self._partial[number]
+        # A rank comes to its calls in their order, whatever the order in which they end.
+        self.windows = (*self.windows[1 - MAX_WINDOWS :], TimedWindow(number, tuple(sorted(times))))
+        return True

@@ -1,0 +1,332 @@
+"""Follows tapes and takes pictures of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.job.stacks import StacksFile
+from otel_torchdist.processes.recorded_deaths import Deaths
+from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
+from otel_torchdist.processes.state import ProcessState
+from otel_torchdist.tape.clock import WallClock
+from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
+from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.tape.records import Operation, SignatureName
+from otel_torchdist.world.baselines import Habits
+from otel_torchdist.world.call_history import RankLogs
+from otel_torchdist.world.model import (
+    ANYBODY,
+    MAX_RECENT,
+    MAX_THREADS,
+    UNREAD,
+    Arrival,
+    GroupView,
+    Lane,
+    OperationView,
+    Progress,
+    RankView,
+    Site,
+    Stacks,
+)
+
+MAX_LANES: Final = 65_536
+"""Tags make new lanes without bound; beyond this the oldest quarter is forgotten."""
+
+_NEVER: Final = Progress()
+_SEND: Final = "send"
+_ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
+_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
+"""A plain integer: arithmetic with enum members is several times slower."""
+DYING_NS: Final = 1_000_000_000
+"""How long a process may close its files after the one with the lock, before it has ended."""
+
+
+class TapeFollower:
+    """Keeps what a picture of one rank needs: the last sequences of each lane, the last operation, its stacks.
+
+    Attributes:
+        reader: The tape. Who polls it hands every batch to `observe`.
+        failure: What a view of it has raised; it is not looked at again.
+        is_last_look: Whether nobody looks after this, so that all calls should be compared that are there.
+    """
+
+    def __init__(self, reader: TapeReader, deaths: Deaths | None = None) -> None:
+        """Follow a tape from its reader's first batch on; `deaths` knows how its process ends, where that is known."""
+        self.reader = reader
+        self._deaths = deaths
+        self._unlocked_ns: int | None = None
+        self.is_last_look = False
+        self._groups: dict[int, GroupView] = {}
+        self._progress: dict[Lane, Progress] = {}
+        self._frozen: Mapping[Lane, Progress] | None = None
+        self._views: dict[int, OperationView] = {}
+        self._without_reduce_op: dict[int, SignatureName] = {}
+        self._last: Operation | None = None
+        self._last_number = 0
+        self._losses = 0
+        self._forgotten = False
+        self._gone_since_ns: int | None = None
+        self._seen_alive_ns = 0
+        self._clock = WallClock(reader.identity)
+        self._habits = Habits()
+        self._logs = RankLogs()
+        self._groups_by_key: Mapping[str, GroupView] = MappingProxyType({})
+        self._process = ProcessState(reader.identity)
+        self._request = 0
+        self._stacks_file = StacksFile(reader.path, reader.owner)
+        self._stacks: Stacks | None = None
+        self._asked_by_signal: AskedBySignal | None = None
+        self.failure: Exception | None = None
+
+    def observe(self, batch: Batch) -> None:
+        """Take in what one poll of the tape found."""
+        certain_from = self._certain_from(batch)
+        losses_before = self._losses
+        self._losses += batch.lost > 0
+        for operation in batch.entered:
+            losses = self._losses if operation.number >= certain_from else losses_before
+            self._entered(operation, losses)
+        for operation in batch.ended:
+            self._ended(operation)
+        if batch.entered or batch.ended:
+            self._frozen = None
+        if len(self._progress) > MAX_LANES:
+            self._forget_lanes()
+
+    def _certain_from(self, batch: Batch) -> int:
+        """The record after which this batch has no hole: what was entered earlier may have had successors."""
+        numbers = sorted([operation.number for operation in batch.entered] + [mark.number for mark in batch.steps])
+        expected, certain = self._last_number + 1, 0
+        for number in numbers:
+            if number != expected:
+                certain = number
+            expected = number + 1
+        self._last_number = expected - 1
+        if not batch.lost:
+            return 0
+        return certain or expected
+
+    def _entered(self, operation: Operation, losses: int) -> None:
+        lane = self._lane(operation)
+        before = self._progress.get(lane, _NEVER)
+        group = self._group(operation.group)
+        arrival = Arrival(operation.sequence, self._called(operation), operation.peer)
+        # Made anew here and below: `_replace` is slow, and this happens twice for each operation.
+        self._progress[lane] = Progress(
+            entered=max(before.entered, operation.sequence),
+            completed=before.completed,
+            failed=before.failed,
+            failure=before.failure,
+            aligned=group is not None and group.name.aligned,
+            losses=losses,
+            recent=(*before.recent[1 - MAX_RECENT :], arrival),
+            threads=_with_thread(before.threads, operation.thread),
+        )
+        if not lane.is_point_to_point and lane.kind is RecordKind.OPERATION:
+            self._logs.entered(lane, arrival, operation)
+
+    def _called(self, operation: Operation) -> SignatureName | None:
+        """What was called, as far as that was looked at for this very call."""
+        signature = self.reader.names.signature(operation.signature)
+        if signature is None or not int(operation.flags) & _REDUCE_OP_UNREAD:
+            return signature
+        known = self._without_reduce_op.get(operation.signature)
+        if known is None:
+            known = self._without_reduce_op[operation.signature] = dataclasses.replace(signature, reduce_op=UNREAD)
+        return known
+
+    def _ended(self, operation: Operation) -> None:
+        self._habits.ended(operation)
+        if self._last is None or (operation.completed_ns or 0) >= (self._last.completed_ns or 0):
+            self._last = operation
+        lane = self._lane(operation)
+        before = self._progress.get(lane)
+        if before is not None:
+            self._progress[lane] = self._after_end(before, operation)
+        if int(operation.flags) & _ON_DEVICE:
+            self._logs.ended_on_device(lane, operation)
+
+    def _after_end(self, before: Progress, operation: Operation) -> Progress:
+        sequence = operation.sequence
+        # One that raised in the same lane meanwhile may have taken this back.
+        entered = max(before.entered, sequence)
+        if operation.how is not How.FAILED:
+            failed = 0 if before.failed == sequence else before.failed
+            completed = max(before.completed, sequence)
+            return Progress(
+                entered,
+                completed,
+                failed,
+                before.failure,
+                before.aligned,
+                before.losses,
+                before.recent,
+                before.threads,
+            )
+        if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
+            # It raised before it was issued, and capture gives its number to the next one.
+            entered = min(before.entered, sequence - 1)
+        failure = self.reader.names.text(operation.failure) or "an exception"
+        return before._replace(entered=entered, failed=sequence, failure=failure)
+
+    def _forget_lanes(self) -> None:
+        for lane in list(itertools.islice(self._progress, MAX_LANES // 4)):
+            if lane.is_point_to_point:
+                del self._progress[lane]
+        self._forgotten = True
+
+    def ask_for_stacks(self, now_ns: int) -> None:
+        """Ask the rank where its threads are; the answer shows in later views. Does not wait."""
+        self._request = self.reader.request_stacks()
+        self._stacks = Stacks(now_ns, None)
+        self._asked_by_signal = None
+
+    def ask_by_signal(self) -> None:
+        """Ask once more, by a signal, where the thread is that is in an operation, else the main thread."""
+        blocking = (operation.thread for operation in self.reader.open_operations() if operation.is_blocking)
+        self._asked_by_signal = ask_by_signal(self.reader, next(blocking, 0))
+
+    def view(self, now_ns: int) -> RankView | None:
+        """The rank as it is now; None when its tape cannot be read any more."""
+        # In this order: a process says that it has finished before it lets go of its lock.
+        alive = self._is_alive(now_ns)
+        # Only now: a death that was seen meanwhile is why it does not live.
+        death = self._deaths.death_of(self.reader.identity.nonce) if self._deaths is not None else None
+        alive = alive and death is None
+        try:
+            status = self.reader.status()
+        except TapeError:
+            return None
+        stopped = self._process.look(now_ns, status.heartbeat_ns)
+        if alive and self._deaths is not None:
+            self._deaths.note(self.reader.identity.nonce, stopped, self._process.ran_ns)
+        self._clock.update(status)
+        if alive:
+            self._seen_alive_ns = now_ns
+        elif self._gone_since_ns is None:
+            self._gone_since_ns = now_ns
+        if self._frozen is None:
+            self._frozen = MappingProxyType(dict(self._progress))
+        identity = self.reader.identity
+        is_over = not alive or status.state is not TapeState.RUNNING
+        return RankView(
+            rank=identity.rank,
+            nonce=identity.nonce,
+            run=status.run_id if status.run_id_state is not RunIdState.NONE else 0,
+            run_is_sure=status.run_id_state is not RunIdState.PROVISIONAL,
+            host=identity.host,
+            created_ns=identity.monotonic_ns,
+            alive=alive,
+            state=status.state,
+            failure=self.reader.names.text(status.failure) or "",
+            gone_since_ns=self._gone_since_ns,
+            heartbeat_ns=status.heartbeat_ns,
+            step=status.step,
+            open=self._open_views(),
+            last=None if self._last is None else self._view(self._last),
+            progress=self._frozen,
+            losses=self._losses,
+            forgotten=self._forgotten,
+            wall_offset_ns=self._clock.wall_ns(0),
+            stacks=self._current_stacks(),
+            stopped=stopped,
+            ran_ns=self._process.ran_ns,
+            expects_until_ns=status.expects_until_ns,
+            windows=self._logs.all_windows if is_over or self.is_last_look else self._logs.windows,
+            arrivals=self._logs.arrivals,
+            groups=self._groups_by_key,
+            seen_alive_ns=self._seen_alive_ns,
+            death=death,
+        )
+
+    def _is_alive(self, now_ns: int) -> bool:
+        """Whether its lock is held; once it is not, for a moment, whether its process has not ended yet."""
+        if self.reader.is_alive():
+            self._unlocked_ns = None
+            return True
+        is_first = self._unlocked_ns is None
+        self._unlocked_ns = self._unlocked_ns or now_ns
+        if self._deaths is None or now_ns - self._unlocked_ns > DYING_NS:
+            return False
+        if is_first:  # what it wrote last, as that an operation had thrown it out, is read before the next look
+            return True
+        return self._deaths.holds(self.reader.identity.nonce) and not self._has_ended()
+
+    def _has_ended(self) -> bool:
+        """Whether the rank has said how it ended; its process may go on for as long as it likes."""
+        try:
+            return self.reader.status().state is not TapeState.RUNNING
+        except TapeError:
+            return True
+
+    def _current_stacks(self) -> Stacks | None:
+        if self._stacks is None or self._stacks.threads is not None or not self._request:
+            return self._stacks
+        threads = self._stacks_file.read(self._request)
+        if threads is not None:
+            self._stacks = Stacks(self._stacks.asked_ns, tuple(threads))
+        elif self._asked_by_signal is not None and (stack := self._asked_by_signal.answer()) is not None:
+            self._stacks = Stacks(self._stacks.asked_ns, (stack,), by_signal=True)
+        return self._stacks
+
+    def _open_views(self) -> tuple[OperationView, ...]:
+        # An operation whose words have not changed is the same object as before, and so is its view.
+        views = {operation.number: self._view(operation) for operation in self.reader.open_operations()}
+        self._views = views
+        return tuple(views.values())
+
+    def _view(self, operation: Operation) -> OperationView:
+        known = self._views.get(operation.number)
+        if known is not None and known.record is operation:
+            return known
+        names = self.reader.names
+        signature = names.signature(operation.signature)
+        return OperationView(
+            record=operation,
+            name=self._name(operation),
+            site=Site(self._lane(operation), operation.sequence),
+            group=self._group(operation.group),
+            signature=signature,
+            call_site=names.call_site(operation.call_site),
+            label=names.text(operation.label) or "",
+            failure=names.text(operation.failure) or "",
+            waiting_since_ns=operation.waiting_since_ns,
+            patience_ns=self._habits.patience_ns(operation),
+        )
+
+    def _name(self, operation: Operation) -> str:
+        signature = self.reader.names.signature(operation.signature)
+        if signature is not None:
+            return signature.operation
+        return "new_group" if operation.kind is RecordKind.RENDEZVOUS else "operation"
+
+    def _lane(self, operation: Operation) -> Lane:
+        group = self._group(operation.group)
+        key = group.key if group is not None else ""
+        if not int(operation.flags) & _POINT_TO_POINT:
+            return Lane(operation.kind, key)
+        here, peer = self.reader.identity.rank, operation.peer
+        if self._name(operation) == _SEND:
+            return Lane(operation.kind, key, here, peer, operation.tag)
+        return Lane(operation.kind, key, ANYBODY if peer < 0 else peer, here, operation.tag)
+
+    def _group(self, identity: int) -> GroupView | None:
+        known = self._groups.get(identity)
+        if known is not None:
+            return known
+        name = self.reader.names.group(identity)
+        if name is None:
+            return None
+        self._groups[identity] = view = GroupView(name.key, name, frozenset(name.ranks))
+        self._groups_by_key = MappingProxyType({**self._groups_by_key, view.key: view})
+        return view
+
+
+def _with_thread(threads: tuple[int, ...], thread: int) -> tuple[int, ...]:
+    return threads if thread in threads else (*threads[1 - MAX_THREADS :], thread)

@@ -1,0 +1,241 @@
+"""Finds ranks that have come to the same place of a group with different calls.
+
+Some differences are legal: `all_to_all` and `all_gather` take tensors of different sizes from each rank. What is
+compared must therefore be alike for that operation on every rank that follows torch's rules.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.world.model import UNREAD, Arrival, Lane, RankView, Site
+
+
+class Field(enum.Enum):
+    """What differs; the value is the attribute's."""
+
+    OPERATION = "operation"
+    DTYPE = "dtype"
+    SHAPE = "shape"
+    REDUCE_OP = "reduce op"
+    ROOT = "root"
+    GROUP_NAME = "group name"
+    DIMENSIONS = "dimensions"
+    """As many elements, and backends do not tell them apart: it holds nobody up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Ranks that disagree.
+
+    Attributes:
+        site: Where they disagree first.
+        field: What they disagree about.
+        operation: What the largest party has entered.
+        parties: What is said there and by which ranks, ascending; the largest party first.
+    """
+
+    site: Site
+    field: Field
+    operation: str
+    parties: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether one party is larger than every other."""
+        return len(self.parties[0][1]) > len(self.parties[1][1])
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those in the minority, ascending; all, where there is no majority."""
+        named = self.parties[1:] if self.has_majority else self.parties
+        return tuple(sorted(rank for _, ranks in named for rank in ranks))
+
+
+_ANY_SIZE: Final = frozenset(
+    {"all_gather", "all_gather_coalesced", "all_to_all", "all_to_all_single", "reduce_scatter"}
+)
+"""Each rank may bring a tensor of its own size."""
+_SAME_DIMENSIONS: Final = frozenset(
+    {
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "all_reduce",
+        "all_reduce_coalesced",
+        "broadcast",
+        "gather",
+        "gather_into_tensor",
+        "reduce",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+    }
+)
+"""What one rank brings is laid upon, or beside, what the others bring."""
+_ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
+
+
+def find_mismatches(views: Iterable[RankView], site: Site) -> Iterator[Mismatch]:
+    """The places of a lane, up to `site`, at which ranks are seen to disagree, in order.
+
+    Args:
+        views: The members that report.
+        site: The operation that does not end. Sends and receives are not compared.
+    """
+    if site.lane.is_point_to_point:
+        return
+    for sequence, here in sorted(_places(views, site.lane).items()):
+        found = compare(here, Site(site.lane, sequence)) if sequence <= site.sequence else None
+        if found is not None:
+            yield found
+
+
+def find_difference(views: Collection[RankView], lane: Lane, dimensions: bool) -> Mismatch | None:
+    """The first place of a lane of which the calls of all are known and at which ranks disagree; see `differ`."""
+    places = sorted(_places(views, lane).items())
+    complete = (differ(here, Site(lane, sequence), dimensions) for sequence, here in places if len(here) == len(views))
+    return next((found for found in complete if found is not None), None)
+
+
+def _places(views: Iterable[RankView], lane: Lane) -> dict[int, dict[int, Arrival]]:
+    found: dict[int, dict[int, Arrival]] = {}
+    for view in views:
+        for sequence, arrival in _arrivals(view, lane).items():
+            found.setdefault(sequence, {})[view.rank] = arrival
+    return found
+
+
+def _arrivals(view: RankView, lane: Lane) -> dict[int, Arrival]:
+    progress = view.progress.get(lane)
+    if progress is None or not progress.aligned:
+        return {}
+    return {arrival.sequence: arrival for arrival in progress.recent}
+
+
+def comparable(arrival: Arrival) -> tuple[object, ...]:
+    """All that should be alike on every rank."""
+    if arrival.signature is None:
+        return ()
+    return (*(value_of(arrival) for value_of in _VALUES.values()), *_dimensions(arrival))
+
+
+def compare(arrivals: Mapping[int, Arrival], site: Site) -> Mismatch | None:
+    """What ranks disagree about at one place that may hold them up, None when they agree.
+
+    Args:
+        arrivals: What each rank has entered there.
+        site: The place.
+    """
+    known = _known(arrivals)
+    if len({(arrival.signature, arrival.root) for arrival in known.values()}) < 2:
+        return None  # the usual case, told from the others without a word for each rank
+    for field, value_of in _VALUES.items():
+        described = {rank: one for rank, one in sorted(known.items()) if field is not Field.SHAPE or _has_shapes(one)}
+        found = _split(field, {rank: value_of(one) for rank, one in described.items()}, known, site)
+        if found is not None:
+            return found
+    return None
+
+
+def differ(arrivals: Mapping[int, Arrival], site: Site, dimensions: bool = True) -> Mismatch | None:
+    """What ranks disagree about at one place that may make results wrong, None when they agree.
+
+    Tensors of as many dimensions and elements, but of another shape, are such a case: one rank has transposed its own.
+    Where the number of dimensions differs, one rank has flattened it, which is usual.
+
+    Args:
+        arrivals: What each rank has entered there.
+        site: The place.
+        dimensions: Whether those are compared as well.
+    """
+    found = compare(arrivals, site)
+    if found is not None or not dimensions:
+        return found
+    alike: dict[tuple[tuple[int, int], ...], dict[int, str]] = {}
+    known = _known(arrivals)
+    for rank, arrival in sorted(known.items()):
+        shapes = _dimensions(arrival)
+        sizes = tuple((len(shape), math.prod(shape)) for shape in shapes)
+        alike.setdefault(sizes, {})[rank] = ", ".join(map(_order, shapes))
+    candidates = (_split(Field.DIMENSIONS, values, known, site) for values in alike.values())
+    return next((one for one in candidates if one is not None), None)
+
+
+def _known(arrivals: Mapping[int, Arrival]) -> dict[int, Arrival]:
+    return {rank: arrival for rank, arrival in arrivals.items() if arrival.signature is not None}
+
+
+def _split(field: Field, values: Mapping[int, str], known: Mapping[int, Arrival], site: Site) -> Mismatch | None:
+    """The parties that have different values; None when there is one."""
+    parties: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        if value != UNREAD:
+            parties.setdefault(value, []).append(rank)
+    if len(parties) < 2:
+        return None
+    ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
+    operation = _signature(known[ordered[0][1][0]]).operation
+    return Mismatch(site, field, operation, tuple((text, tuple(ranks)) for text, ranks in ordered))
+
+
+def _has_shapes(arrival: Arrival) -> bool:
+    """Whether shapes are known: they are left out where they would fill a rank's dictionary, not on all at once."""
+    signature = _signature(arrival)
+    return bool(signature.shapes) or not signature.tensors
+
+
+def _operation(arrival: Arrival) -> str:
+    return _signature(arrival).operation
+
+
+def _dtype(arrival: Arrival) -> str:
+    return ", ".join(_signature(arrival).dtypes) or "none"
+
+
+def _shape(arrival: Arrival) -> str:
+    """Shapes as people write them; alike for tensors of as many elements, which backends do not tell apart."""
+    signature = _signature(arrival)
+    if signature.operation in _ANY_SIZE:
+        return "any"
+    elements = [math.prod(shape) for shape in signature.shapes]
+    more = f" and {signature.tensors - len(elements)} more" if signature.tensors > len(elements) else ""
+    return ", ".join(f"{count:,} elements" if count != 1 else "1 element" for count in elements) + more or "none"
+
+
+def _dimensions(arrival: Arrival) -> tuple[tuple[int, ...], ...]:
+    signature = _signature(arrival)
+    return signature.shapes if signature.operation in _SAME_DIMENSIONS else ()
+
+
+def _order(shape: tuple[int, ...]) -> str:
+    """What decides where an element lies: `1x32` and `32x1` are the same."""
+    return "x".join(str(size) for size in shape if size != 1) or "1"
+
+
+def _reduce_op(arrival: Arrival) -> str:
+    return _signature(arrival).reduce_op or "none"
+
+
+def _root(arrival: Arrival) -> str:
+    is_rooted = arrival.root >= 0 and _signature(arrival).operation in _ROOTED
+    return f"rank {arrival.root}" if is_rooted else "none"
+
+
+def _signature(arrival: Arrival) -> SignatureName:
+    assert arrival.signature is not None
+    return arrival.signature
+
+
+_VALUES: Final[Mapping[Field, Callable[[Arrival], str]]] = {
+    Field.OPERATION: _operation,
+    Field.DTYPE: _dtype,
+    Field.SHAPE: _shape,
+    Field.REDUCE_OP: _reduce_op,
+    Field.ROOT: _root,
+}
+"""How to say what a rank has entered. Earlier ones make later ones meaningless: another operation has other shapes."""

@@ -1,0 +1,322 @@
+"""The picture on which verdicts rest: what the ranks of one run were doing at one moment. Frozen data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from otel_torchdist.job.deaths import Death
+from otel_torchdist.job.lives import Life
+from otel_torchdist.job.requests import GIVEN_UP
+from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.processes.state import Stopped
+from otel_torchdist.tape.layout import RecordKind, TapeState
+from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+
+ANYBODY = -1
+"""Source of a receive that takes from whoever sends first."""
+MAX_RECENT: Final = 8
+MAX_THREADS: Final = 4
+UNREAD: Final = "?"
+"""Reduce op of a call whose own was not read: it agrees with every other."""
+
+
+class Lane(NamedTuple):
+    """Where operations are counted: a group's collectives, its creation, or what one rank sends another.
+
+    Attributes:
+        kind: `OPERATION` or `RENDEZVOUS`.
+        group: The group's key; '' when the group is not known.
+        source: Global rank that sends; -1 for collectives.
+        destination: Global rank that receives; -1 for collectives.
+        tag: Tag of point-to-point operations.
+    """
+
+    kind: RecordKind
+    group: str
+    source: int = ANYBODY
+    destination: int = -1
+    tag: int = 0
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """Whether two ranks meet here rather than a group."""
+        return self.destination >= 0
+
+
+class Site(NamedTuple):
+    """One meeting of ranks, named alike by all of them: the `sequence`-th operation of a lane."""
+
+    lane: Lane
+    sequence: int
+
+
+class Arrival(NamedTuple):
+    """What one rank entered at one place of a lane.
+
+    Attributes:
+        sequence: Which place.
+        signature: What it called and with what; None when the dictionary does not have it.
+        root: Global rank of the root, or of the peer; -1 where there is none.
+    """
+
+    sequence: int
+    signature: SignatureName | None
+    root: int
+
+
+class Window(NamedTuple):
+    """Calls of one rank in consecutive places of a lane.
+
+    Attributes:
+        number: Which 64 places, from 0.
+        digest: The same for all ranks that have called the same there.
+        arrivals: The calls.
+    """
+
+    number: int
+    digest: int
+    arrivals: tuple[Arrival, ...]
+
+
+class TimedWindow(NamedTuple):
+    """When one rank came to the calls in consecutive places of a lane.
+
+    Attributes:
+        number: Which 64 places, from 0.
+        times: In order.
+    """
+
+    number: int
+    times: tuple[int, ...]
+
+
+class Progress(NamedTuple):
+    """How far one rank has come in one lane.
+
+    Attributes:
+        entered: Highest sequence entered.
+        completed: Highest sequence whose end is known, 0 when there is none.
+        failed: Highest sequence that raised, 0 when there is none.
+        failure: Type of that exception.
+        aligned: Whether the sequence can be compared with that of other ranks.
+        losses: `RankView.losses` when this was last renewed: if it has grown since, more may have been entered.
+        recent: What it entered last, oldest first; at most `MAX_RECENT`.
+        threads: Native ids of its threads that have entered it, the last ones; at most `MAX_THREADS`.
+    """
+
+    entered: int = 0
+    completed: int = 0
+    failed: int = 0
+    failure: str = ""
+    aligned: bool = True
+    losses: int = 0
+    recent: tuple[Arrival, ...] = ()
+    threads: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A process group.
+
+    Attributes:
+        key: Eight hex digits, the same on all members.
+        name: As the member sees it.
+        members: Its ranks, for look-ups.
+    """
+
+    key: str
+    name: GroupName
+    members: frozenset[int]
+
+    @property
+    def label(self) -> str:
+        """What to call it in a sentence."""
+        return self.name.description or self.name.name or self.key
+
+
+@dataclass(frozen=True, slots=True)
+class OperationView:
+    """An operation of one rank with its names resolved.
+
+    Attributes:
+        record: As it lies on the tape.
+        name: `all_reduce`, `send`, …
+        site: Where its members meet.
+        group: Its group; None when the dictionary does not have it.
+        signature: Its signature, likewise.
+        call_site: Where it was called; None when no Python frame outside torch led to it.
+        label: The `record_comm` label, or ''.
+        failure: Type of the exception that it raised, or ''.
+        waiting_since_ns: Since when its being open is evidence of something; None when it is none.
+        patience_ns: How long it may take because its call site usually takes long; see `Habits`.
+    """
+
+    record: Operation
+    name: str
+    site: Site
+    group: GroupView | None
+    signature: SignatureName | None
+    call_site: CallSiteName | None
+    label: str
+    failure: str
+    waiting_since_ns: int | None
+    patience_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The newest request for a rank's stacks.
+
+    Attributes:
+        asked_ns: When the rank was asked.
+        threads: Its answer; None while there is none.
+        by_signal: Whether a signal took it, while the GIL was held; then it is one thread's.
+    """
+
+    asked_ns: int
+    threads: tuple[ThreadStack, ...] | None
+    by_signal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank.
+
+    Attributes:
+        rank: Global rank.
+        nonce: Its tape's.
+        run: 128-bit id of its run, 0 until known.
+        run_is_sure: False while that id may still be the one of an earlier attempt.
+        host: Host name.
+        created_ns: When its tape was created.
+        alive: Whether its process exists.
+        state: What it last said of itself.
+        failure: Type of the exception that ended it, or ''.
+        gone_since_ns: When it was first seen to be gone; None while it is alive.
+        heartbeat_ns: When its Python threads last ran, as far as its heartbeat shows.
+        step: Its current step.
+        open: Operations that have not ended, oldest first.
+        last: The operation that ended last.
+        progress: How far it has come in each lane.
+        losses: How often records were lost to us.
+        forgotten: Whether lanes were dropped for want of room.
+        wall_offset_ns: Wall clock minus monotonic clock.
+        stacks: What came of the newest request for its stacks; None when it was never asked.
+        stopped: Whether the kernel lets its process run; None when it does, or when that is not known.
+        expects_until_ns: Until when it expects that it waits, or that others wait for it; 0 for not at all.
+        windows: What it has called in each group lately; see `CallLog`.
+        arrivals: When it came to the calls of each group lately; see `ArrivalLog`.
+        groups: The groups that it has used, by their key.
+        seen_alive_ns: When it was last seen to be alive; 0 for never.
+        ran_ns: When the kernel was last seen to let its process run though its heart did not beat; 0 for never.
+        is_afar: Whether another agent reads its tape.
+        death: The end of its process as its agent has seen it; None while none was seen.
+    """
+
+    rank: int
+    nonce: int
+    run: int
+    run_is_sure: bool
+    host: str
+    created_ns: int
+    alive: bool
+    state: TapeState
+    failure: str
+    gone_since_ns: int | None
+    heartbeat_ns: int
+    step: int
+    open: tuple[OperationView, ...]
+    last: OperationView | None
+    progress: Mapping[Lane, Progress]
+    losses: int
+    forgotten: bool
+    wall_offset_ns: int
+    stacks: Stacks | None
+    stopped: Stopped | None = None
+    expects_until_ns: int = 0
+    windows: Mapping[Lane, tuple[Window, ...]] = field(default_factory=dict[Lane, tuple[Window, ...]])
+    arrivals: Mapping[Lane, tuple[TimedWindow, ...]] = field(default_factory=dict[Lane, tuple[TimedWindow, ...]])
+    groups: Mapping[str, GroupView] = field(default_factory=dict[str, GroupView])
+    seen_alive_ns: int = 0
+    ran_ns: int = 0
+    is_afar: bool = False
+    death: Death | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is gone and did not end in good order."""
+        if self.alive or self.state is TapeState.FINISHED or self.has_given_up:
+            return False
+        return not self.has_left
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether its backend gave up waiting for the others: how its process ends then says nothing about it."""
+        return self.failure == GIVEN_UP and self.state is TapeState.RUNNING
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its process has exited with code 0, out of no operation: by `os._exit`, which leaves no word."""
+        is_zero = self.death is not None and self.death.exit_code == 0
+        return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it calls nothing any more: its process is gone, or has said that it is done or has failed."""
+        return not self.alive or self.state is not TapeState.RUNNING
+
+    def at(self, site: Site) -> OperationView | None:
+        """Its open operation at a site."""
+        return next((operation for operation in self.open if operation.site == site), None)
+
+    def uses(self, thread: int, lane: Lane) -> bool:
+        """Whether a thread of this rank is one of those that enter a lane, as far as that is known."""
+        progress = self.progress.get(lane)
+        return progress is None or not progress.threads or thread in progress.threads
+
+    def waits_in(self, operation: OperationView) -> bool:
+        """Whether an open operation of this rank is evidence that it waits.
+
+        An operation that nobody waits for means nothing once its rank has said that it is done.
+        """
+        if not (self.alive or self.has_given_up) or operation.waiting_since_ns is None:
+            return False
+        return self.state is TapeState.RUNNING or operation.record.is_blocking
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSnapshot:
+    """The ranks of one run at one moment, as far as they can be seen.
+
+    Attributes:
+        run: 128-bit id; 0 for ranks that do not know theirs yet.
+        taken_ns: Monotonic time.
+        ranks: By their global rank.
+        unreachable: Ranks whose agent does not answer, with the host that it was on.
+        source: What tells it from other worlds with the same id: another user, who may have made the id up, or the
+            directory of ranks without one. '' for a run of this process's own user.
+        is_foreign: Whether another user's ranks say all this.
+    """
+
+    run: int
+    taken_ns: int
+    ranks: Mapping[int, RankView]
+    unreachable: Mapping[int, str] = field(default_factory=dict[int, str])
+    source: str = ""
+    is_foreign: bool = False
+
+    @property
+    def in_order(self) -> list[RankView]:
+        """The ranks, ascending."""
+        return [self.ranks[rank] for rank in sorted(self.ranks)]
+
+
+def life_in(view: RankView) -> Life:
+    """What became of a rank in a picture."""
+    if view.state is TapeState.FINISHED or view.has_left:
+        return Life.FINISHED
+    if view.state is TapeState.FAILED:
+        return Life.FAILED
+    return Life.RUNNING if view.alive else Life.DEAD

@@ -1,0 +1,197 @@
+"""Where one rank is in its code, as far as is known: its stack, else what its tape says.
+
+Which frame of a stack is the user's, and how a stack is shown.
+
+Which thread of a rank should come to an operation: where that one is explains why the rank does not.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
+from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.world.model import OperationView, RankView, Site, WorldSnapshot
+
+
+class Source(enum.Enum):
+    """How a place is known."""
+
+    STACK = "stack"
+    """The rank's own thread wrote its stack when it was asked."""
+    SIGNAL = "signal"
+    """A signal took the stack of one thread, while something held the GIL."""
+    OPEN_OPERATION = "open operation"
+    """Where it called the operation that it is in."""
+    LAST_OPERATION = "last operation"
+    """Where it called the operation that ended last; it has moved on since."""
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is.
+
+    Attributes:
+        source: How this is known.
+        frame: The line of its code; None when there is none.
+        operation: The operation that `frame` called; '' when the frame comes from a stack.
+        stacktrace: Its whole stack as text, or ''.
+        frozen_for_ns: How long its Python threads have not run; None when they run or are gone.
+        stopped: How the kernel prevents its process from running, see `Stopped.state`; '' when it does not.
+    """
+
+    source: Source
+    frame: CallSiteName | None
+    operation: str = ""
+    stacktrace: str = ""
+    frozen_for_ns: int | None = None
+    stopped: str = ""
+
+
+def place_of(view: RankView, operation: OperationView | None, now_ns: int, thread: ThreadStack | None = None) -> Place:
+    """Where a rank is, and whether it can run.
+
+    Args:
+        view: The rank.
+        operation: The open operation of interest that it is in, if any.
+        now_ns: When the picture was taken.
+        thread: The thread of interest where it is in none, if that is known.
+    """
+    place = _place_of(view, operation, now_ns, thread)
+    return replace(place, stopped=view.stopped.state) if view.stopped is not None else place
+
+
+def _place_of(view: RankView, operation: OperationView | None, now_ns: int, chosen: ThreadStack | None) -> Place:
+    inside = operation or next((candidate for candidate in view.open if candidate.record.is_blocking), None)
+    silence_ns = now_ns - view.heartbeat_ns
+    frozen_for_ns = silence_ns if view.alive and silence_ns > HEARTBEAT_LATE_NS else None
+    if view.alive and view.stacks is not None and view.stacks.threads:
+        thread = chosen or thread_to_show(view.stacks.threads, inside.record.thread if inside else None)
+        if thread is not None and thread.frames:
+            source = Source.SIGNAL if view.stacks.by_signal else Source.STACK
+            return Place(source, user_frame(thread.frames), "", stack_text(thread.frames), frozen_for_ns)
+    if inside is not None:
+        return Place(Source.OPEN_OPERATION, inside.call_site, inside.name, frozen_for_ns=frozen_for_ns)
+    if view.last is not None:
+        return Place(Source.LAST_OPERATION, view.last.call_site, view.last.name, frozen_for_ns=frozen_for_ns)
+    return Place(Source.NOTHING, None, frozen_for_ns=frozen_for_ns)
+
+
+MAX_STACK_TEXT: Final = 16_384
+_MAIN_THREAD: Final = "MainThread"
+
+
+class FrameOwner(enum.Enum):
+    """Whose code a frame runs."""
+
+    USER = "user"
+    PACKAGE = "package"
+    TORCH = "torch"
+    OTEL_TORCHDIST = "otel_torchdist"
+    STANDARD_LIBRARY = "standard library"
+
+
+# By path alone: the process that reads need not have the interpreter, or the packages, of the one that wrote.
+_OWNERS: Final = (
+    (
+        FrameOwner.OTEL_TORCHDIST,
+        re.compile(
+            r"/otel_torchdist/((agent|capture|stall|tape|telemetry)/|(_guard|autoload|first_group|instrumentor)\.py$)"
+        ),
+    ),
+    (FrameOwner.TORCH, re.compile(r"/(site|dist)-packages/(torch|torchgen|functorch)/|/pytorch/torch/")),
+    (FrameOwner.PACKAGE, re.compile(r"/(site|dist)-packages/")),
+    (FrameOwner.STANDARD_LIBRARY, re.compile(r"/lib(64)?/python3(\.\d+t?)?/|/python3\d+\.zip/|^<frozen ")),
+)
+_INNERMOST_FIRST: Final = (FrameOwner.USER, FrameOwner.PACKAGE)
+_FOLDED: Final = (FrameOwner.TORCH, FrameOwner.OTEL_TORCHDIST)
+
+
+def owner_of(file: str) -> FrameOwner:
+    """Whose code lies in `file`, judged by its path."""
+    return next((owner for owner, pattern in _OWNERS if pattern.search(file)), FrameOwner.USER)
+
+
+def thread_to_show(threads: Sequence[ThreadStack], native_id: int | None) -> ThreadStack | None:
+    """The thread that an open operation names, else the main thread, else the first one.
+
+    Args:
+        threads: All threads of a process.
+        native_id: `Operation.thread` of the operation that the rank is in; None when it is in none.
+    """
+    named = (thread for thread in threads if native_id and thread.thread == native_id)
+    main = (thread for thread in threads if thread.name == _MAIN_THREAD)
+    return next(itertools.chain(named, main, threads), None)
+
+
+def user_frame(frames: Sequence[CallSiteName]) -> CallSiteName | None:
+    """Where in its own code a thread is: the innermost frame of the user's, else of a package, else of any.
+
+    Args:
+        frames: Innermost first.
+    """
+    for owner in _INNERMOST_FIRST:
+        found = next((frame for frame in frames if owner_of(frame.file) is owner), None)
+        if found is not None:
+            return found
+    return next(iter(frames), None)
+
+
+def stack_text(frames: Sequence[CallSiteName]) -> str:
+    """A stack as Python writes it, most recent call last; runs of torch's frames and ours are folded into a line.
+
+    Args:
+        frames: Innermost first.
+    """
+    lines: list[str] = []
+    for owner, group in itertools.groupby(reversed(frames), lambda frame: owner_of(frame.file)):
+        lines += _lines(owner, list(group))
+    # What is innermost matters most.
+    return "\n".join(lines)[-MAX_STACK_TEXT:]
+
+
+def _lines(owner: FrameOwner, frames: list[CallSiteName]) -> Iterable[str]:
+    if owner in _FOLDED and len(frames) > 1:
+        last = frames[-1]
+        return [f"  [{len(frames)} frames of {owner.value}, the last: {last.function} in {last.file}:{last.line}]"]
+    return [f'  File "{frame.file}", line {frame.line}, in {frame.function}' for frame in frames]
+
+
+def missing_thread(world: WorldSnapshot, rank: int, site: Site) -> ThreadStack | None:
+    """The thread that entered such operations last, or the one with the name of the threads that wait there.
+
+    None when that is not known, or when the thread has nothing to do: then another one should give it something.
+    """
+    view = world.ranks[rank]
+    progress = view.progress.get(site.lane)
+    threads = progress.threads if progress is not None else ()
+    by_id = {stack.thread: stack for stack in _stacks(view)}
+    known = next((by_id[thread] for thread in reversed(threads) if thread in by_id), None)
+    if known is None and not threads:
+        names = _names_of_waiting(world, site)
+        known = next((stack for stack in _stacks(view) if stack.name in names), None)
+    return known if known is not None and _is_busy(known) else None
+
+
+def _stacks(view: RankView) -> tuple[ThreadStack, ...]:
+    return (view.stacks.threads or ()) if view.stacks is not None else ()
+
+
+def _names_of_waiting(world: WorldSnapshot, site: Site) -> set[str]:
+    found: set[str] = set()
+    for view in world.ranks.values():
+        operation = view.at(site)
+        if operation is not None:
+            found |= {stack.name for stack in _stacks(view) if stack.thread == operation.record.thread}
+    return found - {""}
+
+
+def _is_busy(stack: ThreadStack) -> bool:
+    return any(owner_of(frame.file) in (FrameOwner.USER, FrameOwner.PACKAGE) for frame in stack.frames)
