@@ -9,8 +9,8 @@ USUAL_TORCH := 2.15.0
 TORCH ?= $(USUAL_TORCH)
 VENV ?= .venv$(if $(filter-out $(USUAL_TORCH),$(TORCH)),-torch$(TORCH))
 ARGS ?=
-# Processes that tests run in beside each other; some measure times, and want the machine for themselves.
-WORKERS ?= 0
+# Processes that run tests beside each other: most tests wait most of the time.
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -21,7 +21,7 @@ demo: $(STAMP)
 	$(BIN)/otel-torchdist demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 # Pyright is pinned in constraints.txt, so its advice to take a newer one is no news.
 lint: export PYRIGHT_PYTHON_IGNORE_WARNINGS = true
