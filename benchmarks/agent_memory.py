@@ -38,7 +38,7 @@ LOOK_S: Final = 0.5
 START_S: Final = 20.0
 END_S: Final = 10.0
 HOUR_S: Final = 3600.0
-_PROGRAM: Final = "import sys; from otel_torchdist.agent.background import main; main(sys.argv[1])"
+_PROGRAM: Final = "import sys; from otel_torchdist.agent.launch.background import main; main(sys.argv[1])"
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 

@@ -19,9 +19,9 @@ def autoload() -> None:
 
         when_first_group(_switch_on)
     except Exception as error:
-        from otel_torchdist import guard as _guard
+        from otel_torchdist import guard
 
-        _guard.report("autoload", error)
+        guard.report("autoload", error)
 
 
 def _switch_on() -> None:

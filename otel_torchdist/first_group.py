@@ -10,7 +10,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 
 C10D = "torch.distributed.distributed_c10d"
 # A first group passes by one of them: ``init_device_mesh`` goes around ``init_process_group``, and some
@@ -52,7 +52,7 @@ class _FirstGroup:
         """Take the creators' places."""
         if not self._waiting:
             return
-        with _guard.guard("waiting for the first group"):
+        with guard.guarded("waiting for the first group"):
             self._c10d = c10d
             self._originals = {name: getattr(c10d, name) for name in _CREATORS}
             self._stand_ins = {name: self._make(name) for name in _CREATORS}
@@ -71,7 +71,7 @@ class _FirstGroup:
         if not self._waiting:
             return self._originals[name]
         reachable = self.leave()
-        with _guard.guard("switching on"):
+        with guard.guarded("switching on"):
             self._switch_on()
         # By now capture's creator stands there. A foreign wrapper of our stand-in is on the stack already.
         return getattr(self._c10d, name) if name in reachable else self._originals[name]

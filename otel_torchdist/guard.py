@@ -1,7 +1,7 @@
 """Contains our own errors: logged at a bounded rate, never raised into somebody's training.
 
 Exceptions of the program pass through untouched. Only our own code runs under a guard, but a signal handler may run
-inside it: see `_origin`.
+inside it: see `origin`.
 """
 
 import functools
@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.origin import calls_plug_ins, came_after_call, is_programs, pass_on
 
-__all__ = ["ErrorLog", "calls_plug_ins", "came_after_call", "contains", "guard", "pass_on", "report"]
+__all__ = ["ErrorLog", "calls_plug_ins", "came_after_call", "contains", "guarded", "pass_on", "report"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,7 +98,7 @@ def report(where: str, error: BaseException) -> None:
         raise error
 
 
-class guard:
+class guarded:
     """Reports what its block or function raises, instead of letting it through.
 
     For cold paths; a guarded function returns None when it failed. What is not our own passes.
@@ -123,8 +123,8 @@ class guard:
         """Guard every call of a function."""
 
         @functools.wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        def contained(*args: P.args, **kwargs: P.kwargs) -> T | None:
             with self:
                 return function(*args, **kwargs)
 
-        return guarded
+        return contained

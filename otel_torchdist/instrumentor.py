@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.config import Config, ReaderHome
 from otel_torchdist.first_group import C10D, when_first_group
 from otel_torchdist.job.ancestry import directory_of_parent
@@ -74,7 +74,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
         if not _has_gil():
             _logger.warning("otel_torchdist is off: its tape needs an interpreter with a GIL")
             return
-        with _guard.guard("switching on"):
+        with guard.guarded("switching on"):
             from otel_torchdist.capture.session import Capture
 
             speaks = config.exchange and config.reader is not ReaderHome.THREAD
@@ -108,7 +108,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
         capture, self._capture = self._capture, None
         thread, self._thread = self._thread, None
         keeper, self._keeper = self._keeper, None
-        with _guard.guard("switching off"):
+        with guard.guarded("switching off"):
             if capture is not None:
                 capture.uninstall()
             if thread is not None:
@@ -131,9 +131,9 @@ def _has_gil() -> bool:
 def _directory(config: Config) -> Path:
     """The job directory for a new tape; what ended runs have left beyond the bounds goes first."""
     base = base_directory(config.tape_dir, config.tape_on_disk)
-    with _guard.guard("clean-up"):
+    with guard.guarded("clean-up"):
         clean_up(base, config.keep_runs, config.keep_bytes)
-    with _guard.guard("the parent's job"):
+    with guard.guarded("the parent's job"):
         directory = directory_of_parent(base)
         if directory is not None:
             return directory
@@ -158,7 +158,7 @@ def _outputs_from_environment() -> Outputs:
 
 def switch_on_from_environment() -> None:
     """Switch on as the environment says; called with the first process group. Never raises."""
-    with _guard.guard("switching on"):
+    with guard.guarded("switching on"):
         config = Config.from_environment()
         instrumentor = TorchDistInstrumentor()
         if not config.switched_on or instrumentor.is_instrumented_by_opentelemetry:

@@ -13,7 +13,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.actions.stall_actions import StallActions, suspended_among
 from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
 from otel_torchdist.agent.allowance import Allowance
@@ -120,7 +120,7 @@ class Agent:
 
     def turn(self) -> None:
         """Take up new tapes, and read everything that is new. The first turn is over before anybody can scrape."""
-        with _guard.guard("agent"):
+        with guard.guarded("agent"):
             self._take_up()
             if self._config.exchange:
                 self._neighbours.search(sorted(self._own))
@@ -160,12 +160,12 @@ class Agent:
             if errors and job.directory not in self._own:
                 self._give_up(job.directory, errors[0])
             for error in errors if job.directory in self._own else ():
-                _guard.report("the look at a run", error)
+                guard.report("the look at a run", error)
 
     def _give_up(self, directory: Path, error: Exception) -> None:
         """Leave a job whose files lead us astray. Of our own user's, only say so: the rest of it is worth reading."""
         if directory in self._own:
-            _guard.report("agent", error)
+            guard.report("agent", error)
             return
         why = readable(f"{type(error).__name__}: {error}", 200)
         _logger.warning("%s is not read any more, for what lies there cannot be made sense of: %s", directory, why)

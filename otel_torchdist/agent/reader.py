@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.agent.stall_metrics import show_finding
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import Life
@@ -225,7 +225,7 @@ class Reader:
         if looks:
             self.incidents = self._watch.look(time.monotonic_ns(), is_last)
             for event in self.incidents:
-                with _guard.guard("the report of a stall"):  # one run's must not cost another its own
+                with guard.guarded("the report of a stall"):  # one run's must not cost another its own
                     self._reporter.report([event])
                     self._show(event)
             self.failed |= self._watch.failed
@@ -325,11 +325,11 @@ class Reader:
         Args:
             looks: As for `turn`; the end of an incident is then reported.
         """
-        with _guard.guard("the last turn"):
+        with guard.guarded("the last turn"):
             self.turn(looks, is_last=True)
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():
-            with _guard.guard("the end of a tape"):
+            with guard.guarded("the end of a tape"):
                 if rank.spans is not None and rank.tape.is_alive():
                     rank.spans.pause(now_ns)
                 elif rank.spans is not None:
@@ -339,7 +339,7 @@ class Reader:
             self._pushed.stop()
         closers: tuple[Callable[[], object], ...] = self._outputs.closers
         for close in closers:
-            with _guard.guard("closing an output"):
+            with guard.guarded("closing an output"):
                 close()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here, suspended_among
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
@@ -76,7 +76,7 @@ class ReaderThread:
             thread.join(STOP_S)
 
     def _run(self) -> None:
-        with _guard.guard("reader"):
+        with guard.guarded("reader"):
             reader = Reader(
                 self._outputs(),
                 self._config.stall_timeout,
@@ -101,7 +101,7 @@ class ReaderThread:
                     self._election.resign()
 
     def _turn(self, reader: Reader) -> None:
-        with _guard.guard("reader"):
+        with guard.guarded("reader"):
             self._take_up(reader)
             election = self._election
             if election is None:

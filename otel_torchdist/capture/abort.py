@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.distributed import ProcessGroup
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.capture.stacks import current_stacks
 from otel_torchdist.job.requests import EXIT_CODE, FAILURE, GIVEN_UP, abort_reason
 
@@ -85,7 +85,7 @@ class AbortHooks:
         """Have a group's backend say when it gives up, where it can."""
         if not self._is_wanted or group in self._groups:
             return
-        with _guard.guard("abort hook"):
+        with guard.guarded("abort hook"):
             if _can_say_so(group):
                 able: Any = group
                 able.register_abort_hook(HOOK, _hook(recorder))
@@ -96,7 +96,7 @@ class AbortHooks:
         groups: list[Any] = list(self._groups)
         self._groups.clear()
         for group in groups:
-            with _guard.guard("abort hook"):
+            with guard.guarded("abort hook"):
                 group.unregister_abort_hook(HOOK)
 
 
@@ -104,7 +104,7 @@ def _can_say_so(group: ProcessGroup) -> bool:
     try:
         return bool(getattr(group, "supports_abort_hooks", False))
     except RuntimeError as error:  # it has no backend yet
-        _guard.pass_on(error)
+        guard.pass_on(error)
         return False
 
 
@@ -116,6 +116,6 @@ def _hook(recorder: Recorder) -> Callable[[], None]:
         try:
             foretell(name)
         except Exception as error:
-            _guard.report("abort hook", error)
+            guard.report("abort hook", error)
 
     return hook

@@ -22,7 +22,7 @@ _OURS: Final = Path(__file__).parents[1]
 _NO_FILE: Final = ("<frozen ", "<eval_with_key>")
 """Python's own start, and what torch.fx has generated."""
 # Not all of our package: the training script of the demo, which lies there too, is a user like any other.
-_OUR_FILES: Final = (f"{_OURS}/capture/", f"{_OURS}/_guard.py", f"{_OURS}/first_group.py")
+_OUR_FILES: Final = (f"{_OURS}/capture/", f"{_OURS}/guard.py", f"{_OURS}/first_group.py")
 _LIBRARIES: Final = (f"{Path(torch.__file__).parent}/", *_OUR_FILES, *_NO_FILE)
 _BETWEEN: Final = ("/contextlib.py", "/functools.py", "/typing_extensions.py", "/warnings.py")
 """What torch's decorators (`contextmanager`, `deprecated`) put between its own frames."""

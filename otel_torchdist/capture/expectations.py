@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.recorder import Recorder
@@ -103,5 +103,5 @@ class Expectations:
     def _write(self) -> None:
         recorder = self._recorder
         if recorder is not None:
-            with _guard.guard("expect_wait"):
+            with guard.guarded("expect_wait"):
                 recorder.tape.expect_until(max(self._until_ns.values(), default=0))

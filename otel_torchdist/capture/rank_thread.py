@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 
 BEAT_S: Final = 1.0
 POLL_S: Final = 0.02
@@ -66,7 +66,7 @@ class Watch:
         try:
             self._asleep.release()
         except RuntimeError as error:  # it is about to wake anyway
-            _guard.pass_on(error)
+            guard.pass_on(error)
 
     def _run(self) -> None:
         next_beat = time.monotonic()
@@ -75,7 +75,7 @@ class Watch:
             now = time.monotonic()
             if now >= next_beat:
                 next_beat = now + BEAT_S
-                with _guard.guard("watch"):
+                with guard.guarded("watch"):
                     self._beat()
             calls, before = self._calls(), calls
             pause = RELAXED_POLL_S if calls != before else POLL_S
@@ -90,6 +90,6 @@ class Watch:
             self._polling = self._poll_guarded()  # one may have come in between
 
     def _poll_guarded(self) -> bool:
-        with _guard.guard("poll"):
+        with guard.guarded("poll"):
             return self._poll()
         return False

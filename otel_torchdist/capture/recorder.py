@@ -6,7 +6,7 @@ import logging
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from otel_torchdist.capture.call_sites import CallSites
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_RECORDS
@@ -16,9 +16,6 @@ from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.names import MAX_NAMES, SPARE_OF_LABELS
 from otel_torchdist.tape.writer import TapeWriter
-
-if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.groups import GroupState
 
 _logger = logging.getLogger("otel_torchdist")
 _LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -33,7 +30,6 @@ class Recorder:
         tape: Where it writes.
         call_sites: Finds call sites.
         step: Number of the step that runs.
-        default_group: State of the default group once it is known.
     """
 
     def __init__(self, directory: Path, rank: int, world_size: int, capacity: int) -> None:
@@ -49,7 +45,6 @@ class Recorder:
             _warn_of_room(directory.parent, capacity, room)
         self.call_sites = CallSites(self.tape.names)
         self.step = 0
-        self.default_group: GroupState | None = None
         self._has_warned = False
         self._labels: dict[str, int] = {}
         self._group_counts: Counter[tuple[int, ...]] = Counter()
@@ -70,9 +65,8 @@ class Recorder:
         self._group_counts[ranks] += 1
         return nth
 
-    def end_step(self, now_ns: int) -> None:
-        """The current step is over."""
-        sequence = self.default_group.issued if self.default_group else 0
+    def end_step(self, now_ns: int, sequence: int) -> None:
+        """The current step is over; the default group has issued `sequence` collectives by now."""
         self.tape.step_ended(self.step, now_ns, sequence)
         self.step += 1
 
@@ -96,7 +90,6 @@ class Recorder:
         failure_name = self.tape.names.intern(failure.__qualname__) if failure else 0
         self.tape.finish(state, failure_name)
         self.tape.close()
-        self.default_group = None  # which refers to this
 
 
 def _warn_of_room(base: Path, wanted: int, room: Room) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch.distributed import ProcessGroup
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.capture.abort import AbortHooks, abort_if_asked
 from otel_torchdist.capture.c10d.call import Call
 from otel_torchdist.capture.c10d.completion import Works
@@ -25,6 +25,7 @@ from otel_torchdist.capture.c10d.group_creation import follow_creation
 from otel_torchdist.capture.c10d.groups import Groups, GroupState
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.reconfigure import Reconfigurations
+from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
@@ -78,11 +79,11 @@ class Capture:
         self._beat_listeners: list[Callable[[], None]] = []
         self._patches = Patches()
         self._groups = Groups()
-        self._steps = Steps()
+        self._steps = Steps(self._groups.issued_by_default)
         self._expectations = Expectations()
         self._watch = Watch(self._beat, self._poll, self._calls)
         self._works = Works(self._patches, self._watch.poll_soon)
-        self._devices = Devices()
+        self._devices = Devices(cuda_operations)
         self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
         self._dispatcher: Dispatcher | None = None
         self._one_sided = OneSided(self._meet)
@@ -155,10 +156,10 @@ class Capture:
             return None
         self._recorder = self._steps.recorder = recorder
         self._expectations.write_to(recorder)
-        with _guard.guard("stack signal"):
+        with guard.guarded("stack signal"):
             offer_stacks(recorder.tape.path)
         for listener in self._listeners:
-            with _guard.guard("new tape"):
+            with guard.guarded("new tape"):
                 listener(recorder)
         self._watch.start()  # after the listeners: its first beat, which comes at once, starts the agent
         self._end.arm()  # after the listeners: the tape is finished before they read it for the last time
@@ -179,7 +180,7 @@ class Capture:
         if group is None:
             self._end_recorder(TapeState.FINISHED)
             return
-        before = self._recorder.default_group if self._recorder is not None else None
+        before = self._groups.default if self._recorder is not None else None
         if before is not None and before is self._groups.find(group):
             return
         if self._recorder is None or before is not None:  # made elsewhere, or in place of another that still exists
@@ -188,11 +189,11 @@ class Capture:
         if self._recorder is None or state is None:
             return
         state.is_default = True
-        self._recorder.default_group = state
+        self._groups.default = state
         self._agree(self._recorder, backend_and_store(group)[1])
 
     def _agree(self, recorder: Recorder, store: Any) -> None:
-        groups, everybody = self._groups, recorder.default_group
+        groups, everybody = self._groups, self._groups.default
         agreement = RunIdAgreement(
             recorder,
             store,
@@ -244,7 +245,7 @@ class Capture:
         self._hot_path.forget_threads()
         self._one_sided.forget_all()
         self._abort_hooks.detach_all()
-        with _guard.guard("stack signal"):
+        with guard.guarded("stack signal"):
             withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
 
@@ -253,7 +254,7 @@ class Capture:
     def _make_start_coalescing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def start_coalescing(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             result = original(group, *args, **kwargs)
-            with _guard.guard("coalescing"):
+            with guard.guarded("coalescing"):
                 state = self._meet(group)
                 if state is not None:
                     self._hot_path.abandon_coalesced(state)  # of a block that was left by an exception
@@ -276,7 +277,7 @@ class Capture:
                         self._devices.failed(call)
                     self._works.ended(call, How.FAILED, error)
                 raise
-            with _guard.guard("coalescing"):
+            with guard.guarded("coalescing"):
                 self._end_members(members or [], work)
             return work
 
@@ -302,7 +303,7 @@ class Capture:
             answer_stack_request(recorder.tape)
         abort_if_asked(recorder.tape.path, lambda: recorder.fail(FAILURE))
         for listener in self._beat_listeners:
-            with _guard.guard("beat"):
+            with guard.guarded("beat"):
                 listener()
 
     def _poll(self) -> bool:
@@ -329,7 +330,7 @@ class Capture:
         self._begins_tapes = False
         self._watch.stop(timeout_s=1.0)
         error = _uncaught_error()
-        with _guard.guard("exit"):
+        with guard.guarded("exit"):
             if error is None:
                 self._end_recorder(TapeState.FINISHED)
             else:

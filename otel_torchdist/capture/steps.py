@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.optim import Optimizer
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.torch_api import GRAD_SCALER, HOOKED_STEP, hook_optimizers, is_hooked, skip_in_dynamo
 
@@ -68,8 +68,13 @@ class Steps:
     runs inside the step of another can be seen in the stack.
     """
 
-    def __init__(self) -> None:
-        """No step has been seen; `hook` makes optimizers count."""
+    def __init__(self, issued: Callable[[], int]) -> None:
+        """No step has been seen; `hook` makes optimizers count.
+
+        Args:
+            issued: How many collectives the default group has issued.
+        """
+        self._issued = issued
         self.source = StepSource.WINDOWS
         self.recorder: Recorder | None = None
         self._optimizer: weakref.ref[Optimizer] | None = None
@@ -99,7 +104,7 @@ class Steps:
             self._thread.stepped = True
             self._stepped(optimizer)
         except Exception as error:
-            _guard.report("optimizer hook", error)
+            guard.report("optimizer hook", error)
 
     def _stepped(self, optimizer: Optimizer) -> None:
         chosen = self._optimizer() if self._optimizer else None
@@ -125,7 +130,7 @@ class Steps:
                 if not self._thread.stepped:
                     self._left_out(optimizer)
             except Exception as error:
-                _guard.report("gradient scaler", error)
+                guard.report("gradient scaler", error)
             return result
 
         return maybe_step
@@ -154,7 +159,7 @@ class Steps:
         if source < self.source or self.recorder is None:
             return
         self.source = source
-        self.recorder.end_step(time.monotonic_ns())
+        self.recorder.end_step(time.monotonic_ns(), self._issued())
 
 
 def _is_nested() -> bool:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.exchange.client import OK, WRONG_LIFE
 from otel_torchdist.exchange.envelope import (
     FROM_HEADER,
@@ -76,7 +76,7 @@ class ExchangeApp:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         """Answer one request."""
         status, body, signature = 500, b"", ""
-        with _guard.guard("an answer to another agent"):
+        with guard.guarded("an answer to another agent"):
             status, body, signature = self._answer(environ)
         headers = [("Content-Type", "application/octet-stream"), ("Content-Length", str(len(body)))]
         if signature:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.exchange.codec import answer_of
 from otel_torchdist.exchange.election import HURRIED_TRUST_S, Seats
 from otel_torchdist.exchange.peer import KNOCK_PATH, STATE_PATH, OtherAgent
@@ -227,7 +227,7 @@ class RunExchange:
     def _speak(self) -> None:
         while not self._stopping:
             began = time.monotonic()
-            with _guard.guard("the exchange with other agents"):
+            with guard.guarded("the exchange with other agents"):
                 self._take_turn(began)
             with self._changed:
                 self._changed.wait(SHORTEST_PAUSE_S)

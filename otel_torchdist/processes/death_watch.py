@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.files.locks import is_locked_elsewhere
 from otel_torchdist.job.deaths import BY_CGROUP, BY_NODE, Death, read_death, write_death
 from otel_torchdist.processes import pidfd
@@ -200,7 +200,7 @@ class DeathWatch:
         while not self._is_stopping:
             ready = self._wait()
             now_ns = time.monotonic_ns()
-            with _guard.guard("watching for deaths"), self._lock:
+            with guard.guarded("watching for deaths"), self._lock:
                 self._take(ready, now_ns)
                 if time.monotonic() - looked_at >= IDLE_S:
                     looked_at = time.monotonic()
@@ -280,7 +280,7 @@ class DeathWatch:
         reader.start()
 
     def _add_error(self, watched: _Watched, path: Path) -> None:
-        with _guard.guard("the error file of a rank"):
+        with guard.guarded("the error file of a rank"):
             error = error_in(path)
             with self._lock:
                 if error and watched.death is not None:

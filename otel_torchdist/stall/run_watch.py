@@ -27,7 +27,7 @@ from otel_torchdist.stall.events import (
     StacksWanted,
     VerdictGiven,
 )
-from otel_torchdist.stall.findings.findings import FindingWatch, site_name
+from otel_torchdist.stall.finding_watch import FindingWatch, site_name
 from otel_torchdist.stall.numbering import MarkerClock, Numbering, next_doubling
 from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
 from otel_torchdist.verdict.compiling import CompileExcuses

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import Meta
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.files.others import is_gone, read_part, reason
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.decoding import CallSiteRead, DecodingError, decode_json, shown_site
@@ -102,7 +102,7 @@ class NamesWriter:
                 return True
             os.ftruncate(self._file, self._bytes)  # a cut line would spoil the next one too
         except OSError as error:
-            _guard.pass_on(error)  # TimeoutError is one, too
+            guard.pass_on(error)  # TimeoutError is one, too
         return False
 
     def close(self) -> None:

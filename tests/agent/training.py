@@ -20,7 +20,7 @@ from tests.support.otlp_receiver import OtlpReceiver
 
 WORKERS = Path(__file__).parent / "workers"
 RANKS = 2
-BOOT = b"otel_torchdist.agent.background"
+BOOT = b"otel_torchdist.agent.launch.background"
 
 T = TypeVar("T")
 

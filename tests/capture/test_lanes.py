@@ -83,7 +83,7 @@ def test_steps_by_windows(directory: Path, backends: str) -> None:
     assert group is not None
     rank.use_group(group, (0,))
     rank.group.is_default = True
-    rank.recorder.default_group = rank.group
+    rank.groups.default = rank.group
     rank.steps.recorder = rank.recorder
     for number in range(150):
         on_cpu = number % 3 == 0

@@ -19,7 +19,7 @@ from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
 THRESHOLD_S = 3.0
 BLOCK_S = 10.0  # what follows the verdict is longer than the five seconds between two lines of progress
 STEPS = 150
-TRAIN = Path(str(files("otel_torchdist.demo").joinpath("train.py")))
+TRAIN = Path(str(files("otel_torchdist.cli.demo").joinpath("train.py")))
 BLOCKING_LINE = next(n for n, line in enumerate(TRAIN.read_text().splitlines(), 1) if "time.sleep" in line)
 
 

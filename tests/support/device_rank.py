@@ -130,8 +130,9 @@ class DeviceRank:
         self.cuda = CudaOperations(self.device, self.device, self.has_watchdog, self.max_events)
         self.devices = Devices(lambda: self.cuda)
         works = Works(self.patches, lambda: None)
-        self.steps = Steps()
-        self.hot_path = HotPath(Groups(), self.steps, works, self.devices, lambda group: self.group)
+        self.groups = Groups()
+        self.steps = Steps(self.groups.issued_by_default)
+        self.hot_path = HotPath(self.groups, self.steps, works, self.devices, lambda group: self.group)
         new_group: Any = ProcessGroup
         self.process_group = new_group(self.rank, 2)
         self.group = Groups().learn(self.recorder, self.process_group, (0, 1), 0)

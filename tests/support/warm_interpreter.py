@@ -29,7 +29,7 @@ IMPORTED = (
     "otel_torchdist.agent.thread",
     "otel_torchdist.capture.session",
     "otel_torchdist.instrumentor",
-    "otel_torchdist.telemetry.outputs",
+    "otel_torchdist.telemetry.export.outputs",
     "tests.support.rank",
 )
 GRACE_S = 5.0

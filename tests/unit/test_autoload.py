@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist import autoload
-from otel_torchdist import guard as _guard
+from otel_torchdist import autoload, guard
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
@@ -23,9 +22,8 @@ LIST_OURS = "import sys; print(*sorted(name for name in sys.modules if name.star
 ORIGINALS = {name: getattr(c10d, name) for name in ("_new_process_group_helper", "_update_default_pg")}
 
 WAITING = (
-    "otel_torchdist otel_torchdist._guard otel_torchdist._origin otel_torchdist.autoload "
-    "otel_torchdist.environment_variables "
-    "otel_torchdist.first_group"
+    "otel_torchdist otel_torchdist.autoload otel_torchdist.environment_variables otel_torchdist.first_group "
+    "otel_torchdist.guard otel_torchdist.origin"
 )
 """What is loaded while no process group has been created: a few small modules of the standard library's kind."""
 
@@ -50,7 +48,7 @@ class Instrumentor(types.ModuleType):
 def contained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behave as in production: an error of ours is logged, the first of its place with the traceback."""
     monkeypatch.delenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL)
-    monkeypatch.setattr(_guard, "_errors", _guard.ErrorLog())
+    monkeypatch.setattr(guard, "_errors", guard.ErrorLog())
 
 
 @pytest.fixture

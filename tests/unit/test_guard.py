@@ -6,7 +6,7 @@ from types import FunctionType
 import pytest
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
-from otel_torchdist.guard import ErrorLog, guard, report
+from otel_torchdist.guard import ErrorLog, guarded, report
 
 
 class Clock:
@@ -36,7 +36,7 @@ fail = FunctionType(_fail.__code__, {"__name__": "otel_torchdist.made_up", "__bu
 @pytest.mark.usefixtures("contained")
 def test_block_is_contained(caplog: pytest.LogCaptureFixture) -> None:
     """An error of a guarded block ends there, and its first line in the log brings the traceback."""
-    with guard("test_block_is_contained"):
+    with guarded("test_block_is_contained"):
         fail()
     [record] = caplog.records
     assert (record.name, record.levelno) == ("otel_torchdist", logging.ERROR)
@@ -48,18 +48,18 @@ def test_block_is_contained(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.usefixtures("contained")
 def test_function_is_contained(caplog: pytest.LogCaptureFixture) -> None:
     """A guarded function keeps its name, gives None when it failed and its result when it did not."""
-    assert guard("test_function_is_contained")(fail)() is None
+    assert guarded("test_function_is_contained")(fail)() is None
     assert len(caplog.records) == 1
-    double = guard("test_function_is_contained")(lambda number: number * 2)
+    double = guarded("test_function_is_contained")(lambda number: number * 2)
     assert double(21) == 42
-    assert guard("test_function_is_contained")(fail).__name__ == "fail"
+    assert guarded("test_function_is_contained")(fail).__name__ == "fail"
 
 
 @pytest.mark.usefixtures("contained")
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_interrupts_pass(kind: type[BaseException]) -> None:
     """What a user sends to stop the process is not swallowed by us."""
-    with pytest.raises(kind), guard("test_interrupts_pass"):
+    with pytest.raises(kind), guarded("test_interrupts_pass"):
         raise kind
 
 
@@ -69,10 +69,10 @@ def test_raised_under_test(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(KeyError) as caught:
         report("test_raised_under_test", error)
     assert caught.value is error
-    with pytest.raises(ValueError, match="ours"), guard("test_raised_under_test"):
+    with pytest.raises(ValueError, match="ours"), guarded("test_raised_under_test"):
         fail()
     with pytest.raises(ValueError, match="ours"):
-        guard("test_raised_under_test")(fail)()
+        guarded("test_raised_under_test")(fail)()
     assert not caplog.records
 
 

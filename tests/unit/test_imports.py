@@ -11,6 +11,19 @@ import pytest
 from otel_torchdist import autoload
 
 ROOT = Path(__file__).parents[2]
+READERS = [
+    "agent",
+    "cli",
+    "exchange",
+    "job",
+    "processes",
+    "semconv",
+    "serving",
+    "stall",
+    "telemetry",
+    "verdict",
+    "world",
+]
 
 IMPORT_ALL = """
 import sys
@@ -42,9 +55,12 @@ def test_contracts() -> None:
 @pytest.mark.parametrize(
     ("packages", "forbidden"),
     [
-        (["tape", "config", "_guard"], "torch,opentelemetry,prometheus_client,numpy"),
+        (["tape", "files", "config", "guard"], "torch,opentelemetry,prometheus_client,numpy"),
         (["capture"], "opentelemetry,prometheus_client"),
-        (["agent", "cli", "semconv", "stall", "telemetry"], "torch,numpy"),
+        (
+            ["agent", "exchange", "job", "processes", "semconv", "serving", "stall", "telemetry", "verdict", "world"],
+            "torch,numpy",
+        ),
     ],
 )
 def test_imports_when_run(packages: list[str], forbidden: str) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import torch
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
-from otel_torchdist.guard import guard
+from otel_torchdist.guard import guarded
 from otel_torchdist.origin import came_after_call, is_programs
 
 SIGNAL = signal.SIGUSR1
@@ -223,7 +223,7 @@ def test_errors_of_ours(source: str) -> None:
 def test_works_in_python() -> None:
     """What a library's own Work raises when we ask it is our business, not the program's."""
     broken = made_in("torchft.work", "def f():\n    raise ConnectionError('lost')")
-    poll = _guard.calls_plug_ins(made_in(OURS, "def f():\n    is_completed()", is_completed=broken))
+    poll = guard.calls_plug_ins(made_in(OURS, "def f():\n    is_completed()", is_completed=broken))
     assert not is_programs(caught_by_us("poll()", poll=poll))
     other = made_in(OURS, "def f():\n    return is_completed()", is_completed=broken)
     assert is_programs(caught_by_us("poll()", poll=other))
@@ -277,7 +277,7 @@ def test_guard_lets_the_programs_pass(monkeypatch: pytest.MonkeyPatch, caplog: p
     waits = made_in(OURS, "def f():\n    interrupt()", interrupt=functools.partial(signal.raise_signal, SIGNAL))
     try:
         with pytest.raises(Deadline) as caught:
-            guard("test_guard_lets_the_programs_pass")(waits)()
+            guarded("test_guard_lets_the_programs_pass")(waits)()
     finally:
         signal.signal(SIGNAL, before)
     assert caught.value is raised
@@ -292,6 +292,6 @@ def test_failing_log_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger("otel_torchdist")
     logger.addHandler(handler)
     try:
-        assert guard("test_failing_log_is_contained")(made_in(OURS, "def f():\n    {}['x']"))() is None
+        assert guarded("test_failing_log_is_contained")(made_in(OURS, "def f():\n    {}['x']"))() is None
     finally:
         logger.removeHandler(handler)

@@ -10,7 +10,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import Foreground
 from otel_torchdist.agent.job import AgentError, Job
@@ -32,7 +32,7 @@ def main(directory: str) -> None:
     _log_to_file(job_directory / LOG_NAME)
     _leave_the_ranks_cores()
     withdraw_stale(job_directory.parent)
-    with StopSignals() as stop, _guard.guard("the agent"):
+    with StopSignals() as stop, guard.guarded("the agent"):
         try:
             job = Job(job_directory)
         except AgentError as error:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.agent.launch.detached import ChildrenAwaitedError, awaits_any_child
 from otel_torchdist.agent.launch.spawn import FORK_TIMEOUT_S, spawn_agent
 from otel_torchdist.agent.log_relay import LogRelay
@@ -76,7 +76,7 @@ class AgentKeeper:
         """Leave the agent to itself: it ends when all ranks have ended. A job that was over sooner gets one now."""
         self._end.disarm()
         wanted, self._wanted = self._wanted, None
-        with _guard.guard("leaving the agent"):
+        with guard.guarded("leaving the agent"):
             if wanted is not None:
                 self._post_in(wanted).close()
         self._post = None
@@ -155,7 +155,7 @@ class _Post:
 
     def _start(self, follows: bool = True) -> None:
         try:
-            with _guard.guard("starting the agent"), contextlib.suppress(ChildrenAwaitedError):
+            with guard.guarded("starting the agent"), contextlib.suppress(ChildrenAwaitedError):
                 problem = spawn_agent(self.directory, self._detached.set, self._is_ending, follows)
                 if problem:
                     self._has_given_up = True

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.distributed import Work
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.capture.torch_api import LIST, Patches
 from otel_torchdist.tape.layout import Flag, How, Word
 
@@ -125,7 +125,7 @@ class Works:
                     wait_failed(call, error, work)
                     raise
                 wait_interrupted(call, work, stage == AFTER)
-                if not _guard.contains("Work.wait", error):
+                if not guard.contains("Work.wait", error):
                     raise
             return result
 
@@ -149,7 +149,7 @@ class Works:
                 self._follow_left_alone(call, work, args)
         except Exception as error:
             self.ended(call, How.ABANDONED)
-            if not _guard.contains("operation returned", error):
+            if not guard.contains("operation returned", error):
                 raise
 
     def _follow_left_alone(self, call: Call, work: Any, args: tuple[Any, ...]) -> None:
@@ -248,7 +248,7 @@ class Works:
             for member in call.members or ():
                 member.tape.mark(member.number, Word.WAIT_ENTERED, now - member.entered_ns, How.CALL)
         except Exception as error:
-            _guard.report("Work.wait", error)
+            guard.report("Work.wait", error)
 
     def wait_failed(self, call: Call, error: BaseException, work: Any = None) -> None:
         """A wait raised. That the call itself had returned is written down: the operation was issued.
@@ -259,7 +259,7 @@ class Works:
             work: What was waited for, where that is known.
         """
         try:
-            if _guard.came_after_call(error):  # the wait had returned when a signal handler raised
+            if guard.came_after_call(error):  # the wait had returned when a signal handler raised
                 self.ended(call, How.WAIT)
                 return
             now = _now()
@@ -277,7 +277,7 @@ class Works:
             self.open[id(work)] = call
             self.on_async()
         except BaseException as own:
-            if not _guard.contains("Work.wait", own):
+            if not guard.contains("Work.wait", own):
                 raise
 
     def wait_interrupted(self, call: Call, work: Any, has_returned: bool) -> None:
@@ -308,7 +308,7 @@ class Works:
         except BaseException as own:
             for one in (call, *(call.members or ())):  # no record stays open, whatever has come in between
                 one.tape.complete(one.number, one.entered_ns, now, how)
-            if not _guard.contains("completion", own):
+            if not guard.contains("completion", own):
                 raise
 
     def _let_go(self, call: Call) -> None:
@@ -324,7 +324,7 @@ class Works:
         if call.work_id:
             call.reference = None
 
-    @_guard.calls_plug_ins
+    @guard.calls_plug_ins
     def sweep(self, limit: int) -> int:
         """Look at the oldest `limit` operations and record those that are complete.
 
@@ -341,7 +341,7 @@ class Works:
             try:
                 is_over = work.is_completed()
             except Exception as error:
-                _guard.pass_on(error)
+                guard.pass_on(error)
                 self._cannot_say(call, work)
                 continue
             if is_over:
@@ -376,7 +376,7 @@ class Works:
         try:
             return list(itertools.islice(self.open.values(), limit))
         except RuntimeError as error:  # the garbage collector came in between, and a dropped Work left the table
-            _guard.pass_on(error)
+            guard.pass_on(error)
             return []
 
     def _completed(self, call: Call, work: Any) -> None:
@@ -390,28 +390,28 @@ class Works:
             table.clear()
 
 
-@_guard.calls_plug_ins
+@guard.calls_plug_ins
 def is_under_way(work: Any) -> bool:
     """Whether a Work says that its operation is not over; one that cannot be asked does not."""
     try:
         return not work.is_completed()
     except Exception as error:
-        _guard.pass_on(error)
+        guard.pass_on(error)
         return False
 
 
-@_guard.calls_plug_ins
+@guard.calls_plug_ins
 def failure_of(work: Any) -> Exception | None:
     """Why a completed Work of torch's own failed; `Work.exception` would warn that it is deprecated."""
     try:
         future = work.get_future()
     except Exception as error:  # this backend has none
-        _guard.pass_on(error)
+        guard.pass_on(error)
         return None
     try:
         if future.done():
             future.value()
     except Exception as error:
-        _guard.pass_on(error)
+        guard.pass_on(error)
         return error
     return None

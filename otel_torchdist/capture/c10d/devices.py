@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch.distributed import Work
 
-from otel_torchdist import guard as _guard
-from otel_torchdist.capture.cuda.operations import CudaOperations, cuda_operations
-from otel_torchdist.capture.cuda.queues import LEFT_ALONE
+from otel_torchdist import guard
 from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.c10d.call import Call
-    from otel_torchdist.capture.cuda.queues import Wait
+    from otel_torchdist.capture.c10d.call import Call, OnDevice
 
 MAX_WRITTEN: Final = 64
 """Output tensors of an operation by which a wait for it is recognised."""
@@ -29,9 +26,50 @@ From torch 2.15 on `nccl` means the first of them."""
 ONE_STREAM: Final = frozenset({"nccl2"})
 """Backends that carry out sends and receives on the same stream as asynchronous collectives."""
 
+LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
+"""NCCL carries these out on streams of its own."""
+
 _ASYNC: Final = int(Flag.ASYNC)
 _STRIDED: Final = torch.strided
 _now: Final = time.monotonic_ns
+
+
+class DeviceOperations(Protocol):
+    """Follows operations on the devices of one type.
+
+    Attributes:
+        written: Asynchronous operations by the memory that they write to, for a wait that names only that.
+    """
+
+    written: dict[int, Any]
+
+    def begin(self, call: Call, device: int, peer: int) -> OnDevice | None:
+        """An operation is about to be handed over; None when it cannot be followed."""
+        ...
+
+    def issued(self, enqueued: Any, work: Any, pointers: tuple[int, ...] = ()) -> bool:
+        """The backend has accepted an operation; whether its end will be found out."""
+        ...
+
+    def wait_begins(self, pointer: int, device: int) -> object | None:
+        """A stream is about to be made to wait for what writes to `pointer`; None when that is not watched."""
+        ...
+
+    def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> object | None:
+        """As `wait_begins`, for several."""
+        ...
+
+    def wait_ends(self, wait: Any) -> None:
+        """The stream waits."""
+        ...
+
+    def settle(self, timeout_s: float) -> None:
+        """A tape is about to end: look a last time, and let go of what is open."""
+        ...
+
+    def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
+        """End what runs in the background."""
+        ...
 
 
 class Devices:
@@ -40,14 +78,14 @@ class Devices:
     Of what cannot be followed the tape says so: begun when it was entered, ended when the call returned, `UNTRACKED`.
 
     Attributes:
-        written: As `CudaOperations.written`.
+        written: As `DeviceOperations.written`.
     """
 
-    def __init__(self, begin_cuda: Callable[[], CudaOperations | None] = cuda_operations) -> None:
+    def __init__(self, begin_cuda: Callable[[], DeviceOperations | None]) -> None:
         """No device has been seen; `begin_cuda` is called with the first operation on a CUDA device."""
         self._begin_cuda = begin_cuda
         self._has_begun_cuda = False
-        self._cuda: CudaOperations | None = None
+        self._cuda: DeviceOperations | None = None
         self.written: dict[int, Any] = {}
 
     def before(self, call: Call, tensors: Any, peer: int) -> None:
@@ -74,11 +112,11 @@ class Devices:
                 has_one_stream = call.group.backend_on("cuda") in ONE_STREAM
                 call.enqueued = cuda.begin(call, tensor.get_device(), -1 if has_one_stream else peer)
         except Exception as error:
-            _guard.report("device", error)
+            guard.report("device", error)
         if call.enqueued is None:
             _not_followed(call)
 
-    def _find_cuda(self) -> CudaOperations | None:
+    def _find_cuda(self) -> DeviceOperations | None:
         if not self._has_begun_cuda:
             self._has_begun_cuda = True
             self._cuda = self._begin_cuda()
@@ -122,35 +160,35 @@ class Devices:
         if call.enqueued is not None:
             call.enqueued.is_void = True
 
-    def wait_begins(self, tensor: Any) -> Wait | None:
+    def wait_begins(self, tensor: Any) -> object | None:
         """The current stream is about to be made to wait for what writes to `tensor`, if anything does."""
         try:
             if not tensor.is_meta and tensor.is_cuda and self._cuda is not None:
                 return self._cuda.wait_begins(tensor.data_ptr(), tensor.get_device())
         except Exception as error:
-            _guard.report("wait_tensor", error)
+            guard.report("wait_tensor", error)
         return None
 
-    def wait_for_several_begins(self, tensors: Any) -> Wait | None:
+    def wait_for_several_begins(self, tensors: Any) -> object | None:
         """The current stream is about to be made to wait for what writes to any of these tensors, if anything does."""
         try:
             devices = {tensor.get_device() for tensor in tensors if not tensor.is_meta and tensor.is_cuda}
             if len(devices) == 1 and self._cuda is not None:
                 return self._cuda.wait_for_several_begins(_pointers(tensors), devices.pop())
         except Exception as error:
-            _guard.report("wait_tensors", error)
+            guard.report("wait_tensors", error)
         return None
 
-    def wait_ends(self, wait: Wait) -> None:
+    def wait_ends(self, wait: object) -> None:
         """The stream waits."""
-        with _guard.guard("wait_tensor"):
+        with guard.guarded("wait_tensor"):
             if self._cuda is not None:
                 self._cuda.wait_ends(wait)
 
     def settle(self, timeout_s: float) -> None:
         """A tape is about to end: look a last time, and let go of what is open."""
         if self._cuda is not None:
-            self._cuda.watch.settle(timeout_s)
+            self._cuda.settle(timeout_s)
 
     def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
         """End what runs in the background.
@@ -160,7 +198,7 @@ class Devices:
             give_events_up: Destroy what belongs to the device. Not at the end of the process: it may be gone.
         """
         if self._cuda is not None:
-            self._cuda.watch.stop(timeout_s, give_events_up=give_events_up)
+            self._cuda.stop(timeout_s, give_events_up=give_events_up)
         self._cuda = None
 
     def after_fork_in_child(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.capture.c10d.completion import AFTER, BEFORE, INSIDE, Works
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.schemas import OperationSchema, collective_schemas
@@ -174,7 +174,7 @@ def _writing_to(tensors: Any, works: Works) -> list[Call]:
         calls = dict.fromkeys(works.of_tensor(tensor) for tensor in tensors)
         return [call for call in calls if call is not None]
     except Exception as error:
-        _guard.report("wait_tensors", error)
+        guard.report("wait_tensors", error)
         return []
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.distributed import ProcessGroup
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.capture.torch_api import backend_and_store, c10d, ranks_in_books
 from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.names import SPARE_OF_GROUPS
@@ -172,12 +172,12 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
     def helper(*args: Any, **kwargs: Any) -> Any:
         rendezvous = Rendezvous()
         with _recorded(rendezvous):
-            with _guard.guard("group creation"):
+            with guard.guarded("group creation"):
                 enter(rendezvous, args, kwargs)
             result = original(*args, **kwargs)
-            with _guard.guard("group creation"):
+            with guard.guarded("group creation"):
                 rendezvous.over()
-        with _guard.guard("group creation"):
+        with guard.guarded("group creation"):
             group = result[0]
             if rendezvous.recorder is not None and isinstance(group, ProcessGroup):
                 events.group_created(rendezvous.recorder, group, rendezvous.ranks, rendezvous.nth)
@@ -203,12 +203,12 @@ def _split(
     def split_group(parent: ProcessGroup, ranks: Any, *args: Any, **kwargs: Any) -> Any:
         rendezvous = Rendezvous()
         with _recorded(rendezvous):
-            with _guard.guard("group split"):
+            with guard.guarded("group split"):
                 enter(rendezvous, parent, ranks, kwargs)
             group = original(parent, ranks, *args, **kwargs)
-            with _guard.guard("group split"):
+            with guard.guarded("group split"):
                 rendezvous.over()
-        with _guard.guard("group split"):
+        with guard.guarded("group split"):
             if rendezvous.recorder is not None and isinstance(group, ProcessGroup):
                 split[group] = rendezvous
         return group
@@ -222,7 +222,7 @@ def _register(
     @functools.wraps(original)
     def register(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        with _guard.guard("group split"):
+        with guard.guarded("group split"):
             group = next(iter((*args, *kwargs.values())))
             rendezvous = split.pop(group, None)
             if rendezvous is not None and rendezvous.recorder is not None:
@@ -237,7 +237,7 @@ def _recorded(rendezvous: Rendezvous) -> Generator[None, None, None]:
     try:
         yield
     except BaseException as error:
-        with _guard.guard("group creation"):
+        with guard.guarded("group creation"):
             rendezvous.failed(error)
         raise
 
@@ -246,7 +246,7 @@ def _update_default(original: Callable[..., Any], events: GroupEvents) -> Callab
     @functools.wraps(original)
     def update_default(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        with _guard.guard("default group"):
+        with guard.guarded("default group"):
             group = next(iter((*args, *kwargs.values())), None)
             events.default_group_set(group if isinstance(group, ProcessGroup) else None)
         return result

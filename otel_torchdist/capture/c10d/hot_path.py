@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.distributed import ProcessGroup
 
-from otel_torchdist import guard as _guard
-from otel_torchdist.capture.c10d.call import Call
+from otel_torchdist import guard
+from otel_torchdist.capture.c10d.call import ALWAYS, Call
 from otel_torchdist.capture.c10d.completion import SWEPT_PER_CALL, Works
-from otel_torchdist.capture.c10d.plans import ALWAYS, REDUCE_OP_EVERY
+from otel_torchdist.capture.c10d.plans import REDUCE_OP_EVERY, make_plan, read_reduce_op
 from otel_torchdist.capture.c10d.signatures import key_of
 from otel_torchdist.capture.torch_api import LIST, comm_label
 from otel_torchdist.tape.layout import Flag, How, Word
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.call import GroupState, Plan
     from otel_torchdist.capture.c10d.devices import Devices
-    from otel_torchdist.capture.c10d.groups import Groups, GroupState
-    from otel_torchdist.capture.c10d.plans import Plan
+    from otel_torchdist.capture.c10d.groups import Groups
     from otel_torchdist.capture.c10d.schemas import OperationSchema
     from otel_torchdist.capture.steps import Steps
 
@@ -135,8 +135,7 @@ class HotPath:
                 thread.native_id,
                 recorder.call_sites.find(2),
             )
-            plans = group.plans
-            plan = plans.get(key) or plans.make(key, operation, args)
+            plan = group.plans.get(key) or make_plan(group, key, operation, args)
             if plan is None:
                 thread.entered = None
                 return None
@@ -149,7 +148,7 @@ class HotPath:
                 sequence = lane.sequence + 1
                 reading = plan.reading
                 if reading and (reading == ALWAYS or not sequence % REDUCE_OP_EVERY):
-                    plan = plans.read_reduce_op(key, plan, operation, args)
+                    plan = read_reduce_op(key, plan, operation, args)
                     tail = plan.tail_read
                 if group.is_default and not self._steps.source:
                     self._steps.collective_begins(sequence if lane is group else group.issued + 1)
@@ -165,14 +164,14 @@ class HotPath:
         except BaseException as error:
             thread.entered = None
             if counted == _BEING_COUNTED:
-                counted = _guard.came_after_call(error)
+                counted = guard.came_after_call(error)
             if plan is not None and not number:
                 number = plan.tape.begun_at(entered)
             if number and plan is not None:
                 plan.tape.complete(number, entered, _now(), How.ABANDONED)
             if call is not None and not call.on_cpu:
                 self.devices.failed(call)
-            if _guard.contains("operation entered", error):
+            if guard.contains("operation entered", error):
                 if not counted and group is not None and plan is not None and not operation.point_to_point:
                     plan.lane.sequence += 1  # it will be issued, unrecorded
                 return None
@@ -218,13 +217,13 @@ class HotPath:
                 call.tape.add_overhead(own * OVERHEAD_SAMPLE, OVERHEAD_SAMPLE)
         except Exception as error:
             self.works.ended(call, How.ABANDONED)
-            if not _guard.contains("operation returned", error):
+            if not guard.contains("operation returned", error):
                 raise
 
     def failed(self, call: Call, args: tuple[Any, ...], error: BaseException) -> None:
         """An operation raised inside torch: it was not issued, so its place in the sequence is free again."""
         try:
-            if _guard.came_after_call(error):
+            if guard.came_after_call(error):
                 self.interrupted(call)
                 return
             operation = call.operation
@@ -236,7 +235,7 @@ class HotPath:
             self.works.ended(call, How.FAILED, error)
         except Exception as own:
             self.works.ended(call, How.FAILED)
-            if not _guard.contains("operation failed", own):
+            if not guard.contains("operation failed", own):
                 raise
 
     def interrupted(self, call: Call) -> None:

@@ -3,25 +3,21 @@
 After `reconfigure` the group has other members, other ranks, and counts from 1 again. So it is another group for us:
 its identity has the id that its members have agreed on for this membership, and numbers of different memberships are
 never compared.
-
-Who belongs to a group whose members have just changed, from what each of them says of itself.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from torch.distributed import ProcessGroup
 
-from otel_torchdist import guard as _guard
-from otel_torchdist.capture.c10d.call import Call
-from otel_torchdist.capture.c10d.plans import Plan
+from otel_torchdist import guard
+from otel_torchdist.capture.c10d.call import Call, Plan
+from otel_torchdist.capture.c10d.membership import find_membership
 from otel_torchdist.capture.c10d.schemas import Contribution, OperationSchema
 from otel_torchdist.capture.torch_api import LIST
 from otel_torchdist.tape.layout import Flag, How, RecordKind
@@ -29,8 +25,9 @@ from otel_torchdist.tape.records import SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
+    from otel_torchdist.capture.c10d.call import GroupState
     from otel_torchdist.capture.c10d.completion import Works
-    from otel_torchdist.capture.c10d.groups import Groups, GroupState
+    from otel_torchdist.capture.c10d.groups import Groups
     from otel_torchdist.capture.torch_api import Patches
 
 _SCHEMA: Final = OperationSchema(
@@ -73,7 +70,7 @@ class Reconfigurations:
         @functools.wraps(original)
         def reconfigure(group: ProcessGroup, options: Any, *args: Any, **kwargs: Any) -> Any:
             call = None
-            with _guard.guard("reconfigure"):
+            with guard.guarded("reconfigure"):
                 call = self._begin(group, options)
             try:
                 work = original(group, options, *args, **kwargs)
@@ -82,7 +79,7 @@ class Reconfigurations:
                     self._works.ended(call, How.FAILED, error)
                 raise
             if call is not None:
-                with _guard.guard("reconfigure"):
+                with guard.guarded("reconfigure"):
                     self._works.follow_coalesced([call], work)
             return work
 
@@ -101,8 +98,8 @@ class Reconfigurations:
         recorder = before.recorder
         state = self._groups.learn(recorder, group, membership=membership)
         state.is_default = before.is_default
-        if recorder.default_group is before:
-            recorder.default_group = state
+        if self._groups.default is before:
+            self._groups.default = state
         return _publish(state)
 
 
@@ -128,45 +125,3 @@ def _publish(state: GroupState) -> Call:
     entered = time.monotonic_ns()
     number = tape.begin_prepared(entered, recorder.step, 1, tail)
     return Call(number, entered, Plan(state, state, _SCHEMA, tail, tail, int(Flag.ASYNC), True, -1, code))
-
-
-_HANDLE: Final = re.compile(r"[^:]+:(\d+):(-?\d+):")
-"""A backend's handle of one member: its rank so far, and the membership in which it has that; -1 where in none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """Who belongs to a group from now on.
-
-    Attributes:
-        epoch: The id that its members have agreed on.
-        ranks: Global ranks by rank in the group; 0 to size - 1 where they are not known.
-        is_known: Whether they are.
-        group_rank: This rank's own place among them; -1 where it is not known.
-    """
-
-    epoch: int
-    ranks: tuple[int, ...]
-    is_known: bool
-    group_rank: int
-
-
-def find_membership(before: Sequence[int], own: str, handles: Sequence[str], epoch: int) -> Membership:
-    """Read the handles, as all members do alike.
-
-    Ranks that come from different memberships, as when one is replaced, are not known: what one of them calls rank 1
-    says nothing to those who were not there. Then none of them claims to know.
-
-    Args:
-        before: Global ranks of the members so far, by rank in the group.
-        own: This rank's handle.
-        handles: All of them, by rank in the group to come.
-        epoch: The id of the membership to come.
-    """
-    found = [match.groups() if (match := _HANDLE.match(handle)) else ("-1", handle) for handle in handles]
-    places = [int(rank) for rank, _ in found]
-    is_one = len({membership for _, membership in found}) == 1
-    is_known = is_one and len(set(places)) == len(places) and all(0 <= place < len(before) for place in places)
-    group_rank = list(handles).index(own) if own in handles else -1
-    ranks = tuple(before[place] for place in places) if is_known else tuple(range(len(places)))
-    return Membership(epoch, ranks, is_known, group_rank)

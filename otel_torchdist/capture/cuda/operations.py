@@ -18,10 +18,11 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
+from otel_torchdist.capture.c10d.devices import LEFT_ALONE
 from otel_torchdist.capture.cuda.driver import MAX_EVENTS, DeviceDriver, DriverError, EventPool, cuda_drivers
 from otel_torchdist.capture.cuda.poller import CudaWatch
-from otel_torchdist.capture.cuda.queues import LEFT_ALONE, Enqueued, Wait
+from otel_torchdist.capture.cuda.queues import Enqueued, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -99,13 +100,13 @@ class CudaOperations:
         enqueued.is_issued = True
         return True
 
-    @_guard.calls_plug_ins
+    @guard.calls_plug_ins
     def _issued_elsewhere(self, enqueued: Enqueued, work: Any, pointers: tuple[int, ...]) -> bool:
         """It runs on a stream of the backend's."""
         try:
             result = work.get_future_result()
         except RuntimeError as error:  # not NCCL: this backend has none
-            _guard.pass_on(error)
+            guard.pass_on(error)
             enqueued.is_void = True
             return False
         if enqueued.end:
@@ -142,6 +143,19 @@ class CudaOperations:
         """The stream waits."""
         if self._record_again(wait.after, wait.enqueued.device, wait.stream):
             self.watch.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))
+
+    def settle(self, timeout_s: float) -> None:
+        """A tape is about to end: look a last time, and let go of what is open."""
+        self.watch.settle(timeout_s)
+
+    def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
+        """End what runs in the background.
+
+        Args:
+            timeout_s: How long to wait for it.
+            give_events_up: Destroy what belongs to the device. Not at the end of the process: it may be gone.
+        """
+        self.watch.stop(timeout_s, give_events_up=give_events_up)
 
     def _record(self, device: int, count: int) -> tuple[int, list[int]] | None:
         """Take events and record the first of them; returns the current stream and the events.

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.capture.cuda.driver import DeviceDriver, DriverError, EventPool
 from otel_torchdist.capture.cuda.queues import Enqueued, Lanes, Wait
 
@@ -100,7 +100,7 @@ class CudaWatch:
     # --- on our thread -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with _guard.guard("cuda"):
+        with guard.guarded("cuda"):
             try:
                 self._driver.prepare_thread()
             except DriverError as error:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_torchdist.capture.c10d.devices import LEFT_ALONE
 from otel_torchdist.capture.cuda.clock import DeviceClock
 from otel_torchdist.capture.cuda.driver import DeviceDriver
 from otel_torchdist.tape.layout import Flag, How, Word
@@ -24,9 +25,6 @@ BLOCKED_MS: Final = 0.02
 operation ended; otherwise the operation may have been over before."""
 RESULTS: Final = {0: "", 1: "TIMEOUT", 2: "COMM_ERROR"}
 """PyTorch's `WorkResult`."""
-
-LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
-"""NCCL carries these out on streams of its own."""
 
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _COALESCED: Final = int(Flag.COALESCED)

@@ -15,9 +15,10 @@ from typing import Any, Final
 import torch
 from torch.distributed import ProcessGroup
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.capture.c10d.call import Call
 from otel_torchdist.capture.c10d.groups import GroupState
+from otel_torchdist.capture.c10d.plans import make_plan
 from otel_torchdist.capture.c10d.schemas import Contribution, OperationSchema, described_argument
 from otel_torchdist.capture.c10d.signatures import key_of
 from otel_torchdist.capture.torch_api import (
@@ -90,7 +91,7 @@ class OneSided:
                 threading.get_native_id(),
                 recorder.call_sites.find(3),
             )
-            plan = state.plans.get(key) or state.plans.make(key, schema, args)
+            plan = state.plans.get(key) or make_plan(state, key, schema, args)
             if plan is None:
                 return None
             plan.lane.sequence += 1
@@ -101,7 +102,7 @@ class OneSided:
         except BaseException as error:
             if plan is not None:
                 plan.tape.complete(plan.tape.begun_at(entered), entered, time.monotonic_ns(), How.ABANDONED)
-            if _guard.contains("one-sided operation", error):
+            if guard.contains("one-sided operation", error):
                 return None  # it will be issued, unrecorded, and keeps its place
             if plan is not None:
                 plan.lane.sequence -= counted
@@ -118,7 +119,7 @@ class OneSided:
         self._end(call, How.CALL, error)
 
     def _end(self, call: Call, how: How, error: BaseException | None) -> None:
-        with _guard.guard("one-sided operation"):
+        with guard.guarded("one-sided operation"):
             tape = call.tape
             failure = tape.names.intern(type(error).__qualname__) if error is not None else 0
             how = how if error is None else How.FAILED
@@ -202,7 +203,7 @@ def _make_kernel(schema: OperationSchema, one_sided: OneSided) -> Callable[..., 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         rest = keyset.remove(DISPATCH_KEY)
         call = None
-        with _guard.guard("symmetric memory"):
+        with guard.guarded("symmetric memory"):
             if not _is_pretended(args[schema.described]):
                 peer = args[peer_at] if peer_at >= 0 else -1
                 call = one_sided.begin(resolve_group(args[group_at]), schema, args, peer)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from torch.distributed import ProcessGroup, distributed_c10d
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, schema_of
 from otel_torchdist.capture.torch_api import Patches
 
@@ -56,7 +56,7 @@ class Windows:
                 raise
             if call is not None:
                 one_sided.end_collective(call)
-            with _guard.guard("window"):
+            with guard.guarded("window"):
                 self._groups[window] = group
             return window
 
@@ -68,7 +68,7 @@ class Windows:
 
         def operation(window: Any, *args: Any, **kwargs: Any) -> Any:
             call = None
-            with _guard.guard("window"):
+            with guard.guarded("window"):
                 group = self._groups.get(window)
                 if group is not None:
                     tensor = (args[0] if args else kwargs["tensor"]) if name == "put" else None

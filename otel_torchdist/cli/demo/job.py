@@ -81,7 +81,7 @@ class Job:
 
 
 def _command(options: DemoOptions, logs: Path) -> list[str]:
-    script = str(files("otel_torchdist.demo").joinpath("train.py"))
+    script = str(files("otel_torchdist.cli.demo").joinpath("train.py"))
     return [
         sys.executable, "-m", "torch.distributed.run",
         "--standalone", "--nproc-per-node", str(options.ranks), "--log-dir", str(logs),

@@ -35,7 +35,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.util.types import AttributeValue
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.telemetry.export.exporters import readable_span
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 
@@ -191,7 +191,7 @@ class PartialSuccess:
         """Read the answers that come to `exporter` from now on."""
         self.rejected = 0
         self.message = ""
-        with _guard.guard("reading what receivers refuse"):
+        with guard.guarded("reading what receivers refuse"):
             _follow_grpc(exporter, self._take)
             _follow_http(exporter, self._take)
 
@@ -224,7 +224,7 @@ def _read_by(take: Take, stub: Any) -> Any:
 
     def export_and_read(*args: Any, **kwargs: Any) -> Any:
         answer = export(*args, **kwargs)
-        with _guard.guard("reading what receivers refuse"):
+        with guard.guarded("reading what receivers refuse"):
             if isinstance(answer, ExportTraceServiceResponse):
                 take(answer)
         return answer
@@ -240,7 +240,7 @@ def _follow_http(exporter: Any, take: Take) -> None:
         return
 
     def read(response: Any, *args: Any, **kwargs: Any) -> None:
-        with _guard.guard("reading what receivers refuse"):
+        with guard.guarded("reading what receivers refuse"):
             if response.status_code == 200 and "protobuf" in response.headers.get("Content-Type", ""):
                 _parse(response.content, take)
 

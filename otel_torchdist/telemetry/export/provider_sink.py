@@ -28,8 +28,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from otel_torchdist import guard as _guard
-from otel_torchdist import semconv
+from otel_torchdist import guard, semconv
 from otel_torchdist.telemetry.export.exporters import give_exporters_private_random
 from otel_torchdist.telemetry.export.queued_sink import MAX_QUEUED_SPANS, QueuedSink
 from otel_torchdist.telemetry.spans.model import FinishedSpan
@@ -98,7 +97,7 @@ class _Provider:
         ids = _take_over(tracer)
         for span in spans:
             # A span that cannot be created must not take the others with it: they would be sent a second time.
-            with _guard.guard("tracer provider"):
+            with guard.guarded("tracer provider"):
                 self._record(tracer, ids, span)
         self._unflushed += len(spans)
         if urgent:
@@ -117,7 +116,7 @@ class _Provider:
         if self._force_flush is None:
             self._closed.wait(UNFLUSHED_PAUSE_S)
             return
-        with _guard.guard("flushing the tracer provider"):
+        with guard.guarded("flushing the tracer provider"):
             self._force_flush(FLUSH_TIMEOUT_MS)
 
     def _record(self, tracer: Tracer, ids: _GivenIds | None, span: FinishedSpan) -> None:

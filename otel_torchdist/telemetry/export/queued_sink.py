@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_torchdist import guard as _guard
+from otel_torchdist import guard
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 MAX_QUEUED_SPANS: Final = 32_768
@@ -137,7 +137,7 @@ class QueuedSink:
             self._is_closing = True
             self._queue.clear()
             self._changed.notify_all()
-        with _guard.guard(f"closing {self._destination.name}"):
+        with guard.guarded(f"closing {self._destination.name}"):
             self._destination.close()
         self._thread.join(max(deadline - time.monotonic(), 0.1))
 
@@ -168,7 +168,7 @@ class QueuedSink:
             turn = self._flushes_wanted
             timeout_s = max(self._flush_deadline - time.monotonic(), 0.0)
         is_flushed = False
-        with _guard.guard(f"flushing {self._destination.name}"):
+        with guard.guarded(f"flushing {self._destination.name}"):
             is_flushed = self._destination.flush(timeout_s)
         with self._changed:
             self._is_flushed = is_flushed

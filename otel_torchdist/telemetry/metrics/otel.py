@@ -11,7 +11,7 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvid
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.guard import guard
+from otel_torchdist.guard import guarded
 from otel_torchdist.telemetry.metrics.definitions import (
     HISTOGRAM_METRICS,
     NUMBER_METRICS,
@@ -92,7 +92,7 @@ class _Instruments:
     def _callback(self, metric: NumberMetric) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
             observations: list[Observation] = []
-            with guard("the observation of metrics"):
+            with guarded("the observation of metrics"):
                 for node in self.shown:
                     observations += node.observe(metric)
             return observations

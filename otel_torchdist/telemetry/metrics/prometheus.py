@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as Sample
 
 from otel_torchdist import semconv
-from otel_torchdist.guard import guard
+from otel_torchdist.guard import guarded
 from otel_torchdist.telemetry.metrics.definitions import (
     HISTOGRAM_METRICS,
     NUMBER_METRICS,
@@ -49,7 +49,7 @@ class TorchDistCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """All metrics. An error of ours is logged and never fails other collectors of the registry."""
         families: list[Metric] = []
-        with guard("the collection of metrics"):
+        with guarded("the collection of metrics"):
             node = self._picture()
             families += [_number_family(metric, node) for metric in NUMBER_METRICS]
             families += [_histogram_family(metric, node) for metric in HISTOGRAM_METRICS]
