@@ -1,6 +1,4 @@
-"""What the user wants done when a job stalls, as `OTEL_PYTHON_TORCHDIST_ON_STALL` says it.
-
-The settings, read once from the environment.
+"""The settings, read once from the environment, and the actions on a stall that one of them lists.
 
 ``Config`` is the table: for each setting its variable, what it accepts, and its default as one would write it
 in the environment. What they mean stands in ``environment_variables``. Neither torch nor OpenTelemetry is

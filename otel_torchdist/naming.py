@@ -1,14 +1,11 @@
-"""Ids of traces and spans as hashes of what they stand for, so that ranks meet in a trace without talking.
+"""Names that are alike everywhere: ids of traces and spans, labels of runs, lists of ranks, text that can be shown.
 
-Span ids start from the nonce of a tape, which no other tape has; they stay unique whatever a run's id is. No id is 0:
-OpenTelemetry takes that for "no id".
-
-Many ranks in few characters: `0-7,16`.
-
-Strings from tapes as text that can be shown: in a log, at a terminal, as a label, in a span.
+Ids are hashes of what they stand for, so that ranks meet in a trace without communicating. Span ids start from the
+nonce of a tape, which no other tape has, so they stay unique whatever the run's id is. No id is 0: OpenTelemetry takes
+that for "no id".
 
 A rank may call its groups, functions and files anything, and another user's rank may forge a line of the log, steer
-the terminal, or turn the direction of text. This is the one place where that ends.
+the terminal, or reverse the direction of text. `readable` is the one place where that ends.
 """
 
 from __future__ import annotations

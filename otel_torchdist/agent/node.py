@@ -1,6 +1,6 @@
-"""The agent as a service of a node: it reads every run of every user's that nobody else reads, on one port.
+"""The agent as a service of a node: it reads every run of every user that has no reader, on one port.
 
-Directories that take long to look into: each look at one comes at the expense of every other job.
+A directory that takes long to look into is given up: each look at it comes at the expense of every other job.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Ends this rank when the agent says so: with a word to torchelastic, and no call into torch, which may block.
+"""How a rank ends before its time: because the agent asks for it, or because its backend gives up.
 
-Backends that say it before they give up an operation and end the process, as nccl2's do from torch 2.15 on.
+When the agent asks, the rank tells torchelastic why, and makes no call into torch, which may block.
 
-The hook runs on the backend's own thread, maybe several times, and may be the last Python that runs in the process: it
-stores one word on the tape and does nothing else. It needs the GIL all the same, so it is there only when asked for.
+nccl2 has a hook from torch 2.15 on. It runs on the backend's own thread, maybe several times, and may be the last
+Python that runs in the process: it stores one word on the tape and does nothing else. It needs the GIL all the same, so
+it is there only when asked for.
 """
 
 from __future__ import annotations

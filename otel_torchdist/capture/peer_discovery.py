@@ -1,9 +1,8 @@
-"""Has the agents of a job's nodes find each other: through the job's store, before anything stalls.
+"""Lets the agents of a job's nodes find each other: through the job's store, before anything stalls.
 
 One rank of each node announces where its node's agent listens, and writes down for it where the others do. It does so
-on a thread that may be given up, and over a clone of the store; once it is over nobody needs the store any more.
-
-The address of this node on the network that the job uses: where agents of other nodes can reach this one's.
+on a thread that may be abandoned, and over a clone of the store; afterwards the store is needed no more. The address is
+that of this node on the network that the job uses.
 """
 
 from __future__ import annotations

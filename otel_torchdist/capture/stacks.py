@@ -1,10 +1,8 @@
-"""Writes where every thread of this process is, when a reader asks.
+"""Writes where every thread of this process is when a reader asks, by a request or by a signal.
 
-A signal by which a reader gets a stack of this process while native code holds the GIL.
-
-`faulthandler` writes it: the stack of the one thread that the signal comes to, and without the GIL. The handler and
-its descriptor belong to the process and stay as long as it lives: without a handler a late signal would kill. Between
-tapes, and in forked children, the descriptor leads to /dev/null.
+The signal is for when native code holds the GIL: `faulthandler` writes the stack of the one thread that it comes to,
+without the GIL. The handler and its descriptor belong to the process and stay as long as it lives: without a handler a
+late signal would kill. Between tapes, and in forked children, the descriptor leads to /dev/null.
 """
 
 from __future__ import annotations

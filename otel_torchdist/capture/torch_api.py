@@ -1,8 +1,6 @@
-"""What we use of torch that it does not declare as public, in one place and typed as what it is: anything.
+"""What we use of torch that it does not declare as public, typed as what it is: anything. Patches are made here too.
 
 Each name exists in torch 2.8 and in 2.15 unless its comment says otherwise.
-
-Replaces attributes of torch and puts the originals back.
 """
 
 from __future__ import annotations

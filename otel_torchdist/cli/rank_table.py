@@ -1,7 +1,4 @@
-"""What each rank is doing right now, as a row for people to read.
-
-The table of ranks on a terminal.
-"""
+"""What each rank is doing right now, as a row of a table on a terminal."""
 
 from __future__ import annotations
 

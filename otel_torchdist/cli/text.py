@@ -1,13 +1,7 @@
-"""How times are shown.
-
-How paths are shown.
-
-How a command ends when it cannot go on.
+"""How commands show times, paths and fates of ranks, and how they end when they cannot go on.
 
 A usage error and a defect of ours have exit codes of their own (those of `sysexits.h`), so that a script can tell them
 from what a command has found.
-
-What became of ranks, in words.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Alive means: the writer's POSIX lock on its tape is held.
+"""Locks on tapes and on job directories.
 
-A POSIX record lock is dropped by the kernel when its process ends, however it ends; it works across PID
-namespaces, and a forked child does not inherit it. The price: it is also dropped when its process closes *any*
-descriptor of the file, so a process never opens its own tape a second time (see `TapeReader.of_writer`).
+A POSIX record lock is dropped by the kernel when its process ends, however it ends; it works across PID namespaces,
+and a forked child does not inherit it. The price: it is also dropped when its process closes *any* descriptor of the
+file, so a process never opens its own tape a second time (see `TapeReader.of_writer`).
 
-The lock of a job directory: shared while a tape is created in it, exclusive while something is removed from it.
-
-It lies on the directory itself, so that it goes with it.
+The lock of a job directory lies on the directory itself, so that it goes with it: shared while a tape is created in
+it, exclusive while something is removed from it.
 """
 
 from __future__ import annotations

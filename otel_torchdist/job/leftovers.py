@@ -1,6 +1,4 @@
-"""What ended runs leave in job directories, and how it is removed while other processes come and go.
-
-How much of a file system tapes may take.
+"""What ended runs leave in job directories, how it is removed, and how much room tapes may take.
 
 In a container `/dev/shm` has 64 MB by default, and DataLoader workers need them: they die of SIGBUS when it is full.
 An eighth is for the tapes of ranks that run, and an eighth for what ended runs have left (see `directory.clean_up`).

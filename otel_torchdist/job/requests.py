@@ -1,11 +1,10 @@
-"""A word from the agent to a rank: end yourself. A small file beside the tape, which the rank looks for once a second.
+"""What an agent asks of a rank, in small files beside its tape: to end itself, or to write a stack.
 
-The rank ends by itself where it can, for then it can tell its launcher why.
+A rank looks once a second whether it is to end. It does so itself where it can, for then it can tell its launcher why.
 
-The stack of one thread, written by `faulthandler` when a signal comes, in a file beside the tape.
-
-The file lies there from when the handler is ready until the tape ends: it is the sign that this process does not die
-of the signal. Its first line says which signal, and to which of the process's descriptors the stacks go.
+Where native code holds the GIL, `faulthandler` writes the stack of one thread when a signal comes. The file for it
+exists from when the handler is ready until the tape ends: it shows that this process does not die of the signal. Its
+first line says which signal, and to which of the process's descriptors the stacks go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Stacks of one process's threads, written beside its tape when a reader asks for them.
-
-Reads the stacks that a process has written beside its tape.
-"""
+"""The stacks of one process's threads, written beside its tape when a reader asks for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finds the tapes of a job directory as they appear.
-
-Which process reads the tapes of a job directory: the one that holds the lock in it.
-"""
+"""The tapes of a job directory as they appear, and the lock that decides which process reads them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Whether a rank's process runs, by the kernel's word: stopped by a signal, held by a debugger, or let run.
-
-Whether a process is let run at all: threads of a suspended one do not change places, those that wait for the GIL do.
+"""Whether a rank's process runs, as the kernel reports it: stopped, held by a debugger, suspended, or running.
 
 A Python thread that waits for the GIL wakes up every 5 ms to ask for it (`sys.getswitchinterval`). So the heartbeat's
 own thread shows in the kernel's counts that the process runs, though it cannot beat. In a process that is stopped,

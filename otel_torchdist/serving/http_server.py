@@ -4,7 +4,7 @@
 this host's name, its threads have no names, it waits for any number of clients for any time, it prints errors of
 their connections on the training script's stderr, and a forked DataLoader worker keeps its port.
 
-One page for all who ask for it at the same time: a storm of scrapes costs no more than a few.
+Requests that come at the same time share one page: a storm of scrapes costs no more than a few.
 """
 
 from __future__ import annotations

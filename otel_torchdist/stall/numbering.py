@@ -1,13 +1,12 @@
-"""Numbers that only ever grow, also from one watching process to the next, without a word between them.
+"""When a stalled operation is shown, and the numbers that its markers get.
 
-Ids of markers and of an incident's bars are hashes over such numbers, and no span id may leave twice. Whoever has
-watched an operation from its start counts 1, 2, 3, … A process that takes over meanwhile cannot know how far its
-predecessor came, and goes on from the operation's age in milliseconds. The predecessor cannot have come that far:
-it counted from 1, or from an earlier age, and at most once a look, which is never twice within a millisecond.
+A marker appears at the threshold, then each time the operation's age has doubled; at once for an operation that is
+known to wait for a rank that will not come.
 
-When a stalled operation shows a sign of life: at the threshold, then each time its age has doubled.
-
-An operation that is known to wait for a rank that will not come shows one at once.
+Span ids of markers and of an incident's bars are hashes over such numbers, and no span id may be exported twice. A
+process that has watched an operation from its start counts 1, 2, 3, … One that takes over cannot know how far its
+predecessor came, and goes on from the operation's age in milliseconds. The predecessor cannot have come that far: it
+counted from 1, or from an earlier age, and at most once a look, which is never twice within a millisecond.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The stall side of a reader: which tapes are followed, and one look at all of them.
+"""The stall side of a reader: it follows tapes, and turns each look at all of them into events.
 
-The stall detector: pictures in, events out. A pure state machine; time comes with the pictures.
+The detector is a pure state machine: snapshots in, events out; time comes with the snapshots.
 """
 
 from __future__ import annotations

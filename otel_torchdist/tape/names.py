@@ -1,8 +1,7 @@
-"""The dictionary beside a tape: strings are written once and records carry their ids. This is its writing side.
+"""The dictionary beside a tape: strings are written once, and records carry their ids.
 
-A file of lines `crc32 json`, only ever appended to, so that a reader can follow it and a cut line is seen as cut.
-
-The reading side of the dictionary beside a tape. What it hands out is of our own types, and can be shown.
+A file of lines `crc32 json`, only ever appended to, so that a reader can follow it and a cut line is seen as cut. What
+the reading side returns is of our own types, and can be shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What comes out of a tape: plain frozen data, all times in nanoseconds of the writer's monotonic clock.
-
-Operations as they lie in the records of a tape.
-"""
+"""What comes out of a tape: plain frozen data, all times in nanoseconds of the writer's monotonic clock."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Judges stalled operations. A pure function of a picture of the ranks.
+"""Judges stalled operations. A pure function of a snapshot of the ranks.
 
 Blame follows the waiting to its root: a rank that is missing here because it waits elsewhere is not blamed; the
-one for which it waits there is. Nothing is said that the records do not show.
+one for which it waits there is. The verdict never says more than the records show.
 
-Which of the mismatches of a group holds it up.
-
-Backends put up with some calls that do not fit: gloo adds up bytes of another type and goes on. A mismatch that every
+Backends tolerate some calls that do not match: gloo adds up bytes of another type and goes on. A mismatch that every
 member has come out of is no cause of a later stall, unless ranks are out of step since: one that has left a call out
 is missing at the end.
 """

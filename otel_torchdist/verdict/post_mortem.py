@@ -1,12 +1,9 @@
-"""The verdict on a run at its last moment, in one look: what a watch would have said that had seen it come.
-
-The last moment of a run: the picture that a reader would have taken when its ranks still lived.
+"""The verdict on a run at its last moment: what an agent would have said that had seen it come.
 
 While a rank lives, that moment is now. Afterwards it is the newest sign of life on any tape. A rank that ended without
 a word was alive then, unless its tape says otherwise: it fell silent long before, while nothing held its GIL, or the
-last that others did was to fail in an operation that they shared with it.
-
-The verdict on a run whose end an agent has seen: from when each rank died, which it has left beside the tapes.
+last that others did was to fail in an operation that they shared with it. Where an agent has seen the end, it left
+beside the tapes when each rank died.
 """
 
 from __future__ import annotations

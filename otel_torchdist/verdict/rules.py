@@ -1,12 +1,10 @@
-"""Which waits are stalls: the threshold, what a call site is used to, and what the user wants left alone.
-
-Time in which a whole run stood still does not count: nobody waits for anybody who could have come.
+"""Which waits are stalls: the threshold, what is usual at a call site, what the user wants left alone, suspensions.
 
 A suspended job (gang scheduling, `docker pause`, a cgroup freezer, SIGSTOP to all its processes) goes on after hours as
 if nothing had been, but CLOCK_MONOTONIC has gone on. Ranks show that they run by a heartbeat each second or, where
-native code holds the GIL, by the kernel's counts (`context_switches.py`). Where no rank of a run has shown either, the
-run did not run, whether its agent was stopped too or looked on. A single rank that is stopped is another matter: the
-others' hearts beat while they wait for it.
+native code holds the GIL, by the kernel's counts (`processes/state.py`). Where no rank of a run has shown either, the
+run did not run, whether its agent was stopped too or not. A single rank that is stopped is another matter: the others'
+hearts beat while they wait for it.
 
 Where the kernel's counts cannot be read (ranks in another PID namespace), a run without heartbeats counts as suspended:
 to abort a healthy job is worse than to report nothing when native code hangs in every rank.

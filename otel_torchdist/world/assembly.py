@@ -1,11 +1,8 @@
-"""Which ranks are of one run: the pictures of all runs that some tapes belong to.
+"""Which ranks belong to one run: snapshots of all runs that some tapes belong to.
 
-Tells the ranks of this attempt of a job from what an earlier one has left.
-
-Processes that ranks have started and that made groups of their own: how they may end.
-
-A helper (the checkpoint process of `async_save`, for one) is terminated when its rank ends, without a word. That is no
-death, as long as it was waiting for nothing.
+Ranks of an earlier attempt of the job are left out. A helper is a process that a rank has started and that made a
+group of its own (the checkpoint process of `async_save`, for one). It is terminated when its rank ends, without a
+word. That is no death, as long as it was waiting for nothing.
 """
 
 from __future__ import annotations

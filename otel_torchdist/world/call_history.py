@@ -1,14 +1,10 @@
-"""What one rank has called and when it came there, of all its groups: for comparison with other ranks.
+"""What one rank has called and when it came there, in all its groups, for comparison with other ranks.
 
-What a rank has called in one lane, in windows that can be compared with those of other ranks at a glance.
-
-Ranks are never read at the very same moment, and thousands of calls may pass between two looks. So the calls of each 64
+Ranks are never read at the very same moment, and thousands of calls may pass between two reads. So the calls of each 64
 places of a lane make a window with one digest, and the last few windows are kept: ranks that have called the same have
 the same digests, and where they have not, the calls themselves are still there.
 
-When a rank's device came to the calls of one lane, in windows that can be compared with those of other ranks.
-
-That is known when they have ended, and not before. Of calls on the host, see `CallLog`.
+When a rank's device came to a call is known when the call has ended, and not before.
 """
 
 from __future__ import annotations

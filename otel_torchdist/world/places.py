@@ -1,9 +1,4 @@
-"""Where one rank is in its code, as far as is known: its stack, else what its tape says.
-
-Which frame of a stack is the user's, and how a stack is shown.
-
-Which thread of a rank should come to an operation: where that one is explains why the rank does not.
-"""
+"""Where a rank is in its code, as far as is known: which thread, which frame, and how a stack is shown."""
 
 from __future__ import annotations
 

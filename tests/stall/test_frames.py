@@ -27,7 +27,7 @@ TRAINER = CallSiteName("Trainer.fit", f"{VENV}/lightning/trainer.py", 12)
         ("/usr/lib/python3/dist-packages/torch/cuda/__init__.py", FrameOwner.TORCH),
         ("/home/ada/src/pytorch/torch/distributed/run.py", FrameOwner.TORCH),
         (f"{VENV}/torchvision/io.py", FrameOwner.PACKAGE),
-        (f"{VENV}/otel_torchdist/capture/hot_path.py", FrameOwner.OTEL_TORCHDIST),
+        (f"{VENV}/otel_torchdist/capture/c10d/hot_path.py", FrameOwner.OTEL_TORCHDIST),
         ("/home/ada/src/otel_torchdist/guard.py", FrameOwner.OTEL_TORCHDIST),
         (f"{VENV}/otel_torchdist/cli/demo.py", FrameOwner.PACKAGE),
         ("/usr/lib/python3.11/socket.py", FrameOwner.STANDARD_LIBRARY),

@@ -179,8 +179,8 @@ def test_the_resource_says_what_the_user_says(monkeypatch: pytest.MonkeyPatch) -
 FORKING = """
 import os, time
 from opentelemetry.sdk.resources import Resource
-from otel_torchdist.telemetry.export import environment_sink
-from otel_torchdist.telemetry.model import FinishedSpan
+from otel_torchdist.telemetry.export.environment import environment_sink
+from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 sink = environment_sink(Resource({}))
 for number in range(1, 201):

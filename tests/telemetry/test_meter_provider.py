@@ -102,9 +102,9 @@ def test_exporter_that_cannot_be_built(
 
 
 CONSOLE = """
-from otel_torchdist.telemetry.meter_provider import build_meter_provider_from_environment
-from otel_torchdist.telemetry.metrics_otel import OTelMetrics
-from otel_torchdist.telemetry.node_metrics import NodeMetrics
+from otel_torchdist.telemetry.export.providers import build_meter_provider_from_environment
+from otel_torchdist.telemetry.metrics.otel import OTelMetrics
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
 provider = build_meter_provider_from_environment()
 OTelMetrics(NodeMetrics(), provider)
 provider.shutdown()

@@ -2,9 +2,7 @@
 
 The earliest of: `Work.wait` returned, `wait_tensor` returned, `is_completed()` turned true (polled). Never a
 future's callback: gloo runs it with the GIL held *before* the operation counts as finished, and one in flight at
-exit turns exit codes into SIGABRT.
-
-What a Work says when it is asked. Some libraries bring Works of their own, in Python.
+exit turns exit codes into SIGABRT. Some libraries bring Works of their own, in Python.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Our kernels in torch's dispatcher: the one place that every collective passes, wherever it is called from.
 
-They sit on `BackendSelect`, which comes before any backend, and redispatch with that key removed.
-
-Our kernels of `_c10d_functional::wait_tensor`, by which functional collectives end, and of `wait_tensors`.
-
-From torch 2.15 on several can be waited for at once.
+They sit on `BackendSelect`, which comes before any backend, and redispatch with that key removed. Those of
+`_c10d_functional::wait_tensor` and `wait_tensors` (from torch 2.15 on) see functional collectives end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What we ask of a CUDA device: streams, events, and whether a graph is being captured.
 
 Streams and events are handled as plain numbers: nothing of them is freed when Python lets go of it, in a forked child
-or at exit, where the device may be gone.
-
-Events are made once and used again and again, and there is an end to how many.
+or at exit, where the device may be gone. Events are made once and reused, and their number is bounded.
 """
 
 from __future__ import annotations

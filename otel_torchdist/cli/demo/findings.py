@@ -1,7 +1,4 @@
-"""What the demo is judged by: whether the right verdict was given, and in time.
-
-The demo's last words: what was found, and where to look.
-"""
+"""What the demo is judged by: whether the expected verdict came, and in time; and what it says at the end."""
 
 from __future__ import annotations
 

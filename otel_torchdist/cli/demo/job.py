@@ -1,8 +1,6 @@
 """The training job of the demo: a script that knows nothing of us, under torchrun, switched on by its environment.
 
-Where the demo's spans go: always to a file, and to an OTLP endpoint when one is given.
-
-Where the demo's job leaves its tapes and logs: in directories that go with the demo.
+Its spans go to a file, and to an OTLP endpoint when one is given; its tapes and logs to directories that go with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What `/metrics` says during the stall, asked over HTTP as a Prometheus would.
-
-The agent of the demo's job, seen from outside: what it says, where it serves, and when it has gone.
-"""
+"""The demo's job seen from outside: its `/metrics` during the stall, and its agent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the demo was asked for.
-
-What may go wrong in the demo's training, and what must be said about it then.
-"""
+"""What the demo is asked for: its options, and the faults that it can inject with the verdict expected of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The demo's course: starts the job, watches it from outside as `otel-torchdist watch` does, and tells what happens.
-
-When a job is to be ended that will not end by itself.
-"""
+"""The course of the demo: it starts the job, watches it from outside as `otel-torchdist watch` does, and reports."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What the demo shows, whatever it is shown on.
-
-The demo on a terminal: a table that changes, and what happens above it.
-
-The demo in lines, for pipes and logs.
-"""
+"""The two ways in which the demo is shown: a live table on a terminal, lines for pipes and logs."""
 
 from __future__ import annotations
 

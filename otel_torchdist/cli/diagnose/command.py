@@ -1,7 +1,4 @@
-"""`otel-torchdist diagnose`: its options, and how it ends.
-
-The runs that there are, one a line, the newest first.
-"""
+"""`otel-torchdist diagnose`: its options, its list of runs, and how it ends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A diagnosis for people to read. The same lines for a terminal and a pipe; only a terminal has colours.
 
-Which ranks of a diagnosis are shown together: in a large job most of them do the same.
+Ranks that do the same are shown together: in a large job most of them do.
 """
 
 from __future__ import annotations

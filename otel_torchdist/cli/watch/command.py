@@ -1,7 +1,4 @@
-"""`otel-torchdist watch`: its options, and how it ends.
-
-Finds the job to watch, and waits for it.
-"""
+"""`otel-torchdist watch`: its options, how it finds its job, and how it ends."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """A look at all tapes of a job that changes nothing: no lock is taken, no rank is asked, nothing is written.
 
-How much of their time the others lose to each rank, over the last comparisons.
-
-How fast a rank goes: steps and collectives a second, over the last few seconds.
+It also shows how fast each rank goes, and how much of their time the others lose to it.
 """
 
 from __future__ import annotations

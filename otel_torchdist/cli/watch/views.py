@@ -1,7 +1,4 @@
-"""A table on a terminal that changes, with the verdict above it while there is one.
-
-A job in lines, for pipes and logs.
-"""
+"""The two ways in which `watch` shows a job: a live table on a terminal, lines for pipes and logs."""
 
 from __future__ import annotations
 

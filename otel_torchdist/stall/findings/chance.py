@@ -1,6 +1,6 @@
-"""Whether it can be chance that one rank came last so often: among few ranks, or where few calls are very late.
+"""What makes a late rank no straggler: chance, and the order of a pipeline's stages.
 
-Which ranks hand something on to each other, as the stages of a pipeline do.
+With few ranks one comes last often by chance alone, and where few calls are very late they carry the mean.
 """
 
 from __future__ import annotations

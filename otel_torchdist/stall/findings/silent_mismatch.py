@@ -1,9 +1,7 @@
-"""Finds calls that do not fit though nothing stalls: gloo, for one, adds up bytes of different types without a word.
+"""Finds calls that do not match though nothing stalls: gloo, for one, adds up bytes of different types silently.
 
-Each is reported once, and only when it has not been reported as the cause of a stall meanwhile. When a run is over,
-what is left to compare is compared at once.
-
-Windows of calls of one lane, as far as they are known of each rank: of other nodes' ranks often the digest only.
+Each is reported once, and only when it has not been reported as the cause of a stall. When a run is over, what is left
+to compare is compared at once. Of other nodes' ranks often only the digest of a window of calls is known.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The same rules as the SDK's auto-instrumentation: exporters and samplers are found by their entry points, and the
 exporters read every OTEL_EXPORTER_OTLP_* variable themselves.
-
-Who the spans and metrics come from.
 """
 
 from __future__ import annotations

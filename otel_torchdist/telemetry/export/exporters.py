@@ -1,21 +1,13 @@
-"""Finds exporters by the names that OpenTelemetry's environment variables use.
+"""OpenTelemetry's exporters, found by name, and what makes them harmless in a training process.
 
-Keeps gRPC's threads out of the forks of the training process.
-
-gRPC's core, as Python gets it, installs handlers that run around every `fork`: of a DataLoader's workers for one. While
-an export is under way they write "Other threads are currently calling into gRPC" to stderr, and about one forked child
-in two thousand died with a segmentation fault. Children never use our exporters, so the handlers have nothing to do.
-
-Takes what an exporter logs about its own failures, so that a dead endpoint is one warning and not one per batch.
-
-Keeps OpenTelemetry's exporters from drawing on the random numbers of the training.
+gRPC's core installs handlers that run around every `fork`: of a DataLoader's workers for one. While an export is under
+way they write "Other threads are currently calling into gRPC" to stderr, and about one forked child in two thousand
+died with a segmentation fault. Children never use our exporters, so the handlers have nothing to do.
 
 The OTLP exporters take the jitter of their retries from the module `random`. Its state belongs to the training script,
-which has seeded it: one draw more, at a time that nobody controls, and two runs differ.
+which has seeded it: one draw more, at an arbitrary time, and two runs differ.
 
-What a user may do about spans that cannot be exported, by what the exporter says.
-
-Our spans as the SDK's exporters take them.
+What an exporter logs about its failures is collected, so that a dead endpoint is one warning and not one per batch.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
-"""Our spans as OTLP, without the SDK's objects in between, and without encoding the same attribute again and again.
+"""Our spans as OTLP through the SDK's own exporters: settings, connection and retries remain theirs.
 
 An operation shares most attributes with thousands of others: names, shapes, call sites. Protobuf defines that merging
 the encodings of parts gives the whole, so an attribute's bytes are kept and merged into every span that has it.
-
-Has the SDK's own OTLP exporters send what our encoder makes: settings, connection and retries remain theirs.
 
 Both exporters turn spans into a request by a function `encode_spans` in their modules. One takes its place that knows
 batches of ours and leaves all others to the SDK's. Where an exporter of another version does not ask it, nothing is
 lost but time: a batch is a sequence of the SDK's spans too.
 
-What a receiver refuses although it says "200": OTLP's partial success, which the SDK's exporters do not read.
-
-A receiver may accept a request and refuse some of its spans (a quota, a limit on attributes, what is too old). They
-are gone: the protocol forbids to send them again. The answer is read where it comes in: by a hook of `requests` over
-HTTP, by a wrapper around the stub's call over gRPC. An exporter in which neither is found is left as it is.
+A receiver may accept a request and refuse some of its spans (a quota, a limit on attributes, what is too old): OTLP's
+partial success. They are gone: the protocol forbids sending them again. The answer is read where it comes in: by a hook
+of `requests` over HTTP, by a wrapper around the stub's call over gRPC. An exporter in which neither is found is left as
+it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The meter provider that OpenTelemetry's environment variables ask for.
+"""The meter and logger providers that OpenTelemetry's environment variables ask for.
 
-Sends metrics to an exporter at intervals: the SDK's periodic reader, made safe for a training process.
-
-The logger provider that OpenTelemetry's environment variables ask for: where stall events go.
+Metrics are sent by the SDK's periodic reader, made safe for a training process. Stall events go to the logger.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A sink with a queue and a thread of its own: whoever emits never waits for a network.
-
-A bounded queue of whole groups of spans. Not thread-safe: its owner has a lock.
-"""
+"""A sink with a bounded queue and a thread of its own: emitting never waits for a network."""
 
 from __future__ import annotations
 

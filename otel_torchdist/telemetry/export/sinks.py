@@ -1,6 +1,7 @@
-"""One sink in front of several: each exporter has a queue of its own, so that none waits for another.
+"""Sinks in front of other sinks: one that serves several, and one that holds spans back.
 
-Holds spans back until it is written down that they have been handed over.
+Each exporter has a queue of its own, so that none waits for another. Spans are held back until it is on disk that they
+have been handed over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Durations in the buckets of all our metrics, and what was sent meanwhile.
+"""Durations in the buckets of all our metrics, by class of message size, with exemplars that lead to traces.
 
-Traces that show what a histogram counts: the way from a metric to a trace.
-
-Classes of message sizes: few enough for a label, far enough apart for their latencies to differ.
+The classes are few enough for a label, and far enough apart for their latencies to differ.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Label values of metrics: few, short and always valid, whatever a job calls its groups.
-
-The label of a rank's run while ranks may still be agreeing on its id.
-
-Labels of runs: short, and never one label for two runs.
-"""
+"""Labels of metrics: few, short and always valid, whatever a job calls its groups; of runs, also unique."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The numbers of a rank and of a node at one moment: what `metric_definitions` makes series of.
-
-Who is handed every duration by itself, beside the histograms.
-"""
+"""The numbers of a rank and of a node at one moment: what `definitions` makes series of."""
 
 from __future__ import annotations
 

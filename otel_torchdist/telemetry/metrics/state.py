@@ -1,7 +1,4 @@
-"""What has been counted of one rank, for another reader that goes on from there.
-
-What is kept for each series of a rank.
-"""
+"""What has been counted of one rank, for the next reader to go on from, and what is kept for each of its series."""
 
 from __future__ import annotations
 

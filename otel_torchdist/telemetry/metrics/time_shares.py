@@ -1,7 +1,4 @@
-"""For how long something was going on, however many things went on beside each other.
-
-Which part of its time a rank spends in communication, and which part it is blocked by it.
-"""
+"""Which part of its time a rank spends in communication, and for which part communication blocks it."""
 
 from __future__ import annotations
 

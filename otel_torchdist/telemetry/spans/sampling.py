@@ -1,7 +1,4 @@
-"""Which steps of a rank are exported: whole steps or nothing, decided alike on all ranks without talking.
-
-How often a rank must halve its steps to stay within its budget of spans per second.
-"""
+"""Which steps of a rank are exported: whole steps or nothing, decided alike on all ranks without communicating."""
 
 from __future__ import annotations
 
