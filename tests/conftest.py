@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -18,6 +19,9 @@ def pytest_configure() -> None:
     """Clean the environment before anything is collected; the processes that tests start inherit it."""
     for name in [name for name in os.environ if name.startswith("OTEL_") or name == "TRACEPARENT"]:
         del os.environ[name]
+    # How long an example takes says more about the machine's load than about our code.
+    hypothesis.settings.register_profile("without deadlines", deadline=None)
+    hypothesis.settings.load_profile("without deadlines")
     os.environ[OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL] = "true"
 
 
