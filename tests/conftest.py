@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any, Final
 
 import hypothesis
@@ -19,6 +20,9 @@ def pytest_configure() -> None:
     """Clean the environment before anything is collected; the processes that tests start inherit it."""
     for name in [name for name in os.environ if name.startswith("OTEL_") or name == "TRACEPARENT"]:
         del os.environ[name]
+    # A shell's background job ignores it, and so would every process that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # How long an example takes says more about the machine's load than about our code.
     hypothesis.settings.register_profile("without deadlines", deadline=None)
     hypothesis.settings.load_profile("without deadlines")

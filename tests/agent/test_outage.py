@@ -55,7 +55,7 @@ def test_long_outage(
     running = agent(
         OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="1000",
         OTEL_PYTHON_TORCHDIST_SPAN_BUDGET="1000000000",
-        OTEL_EXPORTER_OTLP_TIMEOUT="1",
+        OTEL_EXPORTER_OTLP_TIMEOUT="5",
     )
     until(lambda: dropped_on(page_of(base)) == 0)
     empty_kb = private_kb(running.process.pid)

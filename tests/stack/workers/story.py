@@ -18,7 +18,7 @@ def read_shard(seconds: float) -> None:
 def step(number: int, parameter: torch.Tensor, optimizer: torch.optim.Optimizer, odd: dist.ProcessGroup) -> None:
     """One step of all ranks."""
     rank = dist.get_rank()
-    time.sleep(0.025 if rank == 1 else 0.01)
+    time.sleep(0.06 if rank == 1 else 0.01)  # enough to be seen on a machine that is busy elsewhere
     for size in (4, 100_000):
         dist.all_reduce(torch.ones(size))
     gathered = torch.empty(1_000 * dist.get_world_size())
