@@ -30,7 +30,7 @@ _RESOLUTION_S: Final = {
     How.WATCHDOG: 0.12,
 }
 """An event's time is right to a microsecond on the device's clock; the rest is that clock against the host's. The
-watchdog makes its rounds every 100 ms, and is asked every 20 ms. `capture.watch` polls every 20 to 60 ms."""
+watchdog makes its rounds every 100 ms, and is asked every 20 ms. `capture/rank_thread.py` polls every 20 to 60 ms."""
 
 
 class OperationSpans:
