@@ -20,7 +20,7 @@ from otel_torchdist.agent.allowance import Allowance
 from otel_torchdist.agent.job import Job
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
-from otel_torchdist.exchange.peers import Neighbours
+from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.naming import readable
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.serving.metrics_page import MetricsServer
@@ -28,7 +28,7 @@ from otel_torchdist.serving.scrape_target import ScrapeTarget
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
-from otel_torchdist.telemetry.metrics.snapshots import NodePicture
+from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -59,7 +59,7 @@ class Agent:
         self._jobs: dict[Path, Job] = {}
         self._own: set[Path] = set()
         self._targets: dict[Path, ScrapeTarget] = {}
-        self._neighbours = Neighbours()
+        self._peers = AgentPeers()
         self._actions = StallActions(config.on_stall, config.on_stall_grace, config.dump_dir)
         self._verdicts = AgentsVerdicts()
         self._deaths = DeathWatch()
@@ -72,7 +72,7 @@ class Agent:
             config.span_budget,
             config.stall_ignore,
             config.compare_calls,
-            self._neighbours,
+            self._peers,
             self._deaths,
         )
         self._server: MetricsServer | None = None
@@ -123,7 +123,7 @@ class Agent:
         with guard.guarded("agent"):
             self._take_up()
             if self._config.exchange:
-                self._neighbours.search(sorted(self._own))
+                self._peers.search(sorted(self._own))
             self.reader.turn()
             self._part_with_those_that_fail()
             ongoing, tapes = self.reader.ongoing, self.reader.tapes
@@ -176,7 +176,7 @@ class Agent:
         """Read what is left, flush, and leave the directories to others; takes little more than five seconds."""
         self.reader.close()
         self._deaths.stop()
-        self._neighbours.stop()
+        self._peers.stop()
         self._save()
         if self._server is not None:
             self._server.stop()
@@ -198,7 +198,7 @@ class Agent:
         if self._server is None:
             last_ports = (ScrapeTarget(directory).last_port() for directory in self._jobs)
             registry = CollectorRegistry()
-            registry.register(TorchDistCollector(self._picture))
+            registry.register(TorchDistCollector(self._snapshot))
             host, port = self._config.prometheus_host, self._config.prometheus_port
             self._server = MetricsServer(host, port, registry, next(filter(None, last_ports), None))
         if not self._server.start() or self._server.port is None:
@@ -207,10 +207,10 @@ class Agent:
             self._targets[directory] = ScrapeTarget(directory)
             self._targets[directory].publish(self._config.prometheus_host, self._server.port)
 
-    def _picture(self) -> NodePicture:
-        picture = self.reader.metrics.picture()
+    def _snapshot(self) -> NodeSnapshot:
+        snapshot = self.reader.metrics.snapshot()
         self.scrapes += 1
-        return picture
+        return snapshot
 
 
 def _is_own(directory: Path) -> bool:

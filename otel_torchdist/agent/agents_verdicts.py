@@ -10,7 +10,7 @@ from pathlib import Path
 from otel_torchdist import semconv
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import AgentsVerdict, remove_agents_verdict, write_agents_verdict
-from otel_torchdist.job.lives import Life, life_of
+from otel_torchdist.job.lives import RankLife, life_of
 from otel_torchdist.stall.events import OngoingStall, Ruling
 from otel_torchdist.tape.reader import TapeReader
 
@@ -65,19 +65,19 @@ class AgentsVerdicts:
 
 def _runs(tape: TapeReader | None) -> bool:
     try:
-        return tape is not None and life_of(tape) is Life.RUNNING
+        return tape is not None and life_of(tape) is RankLife.RUNNING
     except TapeError:
         return False
 
 
 def _written_down(ruling: Ruling) -> AgentsVerdict:
-    found, lane = ruling.attributes, ruling.site.lane
+    found, channel = ruling.attributes, ruling.operation_id.channel
     return AgentsVerdict(
         kind=str(found.get(semconv.VERDICT, "")),
         ranks=str(found.get(semconv.VERDICT_RANKS, "")),
         operation=str(found.get(semconv.OPERATION, "")),
-        lane=(int(lane.kind), lane.group, lane.source, lane.destination, lane.tag),
-        sequence=ruling.site.sequence,
+        channel=(int(channel.kind), channel.group, channel.source, channel.destination, channel.tag),
+        sequence=ruling.operation_id.sequence,
         text=ruling.text,
         at_ns=time.time_ns(),
     )

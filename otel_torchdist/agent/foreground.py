@@ -12,7 +12,7 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.life_log import LifeLog
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.live_jobs import newest_live_job
-from otel_torchdist.job.lives import Life
+from otel_torchdist.job.lives import RankLife
 from otel_torchdist.stop_signals import StopSignals
 
 LOOK_S: Final = 0.25
@@ -70,7 +70,7 @@ class Foreground:
             self._turn()
             if agent.metrics_port is not None:
                 _logger.info("/metrics is served on port %d", agent.metrics_port)
-            was_live = Life.RUNNING in self._log.latest
+            was_live = RankLife.RUNNING in self._log.latest
             self._follow(stop)
             self._conclude(stop)
             if was_live:
@@ -96,7 +96,7 @@ class Foreground:
             self._turn()
 
     def _is_concluding(self, stop: StopSignals) -> bool:
-        return self._agent.reader.is_concluding or (stop.received is None and Life.RUNNING in self._log.latest)
+        return self._agent.reader.is_concluding or (stop.received is None and RankLife.RUNNING in self._log.latest)
 
     def _linger(self, stop: StopSignals) -> None:
         """Stay for a last scrape, and for ranks that are started again."""
@@ -112,7 +112,7 @@ class Foreground:
 
     def _may_be_needed(self, scrapes_before: int) -> bool:
         """Whether ranks have failed, which launchers start again, or somebody who has scraped has not done so since."""
-        if any(life is not Life.FINISHED for life in self._log.latest):
+        if any(life is not RankLife.FINISHED for life in self._log.latest):
             return True
         is_awaited = scrapes_before > 0 or (self._is_awaited and self._agent.metrics_port is not None)
         return is_awaited and self._agent.scrapes == scrapes_before

@@ -12,7 +12,7 @@ from otel_torchdist.agent.reader import Reader
 from otel_torchdist.errors import TapeError
 from otel_torchdist.files.others import reason
 from otel_torchdist.job.lives import run_of
-from otel_torchdist.job.tapes import Election
+from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.tape.reader import TapeReader
 
 READ_BY_ANOTHER: Final = "another process reads these tapes: an agent, or a rank (OTEL_PYTHON_TORCHDIST_READER=thread)"
@@ -115,9 +115,9 @@ class Job:
         self._election.resign()
 
 
-def _elected(directory: Path) -> Election:
+def _elected(directory: Path) -> ReaderLock:
     try:
-        election = Election(directory)
+        election = ReaderLock(directory)
     except OSError as error:
         raise AgentError(f"{directory}: cannot be read: {reason(error)}") from error
     if election.is_won:

@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.lives import Life, run_of
+from otel_torchdist.job.lives import RankLife, run_of
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeIdentity
@@ -18,9 +18,9 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 _FATES: Final = {
-    Life.FINISHED: ("has ended", "have ended"),
-    Life.FAILED: ("has failed", "have failed"),
-    Life.DEAD: ("is dead: its process is gone", "are dead: their processes are gone"),
+    RankLife.FINISHED: ("has ended", "have ended"),
+    RankLife.FAILED: ("has failed", "have failed"),
+    RankLife.DEAD: ("is dead: its process is gone", "are dead: their processes are gone"),
 }
 
 
@@ -30,18 +30,18 @@ class LifeLog:
     def __init__(self, reader: Reader) -> None:
         """Follow the tapes of a reader."""
         self._reader = reader
-        self._lives: dict[int, Life] = {}
+        self._lives: dict[int, RankLife] = {}
         self._newest: dict[int, TapeIdentity] = {}
 
     @property
-    def latest(self) -> list[Life]:
+    def latest(self) -> list[RankLife]:
         """What was last seen of each rank, helpers left out; of one that was started again, the last attempt counts."""
         return [self._lives[identity.nonce] for identity in self._newest.values()]
 
     def update(self) -> None:
         """Look again, and log what is new."""
         found: list[TapeReader] = []
-        ended: dict[tuple[Life, str, bool, Path], list[int]] = {}
+        ended: dict[tuple[RankLife, str, bool, Path], list[int]] = {}
         for tape in self._reader.tapes:
             try:
                 life = self._reader.life_of(tape)
@@ -53,7 +53,7 @@ class LifeLog:
                 found.append(tape)
                 if not is_helper:
                     self._remember(tape.identity)
-            if life not in (before, Life.RUNNING):
+            if life not in (before, RankLife.RUNNING):
                 ended.setdefault((life, failure, is_helper, tape.path.parent), []).append(tape.identity.rank)
             self._lives[tape.identity.nonce] = life
         _log_found(found)

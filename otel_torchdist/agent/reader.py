@@ -16,11 +16,11 @@ from typing import Final
 from otel_torchdist import guard
 from otel_torchdist.agent.stall_metrics import show_finding
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.lives import Life
+from otel_torchdist.job.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
-from otel_torchdist.stall.company import Company
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
+from otel_torchdist.stall.peer_agents import PeerAgents
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
@@ -93,7 +93,7 @@ class Reader:
         span_budget: int,
         stall_ignored: Sequence[str] = (),
         compares_calls: bool = True,
-        company: Company | None = None,
+        peer_agents: PeerAgents | None = None,
         deaths: DeathWatch | None = None,
     ) -> None:
         """Write to `outputs`.
@@ -104,13 +104,13 @@ class Reader:
             span_budget: Spans per second and rank.
             stall_ignored: Operations that are never called stalled, see `StallRules`.
             compares_calls: Likewise.
-            company: Who else sees ranks of the same runs; None for nobody.
+            peer_agents: Who else sees ranks of the same runs; None for nobody.
             deaths: See `StallWatch`; stopped by whoever has made it.
         """
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, company, deaths)
+        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, peer_agents, deaths)
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)
@@ -179,7 +179,7 @@ class Reader:
         """The tapes that are being read."""
         return [rank.tape for rank in self._ranks.values()]
 
-    def life_of(self, tape: TapeReader) -> Life:
+    def life_of(self, tape: TapeReader) -> RankLife:
         """What became of the process that writes a tape; `RUNNING` also while that cannot be known yet.
 
         Raises:
@@ -272,8 +272,8 @@ class Reader:
         if rank.ended_at is not None and rank.metrics is not None:
             with contextlib.suppress(TapeError):
                 life = self.life_of(rank.tape)
-                if life in (Life.DEAD, Life.FINISHED):
-                    rank.metrics.gone(in_good_order=life is Life.FINISHED)
+                if life in (RankLife.DEAD, RankLife.FINISHED):
+                    rank.metrics.gone(in_good_order=life is RankLife.FINISHED)
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
 
@@ -298,7 +298,7 @@ class Reader:
             self.metrics.set_stall(
                 StallStatus(
                     run_id=event.incident.run,
-                    group_key=verdict.site.lane.group,
+                    group_key=verdict.operation_id.channel.group,
                     operation=verdict.operation,
                     verdict=verdict.kind.value,
                     ranks=tuple(sorted(verdict.ranks)),
@@ -311,7 +311,7 @@ class Reader:
         else:
             show_finding(event, self.metrics)
 
-    def anchor_at(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
+    def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
         """See `stall.incident.StepTraces`."""
         rank = self._ranks.get(nonce)
         if rank is None or rank.spans is None:

@@ -15,7 +15,7 @@ def show_finding(event: Event, metrics: NodeMetrics) -> None:
     if isinstance(event, MismatchFound):
         found = event.mismatch
         run, trace_id = event.incident.run, event.incident.trace_id
-        group = found.site.lane.group
+        group = found.operation_id.channel.group
         metrics.add_finding(FindingStatus(run, group, found.operation, semconv.MISMATCHED, found.ranks, trace_id))
     elif isinstance(event, StragglerFound):
         late = event.straggler

@@ -16,7 +16,7 @@ from otel_torchdist import guard
 from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_here, suspended_among
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
-from otel_torchdist.job.tapes import Election
+from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.process_end import ProcessEnd
 from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.tape.reader import TapeReader
@@ -46,7 +46,7 @@ class ReaderThread:
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._election: Election | None = None
+        self._election: ReaderLock | None = None
         self._process = os.getpid()
         self._end = ProcessEnd(self.stop)
 
@@ -121,14 +121,14 @@ class ReaderThread:
             if self._election is None or self._election.directory != directory:
                 if self._election is not None:
                     self._election.resign()
-                self._election = Election(directory)
+                self._election = ReaderLock(directory)
             self._election.tapes.own(writer.path)
 
     def _serve(self, reader: Reader) -> MetricsServer | None:
         if not reader.serves_metrics:
             return None
         registry = CollectorRegistry()
-        registry.register(TorchDistCollector(reader.metrics.picture))
+        registry.register(TorchDistCollector(reader.metrics.snapshot))
         server = MetricsServer(self._config.prometheus_host, self._config.prometheus_port, registry)
         server.start()
         return server

@@ -27,9 +27,9 @@ _LIBRARIES: Final = (f"{Path(torch.__file__).parent}/", *_OUR_FILES, *_NO_FILE)
 _BETWEEN: Final = ("/contextlib.py", "/functools.py", "/typing_extensions.py", "/warnings.py")
 """What torch's decorators (`contextmanager`, `deprecated`) put between its own frames."""
 
-Site: TypeAlias = tuple[int, int]
+CallSiteKey: TypeAlias = tuple[int, int]
 """The `id` of a code object and the instruction in it (`f_lasti`)."""
-NOWHERE: Final[Site] = (0, 0)
+NOWHERE: Final[CallSiteKey] = (0, 0)
 
 _WITHIN_REACH: Final = range(64)
 _frame: Final[Callable[[int], FrameType]] = sys._getframe  # pyright: ignore[reportPrivateUsage]  # its only name
@@ -47,7 +47,7 @@ class CallSites:
         self._is_library: dict[int, bool] = {}
         self._codes: dict[int, CodeType] = {}
 
-    def find(self, depth: int) -> Site:
+    def find(self, depth: int) -> CallSiteKey:
         """The first call site outside torch.
 
         Args:
@@ -75,7 +75,7 @@ class CallSites:
             frame = frame.f_back
         return NOWHERE
 
-    def code_at(self, site: Site) -> CodeType | None:
+    def code_at(self, site: CallSiteKey) -> CodeType | None:
         """The code of a site that was found just now. While somebody holds it, its `id` is not another code's."""
         return self._codes.get(site[0])
 

@@ -40,7 +40,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankAddress:
     """Where a rank is.
 
     Attributes:
@@ -56,10 +56,10 @@ class Place:
     host: str = ""
 
 
-class Meeting:
+class PeerDiscovery:
     """The meeting of one run."""
 
-    def __init__(self, place: Place, stopping: threading.Event, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, place: RankAddress, stopping: threading.Event, environ: Mapping[str, str] = os.environ) -> None:
         """Prepare.
 
         Args:

@@ -22,7 +22,7 @@ IDLE_POLLS: Final = 25
 """Empty polls after which the thread goes back to its slow beat."""
 
 
-class Watch:
+class RankThread:
     """Calls `beat` once a second and `poll` more often while there is something to poll for."""
 
     def __init__(self, beat: Callable[[], None], poll: Callable[[], bool], calls: Callable[[], int]) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_torchdist.tape.layout import RunIdState
 
 if TYPE_CHECKING:
-    from otel_torchdist.capture.peer_discovery import Meeting
+    from otel_torchdist.capture.peer_discovery import PeerDiscovery
     from otel_torchdist.capture.recorder import Recorder
 
 _logger = logging.getLogger("otel_torchdist")
@@ -63,7 +63,7 @@ class RunIdAgreement:
         store: Any,
         has_met_rank_0: Callable[[], bool],
         has_met_all: Callable[[], bool],
-        meeting: Callable[[threading.Event], Meeting] | None = None,
+        meeting: Callable[[threading.Event], PeerDiscovery] | None = None,
     ) -> None:
         """Start: rank 0 sets an id, the others begin to look for it.
 
@@ -204,7 +204,7 @@ class RunIdAgreement:
         with contextlib.suppress(RuntimeError):  # no thread is to be had, at the interpreter's end for one
             self._begin("otel-torchdist-meeting", self._hold, self._meeting, store, run_id)
 
-    def _hold(self, meeting: Meeting, store: Any, run_id: int) -> None:
+    def _hold(self, meeting: PeerDiscovery, store: Any, run_id: int) -> None:
         try:
             meeting.hold(store, run_id)
         except (RuntimeError, OSError, ValueError) as error:

@@ -29,8 +29,8 @@ from otel_torchdist.capture.cuda.operations import cuda_operations
 from otel_torchdist.capture.expectations import Expectations
 from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, SymmetricMemory
 from otel_torchdist.capture.one_sided.windows import Windows
-from otel_torchdist.capture.peer_discovery import Meeting, Place
-from otel_torchdist.capture.rank_thread import Watch
+from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
+from otel_torchdist.capture.rank_thread import RankThread
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.capture.stacks import (
@@ -81,7 +81,7 @@ class Capture:
         self._groups = Groups()
         self._steps = Steps(self._groups.issued_by_default)
         self._expectations = Expectations()
-        self._watch = Watch(self._beat, self._poll, self._calls)
+        self._watch = RankThread(self._beat, self._poll, self._calls)
         self._works = Works(self._patches, self._watch.poll_soon)
         self._devices = Devices(cuda_operations)
         self._hot_path = HotPath(self._groups, self._steps, self._works, self._devices, self._meet)
@@ -204,12 +204,12 @@ class Capture:
         self._agreements.append(agreement)
         agreement.wait_until_set()
 
-    def _meeting_of(self, recorder: Recorder) -> Callable[[threading.Event], Meeting] | None:
+    def _meeting_of(self, recorder: Recorder) -> Callable[[threading.Event], PeerDiscovery] | None:
         if self._exchange_host is None:
             return None
         identity = recorder.tape.identity
-        place = Place(identity.rank, identity.world_size, recorder.tape.path, self._exchange_host)
-        return lambda stopping: Meeting(place, stopping)
+        place = RankAddress(identity.rank, identity.world_size, recorder.tape.path, self._exchange_host)
+        return lambda stopping: PeerDiscovery(place, stopping)
 
     def _meet(self, group: ProcessGroup) -> GroupState | None:
         """A group that is first seen in an operation, or that existed before we were switched on."""
@@ -319,7 +319,7 @@ class Capture:
         self._expectations.write_to(None)
         self._groups.clear()
         self._works.forget_all()
-        self._watch = Watch(self._beat, self._poll, self._calls)
+        self._watch = RankThread(self._beat, self._poll, self._calls)
         self._works.on_async = self._watch.poll_soon
         self._devices.after_fork_in_child()
         self._hot_path.forget_threads()

@@ -8,7 +8,7 @@ from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
 from otel_torchdist.naming import listed_ranks
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.world.model import Lane, RankView, WorldSnapshot
+from otel_torchdist.world.model import Channel, RankView, WorldSnapshot
 
 
 def agents_verdict(directory: Path, world_size: int, world: WorldSnapshot, own: Verdict | None) -> AgentsVerdict | None:
@@ -35,9 +35,9 @@ def ranks_of(verdict: AgentsVerdict) -> tuple[int, ...]:
 
 
 def _has_gone_on(view: RankView, verdict: AgentsVerdict) -> bool:
-    """Whether a rank has come out of what follows in that lane: the agent that wrote this died before it was over."""
-    kind, group, source, destination, tag = verdict.lane
+    """Whether a rank has completed what follows in that channel: the agent that wrote this died before it was over."""
+    kind, group, source, destination, tag = verdict.channel
     if kind not in [*RecordKind]:
         return False
-    progress = view.progress.get(Lane(RecordKind(kind), group, source, destination, tag))
+    progress = view.progress.get(Channel(RecordKind(kind), group, source, destination, tag))
     return progress is not None and progress.completed > verdict.sequence

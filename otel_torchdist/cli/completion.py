@@ -7,7 +7,7 @@ import time
 
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs import Run, whole_shelf
+from otel_torchdist.job.runs import Run, whole_index
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:
@@ -15,10 +15,10 @@ def complete_run(incomplete: str) -> list[tuple[str, str]]:
     # A complaint would end up in the middle of the command line.
     logging.getLogger("otel_torchdist").addHandler(logging.NullHandler())
     try:
-        shelf = whole_shelf(Config.from_environment(), None)
+        index = whole_index(Config.from_environment(), None)
     except TapeError:
         return []
-    return [(run.label, _word_about(run)) for run in shelf.runs if run.label.startswith(incomplete.lower())]
+    return [(run.label, _word_about(run)) for run in index.runs if run.label.startswith(incomplete.lower())]
 
 
 def _word_about(run: Run) -> str:

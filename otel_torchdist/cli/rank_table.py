@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.lives import Life, life_of
+from otel_torchdist.job.lives import RankLife, life_of
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, Operation
 from otel_torchdist.verdict.model import Verdict, VerdictKind
@@ -69,7 +69,7 @@ _MISSING: Final = (
     VerdictKind.RENDEZVOUS,
     VerdictKind.UNMATCHED,
 )
-_ENDS: Final = {Life.FINISHED: Doing.ENDED, Life.FAILED: Doing.FAILED, Life.DEAD: Doing.DEAD}
+_ENDS: Final = {RankLife.FINISHED: Doing.ENDED, RankLife.FAILED: Doing.FAILED, RankLife.DEAD: Doing.DEAD}
 
 
 def rank_rows(tapes: Iterable[TapeReader], verdict: Verdict | None, threshold_s: float, now_ns: int) -> list[RankRow]:
@@ -95,7 +95,7 @@ def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: 
         return RankRow(rank, _ENDS[life], step)
     if verdict is not None and verdict.kind in _MISSING and rank in verdict.ranks:
         place = verdict.places.get(rank)
-        operation = f"{NOT_IN}{_site_name(verdict.operation, verdict.site.sequence)}"
+        operation = f"{NOT_IN}{_site_name(verdict.operation, verdict.operation_id.sequence)}"
         age_s = (now_ns - verdict.since_ns) / 1e9
         doing = Doing.FROZEN if verdict.kind is VerdictKind.FROZEN else Doing.ABSENT
         return RankRow(rank, doing, step, operation, age_s, _line(place.frame if place is not None else None))

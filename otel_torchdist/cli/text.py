@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from otel_torchdist.job.lives import Life
+from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.world.model import RankView, life_in
 
@@ -76,16 +76,16 @@ def give_usage_errors_their_code() -> None:
 
 
 _FATES: Final = {
-    Life.RUNNING: ("runs", "run"),
-    Life.FINISHED: ("has finished", "have finished"),
-    Life.FAILED: ("has failed", "have failed"),
-    Life.DEAD: ("is dead: its process is gone without a word", "are dead: their processes are gone without a word"),
+    RankLife.RUNNING: ("runs", "run"),
+    RankLife.FINISHED: ("has finished", "have finished"),
+    RankLife.FAILED: ("has failed", "have failed"),
+    RankLife.DEAD: ("is dead: its process is gone without a word", "are dead: their processes are gone without a word"),
 }
 
 
 def fates(views: Iterable[RankView]) -> list[str]:
     """A clause for all ranks that share a fate: `ranks 0-2 have failed with RuntimeError`."""
-    crowds: dict[tuple[Life, str], list[int]] = {}
+    crowds: dict[tuple[RankLife, str], list[int]] = {}
     for view in views:
         crowds.setdefault((life_in(view), view.failure), []).append(view.rank)
     return [

@@ -1,4 +1,4 @@
-"""Pictures of ranks as they go over the wire, and back, with their times moved from one node's clock to the other's."""
+"""Snapshots of ranks to the wire and back, their times moved from one node's clock to the other's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.exchange.wire import Answer, WireError, WireOperation, WireRank
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.records import GroupName, Operation
-from otel_torchdist.world.model import GroupView, Lane, OperationView, Progress, RankView, Window, WorldSnapshot
+from otel_torchdist.world.model import Channel, GroupView, OperationView, Progress, RankView, Window, WorldSnapshot
 
 MAX_LANES: Final = 256
 """Of a rank, of collectives and of sends and receives; where there are more it is said that some are left out."""
@@ -19,9 +19,9 @@ MAX_OPEN: Final = 256
 def answer_of(
     world: WorldSnapshot,
     seat: int,
-    is_uneasy: bool,
+    suspects_stall: bool,
     now_ns: int,
-    calls: Collection[tuple[Lane, int]] = (),
+    calls: Collection[tuple[Channel, int]] = (),
     before: Iterable[WorldSnapshot] = (),
 ) -> Answer:
     """What one agent sees, for another one.
@@ -29,17 +29,17 @@ def answer_of(
     Args:
         world: What it sees.
         seat: See `Answer`.
-        is_uneasy: Likewise.
+        suspects_stall: Likewise.
         now_ns: Likewise.
         calls: Windows that are wanted in full.
-        before: Pictures that were shown before, where these windows may still be.
+        before: Snapshots that were shown before, where these windows may still be.
     """
     groups = _Groups()
-    pictures = [world, *before]
+    snapshots = [world, *before]
     ranks = tuple(
-        replace(_wire_rank(view, groups), windows=_windows(view.rank, pictures, calls)) for view in world.in_order
+        replace(_wire_rank(view, groups), windows=_windows(view.rank, snapshots, calls)) for view in world.in_order
     )
-    return Answer(seat, now_ns, is_uneasy, tuple(groups.names), ranks)
+    return Answer(seat, now_ns, suspects_stall, tuple(groups.names), ranks)
 
 
 def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int) -> tuple[RankView, ...]:
@@ -75,7 +75,7 @@ class _Groups:
 
 
 def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
-    lanes = _lanes_that_matter(view)
+    channels = _channels_that_matter(view)
     return WireRank(
         rank=view.rank,
         nonce=view.nonce,
@@ -91,10 +91,10 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         step=view.step,
         open=tuple(_wire_operation(operation, groups) for operation in view.open[:MAX_OPEN]),
         last=None if view.last is None else _wire_operation(view.last, groups),
-        progress={lane: _without_needless(lane, view.progress[lane]) for lane in lanes},
+        progress={channel: _without_needless(channel, view.progress[channel]) for channel in channels},
         # What is left out here must not look as if it had ended.
         losses=view.losses + (len(view.open) > MAX_OPEN),
-        forgotten=view.forgotten or len(lanes) < len(view.progress),
+        forgotten=view.forgotten or len(channels) < len(view.progress),
         stacks=view.stacks,
         stopped=view.stopped,
         expects_until_ns=view.expects_until_ns,
@@ -104,46 +104,46 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
 
 
 def _windows(
-    rank: int, pictures: list[WorldSnapshot], calls: Collection[tuple[Lane, int]]
-) -> dict[Lane, tuple[Window, ...]]:
+    rank: int, snapshots: list[WorldSnapshot], calls: Collection[tuple[Channel, int]]
+) -> dict[Channel, tuple[Window, ...]]:
     """The digests of a rank's windows; the calls themselves, which are many, only of windows that are wanted."""
-    found: dict[Lane, dict[int, Window]] = {}
-    for picture in reversed(pictures):
-        view = picture.ranks.get(rank)
-        for lane, of in view.windows.items() if view is not None else ():
-            is_newest = picture is pictures[0]
-            shown = [window for window in of if is_newest or (lane, window.number) in calls]
-            found.setdefault(lane, {}).update(
-                {one.number: one if (lane, one.number) in calls else one._replace(arrivals=()) for one in shown}
+    found: dict[Channel, dict[int, Window]] = {}
+    for snapshot in reversed(snapshots):
+        view = snapshot.ranks.get(rank)
+        for channel, of in view.windows.items() if view is not None else ():
+            is_newest = snapshot is snapshots[0]
+            shown = [window for window in of if is_newest or (channel, window.number) in calls]
+            found.setdefault(channel, {}).update(
+                {one.number: one if (channel, one.number) in calls else one._replace(arrivals=()) for one in shown}
             )
-    return {lane: tuple(of.values()) for lane, of in found.items() if of}
+    return {channel: tuple(of.values()) for channel, of in found.items() if of}
 
 
-def _lanes_that_matter(view: RankView) -> set[Lane]:
+def _channels_that_matter(view: RankView) -> set[Channel]:
     """Those of collectives, those that it is in, and of the others the ones that it began to use last."""
-    inside = {operation.site.lane for operation in view.open} & view.progress.keys()
-    collective = [lane for lane in view.progress if not lane.is_point_to_point][-MAX_LANES:]
-    others = [lane for lane in view.progress if lane.is_point_to_point][-MAX_LANES:]
+    inside = {operation.operation_id.channel for operation in view.open} & view.progress.keys()
+    collective = [channel for channel in view.progress if not channel.is_point_to_point][-MAX_LANES:]
+    others = [channel for channel in view.progress if channel.is_point_to_point][-MAX_LANES:]
     return {*inside, *collective, *others}
 
 
-def _without_needless(lane: Lane, progress: Progress) -> Progress:
+def _without_needless(channel: Channel, progress: Progress) -> Progress:
     """Sends and receives are not compared, so nobody needs what was called."""
-    return progress._replace(recent=()) if lane.is_point_to_point else progress
+    return progress._replace(recent=()) if channel.is_point_to_point else progress
 
 
 def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
     return WireOperation(
         record=operation.record,
         name=operation.name,
-        site=operation.site,
+        operation_id=operation.operation_id,
         group=groups.place_of(operation.group),
         signature=operation.signature,
         call_site=operation.call_site,
         label=operation.label,
         failure=operation.failure,
         waiting_since_ns=operation.waiting_since_ns,
-        patience_ns=operation.patience_ns,
+        tolerance_ns=operation.tolerance_ns,
     )
 
 
@@ -154,14 +154,14 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         return OperationView(
             record=_moved(wire.record, offset_ns),
             name=wire.name,
-            site=wire.site,
+            operation_id=wire.operation_id,
             group=groups[wire.group] if wire.group >= 0 else None,
             signature=wire.signature,
             call_site=wire.call_site,
             label=wire.label,
             failure=wire.failure,
             waiting_since_ns=_later(wire.waiting_since_ns, offset_ns),
-            patience_ns=wire.patience_ns,
+            tolerance_ns=wire.tolerance_ns,
         )
 
     stacks, stopped = rank.stacks, rank.stopped
@@ -190,7 +190,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         windows=rank.windows,
         groups=_by_key(groups),
         seen_alive_ns=rank.seen_alive_ns + offset_ns if rank.seen_alive_ns else 0,
-        is_afar=True,
+        is_remote=True,
         death=None if rank.death is None else _moved_death(rank.death, offset_ns),
     )
 

@@ -11,7 +11,7 @@ KNOCK_TRUST_S: Final = 2.0
 """How long an agent that has answered is given to begin to ask."""
 
 
-class Seats:
+class Election:
     """What one agent knows of those with lower seats."""
 
     def __init__(self, own: int) -> None:

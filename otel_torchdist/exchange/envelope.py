@@ -36,8 +36,8 @@ class Envelope:
 
     Attributes:
         run: 128-bit id.
-        sender: Life of the agent that asks.
-        receiver: Life of the agent that is asked; '' when it is not known yet.
+        sender: RankLife of the agent that asks.
+        receiver: RankLife of the agent that is asked; '' when it is not known yet.
         number: Greater than that of every request before between these two.
     """
 

@@ -12,7 +12,7 @@ from otel_torchdist.exchange.codec import views_of
 from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode, wire_ruling
 from otel_torchdist.job.peers import Peer
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.world.model import Lane, RankView
+from otel_torchdist.world.model import Channel, RankView
 
 STATE_PATH: Final = "/v1/state"
 KNOCK_PATH: Final = "/v1/knock"
@@ -24,13 +24,13 @@ LOST_ROUND_S: Final = 2.0
 _logger = logging.getLogger("otel_torchdist")
 
 
-class OtherAgent:
+class PeerAgent:
     """One agent of the run.
 
     Attributes:
         peer: Where it is.
         views: The ranks that it sees, as of its last answer.
-        is_uneasy: Whether it saw a stall coming then.
+        suspects_stall: Whether it saw a stall coming then.
         unanswered: Questions in a row that it has not answered.
     """
 
@@ -38,7 +38,7 @@ class OtherAgent:
         """Nothing has been said yet."""
         self.peer = peer
         self.views: tuple[RankView, ...] = ()
-        self.is_uneasy = False
+        self.suspects_stall = False
         self._run = run
         self._line = Line(peer, run, token, own_life)
         self.unanswered = 0
@@ -72,7 +72,7 @@ class OtherAgent:
         is_hurried: bool,
         ranks: Iterable[int],
         said: Ruling | None,
-        calls: Iterable[tuple[Lane, int]] = (),
+        calls: Iterable[tuple[Channel, int]] = (),
     ) -> Question:
         """The next question, with all that it should know and do; that is not asked for again."""
         wishes = tuple(self._stacks), tuple(self._signals)
@@ -95,7 +95,7 @@ class OtherAgent:
             return False
         if self.is_lost:
             _logger.info("the agent on %s answers again", self.peer.node)
-        self.views, self.is_uneasy, self.unanswered = views, answer.is_uneasy, 0
+        self.views, self.suspects_stall, self.unanswered = views, answer.suspects_stall, 0
         return True
 
     def knock(self, timeout_s: float) -> bool:
@@ -109,7 +109,7 @@ class OtherAgent:
 
     def _failed(self, error: Exception) -> None:
         self.unanswered += 1
-        self.is_uneasy = False
+        self.suspects_stall = False
         if self.is_lost and self.unanswered == LOST_AFTER:
             _logger.warning(
                 "the agent on %s (%s:%d) does not answer: %s; its ranks are not seen until it does",

@@ -14,9 +14,9 @@ from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
 from otel_torchdist.serving.http_server import HttpServer
-from otel_torchdist.stall.company import Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.world.model import Lane, WorldSnapshot
+from otel_torchdist.stall.peer_agents import Leads, Seating
+from otel_torchdist.world.model import Channel, WorldSnapshot
 
 SEARCH_S: Final = 0.5
 UNSEEN_S: Final = 120.0
@@ -25,8 +25,8 @@ UNSEEN_S: Final = 120.0
 _logger = logging.getLogger("otel_torchdist")
 
 
-class Neighbours:
-    """A `Company` for all runs of an agent."""
+class AgentPeers:
+    """A `PeerAgents` for all runs of an agent."""
 
     def __init__(self) -> None:
         """Nobody is known."""
@@ -102,31 +102,31 @@ class Neighbours:
         for left in [self._leave(run) for run in list(self._runs)]:
             left.join()
 
-    # --- Company --------------------------------------------------------------------------------------------------
+    # --- PeerAgents --------------------------------------------------------------------------------------------------
 
-    def meet(self, world: WorldSnapshot, is_uneasy: bool) -> Seating:
-        """See `Company`; of a run that is on this node only, this agent judges."""
+    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
+        """See `PeerAgents`; of a run that is on this node only, this agent judges."""
         run = self._runs.get(world.run)
         if run is None:
-            return Presides(world, min(world.ranks))  # on each node another seat
+            return Leads(world, min(world.ranks))  # on each node another seat
         self._seen_at[world.run] = time.monotonic()
-        return run.meet(world, is_uneasy)
+        return run.meet(world, suspects_stall)
 
     def tell(self, run: int, ruling: Ruling | None) -> None:
-        """See `Company`."""
+        """See `PeerAgents`."""
         if run in self._runs:
             self._runs[run].tell(ruling)
 
-    def want_calls(self, run: int, windows: frozenset[tuple[Lane, int]]) -> None:
-        """See `Company`."""
+    def want_calls(self, run: int, windows: frozenset[tuple[Channel, int]]) -> None:
+        """See `PeerAgents`."""
         if run in self._runs:
             self._runs[run].want_calls(windows)
 
     def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
-        """See `Company`."""
+        """See `PeerAgents`."""
         for run in self._runs.values():
             run.ask(wanted)
 
     def asked(self) -> list[StacksWanted | StacksOverdue]:
-        """See `Company`."""
+        """See `PeerAgents`."""
         return [wanted for run in self._runs.values() for wanted in run.asked()]

@@ -16,14 +16,14 @@ from typing import Final
 
 from otel_torchdist import guard
 from otel_torchdist.exchange.codec import answer_of
-from otel_torchdist.exchange.election import HURRIED_TRUST_S, Seats
-from otel_torchdist.exchange.peer import KNOCK_PATH, STATE_PATH, OtherAgent
+from otel_torchdist.exchange.election import HURRIED_TRUST_S, Election
+from otel_torchdist.exchange.peer import KNOCK_PATH, STATE_PATH, PeerAgent
 from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
 from otel_torchdist.job.peers import MAX_PEERS, MAX_SEAT, Peers
-from otel_torchdist.stall.company import Awaits, Follows, Presides, Seating
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.peer_agents import Follows, Leads, Seating, Undecided
 from otel_torchdist.world.assembly import of_this_attempt
-from otel_torchdist.world.model import Lane, RankView, WorldSnapshot
+from otel_torchdist.world.model import Channel, RankView, WorldSnapshot
 
 PEACEFUL_ROUND_S: Final = 2.0
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
@@ -42,7 +42,7 @@ WORKERS: Final = 16
 MAX_CALLS: Final = 16
 """Windows of calls that are asked for at once."""
 MAX_SHOWN: Final = 3
-"""Pictures that are kept after they were shown: what was called is asked for when digests have been compared."""
+"""Snapshots that are kept after they were shown: what was called is asked for when digests have been compared."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -58,13 +58,13 @@ class RunExchange:
         """Begin to speak with the others, whoever they are so far."""
         self.token = peers.token
         self._run, self._life, self._own = peers.run, life, peers.own_seat
-        self._seats = Seats(peers.own_seat)
-        self._others: dict[int, OtherAgent] = {}
+        self._seats = Election(peers.own_seat)
+        self._others: dict[int, PeerAgent] = {}
         self._ranks_of: dict[int, frozenset[int]] = {}
         self._changed = threading.Condition()
         self._has_changed = False
         self._local: WorldSnapshot | None = None
-        self._uneasy_since: float | None = None
+        self._suspects_since: float | None = None
         self._judges_since: float | None = None
         self._round_began = float("-inf")
         self._asked_at = float("-inf")
@@ -75,7 +75,7 @@ class RunExchange:
         self._unsaid: Ruling | None = None
         self._stacks: set[int] = set()
         self._signals: set[int] = set()
-        self._wanted_calls: tuple[tuple[Lane, int], ...] = ()
+        self._wanted_calls: tuple[tuple[Channel, int], ...] = ()
         self._shown: deque[WorldSnapshot] = deque(maxlen=MAX_SHOWN)
         self._stopping = False
         self.renew(peers)
@@ -89,7 +89,7 @@ class RunExchange:
             for peer in peers.others:
                 known = self._others.get(peer.seat)
                 if peer.seat != self._own and (known is None or known.peer != peer):
-                    self._others[peer.seat] = OtherAgent(peer, self._run, self.token, self._life)
+                    self._others[peer.seat] = PeerAgent(peer, self._run, self.token, self._life)
             self._wake()
 
     def stop(self) -> None:
@@ -104,25 +104,25 @@ class RunExchange:
 
     # --- on the thread that reads tapes ---------------------------------------------------------------------------
 
-    def meet(self, world: WorldSnapshot, is_uneasy: bool) -> Seating:
-        """See `Company`."""
+    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
+        """See `PeerAgents`."""
         now = time.monotonic()
         with self._changed:
             self._local = world
-            if is_uneasy != (self._uneasy_since is not None):
-                self._uneasy_since = now if is_uneasy else None
+            if suspects_stall != (self._suspects_since is not None):
+                self._suspects_since = now if suspects_stall else None
                 self._wake()
             if self._judge(now) != self._own:
                 self._said = self._unsaid = None
                 heard, self._unshown = self._unshown or self._heard, None
                 return Follows(heard, now - self._asked_at < HURRIED_TRUST_S)
-            if self._uneasy_since is None or self._judges_since is None:
-                return Presides(self._all_that_is_seen(world), self._own)
-            since = max(self._uneasy_since, self._judges_since)
+            if self._suspects_since is None or self._judges_since is None:
+                return Leads(self._all_that_is_seen(world), self._own)
+            since = max(self._suspects_since, self._judges_since)
             is_in_doubt = any(other.is_in_doubt for other in self._others.values())
             if self._others and (self._round_began < since or is_in_doubt) and now - since < HOLD_S:
-                return Awaits()
-            return Presides(self._all_that_is_seen(world), self._own)
+                return Undecided()
+            return Leads(self._all_that_is_seen(world), self._own)
 
     def _judge(self, now: float) -> int:
         """The seat of the agent that judges; one that has just become it has nobody's answers yet."""
@@ -150,7 +150,7 @@ class RunExchange:
         return WorldSnapshot(world.run, world.taken_ns, MappingProxyType(ranks), MappingProxyType(unreachable))
 
     def tell(self, ruling: Ruling | None) -> None:
-        """See `Company`."""
+        """See `PeerAgents`."""
         if ruling is not self._said:
             with self._changed:
                 self._said = ruling
@@ -158,8 +158,8 @@ class RunExchange:
                 self._unsaid = ruling or self._unsaid
                 self._wake()
 
-    def want_calls(self, windows: frozenset[tuple[Lane, int]]) -> None:
-        """See `Company`."""
+    def want_calls(self, windows: frozenset[tuple[Channel, int]]) -> None:
+        """See `PeerAgents`."""
         wanted = tuple(sorted(windows))[:MAX_CALLS]
         if wanted != self._wanted_calls:
             with self._changed:
@@ -167,14 +167,14 @@ class RunExchange:
                 self._wake()
 
     def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
-        """See `Company`."""
+        """See `PeerAgents`."""
         with self._changed:
             for other in self._others.values():
                 if other.want(wanted):
                     self._wake()
 
     def asked(self) -> list[StacksWanted | StacksOverdue]:
-        """See `Company`."""
+        """See `PeerAgents`."""
         with self._changed:
             wanted, overdue = StacksWanted(frozenset(self._stacks)), StacksOverdue(frozenset(self._signals))
             self._stacks, self._signals = set(), set()
@@ -190,17 +190,17 @@ class RunExchange:
             with self._changed:
                 self._is_knocked_at = True
                 self._wake()
-            return encode(Answer(self._own, time.monotonic_ns(), self._uneasy_since is not None))
+            return encode(Answer(self._own, time.monotonic_ns(), self._suspects_since is not None))
         question = decode_question(body)
         with self._changed:
             self._take(question)
             world, before = self._local, list(self._shown)
-            is_uneasy = self._uneasy_since is not None
+            suspects_stall = self._suspects_since is not None
             if world is not None:
                 self._shown.appendleft(world)
         if world is None:
-            return encode(Answer(self._own, time.monotonic_ns(), is_uneasy))
-        return encode(answer_of(world, self._own, is_uneasy, time.monotonic_ns(), question.calls, before))
+            return encode(Answer(self._own, time.monotonic_ns(), suspects_stall))
+        return encode(answer_of(world, self._own, suspects_stall, time.monotonic_ns(), question.calls, before))
 
     def _take(self, question: Question) -> None:
         """Somebody asks: the agent that judges, or one that does not know that we live."""
@@ -242,8 +242,8 @@ class RunExchange:
             is_hurried = self._is_hurried
             if judge != self._own:  # whoever judges knows better what the others see
                 for other in known.values():
-                    other.is_uneasy = False
-            is_forgotten = self._uneasy_since is not None and now - self._asked_at > KNOCK_AFTER_S
+                    other.suspects_stall = False
+            is_forgotten = self._suspects_since is not None and now - self._asked_at > KNOCK_AFTER_S
             if self._local is None:  # of a run that is over, or not seen yet
                 return
         if judge == self._own:
@@ -253,7 +253,7 @@ class RunExchange:
                 self._seats.silent(judge)
                 self._wake()
 
-    def _ask_all(self, others: list[OtherAgent], now: float, is_hurried: bool) -> None:
+    def _ask_all(self, others: list[PeerAgent], now: float, is_hurried: bool) -> None:
         timeout_s = HURRIED_TIMEOUT_S if is_hurried else PEACEFUL_TIMEOUT_S
         with self._changed:
             self._is_knocked_at = False
@@ -262,7 +262,7 @@ class RunExchange:
             own_ranks = self._local.ranks if self._local is not None else ()
             said, calls, self._unsaid = self._said or self._unsaid, self._wanted_calls, None
             questions = [other.question(self._own, is_hurried, own_ranks, said, calls) for other in due]
-        answers = self._pool.map(functools.partial(OtherAgent.ask, timeout_s=timeout_s), due, questions)
+        answers = self._pool.map(functools.partial(PeerAgent.ask, timeout_s=timeout_s), due, questions)
         has_answered = dict(zip((other.peer.seat for other in due), answers, strict=True))
         with self._changed:
             self._round_began, self._was_hurried = now, is_hurried
@@ -275,7 +275,7 @@ class RunExchange:
     @property
     def _is_hurried(self) -> bool:
         others = self._others.values()
-        return self._is_knocked_at or self._uneasy_since is not None or any(other.is_uneasy for other in others)
+        return self._is_knocked_at or self._suspects_since is not None or any(other.suspects_stall for other in others)
 
     def _pause_s(self) -> float:
         # The first question in peace comes at once: who was asked in a hurry does not trust us for long.

@@ -15,7 +15,7 @@ from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
-from otel_torchdist.world.model import Lane, Progress, Site, Stacks, Window
+from otel_torchdist.world.model import Channel, OperationId, Progress, Stacks, Window
 
 
 class WireError(Exception):
@@ -29,7 +29,7 @@ class WireRuling:
     name: str
     seat: int
     epoch: int
-    site: Site
+    operation_id: OperationId
     text: str
     attributes: dict[str, str | bool | int | float | list[str]]
 
@@ -45,7 +45,7 @@ class Question:
         ruling: What it says of the stall that is on; None when there is none.
         stacks: Tapes whose ranks should write their stacks.
         signals: Tapes whose ranks should be asked by a signal.
-        calls: Windows of calls that it wants to see in full, by lane and number.
+        calls: Windows of calls that it wants to see in full, by channel and number.
     """
 
     seat: int
@@ -54,7 +54,7 @@ class Question:
     ruling: WireRuling | None = None
     stacks: tuple[int, ...] = ()
     signals: tuple[int, ...] = ()
-    calls: tuple[tuple[Lane, int], ...] = ()
+    calls: tuple[tuple[Channel, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class WireOperation:
 
     record: Operation
     name: str
-    site: Site
+    operation_id: OperationId
     group: int
     signature: SignatureName | None
     call_site: CallSiteName | None
     label: str
     failure: str
     waiting_since_ns: int | None
-    patience_ns: int
+    tolerance_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,13 @@ class WireRank:
     step: int
     open: tuple[WireOperation, ...]
     last: WireOperation | None
-    progress: dict[Lane, Progress]
+    progress: dict[Channel, Progress]
     losses: int
     forgotten: bool
     stacks: Stacks | None
     stopped: Stopped | None
     expects_until_ns: int
-    windows: dict[Lane, tuple[Window, ...]]
+    windows: dict[Channel, tuple[Window, ...]]
     death: Death | None = None
 
 
@@ -108,14 +108,14 @@ class Answer:
     Attributes:
         seat: Its own.
         now_ns: Its clock as the answer is written.
-        is_uneasy: Whether a stall is near, or on.
+        suspects_stall: Whether a stall is near, or on.
         groups: Those that its operations are of.
         ranks: Its ranks.
     """
 
     seat: int
     now_ns: int
-    is_uneasy: bool
+    suspects_stall: bool
     groups: tuple[GroupName, ...] = ()
     ranks: tuple[WireRank, ...] = ()
 
@@ -132,14 +132,14 @@ def wire_ruling(ruling: Ruling | None) -> WireRuling | None:
         return None
     incident = ruling.incident
     found = {name: list(value) if isinstance(value, tuple) else value for name, value in ruling.attributes.items()}
-    return WireRuling(incident.name, incident.seat, ruling.epoch, ruling.site, ruling.text, found)  # type: ignore
+    return WireRuling(incident.name, incident.seat, ruling.epoch, ruling.operation_id, ruling.text, found)  # type: ignore
 
 
 def ruling_from(wire: WireRuling | None, run: int) -> Ruling | None:
     """A ruling on a run as it came over the wire."""
     if wire is None:
         return None
-    return Ruling(Incident(run, wire.name, wire.seat), wire.epoch, wire.site, wire.text, dict(wire.attributes))
+    return Ruling(Incident(run, wire.name, wire.seat), wire.epoch, wire.operation_id, wire.text, dict(wire.attributes))
 
 
 def encode(message: Question | Answer) -> bytes:

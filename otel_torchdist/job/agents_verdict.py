@@ -34,7 +34,7 @@ class AgentsVerdict:
         kind: As in `VerdictKind`.
         ranks: Those that it names, as `0-7,16`; '' for none.
         operation: The operation's name.
-        lane: Its lane: kind, group, source, destination and tag.
+        channel: Its channel: kind, group, source, destination and tag.
         sequence: Its place there.
         text: The verdict as a sentence.
         at_ns: When this node's agent wrote it down, by the wall clock.
@@ -43,7 +43,7 @@ class AgentsVerdict:
     kind: _Word
     ranks: Annotated[str, Meta(max_length=1024)]
     operation: _Word
-    lane: tuple[_Number, _Word, _Number, _Number, _Number]
+    channel: tuple[_Number, _Word, _Number, _Number, _Number]
     sequence: _Number
     text: Annotated[str, Meta(max_length=MAX_TEXT)]
     at_ns: Annotated[int, Meta(ge=0, le=1 << 62)]

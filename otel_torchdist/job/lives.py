@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     pass
 
 
-class Life(enum.Enum):
+class RankLife(enum.Enum):
     """What became of a rank."""
 
     RUNNING = "running"
@@ -27,7 +27,7 @@ class Life(enum.Enum):
     """It is gone without a word."""
 
 
-def life_of(tape: TapeReader) -> Life:
+def life_of(tape: TapeReader) -> RankLife:
     """What became of the rank that writes a tape.
 
     Raises:
@@ -37,10 +37,10 @@ def life_of(tape: TapeReader) -> Life:
     is_alive = tape.is_alive()
     state = tape.status().state
     if state is TapeState.FINISHED:
-        return Life.FINISHED
+        return RankLife.FINISHED
     if state is TapeState.FAILED:
-        return Life.FAILED
-    return Life.RUNNING if is_alive else Life.DEAD
+        return RankLife.FAILED
+    return RankLife.RUNNING if is_alive else RankLife.DEAD
 
 
 def run_of(tape: TapeReader) -> int:
@@ -65,7 +65,7 @@ def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bo
 
 def _runs(tape: TapeReader) -> bool:
     try:
-        return life_of(tape) is Life.RUNNING
+        return life_of(tape) is RankLife.RUNNING
     except TapeError:
         return False
 

@@ -24,7 +24,7 @@ MAX_PEERS: Final = 256
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_FILES: Final = 16
 MAX_SEAT: Final = (1 << 31) - 1
-"""Seats are global ranks."""
+"""Election are global ranks."""
 _NAME: Final = re.compile(r"peers-([0-9a-f]{32})\.json")
 PORT_FILE: Final = "exchange.json"
 

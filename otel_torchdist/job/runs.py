@@ -13,7 +13,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.deaths import read_death
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory, tapes_in
-from otel_torchdist.job.lives import Life, has_ended_with_parent, has_left, life_of
+from otel_torchdist.job.lives import RankLife, has_ended_with_parent, has_left, life_of
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reader import TapeReader
@@ -65,27 +65,31 @@ class Run:
         return tuple(tape.identity.rank for tape in self.tapes)
 
     @property
-    def life(self) -> Life:
+    def life(self) -> RankLife:
         """What became of it: it runs while a rank does; else the worst that became of a rank.
 
         Raises:
             TapeError: A tape has been damaged since it was opened.
         """
         lives = {self._life_of(tape) for tape in self.tapes}
-        return next(life for life in (Life.RUNNING, Life.FAILED, Life.DEAD, Life.FINISHED) if life in lives)
+        return next(
+            life for life in (RankLife.RUNNING, RankLife.FAILED, RankLife.DEAD, RankLife.FINISHED) if life in lives
+        )
 
     def has_ended_with_parent(self, tape: TapeReader) -> bool:
         """Whether a tape is a helper's that is gone no sooner than the rank that started it."""
         return self.helps is not None and has_ended_with_parent(tape, (tape, *self.helps.tapes))
 
-    def _life_of(self, tape: TapeReader) -> Life:
+    def _life_of(self, tape: TapeReader) -> RankLife:
         life = life_of(tape)
-        is_in_order = life is Life.DEAD and (has_left(tape, read_death(tape.path)) or self.has_ended_with_parent(tape))
-        return Life.FINISHED if is_in_order and not _waited(tape) else life
+        is_in_order = life is RankLife.DEAD and (
+            has_left(tape, read_death(tape.path)) or self.has_ended_with_parent(tape)
+        )
+        return RankLife.FINISHED if is_in_order and not _waited(tape) else life
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class RunIndex:
     """The runs of some job directories.
 
     Attributes:
@@ -155,7 +159,7 @@ def tape_directory(config: Config) -> Path:
     return base_directory(base, on_disk=True) if base.exists() else base
 
 
-def shelf_of(directories: Iterable[Path]) -> Shelf:
+def index_of(directories: Iterable[Path]) -> RunIndex:
     """Open all tapes of these job directories."""
     runs: list[Run] = []
     unreadable: list[str] = []
@@ -163,18 +167,18 @@ def shelf_of(directories: Iterable[Path]) -> Shelf:
         sorter = _Sorter(directory)
         runs += sorter.runs()
         unreadable += sorter.unreadable
-    return Shelf(tuple(_helpers_last(sorted(runs, key=lambda run: run.begun_ns, reverse=True))), tuple(unreadable))
+    return RunIndex(tuple(_helpers_last(sorted(runs, key=lambda run: run.begun_ns, reverse=True))), tuple(unreadable))
 
 
-def whole_shelf(config: Config, run_dir: Path | None) -> Shelf:
+def whole_index(config: Config, run_dir: Path | None) -> RunIndex:
     """The runs of one job directory, or of all.
 
     Raises:
         TapeError: The directory is another user's.
     """
     if run_dir is not None:
-        return shelf_of([job_directory(run_dir.parent, run_dir.name)])
-    return shelf_of(job_directories(tape_directory(config)))
+        return index_of([job_directory(run_dir.parent, run_dir.name)])
+    return index_of(job_directories(tape_directory(config)))
 
 
 def select(runs: Iterable[Run], prefix: str) -> Run | None:

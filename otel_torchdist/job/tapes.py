@@ -109,7 +109,7 @@ TOO_FEW: Final = "`ulimit -n` leaves the agent too few descriptors"
 LOCK_NAME: Final = "watch.lock"
 
 
-class Election:
+class ReaderLock:
     """Decides which of a job's processes on this node watches all of their tapes for stalls.
 
     Attributes:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from otel_torchdist.job.deaths import Death, read_death
-from otel_torchdist.job.lives import Life, has_ended_with_parent, has_left, life_of, waits
+from otel_torchdist.job.lives import RankLife, has_ended_with_parent, has_left, life_of, waits
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.tape.reader import TapeReader
 
@@ -28,9 +28,9 @@ class SilentEnds:
         """No rank is gone yet; `deaths` knows how processes end, else what an agent has written down does."""
         self._deaths = deaths
         self._gone_since: dict[int, float] = {}
-        self._settled: dict[int, Life] = {}
+        self._settled: dict[int, RankLife] = {}
 
-    def life_of(self, tape: TapeReader, tapes: Collection[TapeReader]) -> Life:
+    def life_of(self, tape: TapeReader, tapes: Collection[TapeReader]) -> RankLife:
         """What became of the process that writes a tape; `RUNNING` also while it cannot be known yet.
 
         Args:
@@ -45,22 +45,22 @@ class SilentEnds:
         if known is not None:
             return known
         life = life_of(tape)
-        if life is Life.DEAD:
+        if life is RankLife.DEAD:
             life = self._look(tape, tapes)
-        if life is not Life.RUNNING:
+        if life is not RankLife.RUNNING:
             self._settled[nonce] = life
         return life
 
-    def _look(self, tape: TapeReader, tapes: Collection[TapeReader]) -> Life:
+    def _look(self, tape: TapeReader, tapes: Collection[TapeReader]) -> RankLife:
         if waits(tape):
-            return Life.DEAD
+            return RankLife.DEAD
         if self.has_left(tape) or has_ended_with_parent(tape, tapes):
-            return Life.FINISHED
+            return RankLife.FINISHED
         if not tape.identity.parent and self._has_died(tape):
-            return Life.DEAD
+            return RankLife.DEAD
         gone_since = self._gone_since.setdefault(tape.identity.nonce, time.monotonic())
         patience_s = TOGETHER_S if tape.identity.parent else REAPED_S
-        return Life.RUNNING if time.monotonic() - gone_since < patience_s else Life.DEAD
+        return RankLife.RUNNING if time.monotonic() - gone_since < patience_s else RankLife.DEAD
 
     def has_left(self, tape: TapeReader) -> bool:
         """Whether a process has exited with code 0, waiting for nothing, without a word on its tape."""

@@ -12,10 +12,10 @@ from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
 from otel_torchdist.verdict.wording.causes import describe_mismatch
-from otel_torchdist.verdict.wording.phrases import describe_site
+from otel_torchdist.verdict.wording.phrases import describe_operation
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import GroupView, OperationView, RankView, Site
+from otel_torchdist.world.model import GroupView, OperationId, OperationView, RankView
 from otel_torchdist.world.places import Place, Source
 
 Attributes = dict[str, AttributeValue]
@@ -36,11 +36,12 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
         found |= _of_mismatch(verdict.mismatch)
     if verdict.circle:
         found[semconv.CIRCLE] = [
-            f"rank {link.rank}: {describe_site(link.operation, link.group, link.site)}" for link in verdict.circle
+            f"rank {link.rank}: {describe_operation(link.operation, link.group, link.operation_id)}"
+            for link in verdict.circle
         ]
     if verdict.first is not None:
         found |= _of_death(verdict.first)
-    return found | _of_site(verdict.operation, verdict.group, verdict.site)
+    return found | _of_operation_id(verdict.operation, verdict.group, verdict.operation_id)
 
 
 def _of_death(first: FirstDeath) -> Attributes:
@@ -68,7 +69,7 @@ def of_mismatch(event: MismatchFound) -> Attributes:
         semconv.VERDICT: semconv.MISMATCHED,
         semconv.VERDICT_RANKS: compress_ranks(mismatch.ranks),
     }
-    return found | _of_mismatch(mismatch) | _of_site(mismatch.operation, event.group, mismatch.site)
+    return found | _of_mismatch(mismatch) | _of_operation_id(mismatch.operation, event.group, mismatch.operation_id)
 
 
 def of_straggler(event: StragglerFound) -> Attributes:
@@ -89,7 +90,7 @@ def of_straggler(event: StragglerFound) -> Attributes:
 def _of_mismatch(mismatch: Mismatch) -> Attributes:
     return {
         semconv.MISMATCH_FIELD: mismatch.field.value,
-        semconv.MISMATCH_SEQUENCE: mismatch.site.sequence,
+        semconv.MISMATCH_SEQUENCE: mismatch.operation_id.sequence,
         semconv.MISMATCH_VALUES: [f"{compress_ranks(ranks)}: {text}" for text, ranks in mismatch.parties],
     }
 
@@ -97,7 +98,7 @@ def _of_mismatch(mismatch: Mismatch) -> Attributes:
 def of_operation(view: RankView, operation: OperationView) -> Attributes:
     """An operation as its own span will show it, as far as it is known while it is open."""
     record = operation.record
-    found = _of_site(operation.name, operation.group, operation.site)
+    found = _of_operation_id(operation.name, operation.group, operation.operation_id)
     found[semconv.RANK] = view.rank
     found[semconv.STEP] = record.step
     found[semconv.MESSAGE_SIZE] = record.message_bytes
@@ -125,10 +126,10 @@ def of_place(place: Place) -> Attributes:
     return found
 
 
-def _of_site(operation: str, group: GroupView | None, site: Site) -> Attributes:
-    found: Attributes = {semconv.OPERATION: operation, semconv.SEQUENCE: site.sequence}
-    if site.lane.is_point_to_point:
-        found[semconv.TAG] = site.lane.tag
+def _of_operation_id(operation: str, group: GroupView | None, operation_id: OperationId) -> Attributes:
+    found: Attributes = {semconv.OPERATION: operation, semconv.SEQUENCE: operation_id.sequence}
+    if operation_id.channel.is_point_to_point:
+        found[semconv.TAG] = operation_id.channel.tag
     if group is None:
         return found
     found |= _of_group(group)
@@ -168,15 +169,16 @@ def describe_finding(event: Finding) -> str:
 
 def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
     """Say how a stalled operation ended, and after how long."""
-    site = describe_site(verdict.operation, verdict.group, verdict.site)
+    where = describe_operation(verdict.operation, verdict.group, verdict.operation_id)
     length = f"{length_ns / 1e9:.1f} s"
     if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
-        return f"all ranks that waited in {site} have ended, {length} after it began"
+        return f"all ranks that waited in {where} have ended, {length} after it began"
     endings = {
-        Outcome.COMPLETED: f"{site} was completed after {length}",
-        Outcome.FAILED: f"{site} failed after {length}",
-        Outcome.RANKS_ENDED: f"the job was ended while it hung, after {length}, in {site}",
-        Outcome.OUT_OF_SIGHT: f"{site} is out of sight after {length}: its tapes are gone or belong to another run now",
+        Outcome.COMPLETED: f"{where} was completed after {length}",
+        Outcome.FAILED: f"{where} failed after {length}",
+        Outcome.RANKS_ENDED: f"the job was ended while it hung, after {length}, in {where}",
+        Outcome.OUT_OF_SIGHT: f"{where} is out of sight after {length}: "
+        "its tapes are gone or belong to another run now",
     }
     return endings[outcome]
 
@@ -192,4 +194,4 @@ def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> 
     """
     age_s = (now_ns - verdict.since_ns) / 1e9
     found = attributes.of_verdict(verdict, incident.run, age_s)
-    return Ruling(incident, epoch, verdict.site, sentence(verdict, age_s), found)
+    return Ruling(incident, epoch, verdict.operation_id, sentence(verdict, age_s), found)

@@ -30,7 +30,7 @@ class EarlyLook:
         self._wait: tuple[int, int] | None = None
 
     def look(self, world: WorldSnapshot, waits: list[Wait]) -> list[Event]:
-        """Take in a picture of which nothing is reported, and the waits that may become stalls soon, longest first."""
+        """Take in a snapshot of which nothing is reported, and the waits that may become stalls soon, longest first."""
         self._asked_ns = {
             view.nonce: max(self._asked_ns.get(view.nonce, 0), view.stacks.asked_ns if view.stacks is not None else 0)
             for view in world.ranks.values()
@@ -54,7 +54,7 @@ class EarlyLook:
 
     def _is_due(self, view: RankView, now_ns: int) -> bool:
         """Whether it has called nothing for long, and was not asked for as long either; not while it waits."""
-        seen_ns = min(now_ns, view.seen_alive_ns) if view.is_afar else now_ns
+        seen_ns = min(now_ns, view.seen_alive_ns) if view.is_remote else now_ns
         if seen_ns - max(self._asked_ns[view.nonce], last_call_ns(view)) < self._pause_ns:
             return False
         if view.is_over or view.stopped is not None:

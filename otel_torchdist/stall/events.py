@@ -15,7 +15,7 @@ from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.waits import Wait
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import GroupView, Site, WorldSnapshot
+from otel_torchdist.world.model import GroupView, OperationId, WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ class Ruling:
     Attributes:
         incident: The incident.
         epoch: Its newest epoch, or the one that is about to be told.
-        site: The operation at which the search for the cause ended.
+        operation_id: The operation at which the search for the cause ended.
         text: The verdict as a sentence.
         attributes: The verdict as attributes of a span.
     """
 
     incident: Incident
     epoch: int
-    site: Site
+    operation_id: OperationId
     text: str
     attributes: Mapping[str, AttributeValue]
 
@@ -132,7 +132,7 @@ class VerdictGiven:
         epoch: Its number among what was said about the incident; only ever grows.
         epoch_before: The one before; None for the first.
         verdict: With places.
-        world: The picture.
+        world: The snapshot.
         predecessor: What another agent said of this incident last, which is gone.
     """
 
@@ -162,7 +162,7 @@ class IncidentResolved:
         epoch: As in `VerdictGiven`.
         epoch_before: As in `VerdictGiven`.
         verdict: The last one.
-        world: The picture; the last one with the run in it, when its tapes are gone.
+        world: The snapshot; the last one with the run in it, when its tapes are gone.
         ended_ns: Monotonic time.
     """
 
@@ -188,7 +188,7 @@ class MismatchFound:
         incident: Names its trace.
         mismatch: What they disagree about.
         group: The group; None when it is not known.
-        world: The picture.
+        world: The snapshot.
     """
 
     incident: Incident
@@ -204,7 +204,7 @@ class StragglerFound:
     Attributes:
         incident: Names its trace.
         straggler: The rank, and what is lost.
-        world: The picture.
+        world: The snapshot.
     """
 
     incident: Incident

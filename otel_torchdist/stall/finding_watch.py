@@ -9,7 +9,7 @@ from otel_torchdist.stall.findings.silent_mismatch import SilentMismatches
 from otel_torchdist.stall.findings.stragglers import Stragglers
 from otel_torchdist.verdict.judge import ended_well
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import GroupView, Lane, RankView, Site, WorldSnapshot
+from otel_torchdist.world.model import Channel, GroupView, OperationId, RankView, WorldSnapshot
 
 CONCLUDED_AFTER_NS: Final = 2_000_000_000
 """How long after the end of its ranks an agent waits for comparisons with those of other nodes."""
@@ -32,7 +32,7 @@ class FindingWatch:
         self._is_left_to_another = False
 
     @property
-    def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
+    def wanted_calls(self) -> frozenset[tuple[Channel, int]]:
         """Windows of calls of other nodes' ranks that should be shown in full."""
         return self._silent.wanted
 
@@ -40,7 +40,7 @@ class FindingWatch:
         """Whether the ranks of this node are over, and comparisons with those of other nodes may not be.
 
         Args:
-            local: A picture of this node's ranks.
+            local: A snapshot of this node's ranks.
         """
         self._over_ns = _over_since(local, self._over_ns)
         if self._over_ns is None:
@@ -49,10 +49,10 @@ class FindingWatch:
         return not self._is_concluded and local.taken_ns - self._over_ns < CONCLUDED_AFTER_NS
 
     def look(self, world: WorldSnapshot, run: int, seat: int, cause: Mismatch | None) -> list[Event]:
-        """Take in a picture.
+        """Take in a snapshot.
 
         Args:
-            world: The picture.
+            world: The snapshot.
             run: Its run's id, or what stands for it.
             seat: See `Incident`.
             cause: The mismatch that is the cause of a stall, and has been reported as that.
@@ -79,7 +79,9 @@ class FindingWatch:
         return [
             _mismatch(found, world, run, seat)
             for found in concluded
-            if ended_well([view for view in world.in_order if _takes_part(view, found.site)], found.site)
+            if ended_well(
+                [view for view in world.in_order if _takes_part(view, found.operation_id)], found.operation_id
+            )
         ]
 
     def leave_to_another(self, local: WorldSnapshot) -> None:
@@ -90,14 +92,14 @@ class FindingWatch:
         self._is_left_to_another = _over_since(local, None) is not None
 
     def look_for_stragglers(self, world: WorldSnapshot, run: int, seat: int) -> list[Event]:
-        """Take in a picture of this node's ranks, whose calls another agent compares; arguments as for `look`."""
+        """Take in a snapshot of this node's ranks, whose calls another agent compares; arguments as for `look`."""
         found: list[Event] = []
         for straggler in self._stragglers.look(world):
             if self._told < MAX_STRAGGLERS:
                 self._told += 1
-                name = f"straggler {straggler.lane.group} {straggler.rank} {world.taken_ns}"
+                name = f"straggler {straggler.channel.group} {straggler.rank} {world.taken_ns}"
                 found.append(StragglerFound(Incident(run, name, seat), straggler, world))
-        found += [StragglerGone(run, lane.group, rank) for lane, rank in self._stragglers.gone]
+        found += [StragglerGone(run, channel.group, rank) for channel, rank in self._stragglers.gone]
         if self._stragglers.lateness:
             found.append(ArrivalsCompared(run, tuple(self._stragglers.lateness)))
         return found
@@ -114,30 +116,34 @@ def _patience_ns(world: WorldSnapshot) -> int:
 
 
 def _over_since(world: WorldSnapshot, before_ns: int | None) -> int | None:
-    """Since when all ranks of a picture are over; None when one is not."""
+    """Since when all ranks of a snapshot are over; None when one is not."""
     if not all(view.is_over for view in world.ranks.values()):
         return None
     return world.taken_ns if before_ns is None else before_ns
 
 
-def _takes_part(view: RankView, site: Site) -> bool:
+def _takes_part(view: RankView, operation_id: OperationId) -> bool:
     """Whether a rank that lives takes part in an operation: of one that is gone nothing more will come."""
-    return not view.is_over and site.lane in view.progress
+    return not view.is_over and operation_id.channel in view.progress
 
 
 def _mismatch(found: Mismatch, world: WorldSnapshot, run: int, seat: int) -> MismatchFound:
     # With the time, for an agent that was started again may find it again.
-    name = f"calls {site_name(found.site)} {world.taken_ns}"
-    return MismatchFound(Incident(run, name, seat), found, _group_of(world, found.site), world)
+    name = f"calls {incident_name(found.operation_id)} {world.taken_ns}"
+    return MismatchFound(Incident(run, name, seat), found, _group_of(world, found.operation_id), world)
 
 
-def _group_of(world: WorldSnapshot, site: Site) -> GroupView | None:
-    groups = (view.groups.get(site.lane.group) for view in world.in_order)
+def _group_of(world: WorldSnapshot, operation_id: OperationId) -> GroupView | None:
+    groups = (view.groups.get(operation_id.channel.group) for view in world.in_order)
     return next((group for group in groups if group is not None), None)
 
 
-def site_name(site: Site) -> str:
-    """A name for a site that every agent gives it."""
-    lane = site.lane
-    meeting = f"{lane.source}>{lane.destination} tag {lane.tag}" if lane.is_point_to_point else lane.kind.name.lower()
-    return f"{lane.group} {meeting} {site.sequence}"
+def incident_name(operation_id: OperationId) -> str:
+    """A name for a operation_id that every agent gives it."""
+    channel = operation_id.channel
+    meeting = (
+        f"{channel.source}>{channel.destination} tag {channel.tag}"
+        if channel.is_point_to_point
+        else channel.kind.name.lower()
+    )
+    return f"{channel.group} {meeting} {operation_id.sequence}"

@@ -63,8 +63,8 @@ class Pending:
         """Tapes of the ranks that do not answer because something holds the GIL; each once.
 
         Args:
-            world: The picture.
-            before: The picture before that, if there is one.
+            world: The snapshot.
+            before: The snapshot before that, if there is one.
         """
         if before is not None and world.taken_ns - before.taken_ns > UNSEEN_NS:
             self.unanswered_since_ns = world.taken_ns
@@ -82,7 +82,7 @@ def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pend
     now, first = world.taken_ns, verdict.first
     if first is None or not (first.deaths or _are_ending(verdict, world)):
         return without_stacks(occasion, verdict, now)
-    is_far = any(view.is_afar for view in world.ranks.values())
+    is_far = any(view.is_remote for view in world.ranks.values())
     due_ns = max(now, first.at_ns + (OTHERS_END_FAR_NS if is_far else OTHERS_END_NS))
     return Pending(occasion, verdict, frozenset(), now, now, due_ns, due_ns)
 
@@ -105,8 +105,8 @@ def with_stacks(
     Args:
         occasion: Why it is given.
         verdict: It, without places.
-        world: The picture on which it rests.
-        crossed_ns: When the wait became a stall; when the picture was taken, for one that was told before.
+        world: The snapshot on which it rests.
+        crossed_ns: When the wait became a stall; when the snapshot was taken, for one that was told before.
         before: The verdict that it replaces, if one is waiting.
     """
     now = world.taken_ns

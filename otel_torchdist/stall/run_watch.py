@@ -27,7 +27,7 @@ from otel_torchdist.stall.events import (
     StacksWanted,
     VerdictGiven,
 )
-from otel_torchdist.stall.finding_watch import FindingWatch, site_name
+from otel_torchdist.stall.finding_watch import FindingWatch, incident_name
 from otel_torchdist.stall.numbering import MarkerClock, Numbering, next_doubling
 from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, with_stacks, without_stacks
 from otel_torchdist.verdict.compiling import CompileExcuses
@@ -37,7 +37,7 @@ from otel_torchdist.verdict.root_cause import AT_ONCE, RootFinder
 from otel_torchdist.verdict.rules import StallRules, Standstill, expects, is_expected
 from otel_torchdist.verdict.standing import is_being_ended, outcome_of
 from otel_torchdist.verdict.waits import Wait, waits_of
-from otel_torchdist.world.model import Lane, Site, WorldSnapshot
+from otel_torchdist.world.model import Channel, OperationId, WorldSnapshot
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
 ENDLESS_NS: Final = 1 << 62
@@ -55,7 +55,7 @@ class _Open:
 
 
 class RunWatch:
-    """Watches one run. Pure: looks at pictures, keeps its own state, says what happened.
+    """Watches one run. Pure: looks at snapshots, keeps its own state, says what happened.
 
     Attributes:
         seat: Of this agent among those that see ranks of the run; 0 where it is the only one.
@@ -96,7 +96,7 @@ class RunWatch:
     def own_nonces(self) -> frozenset[int]:
         """Tapes of the run's ranks that this process reads itself, as of the last look."""
         views = self._world.ranks.values() if self._world is not None else ()
-        return frozenset(view.nonce for view in views if not view.is_afar)
+        return frozenset(view.nonce for view in views if not view.is_remote)
 
     @property
     def stands_still(self) -> bool:
@@ -104,7 +104,7 @@ class RunWatch:
         return self.ruling is not None and self._world is not None and self._standstill.is_on(self._world.taken_ns)
 
     @property
-    def wanted_calls(self) -> frozenset[tuple[Lane, int]]:
+    def wanted_calls(self) -> frozenset[tuple[Channel, int]]:
         """See `FindingWatch`."""
         return self._findings.wanted_calls
 
@@ -113,8 +113,8 @@ class RunWatch:
         """Whether answers are awaited, so that the next look should come soon."""
         return self._pending is not None
 
-    def is_uneasy(self, world: WorldSnapshot) -> bool:
-        """Whether a stall is on, or near, or the end has come, as far as this picture of some ranks shows."""
+    def suspects_stall(self, world: WorldSnapshot) -> bool:
+        """Whether a stall is on, or near, or the end has come, as far as this snapshot of some ranks shows."""
         if self.is_concluding(world) or self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
         early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
@@ -131,7 +131,7 @@ class RunWatch:
         return self._findings.conclude(world, _run_of(world), self.seat) if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
-        """Take in a new picture while another agent judges.
+        """Take in a new snapshot while another agent judges.
 
         Args:
             world: The ranks that are seen from here.
@@ -147,7 +147,7 @@ class RunWatch:
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
             at_once = ruling.attributes.get(semconv.VERDICT) in [kind.value for kind in AT_ONCE]
-            here = [wait for wait in waits if at_once and wait.operation.site == ruling.site]
+            here = [wait for wait in waits if at_once and wait.operation.operation_id == ruling.operation_id]
             due = self._markers.due(stalled, world.taken_ns, self._without_marker(here))
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
         if self._rules.compares_calls:
@@ -158,7 +158,7 @@ class RunWatch:
         return events
 
     def look(self, world: WorldSnapshot) -> list[Event]:
-        """Take in a new picture of the run."""
+        """Take in a new snapshot of the run."""
         events: list[Event] = []
         waits = waits_of(world)
         self._standstill.look(world, waits)
@@ -166,7 +166,7 @@ class RunWatch:
         is_ended = standing is not None and is_being_ended(world, standing)
         if is_ended:
             self._roots.death_told()
-        if self._open is not None and not _is_waited_for(waits, self._open.verdict.site):
+        if self._open is not None and not _is_waited_for(waits, self._open.verdict.operation_id):
             outcome = Outcome.RANKS_ENDED if is_ended else outcome_of(world, self._open.verdict)
             events.append(self._resolve(world, outcome))
             # What waited behind it gets the time to go on before it counts as a stall of its own.
@@ -233,7 +233,7 @@ class RunWatch:
 
     def _age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
         """For how long a wait has counted; one that another agent sees, until that has said so."""
-        seen_ns = min(world.taken_ns, wait.view.seen_alive_ns) if wait.view.is_afar else world.taken_ns
+        seen_ns = min(world.taken_ns, wait.view.seen_alive_ns) if wait.view.is_remote else world.taken_ns
         ran_until_ns = self._standstill.ran_until_ns(seen_ns)
         return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
 
@@ -290,13 +290,13 @@ class RunWatch:
 
     def _name_incident(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> None:
         """Name it by the longest wait: that stays when the root moves, and another process finds the same."""
-        site, self._began_ns = verdict.site, verdict.since_ns
+        operation_id, self._began_ns = verdict.operation_id, verdict.since_ns
         if stalled:
-            site, self._began_ns = stalled[0].operation.site, stalled[0].since_ns
+            operation_id, self._began_ns = stalled[0].operation.operation_id, stalled[0].since_ns
         if self._began_ns > self._heard_ns:  # what was heard of is over
             self._heard = None
         heard = self._heard
-        name = heard.incident.name if heard is not None else site_name(site)
+        name = heard.incident.name if heard is not None else incident_name(operation_id)
         self._incident = Incident(_run_of(world), name, self.seat)
         self._first_epoch = self._epochs.following(self._incident, self._began_ns, world.taken_ns)
         if heard is not None:
@@ -366,7 +366,7 @@ class RunWatch:
     ) -> list[Event]:
         early = self._roots.held_up(world, self._without_marker(waits), verdict) if self._open is not None else []
         # Markers hang in traces of steps, which the agent of that rank makes.
-        due = self._markers.due((wait for wait in stalled if not wait.view.is_afar), world.taken_ns, early)
+        due = self._markers.due((wait for wait in stalled if not wait.view.is_remote), world.taken_ns, early)
         if not due or self._incident is None:
             return []
         epoch = self._epochs.last(self._incident) or self._next_epoch(self._incident)
@@ -375,7 +375,7 @@ class RunWatch:
 
     def _without_marker(self, waits: Iterable[Wait]) -> list[Wait]:
         """Waits of this node's ranks that have had no marker, and are not left alone."""
-        mine = [wait for wait in waits if not wait.view.is_afar and not self._rules.is_left_alone(wait)]
+        mine = [wait for wait in waits if not wait.view.is_remote and not self._rules.is_left_alone(wait)]
         return [wait for wait in mine if not self._markers.has_marked(wait)]
 
 
@@ -388,5 +388,5 @@ def _is_being_aborted(world: WorldSnapshot) -> bool:
     return any(view.failure == ABORTED for view in world.ranks.values())
 
 
-def _is_waited_for(waits: Iterable[Wait], site: Site) -> bool:
-    return any(wait.operation.site == site for wait in waits)
+def _is_waited_for(waits: Iterable[Wait], operation_id: OperationId) -> bool:
+    return any(wait.operation.operation_id == operation_id for wait in waits)

@@ -17,7 +17,7 @@ from otel_torchdist.stall.events import Finding, Incident, IncidentResolved, Mar
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.verdict.model import Outcome, Verdict
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.verdict.wording.phrases import describe_place, describe_site
+from otel_torchdist.verdict.wording.phrases import describe_operation, describe_place
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import OperationView, RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, Source
@@ -33,7 +33,7 @@ _ORDER: Final = tuple(Standing)
 class StepTraces(Protocol):
     """Knows the spans of steps, which others make."""
 
-    def anchor_at(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
+    def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
         """End the current segment of a rank because of a stall; a marker is about to hang under it.
 
         Args:
@@ -51,7 +51,7 @@ class StepTraces(Protocol):
 class NoStepTraces:
     """For a reader that makes no spans of steps: markers are roots in the trace of their step."""
 
-    def anchor_at(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
+    def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
         """There is none."""
         return None
 
@@ -62,7 +62,7 @@ def marker_span(event: MarkerDue, traces: StepTraces) -> FinishedSpan:
     number = operation.record.number
     ruling = event.ruling
     root = ruling.incident.root(ruling.epoch)
-    anchor = traces.anchor_at(view.nonce, number, now_ns, root)
+    anchor = traces.cut_for_stall(view.nonce, number, now_ns, root)
     run = view.run or lone_run_id(view.nonce)
     trace_id = anchor.trace_id if anchor is not None else trace_id_of_step(run, view.step)
     age_s = (now_ns - event.wait.since_ns) / 1e9
@@ -82,9 +82,9 @@ def marker_span(event: MarkerDue, traces: StepTraces) -> FinishedSpan:
 
 def _marker_text(event: MarkerDue, age_s: float) -> str:
     operation, ruling = event.wait.operation, event.ruling
-    if operation.site == ruling.site:
+    if operation.operation_id == ruling.operation_id:
         return ruling.text
-    here = describe_site(operation.name, operation.group, operation.site)
+    here = describe_operation(operation.name, operation.group, operation.operation_id)
     return f"{here} has waited for {age_s:.1f} s; the cause lies elsewhere: {ruling.text}"
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from otel_torchdist.processes.death_watch import DeathWatch
-from otel_torchdist.stall.company import Awaits, Company, Follows
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
+from otel_torchdist.stall.peer_agents import Follows, PeerAgents, Undecided
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.tape.reader import Batch, TapeReader
 from otel_torchdist.verdict.rules import StallRules
@@ -20,7 +20,7 @@ from otel_torchdist.world.model import WorldSnapshot
 
 
 class StallWatch:
-    """Follows tapes, takes pictures, asks ranks for their stacks, and says what happened.
+    """Follows tapes, takes snapshots, asks ranks for their stacks, and says what happened.
 
     Where several processes read the same tapes, all of them may follow, so that each can take over, but only the
     one that was elected looks.
@@ -34,7 +34,7 @@ class StallWatch:
         threshold_s: float,
         ignored: Sequence[str] = (),
         compares_calls: bool = True,
-        company: Company | None = None,
+        peer_agents: PeerAgents | None = None,
         deaths: DeathWatch | None = None,
     ) -> None:
         """Watch without tapes.
@@ -43,10 +43,10 @@ class StallWatch:
             threshold_s: Age at which an open operation is stalled.
             ignored: Operations that never are, see `StallRules`.
             compares_calls: Likewise.
-            company: Who else sees ranks of the same runs; None for nobody.
+            peer_agents: Who else sees ranks of the same runs; None for nobody.
             deaths: Sees the ends of processes; None where only locks tell of them.
         """
-        self._company = company
+        self._peer_agents = peer_agents
         self._deaths = deaths
         self._compares_calls = compares_calls
         self._threshold_s = threshold_s
@@ -92,7 +92,7 @@ class StallWatch:
             What there is to report, in this order.
         """
         if self._detector is None:
-            self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls, self._company)
+            self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls, self._peer_agents)
         for follower in self._followers.values():
             follower.is_last_look = is_last
         found = self._detector.look(worlds(self._followers.values(), now_ns), is_last)
@@ -102,9 +102,9 @@ class StallWatch:
         for event in found:
             if isinstance(event, StacksWanted | StacksOverdue):
                 self._ask(event, now_ns)
-                if self._company is not None:
-                    self._company.ask(event)
-        for event in self._company.asked() if self._company is not None else ():
+                if self._peer_agents is not None:
+                    self._peer_agents.ask(event)
+        for event in self._peer_agents.asked() if self._peer_agents is not None else ():
             self._ask(event, now_ns)
         return [event for event in found if not isinstance(event, StacksWanted | StacksOverdue)]
 
@@ -134,7 +134,7 @@ _Key: TypeAlias = tuple[str, bool, int]
 
 
 class Detector:
-    """Watches every run of which it is shown pictures.
+    """Watches every run of which it is shown snapshots.
 
     Attributes:
         failed: Worlds that the last look could not judge, and why.
@@ -146,7 +146,7 @@ class Detector:
         watching_since_ns: int,
         ignored: Sequence[str] = (),
         compares_calls: bool = True,
-        company: Company | None = None,
+        peer_agents: PeerAgents | None = None,
     ) -> None:
         """Begin to watch.
 
@@ -155,20 +155,20 @@ class Detector:
             watching_since_ns: Monotonic time from which on nobody else has watched these runs.
             ignored: Operations that are left alone, see `StallRules`.
             compares_calls: Likewise.
-            company: Who else sees ranks of these runs; None for nobody.
+            peer_agents: Who else sees ranks of these runs; None for nobody.
         """
         self._rules = StallRules(round(threshold_s * 1e9), ignored, compares_calls)
         self._watching_since_ns = watching_since_ns
         self._looked_ns = watching_since_ns
         self._runs: dict[_Key, RunWatch] = {}
         self.failed: list[tuple[WorldSnapshot, Exception]] = []
-        self._company = company
-        self._awaits = False
+        self._peer_agents = peer_agents
+        self._undecided = False
 
     @property
     def next_look_s(self) -> float:
         """When to look again at the latest, in seconds."""
-        is_hurried = self._awaits or any(run.is_hurried for run in self._runs.values())
+        is_hurried = self._undecided or any(run.is_hurried for run in self._runs.values())
         return HURRIED_LOOK_S if is_hurried else LOOK_S
 
     @property
@@ -177,15 +177,15 @@ class Detector:
         return any(run.is_concluding() for run in self._runs.values())
 
     def look(self, worlds: Iterable[WorldSnapshot], is_last: bool = False) -> list[Event]:
-        """Take in the newest picture of every run that is there.
+        """Take in the newest snapshot of every run that is there.
 
         Args:
-            worlds: The pictures.
+            worlds: The snapshots.
             is_last: Whether nobody looks after this; comparisons are then brought to their end.
         """
         events: list[Event] = []
         seen: set[_Key] = set()
-        self._awaits = False
+        self._undecided = False
         self.failed = []
         for world in worlds:
             seen.add((world.source, world.is_foreign, world.run))
@@ -197,8 +197,8 @@ class Detector:
         for key in self._runs.keys() - seen:
             _, is_foreign, run = key
             events += self._runs.pop(key).lose_sight()
-            if self._company is not None and not is_foreign:
-                self._company.tell(run, None)
+            if self._peer_agents is not None and not is_foreign:
+                self._peer_agents.tell(run, None)
             # Should its tapes come back, what was told of it before is not remembered.
             self._watching_since_ns = self._looked_ns
         return events
@@ -208,10 +208,10 @@ class Detector:
         watch = self._runs.get(key)
         if watch is None:
             watch = self._runs[key] = RunWatch(self._rules, self._watching_since_ns)
-        if self._company is None or world.is_foreign:
+        if self._peer_agents is None or world.is_foreign:
             watch.seat = min(world.ranks)  # on each node another one
             return [*watch.look(world), *(watch.conclude(world) if is_last else ())]
-        return self._look_with(self._company, watch, world, is_last)
+        return self._look_with(self._peer_agents, watch, world, is_last)
 
     @property
     def ongoing(self) -> list[OngoingStall]:
@@ -222,18 +222,18 @@ class Detector:
             if watch.current is not None
         ]
 
-    def _look_with(self, company: Company, watch: RunWatch, world: WorldSnapshot, is_last: bool) -> list[Event]:
-        seating = company.meet(world, watch.is_uneasy(world))
-        if isinstance(seating, Awaits):
-            self._awaits = True
+    def _look_with(self, peer_agents: PeerAgents, watch: RunWatch, world: WorldSnapshot, is_last: bool) -> list[Event]:
+        seating = peer_agents.meet(world, watch.suspects_stall(world))
+        if isinstance(seating, Undecided):
+            self._undecided = True
             return watch.conclude(world) if is_last else []
         if isinstance(seating, Follows):
-            self._awaits |= seating.is_hurried
+            self._undecided |= seating.is_hurried
             watch.seat = min(world.ranks)
             return watch.follow(world, seating.ruling)
         watch.seat = seating.seat
         events = watch.look(seating.world)
         events += watch.conclude(seating.world) if is_last else []
-        company.tell(world.run, watch.ruling)
-        company.want_calls(world.run, watch.wanted_calls)
+        peer_agents.tell(world.run, watch.ruling)
+        peer_agents.want_calls(world.run, watch.wanted_calls)
         return events

@@ -49,7 +49,7 @@ def judge_circle(hops: Sequence[Hop]) -> Verdict:
 
 
 def _age(roll: RollCall) -> tuple[int, object]:
-    return roll.since_ns, roll.site
+    return roll.since_ns, roll.operation_id
 
 
 def _left_out(hops: Sequence[Hop]) -> Verdict | None:
@@ -57,7 +57,7 @@ def _left_out(hops: Sequence[Hop]) -> Verdict | None:
     opposed = [
         (hop.roll, after.roll, hop.rank)
         for hop, after in _pairs(hops)
-        if hop.roll.site.lane.kind is RecordKind.RENDEZVOUS and hop.roll.waits.keys() & after.roll.members
+        if hop.roll.operation_id.channel.kind is RecordKind.RENDEZVOUS and hop.roll.waits.keys() & after.roll.members
     ]
     if not opposed:
         return None
@@ -72,14 +72,14 @@ def _unmatched(hops: Sequence[Hop]) -> Verdict | None:
     peer that waits for a third rank may come yet. Where all ranks of a circle send to or receive from the next one,
     they have only chosen the wrong order.
     """
-    lanes = [hop.roll.site.lane for hop in hops]
-    ends = {(lane.source, lane.destination) for lane in lanes}
-    if all(lane.is_point_to_point for lane in lanes) and len(ends) > 1:
+    channels = [hop.roll.operation_id.channel for hop in hops]
+    ends = {(channel.source, channel.destination) for channel in channels}
+    if all(channel.is_point_to_point for channel in channels) and len(ends) > 1:
         return None
     opposed = [
         hop
         for hop, after in _pairs(hops)
-        if hop.roll.site.lane.is_point_to_point and hop.roll.waits.keys() & after.roll.members
+        if hop.roll.operation_id.channel.is_point_to_point and hop.roll.waits.keys() & after.roll.members
     ]
     if not opposed:
         return None
@@ -94,6 +94,6 @@ def _pairs(hops: Sequence[Hop]) -> list[tuple[Hop, Hop]]:
 
 def _links(hops: Sequence[Hop]) -> tuple[Link, ...]:
     """Who waits where, from the lowest rank on."""
-    links = [Link(hop.rank, hop.waits_in.site, hop.waits_in.name, hop.waits_in.group) for hop in hops]
+    links = [Link(hop.rank, hop.waits_in.operation_id, hop.waits_in.name, hop.waits_in.group) for hop in hops]
     lowest = min(range(len(links)), key=lambda place: links[place].rank)
     return (*links[lowest:], *links[:lowest])

@@ -131,7 +131,7 @@ class CompileExcuses:
         """Whether ranks that hold the others up are seen to compile and may, and the others can have done so lately.
 
         Args:
-            world: The picture.
+            world: The snapshot.
             verdict: What would be reported.
             age_ns: How long the wait has counted since it was last excused; None for all of its time.
         """

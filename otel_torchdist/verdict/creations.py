@@ -19,7 +19,7 @@ def other_creation(roll: RollCall) -> Mismatch | None:
     torch counts the groups that a process has created, members or not, and meets in the store under that number: ranks
     whose numbers differ have left a creation out before this one, and never meet.
     """
-    if roll.site.lane.kind is not RecordKind.RENDEZVOUS or roll.operation == DEFAULT_GROUP:
+    if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or roll.operation == DEFAULT_GROUP:
         return None
     parties: dict[str, list[int]] = {}
     for rank, operation in sorted(roll.waits.items()):
@@ -29,7 +29,7 @@ def other_creation(roll: RollCall) -> Mismatch | None:
         return None
     ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
     said = tuple((name, tuple(ranks)) for name, ranks in ordered)
-    return Mismatch(roll.site, Field.GROUP_NAME, roll.operation, said)
+    return Mismatch(roll.operation_id, Field.GROUP_NAME, roll.operation, said)
 
 
 def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
@@ -46,12 +46,12 @@ def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
     parties.sort(key=lambda party: -len(party[1]))
     said = tuple((_describe(roll), ranks) for roll, ranks in parties)
     majority = parties[0][0]
-    mismatch = Mismatch(majority.site, Field.OPERATION, majority.operation, said)
+    mismatch = Mismatch(majority.operation_id, Field.OPERATION, majority.operation, said)
     return verdict_at(VerdictKind.MISMATCHED, majority, mismatch.ranks, mismatch=mismatch)
 
 
 def _describe(roll: RollCall) -> str:
     """What was entered, and which group is created, for all creations have the same name."""
-    if roll.site.lane.kind is not RecordKind.RENDEZVOUS or roll.group is None:
+    if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or roll.group is None:
         return roll.operation
     return f"{roll.operation} ({roll.group.label})"

@@ -15,7 +15,7 @@ from typing import Final
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.waits import DYING_NS
-from otel_torchdist.world.model import Lane, OperationView, RankView
+from otel_torchdist.world.model import Channel, OperationView, RankView
 
 AT_ONCE_NS: Final = 250_000_000
 """Ranks that one signal ends may take so long one after the other, for each gives its memory back."""
@@ -60,12 +60,12 @@ class FirstDeath:
     spread_ns: int
 
 
-def first_death(views: Sequence[RankView], torn_ns: int | None = None) -> FirstDeath | None:
+def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) -> FirstDeath | None:
     """The death that explains the others among ranks that share an operation; None when nobody is dead.
 
     Args:
         views: All of these ranks that are seen.
-        torn_ns: When the first rank was thrown out of that operation; None when none was.
+        interrupted_ns: When the first rank was thrown out of that operation; None when none was.
     """
     dead = [view for view in views if view.is_dead]
     if not dead:
@@ -74,7 +74,7 @@ def first_death(views: Sequence[RankView], torn_ns: int | None = None) -> FirstD
     causes.sort(key=_died_ns)
     start_ns = _died_ns(causes[0])
     tied = [view for view in causes if _died_ns(view) - start_ns <= max(_blur_ns(view), _blur_ns(causes[0]))]
-    chosen = _narrowed(tied, torn_ns) if len(tied) > 1 else tied
+    chosen = _narrowed(tied, interrupted_ns) if len(tied) > 1 else tied
     is_known = all(_is_known(view) for view in dead)
     later = [_died_ns(view) - start_ns for view in dead if view not in chosen]
     is_seen = all(view.death is not None for view in dead)
@@ -93,10 +93,10 @@ def first_death(views: Sequence[RankView], torn_ns: int | None = None) -> FirstD
 
 def has_raised(view: RankView) -> bool:
     """Whether an exception of its own ended a rank, and not one by which it was thrown out, or asked to end."""
-    return view.state is TapeState.FAILED and torn_out_of(view) is None and not _was_interrupted(view)
+    return view.state is TapeState.FAILED and interrupted_operation(view) is None and not _was_interrupted(view)
 
 
-def torn_out_of(view: RankView) -> OperationView | None:
+def interrupted_operation(view: RankView) -> OperationView | None:
     """The operation whose failure was the last thing that a rank did in any; None when it did not fail."""
     last = view.last
     return last if last is not None and last.record.how is How.FAILED else None
@@ -106,24 +106,24 @@ def _explains(other: RankView, view: RankView) -> bool:
     """Whether the death of `view` is a consequence of that of `other`."""
     if other is view:
         return False
-    torn = torn_out_of(view)
-    if torn is None:
+    interrupted = interrupted_operation(view)
+    if interrupted is None:
         return _was_asked(view) and has_raised(other)
-    own = torn_out_of(other)
-    if (own is not None and own.site == torn.site) or not _takes_part(other.rank, torn):
+    own = interrupted_operation(other)
+    if (own is not None and own.operation_id == interrupted.operation_id) or not _takes_part(other.rank, interrupted):
         return False
     if has_raised(other):
         return True
-    torn_ns, ended_ns = torn.record.completed_ns or 0, _died_ns(other)
+    interrupted_ns, ended_ns = interrupted.record.completed_ns or 0, _died_ns(other)
     if ended_ns <= _died_ns(view):
-        return ended_ns - DYING_NS <= torn_ns
-    return _was_struck(other) and ended_ns - SLOW_END_NS <= torn_ns
+        return ended_ns - DYING_NS <= interrupted_ns
+    return _was_struck(other) and ended_ns - SLOW_END_NS <= interrupted_ns
 
 
 def _takes_part(rank: int, operation: OperationView) -> bool:
-    lane = operation.site.lane
-    if lane.is_point_to_point:
-        return rank in (lane.source, lane.destination)
+    channel = operation.operation_id.channel
+    if channel.is_point_to_point:
+        return rank in (channel.source, channel.destination)
     return operation.group is not None and rank in operation.group.members
 
 
@@ -142,7 +142,7 @@ def _may_follow(view: RankView, views: Sequence[RankView]) -> bool:
     """Whether a rank may have ended because of one that is not seen. A launcher ends all ranks of its node at once."""
     if has_raised(view):
         return False
-    if torn_out_of(view) is not None or _was_asked(view):
+    if interrupted_operation(view) is not None or _was_asked(view):
         return True
     is_known = view.death is not None and view.death.status is not None
     return not is_known and len(views) > 1 and not any(other.alive and other.death is None for other in views)
@@ -159,7 +159,7 @@ def _died_ns(view: RankView) -> int:
 def _blur_ns(view: RankView) -> int:
     """How far the time of a death may be off when it is compared with others."""
     seen_ns = view.death.resolution_ns if view.death is not None else 0
-    return max(seen_ns, OTHER_NODE_NS) if view.is_afar else seen_ns
+    return max(seen_ns, OTHER_NODE_NS) if view.is_remote else seen_ns
 
 
 def _is_exact(view: RankView) -> bool:
@@ -173,30 +173,32 @@ def _is_known(view: RankView) -> bool:
 # --- whose order is not known -----------------------------------------------------------------------------------
 
 
-def _narrowed(tied: list[RankView], torn_ns: int | None) -> list[RankView]:
+def _narrowed(tied: list[RankView], interrupted_ns: int | None) -> list[RankView]:
     """Those of them that other signs show to have been first; all when there are none."""
     raised = [view for view in tied if has_raised(view)]
     if raised:
         return raised
     behind = _behind(tied)
-    if torn_ns is None:
+    if interrupted_ns is None:
         return behind
-    return [view for view in behind if _last_sign_ns(view) <= torn_ns] or behind
+    return [view for view in behind if _last_sign_ns(view) <= interrupted_ns] or behind
 
 
 def _behind(tied: list[RankView]) -> list[RankView]:
     """Those who have entered fewer operations of a group that all of them share."""
-    shared = set[Lane].intersection(*({lane for lane in view.progress if _is_shared(lane)} for view in tied))
-    for lane in sorted(shared):
-        least = min(view.progress[lane].entered for view in tied)
-        behind = [view for view in tied if view.progress[lane].entered == least]
-        if len(behind) < len(tied) and all(view.progress[lane].aligned for view in tied):
+    shared = set[Channel].intersection(
+        *({channel for channel in view.progress if _is_shared(channel)} for view in tied)
+    )
+    for channel in sorted(shared):
+        least = min(view.progress[channel].entered for view in tied)
+        behind = [view for view in tied if view.progress[channel].entered == least]
+        if len(behind) < len(tied) and all(view.progress[channel].aligned for view in tied):
             return behind
     return tied
 
 
-def _is_shared(lane: Lane) -> bool:
-    return not lane.is_point_to_point
+def _is_shared(channel: Channel) -> bool:
+    return not channel.is_point_to_point
 
 
 def _last_sign_ns(view: RankView) -> int:
@@ -210,7 +212,7 @@ def _last_sign_ns(view: RankView) -> int:
 def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> bool:
     """Whether one and the same thing ended all of them: a cancelled job, or an error that all of them made."""
     first = causes[0]
-    if len(dead) < 2 or torn_out_of(first) is not None:
+    if len(dead) < 2 or interrupted_operation(first) is not None:
         return False
     if _was_interrupted(first) or (first.death is not None and first.death.signal == signal.SIGINT):
         return True  # that comes from a terminal, and to all
@@ -228,7 +230,7 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
 
 def _vanished_together(chosen: Sequence[RankView], dead: Sequence[RankView]) -> bool:
     """Whether nothing tells who was first of ranks that were only seen to be gone, from one look to the next."""
-    if len(dead) < 2 or any(view.death is not None or has_raised(view) or torn_out_of(view) for view in dead):
+    if len(dead) < 2 or any(view.death is not None or has_raised(view) or interrupted_operation(view) for view in dead):
         return False
     gone = list(map(_died_ns, dead))
     return max(gone) - min(gone) <= AT_ONCE_NS and {*_ranks(_behind([*dead]))} != {*_ranks(chosen)}

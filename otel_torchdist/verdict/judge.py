@@ -22,10 +22,10 @@ from otel_torchdist.verdict.creations import other_creation
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.model import verdict_at as _verdict
-from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_site, since_of
+from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
-from otel_torchdist.world.model import ANYBODY, Arrival, Lane, OperationView, RankView, Site, WorldSnapshot
+from otel_torchdist.world.model import ANYBODY, Arrival, Channel, OperationId, OperationView, RankView, WorldSnapshot
 
 SETTLED_NS: Final = 1_000_000_000
 """A rank that has been in an operation for less than this passes through it; it does not wait there."""
@@ -33,44 +33,50 @@ UNINTERRUPTIBLE_NS: Final = 3_000_000_000
 
 
 class Judge:
-    """Judges the operations of one picture."""
+    """Judges the operations of one snapshot."""
 
     def __init__(self, world: WorldSnapshot, threshold_ns: int) -> None:
         """Prepare.
 
         Args:
-            world: The picture.
+            world: The snapshot.
             threshold_ns: For how long all ranks must have been in an operation before it is called stuck.
         """
         self._world = world
         self._threshold_ns = threshold_ns
         self._settled_ns = min(SETTLED_NS, threshold_ns // 2)
-        self._open_at = open_by_site(world)
+        self._open_at = open_by_operation(world)
 
-    def verdict_on(self, site: Site) -> Verdict | None:
-        """Find what holds up the operation at `site`, in which at least one rank waits or has failed.
+    def verdict_on(self, operation_id: OperationId) -> Verdict | None:
+        """Find what holds up the operation at `operation_id`, in which at least one rank waits or has failed.
 
         Returns:
             None when all ranks have come and have not been there for the threshold: it moves.
         """
-        return self._search(site, (), {})
+        return self._search(operation_id, (), {})
 
-    def _search(self, site: Site, path: tuple[Hop, ...], seen: dict[Site, Verdict | None]) -> Verdict | None:
-        if site not in seen:
-            seen[site] = None  # so that no maze of waits is walked twice
-            seen[site] = self._search_at(site, path, seen)
-        return seen[site]
+    def _search(
+        self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
+    ) -> Verdict | None:
+        if operation_id not in seen:
+            seen[operation_id] = None  # so that no maze of waits is walked twice
+            seen[operation_id] = self._search_at(operation_id, path, seen)
+        return seen[operation_id]
 
-    def _search_at(self, site: Site, path: tuple[Hop, ...], seen: dict[Site, Verdict | None]) -> Verdict | None:
-        roll = self._roll(site)
+    def _search_at(
+        self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
+    ) -> Verdict | None:
+        roll = self._roll(operation_id)
         # Before deaths: backends end processes whose calls do not fit.
-        mismatch = other_creation(roll) or find_cause({rank: self._world.ranks[rank] for rank in roll.standings}, site)
+        mismatch = other_creation(roll) or find_cause(
+            {rank: self._world.ranks[rank] for rank in roll.standings}, operation_id
+        )
         if mismatch is not None:
             return _verdict(VerdictKind.MISMATCHED, roll, mismatch.ranks, mismatch=mismatch)
         first = self._first_death(roll)
         if first is not None and self._is_to_blame(first, roll):
             return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first)
-        doubt = _doubt_of_site(roll)
+        doubt = _doubt_of_operation(roll)
         if doubt is not None:
             return _verdict(VerdictKind.UNKNOWN, roll, (), doubt)
         missing = roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
@@ -80,7 +86,7 @@ class Judge:
         if unreachable:
             hosts = {self._world.unreachable[rank] for rank in unreachable}
             return replace(_verdict(VerdictKind.UNREACHABLE, roll, unreachable), hosts=tuple(sorted(hosts)))
-        if roll.silent and site.lane.kind is RecordKind.RENDEZVOUS:
+        if roll.silent and operation_id.channel.kind is RecordKind.RENDEZVOUS:
             return _verdict(VerdictKind.RENDEZVOUS, roll, roll.unseen)
         if Standing.UNSURE in roll.standings.values():
             return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.RECORDS_LOST)
@@ -89,17 +95,17 @@ class Judge:
         raised = roll.ranks(Standing.RAISED)
         if raised:
             return _verdict(VerdictKind.ABSENT, roll, raised)
-        patience_ns = max(operation.patience_ns for operation in roll.waits.values())
-        if self._world.taken_ns - roll.last_entered_ns < max(self._threshold_ns, patience_ns):
+        tolerance_ns = max(operation.tolerance_ns for operation in roll.waits.values())
+        if self._world.taken_ns - roll.last_entered_ns < max(self._threshold_ns, tolerance_ns):
             return None
         frozen = self._frozen(roll.ranks(Standing.WAITING))
         if frozen:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
         return _verdict(VerdictKind.TRANSPORT, roll, roll.ranks(Standing.FAILED))
 
-    def verdict_after(self, site: Site) -> Verdict | None:
-        """The verdict on a run that ended outside of any operation, after the one at `site`; None without a death."""
-        roll = self._roll(site)
+    def verdict_after(self, operation_id: OperationId) -> Verdict | None:
+        """The verdict on a run that ended outside of any operation, after `operation_id`; None without a death."""
+        roll = self._roll(operation_id)
         first = self._first_death(roll)
         if first is None or first.together or roll.silent:
             return None
@@ -131,12 +137,14 @@ class Judge:
 
     def _torn_at(self, roll: RollCall) -> int | None:
         """When the first rank was thrown out of the operation; None when none was."""
-        torn = [self._world.ranks[rank].last for rank in roll.ranks(Standing.FAILED)]
-        times = [one.record.completed_ns for one in torn if one is not None and one.site == roll.site]
+        interrupted = [self._world.ranks[rank].last for rank in roll.ranks(Standing.FAILED)]
+        times = [
+            one.record.completed_ns for one in interrupted if one is not None and one.operation_id == roll.operation_id
+        ]
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
     def _blame(
-        self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[Site, Verdict | None]
+        self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> Verdict:
         """Blame those who are missing and do not wait elsewhere; else whoever those wait for."""
         held_up = {rank: self._follow(roll, rank, path, seen) for rank in missing}
@@ -155,11 +163,11 @@ class Judge:
         absent = tuple(rank for rank in guilty if roll.standings[rank] is not Standing.QUEUED)
         if not absent:
             return _verdict(VerdictKind.DEVICE, roll, guilty)
-        lane = roll.site.lane
-        if lane.kind is RecordKind.RENDEZVOUS:
+        channel = roll.operation_id.channel
+        if channel.kind is RecordKind.RENDEZVOUS:
             return _verdict(VerdictKind.RENDEZVOUS, roll, tuple(sorted((*absent, *roll.unseen))))
         # Who has ended in good order will not send what another one waits for.
-        has_ended = lane.is_point_to_point and roll.standings[absent[0]] is Standing.ENDED
+        has_ended = channel.is_point_to_point and roll.standings[absent[0]] is Standing.ENDED
         return _verdict(VerdictKind.UNMATCHED if has_ended else VerdictKind.ABSENT, roll, absent)
 
     def _frozen(self, ranks: Iterable[int]) -> tuple[int, ...]:
@@ -172,72 +180,74 @@ class Judge:
         return stopped.state != "D" or self._world.taken_ns - stopped.since_ns >= UNINTERRUPTIBLE_NS
 
     def _follow(
-        self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[Site, Verdict | None]
+        self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> list[Verdict]:
         """What keeps a missing rank from coming. Nothing, if it only passes through operations that move."""
         causes: list[Verdict | None] = []
         view = self._world.ranks[rank]
         for operation in self._waits_of(view):
-            hops = (*path, Hop(roll, rank, operation, view.uses(operation.record.thread, roll.site.lane)))
-            circle = tuple(itertools.dropwhile(lambda hop, target=operation.site: hop.roll.site != target, hops))
-            causes.append(judge_circle(circle) if circle else self._search(operation.site, hops, seen))
+            hops = (*path, Hop(roll, rank, operation, view.uses(operation.record.thread, roll.operation_id.channel)))
+            circle = tuple(
+                itertools.dropwhile(lambda hop, target=operation.operation_id: hop.roll.operation_id != target, hops)
+            )
+            causes.append(judge_circle(circle) if circle else self._search(operation.operation_id, hops, seen))
         return [cause for cause in causes if cause is not None]
 
     def _waits_of(self, view: RankView) -> list[OperationView]:
-        """Where a rank waits: in each lane the first operation; what comes after waits for that.
+        """Where a rank waits: in each channel the first operation; what comes after waits for that.
 
         What it has in flight counts only when it is not seen to block: torch's C++ code waits unseen.
         """
         settled = self._world.taken_ns - self._settled_ns
         waits = [operation for operation in view.open if view.waits_in(operation) and since_of(operation) <= settled]
         blocking = [operation for operation in waits if operation.record.is_blocking]
-        first: dict[Lane, OperationView] = {}
+        first: dict[Channel, OperationView] = {}
         for operation in blocking or waits:
-            first.setdefault(operation.site.lane, operation)
+            first.setdefault(operation.operation_id.channel, operation)
         return list(first.values())
 
-    def _roll(self, site: Site) -> RollCall:
-        return call_roll(self._world, site, self._open_at.get(site, {}))
+    def _roll(self, operation_id: OperationId) -> RollCall:
+        return call_roll(self._world, operation_id, self._open_at.get(operation_id, {}))
 
 
-def _doubt_of_site(roll: RollCall) -> Doubt | None:
+def _doubt_of_operation(roll: RollCall) -> Doubt | None:
     if roll.group is None:
         return Doubt.NO_GROUP
-    lane = roll.site.lane
-    if lane.is_point_to_point and lane.source == ANYBODY:
+    channel = roll.operation_id.channel
+    if channel.is_point_to_point and channel.source == ANYBODY:
         return Doubt.ANY_SOURCE
     return None if roll.aligned else Doubt.UNALIGNED
 
 
-def find_cause(views: Mapping[int, RankView], site: Site) -> Mismatch | None:
-    """The first mismatch, up to `site`, that explains why the operation there does not end.
+def find_cause(views: Mapping[int, RankView], operation_id: OperationId) -> Mismatch | None:
+    """The first mismatch, up to `operation_id`, that explains why the operation there does not end.
 
     Args:
         views: The members that report.
-        site: The operation.
+        operation_id: The operation.
     """
-    for mismatch in find_mismatches(views.values(), site):
-        if not ended_well(views.values(), mismatch.site) or _is_out_of_step(views, mismatch):
+    for mismatch in find_mismatches(views.values(), operation_id):
+        if not ended_well(views.values(), mismatch.operation_id) or _is_out_of_step(views, mismatch):
             return mismatch
     return None
 
 
-def ended_well(views: Collection[RankView], site: Site) -> bool:
+def ended_well(views: Collection[RankView], operation_id: OperationId) -> bool:
     """Whether every one of these ranks has come out of an operation without an exception."""
-    return all(_has_come_out(view, site) for view in views)
+    return all(_has_come_out(view, operation_id) for view in views)
 
 
-def _has_come_out(view: RankView, site: Site) -> bool:
-    progress = view.progress.get(site.lane)
-    if progress is None or progress.completed < site.sequence or progress.failed == site.sequence:
+def _has_come_out(view: RankView, operation_id: OperationId) -> bool:
+    progress = view.progress.get(operation_id.channel)
+    if progress is None or progress.completed < operation_id.sequence or progress.failed == operation_id.sequence:
         return False
-    return view.at(site) is None  # operations of one group may end in another order than they began
+    return view.at(operation_id) is None  # operations of one group may end in another order than they began
 
 
 def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
     """Whether the ranks in the minority have left calls out, or made some more, from that mismatch on."""
-    lane, first = mismatch.site
-    entered = {rank: view.progress[lane].entered for rank, view in views.items()}
+    channel, first = mismatch.operation_id
+    entered = {rank: view.progress[channel].entered for rank, view in views.items()}
     behind = {rank for rank, count in entered.items() if count < max(entered.values())}
     ahead = entered.keys() - behind
     has_left_out = behind == set(mismatch.ranks)
@@ -245,16 +255,16 @@ def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
     if not mismatch.has_majority or not (has_left_out or has_made_more):
         return False
     leader = views[min(ahead)]
-    return all(_fits_later(views[rank], leader, lane, first) for rank in behind)
+    return all(_fits_later(views[rank], leader, channel, first) for rank in behind)
 
 
-def _fits_later(behind: RankView, ahead: RankView, lane: Lane, first: int) -> bool:
+def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int) -> bool:
     """Whether the calls of one rank are those that another has made some places later."""
-    own, others = _calls(behind, lane), _calls(ahead, lane)
-    shift = ahead.progress[lane].entered - behind.progress[lane].entered
+    own, others = _calls(behind, channel), _calls(ahead, channel)
+    shift = ahead.progress[channel].entered - behind.progress[channel].entered
     pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]
-    return bool(pairs) and all(compare({0: one, 1: other}, Site(lane, first)) is None for one, other in pairs)
+    return bool(pairs) and all(compare({0: one, 1: other}, OperationId(channel, first)) is None for one, other in pairs)
 
 
-def _calls(view: RankView, lane: Lane) -> dict[int, Arrival]:
-    return {arrival.sequence: arrival for arrival in view.progress[lane].recent}
+def _calls(view: RankView, channel: Channel) -> dict[int, Arrival]:
+    return {arrival.sequence: arrival for arrival in view.progress[channel].recent}

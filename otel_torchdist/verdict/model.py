@@ -10,7 +10,7 @@ from typing import Final
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import GroupView, RankView, Site, WorldSnapshot
+from otel_torchdist.world.model import GroupView, OperationId, RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, missing_thread, place_of
 
 MAX_THREADS_CHOSEN: Final = 16
@@ -61,13 +61,13 @@ class Link:
 
     Attributes:
         rank: The rank.
-        site: Where it waits, for the next one.
+        operation_id: Where it waits, for the next one.
         operation: The operation's name.
         group: Its group.
     """
 
     rank: int
-    site: Site
+    operation_id: OperationId
     operation: str
     group: GroupView | None
 
@@ -78,7 +78,7 @@ class Verdict:
 
     Attributes:
         kind: What it is.
-        site: The operation at which the search for the cause ended.
+        operation_id: The operation at which the search for the cause ended.
         operation: Its name.
         group: Its group, None when not known.
         ranks: Those whom the verdict names, ascending.
@@ -94,7 +94,7 @@ class Verdict:
     """
 
     kind: VerdictKind
-    site: Site
+    operation_id: OperationId
     operation: str
     group: GroupView | None
     ranks: tuple[int, ...]
@@ -129,7 +129,7 @@ class Verdict:
 
     def _claim(self) -> tuple[object, ...]:
         # Ranks that went astray wait in different places after the one where they did.
-        where = self.site if self.mismatch is None else self.mismatch.site
+        where = self.operation_id if self.mismatch is None else self.mismatch.operation_id
         return self.kind, where, self.ranks, self.doubt
 
 
@@ -144,7 +144,7 @@ def verdict_at(
     """A verdict on the operation of a roll call, without places."""
     return Verdict(
         kind=kind,
-        site=roll.site,
+        operation_id=roll.operation_id,
         operation=roll.operation,
         group=roll.group,
         ranks=ranks,
@@ -163,31 +163,33 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
     places: dict[int, Place] = {}
     for rank, view in members.items():
         thread = missing_thread(world, rank, missing_at[rank]) if rank in missing_at else None
-        places[rank] = place_of(view, view.at(verdict.site), world.taken_ns, thread)
-    failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.site))}
+        places[rank] = place_of(view, view.at(verdict.operation_id), world.taken_ns, thread)
+    failures = {rank: failure for rank, view in members.items() if (failure := _failure(view, verdict.operation_id))}
     return replace(verdict, places=places, failures=failures)
 
 
-def _missing_at(verdict: Verdict) -> dict[int, Site]:
+def _missing_at(verdict: Verdict) -> dict[int, OperationId]:
     """By rank, where it is missing."""
     named = verdict.ranks[:MAX_THREADS_CHOSEN]
-    found = {rank: verdict.site for rank in named if verdict.roll.standings.get(rank) is Standing.ABSENT}
+    found = {rank: verdict.operation_id for rank in named if verdict.roll.standings.get(rank) is Standing.ABSENT}
     if verdict.doubt is Doubt.THREADS:
-        found |= {after.rank: link.site for link, after in zip(verdict.circle, verdict.circle[1:], strict=False)}
-        found[verdict.circle[0].rank] = verdict.circle[-1].site
+        found |= {
+            after.rank: link.operation_id for link, after in zip(verdict.circle, verdict.circle[1:], strict=False)
+        }
+        found[verdict.circle[0].rank] = verdict.circle[-1].operation_id
     return found
 
 
-def _failure(view: RankView, site: Site) -> str:
+def _failure(view: RankView, operation_id: OperationId) -> str:
     if view.failure:
         return view.failure
-    progress = view.progress.get(site.lane)
-    return progress.failure if progress is not None and progress.failed == site.sequence else ""
+    progress = view.progress.get(operation_id.channel)
+    return progress.failure if progress is not None and progress.failed == operation_id.sequence else ""
 
 
-def urgency(verdict: Verdict) -> tuple[int, int, Site]:
+def urgency(verdict: Verdict) -> tuple[int, int, OperationId]:
     """Which of several verdicts comes first: the firmest, then the one that has waited longest."""
-    return list(VerdictKind).index(verdict.kind), verdict.since_ns, verdict.site
+    return list(VerdictKind).index(verdict.kind), verdict.since_ns, verdict.operation_id
 
 
 class Outcome(enum.Enum):

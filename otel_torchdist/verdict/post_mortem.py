@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from otel_torchdist.job.lives import Life
+from otel_torchdist.job.lives import RankLife
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS, Stopped
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.compiling import CompileExcuses
-from otel_torchdist.verdict.first_death import FirstDeath, first_death, torn_out_of
+from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate, urgency
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, Standstill, is_expected
 from otel_torchdist.verdict.waits import DYING_NS, left_behind, waits_of
-from otel_torchdist.world.model import Lane, OperationView, RankView, Site, WorldSnapshot, life_in
+from otel_torchdist.world.model import Channel, OperationId, OperationView, RankView, WorldSnapshot, life_in
 from otel_torchdist.world.recorded_stacks import last_record_ns
 
 _OF_DEATHS: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
@@ -41,8 +41,10 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
     world = moment.world
     verdict_on = Judge(world, rules.threshold_ns).verdict_on
     found = _of_stalls(world, rules)
-    found += _of_kinds(_OF_DEATHS, (verdict_on(site) for site in left_behind(world, dict(moment.signs))))
-    failures = _of_kinds(_OF_FAILURES, (verdict_on(site) for site in _torn(world)))
+    found += _of_kinds(
+        _OF_DEATHS, (verdict_on(operation_id) for operation_id in left_behind(world, dict(moment.signs)))
+    )
+    failures = _of_kinds(_OF_FAILURES, (verdict_on(operation_id) for operation_id in _interrupted(world)))
     # Who is not seen may have thrown these out.
     found += [verdict for verdict in failures if verdict.kind is not VerdictKind.ABSENT or not verdict.roll.silent]
     best = min(found, key=urgency, default=None)
@@ -50,18 +52,18 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
 
 
 def stalled_verdict(world: WorldSnapshot, rules: StallRules) -> Verdict | None:
-    """The verdict on what had stalled in a picture; None when nothing had, or it was expected."""
+    """The verdict on what had stalled in a snapshot; None when nothing had, or it was expected."""
     return min(_of_stalls(world, rules), key=urgency, default=None)
 
 
 def _of_stalls(world: WorldSnapshot, rules: StallRules) -> list[Verdict]:
     judge = Judge(world, rules.threshold_ns)
-    stalls = [judge.verdict_on(site) for site in _stalled(world, rules)]
+    stalls = [judge.verdict_on(operation_id) for operation_id in _stalled(world, rules)]
     return [verdict for verdict in stalls if verdict is not None and not _is_excused(world, verdict, rules)]
 
 
 def age_ns(verdict: Verdict, moment_ns: int) -> int:
-    """For how long the first rank has waited: until the moment, or until the last of those who waited was torn out."""
+    """For how long the first rank has waited: until the moment, or until the last that waited was thrown out."""
     ends = [operation.record.completed_ns for operation in verdict.roll.waits.values()]
     known = [end for end in ends if end is not None]
     return (max(known) if len(known) == len(ends) else moment_ns) - verdict.since_ns
@@ -77,23 +79,23 @@ def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]
     return [verdict for verdict in verdicts if verdict is not None and verdict.kind in kinds]
 
 
-def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[Site]:
-    """The first operation of each lane that has waited for too long; what comes after waits for that."""
-    first: dict[Lane, Site] = {}
+def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[OperationId]:
+    """The first operation of each channel that has waited for too long; what comes after waits for that."""
+    first: dict[Channel, OperationId] = {}
     waits, standstill = waits_of(world), Standstill()
     standstill.look(world, waits)
     ran_until_ns = standstill.ran_until_ns(world.taken_ns)
     for wait in waits:
-        site = wait.operation.site
+        operation_id = wait.operation.operation_id
         if rules.is_stalled(wait, ran_until_ns - wait.since_ns):
-            first[site.lane] = min(first.get(site.lane, site), site)
+            first[operation_id.channel] = min(first.get(operation_id.channel, operation_id), operation_id)
     return first.values()
 
 
-def _torn(world: WorldSnapshot) -> set[Site]:
-    """The operations out of which ranks that failed were torn."""
-    failed = [view for view in world.ranks.values() if life_in(view) is Life.FAILED]
-    return {torn.site for view in failed if (torn := torn_out_of(view)) is not None}
+def _interrupted(world: WorldSnapshot) -> set[OperationId]:
+    """The operations out of which ranks that failed were interrupted."""
+    failed = [view for view in world.ranks.values() if life_in(view) is RankLife.FAILED]
+    return {interrupted.operation_id for view in failed if (interrupted := interrupted_operation(view)) is not None}
 
 
 TOGETHER_NS: Final = 1_500_000_000
@@ -105,7 +107,7 @@ class LastMoment:
     """A run at the last moment that its tapes show.
 
     Attributes:
-        world: The picture; who was alive then is shown alive.
+        world: The snapshot; who was alive then is shown alive.
         is_now: Whether that moment is now, because a rank lives.
         signs: By rank, the monotonic time of its last sign of life.
     """
@@ -144,9 +146,9 @@ def last_sign_ns(view: RankView) -> int:
 def _was_alive(view: RankView, views: Sequence[RankView], moment_ns: int) -> bool:
     sign_ns = last_sign_ns(view)
     is_silent = moment_ns - sign_ns > HEARTBEAT_LATE_NS and not _was_silent_for_the_gil(view)
-    if life_in(view) is not Life.DEAD or is_silent:
+    if life_in(view) is not RankLife.DEAD or is_silent:
         return False
-    if any(life_in(other) is Life.FAILED and torn_out_of(other) is None for other in views):
+    if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in views):
         return True  # that rank began it: launchers then end the others
     return not any(_was_torn_from(view, other, sign_ns) for other in views if other is not view)
 
@@ -158,24 +160,24 @@ def _was_silent_for_the_gil(view: RankView) -> bool:
 
 def _was_torn_from(view: RankView, other: RankView, after_ns: int) -> bool:
     """Whether `other` failed in an operation that it shared with a rank, of which there is no sign after that."""
-    torn, own = torn_out_of(other), torn_out_of(view)
-    if torn is None or (torn.record.completed_ns or 0) < after_ns:
+    interrupted, own = interrupted_operation(other), interrupted_operation(view)
+    if interrupted is None or (interrupted.record.completed_ns or 0) < after_ns:
         return False
-    if own is not None and own.site == torn.site:
-        return False  # both were torn out by somebody else
-    lane = torn.site.lane
-    if lane.is_point_to_point:
-        return view.rank in (lane.source, lane.destination)
-    return torn.group is not None and view.rank in torn.group.members
+    if own is not None and own.operation_id == interrupted.operation_id:
+        return False  # both were thrown out by somebody else
+    channel = interrupted.operation_id.channel
+    if channel.is_point_to_point:
+        return view.rank in (channel.source, channel.destination)
+    return interrupted.group is not None and view.rank in interrupted.group.members
 
 
 def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
     """By rank, when it was gone. Of those without a word, whose order the heartbeats do not show count as one death."""
     signs = {view.rank: last_sign_ns(view) for view in gone}
-    silent = [signs[view.rank] for view in gone if life_in(view) is Life.DEAD]
+    silent = [signs[view.rank] for view in gone if life_in(view) is RankLife.DEAD]
     together = range(min(silent), min(silent) + TOGETHER_NS) if silent else range(0)
     return {
-        view.rank: together[0] if life_in(view) is Life.DEAD and signs[view.rank] in together else signs[view.rank]
+        view.rank: together[0] if life_in(view) is RankLife.DEAD and signs[view.rank] in together else signs[view.rank]
         for view in gone
     }
 
@@ -238,30 +240,33 @@ def _alive_at(view: RankView, at_ns: int) -> RankView:
     death = view.death
     if death is None or view.state is TapeState.FINISHED or view.has_left:
         return view
-    if view.state is TapeState.FAILED and torn_out_of(view) is None:
+    if view.state is TapeState.FAILED and interrupted_operation(view) is None:
         return dataclasses.replace(view, gone_since_ns=death.at_ns)
     stopped = Stopped(death.stopped, death.stopped_since_ns) if death.stopped else None
     then = dataclasses.replace(
         view, alive=True, gone_since_ns=None, state=TapeState.RUNNING, failure="", stopped=stopped, death=None,
         ran_ns=death.ran_ns,
     )  # fmt: skip
-    torn = torn_out_of(view)
-    if torn is None or (torn.record.completed_ns or 0) < at_ns - DYING_NS:
+    interrupted = interrupted_operation(view)
+    if interrupted is None or (interrupted.record.completed_ns or 0) < at_ns - DYING_NS:
         return then
-    return _back_in(then, torn)
+    return _back_in(then, interrupted)
 
 
-def _back_in(view: RankView, torn: OperationView) -> RankView:
-    record = dataclasses.replace(torn.record, completed_ns=None, how=None, failure=0)
-    lane, sequence = torn.site
+def _back_in(view: RankView, interrupted: OperationView) -> RankView:
+    record = dataclasses.replace(interrupted.record, completed_ns=None, how=None, failure=0)
+    channel, sequence = interrupted.operation_id
     progress = dict(view.progress)
-    if lane in progress and progress[lane].failed == sequence:
-        progress[lane] = progress[lane]._replace(failed=0, failure="")
-    inside = dataclasses.replace(torn, record=record, failure="", waiting_since_ns=record.waiting_since_ns)
+    if channel in progress and progress[channel].failed == sequence:
+        progress[channel] = progress[channel]._replace(failed=0, failure="")
+    inside = dataclasses.replace(interrupted, record=record, failure="", waiting_since_ns=record.waiting_since_ns)
     return dataclasses.replace(
-        view, open=(*view.open, inside), last=_before(view.last, torn.site), progress=MappingProxyType(progress)
+        view,
+        open=(*view.open, inside),
+        last=_before(view.last, interrupted.operation_id),
+        progress=MappingProxyType(progress),
     )
 
 
-def _before(last: OperationView | None, site: Site) -> OperationView | None:
-    return None if last is None or last.site == site else last
+def _before(last: OperationView | None, operation_id: OperationId) -> OperationView | None:
+    return None if last is None or last.operation_id == operation_id else last

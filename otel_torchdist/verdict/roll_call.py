@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.world.model import ANYBODY, GroupView, OperationView, RankView, Site, WorldSnapshot
+from otel_torchdist.world.model import ANYBODY, GroupView, OperationId, OperationView, RankView, WorldSnapshot
 
 
 class Standing(enum.Enum):
@@ -40,7 +40,7 @@ class RollCall:
     """The standing of every member that reports.
 
     Attributes:
-        site: Where they meet.
+        operation_id: Where they meet.
         operation: Its name, as those who wait know it.
         group: Their group; None when the dictionaries do not have it.
         members: All ranks that should come.
@@ -50,7 +50,7 @@ class RollCall:
         aligned: Whether those who wait can compare their sequence with others.
     """
 
-    site: Site
+    operation_id: OperationId
     operation: str
     group: GroupView | None
     members: frozenset[int]
@@ -89,21 +89,21 @@ def since_of(operation: OperationView) -> int:
     return operation.record.entered_ns if since is None else since
 
 
-def open_by_site(world: WorldSnapshot) -> dict[Site, dict[int, OperationView]]:
+def open_by_operation(world: WorldSnapshot) -> dict[OperationId, dict[int, OperationView]]:
     """The open operations of all ranks by where they meet, then by rank."""
-    found: dict[Site, dict[int, OperationView]] = {}
+    found: dict[OperationId, dict[int, OperationView]] = {}
     for rank, view in world.ranks.items():
         for operation in view.open:
-            found.setdefault(operation.site, {})[rank] = operation
+            found.setdefault(operation.operation_id, {})[rank] = operation
     return found
 
 
-def call_roll(world: WorldSnapshot, site: Site, open_here: Mapping[int, OperationView]) -> RollCall:
-    """Ask every member that reports what it has done at `site`, where at least one of them waits or has failed.
+def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mapping[int, OperationView]) -> RollCall:
+    """Ask every member that reports what it has done at `operation_id`, where at least one of them waits or has failed.
 
     Args:
-        world: The picture.
-        site: The operation.
+        world: The snapshot.
+        operation_id: The operation.
         open_here: Those that are in it, by rank.
     """
     waits = {
@@ -111,25 +111,27 @@ def call_roll(world: WorldSnapshot, site: Site, open_here: Mapping[int, Operatio
         for rank, operation in open_here.items()
         if world.ranks[rank].alive and not operation.record.is_queued
     }
-    waits = waits or dict(open_here) or _failed_here(world, site)
+    waits = waits or dict(open_here) or _failed_here(world, operation_id)
     first = waits[min(waits)]
     members = _members(first) | waits.keys()
     standings = {
-        rank: _standing(view, site, open_here.get(rank)) for rank, view in world.ranks.items() if rank in members
+        rank: _standing(view, operation_id, open_here.get(rank))
+        for rank, view in world.ranks.items()
+        if rank in members
     }
     aligned = _is_aligned(world, first)
-    return RollCall(site, first.name, first.group, members, standings, waits, aligned)
+    return RollCall(operation_id, first.name, first.group, members, standings, waits, aligned)
 
 
-def _failed_here(world: WorldSnapshot, site: Site) -> dict[int, OperationView]:
+def _failed_here(world: WorldSnapshot, operation_id: OperationId) -> dict[int, OperationView]:
     last = {rank: view.last for rank, view in world.ranks.items()}
-    return {rank: operation for rank, operation in last.items() if operation and operation.site == site}
+    return {rank: operation for rank, operation in last.items() if operation and operation.operation_id == operation_id}
 
 
 def _members(operation: OperationView) -> frozenset[int]:
-    lane = operation.site.lane
-    if lane.is_point_to_point:
-        return frozenset(rank for rank in (lane.source, lane.destination) if rank != ANYBODY)
+    channel = operation.operation_id.channel
+    if channel.is_point_to_point:
+        return frozenset(rank for rank in (channel.source, channel.destination) if rank != ANYBODY)
     return operation.group.members if operation.group is not None else frozenset()
 
 
@@ -137,16 +139,16 @@ def _is_aligned(world: WorldSnapshot, operation: OperationView) -> bool:
     """Whether the sequence means the same to all: a receive from anybody has upset its sender's count."""
     if operation.group is None or not operation.group.name.aligned:
         return False
-    lane = operation.site.lane
-    if not lane.is_point_to_point:
+    channel = operation.operation_id.channel
+    if not channel.is_point_to_point:
         return True
-    receiver = world.ranks.get(lane.destination)
-    return receiver is None or lane._replace(source=ANYBODY) not in receiver.progress
+    receiver = world.ranks.get(channel.destination)
+    return receiver is None or channel._replace(source=ANYBODY) not in receiver.progress
 
 
-def _standing(view: RankView, site: Site, operation: OperationView | None) -> Standing:
-    lane, sequence = site
-    progress = view.progress.get(lane)
+def _standing(view: RankView, operation_id: OperationId, operation: OperationView | None) -> Standing:
+    channel, sequence = operation_id
+    progress = view.progress.get(channel)
     certain = progress.losses == view.losses if progress else not view.losses and not view.forgotten
     if operation is None and progress is not None and progress.entered >= sequence:
         if progress.failed == sequence:

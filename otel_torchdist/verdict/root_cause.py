@@ -10,7 +10,7 @@ from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.rules import is_expected
 from otel_torchdist.verdict.waits import Wait, died_in, left_behind, torn_apart
-from otel_torchdist.world.model import Lane, OperationView, Site, WorldSnapshot
+from otel_torchdist.world.model import Channel, OperationId, OperationView, WorldSnapshot
 
 MAX_CANDIDATES: Final = 64
 AT_ONCE: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
@@ -18,7 +18,7 @@ AT_ONCE: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
 
 
 class RootFinder:
-    """Remembers of one run only what a single picture does not show: that its deaths are explained."""
+    """Remembers of one run only what a single snapshot does not show: that its deaths are explained."""
 
     def __init__(self, threshold_ns: int) -> None:
         """Operations that all have entered are stuck after `threshold_ns`."""
@@ -33,14 +33,14 @@ class RootFinder:
         """The verdict on the operation that holds up all others, as far as the records show.
 
         Args:
-            world: The picture.
+            world: The snapshot.
             stalled: Waits beyond the threshold, the longest first.
             current: The verdict that was given last on an incident that is still on.
 
         Returns:
             None when nothing stalls, or when the root has all its ranks and is about to end.
         """
-        deaths, last_words = set[Site](), set[Site]()
+        deaths, last_words = set[OperationId](), set[OperationId]()
         if not self._death_told:
             deaths = left_behind(world, _alive_at(world)) | torn_apart(world)
             last_words = died_in(world)
@@ -48,20 +48,20 @@ class RootFinder:
         if not stalled and not deaths and not last_words and current is None and not is_over:
             return None
         judge = Judge(world, self._threshold_ns)
-        kept = judge.verdict_on(current.site) if current is not None else None
+        kept = judge.verdict_on(current.operation_id) if current is not None else None
         if current is not None and kept is None:
             return None
-        verdicts = [kept, *(judge.verdict_on(site) for site in _first_of_each_lane(stalled))]
+        verdicts = [kept, *(judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(stalled))]
         # Where all were gone at once and nobody saw them go, who died first is not known; that their calls did not
         # fit is.
-        explaining = {site: judge.verdict_on(site) for site in deaths | last_words}
+        explaining = {operation_id: judge.verdict_on(operation_id) for operation_id in deaths | last_words}
         verdicts += [
             found
-            for site, found in explaining.items()
+            for operation_id, found in explaining.items()
             if found is not None
             and (
                 found.kind is VerdictKind.MISMATCHED
-                or (found.kind is VerdictKind.DEAD and (site in deaths or _was_seen(found, world)))
+                or (found.kind is VerdictKind.DEAD and (operation_id in deaths or _was_seen(found, world)))
             )
         ]
         candidates = [verdict for verdict in verdicts if verdict is not None]
@@ -73,16 +73,20 @@ class RootFinder:
         if current is None or kept is None or best is None:
             return best
         # Among equals the one that was told stays.
-        return kept if kept.site == current.site and kept.kind is best.kind else best
+        return kept if kept.operation_id == current.operation_id and kept.kind is best.kind else best
 
     def held_up(self, world: WorldSnapshot, waits: list[Wait], verdict: Verdict) -> list[Wait]:
         """Those of some waits that lead to a verdict for which nobody waits until the threshold."""
         if verdict.kind not in AT_ONCE or not waits:
             return []
         judge = Judge(world, self._threshold_ns)
-        leads = {site: judge.verdict_on(site) for site in _first_of_each_lane(waits)}
-        lanes = {site.lane for site, found in leads.items() if found is not None and found.says_the_same_as(verdict)}
-        return [wait for wait in waits if wait.operation.site.lane in lanes]
+        leads = {operation_id: judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(waits)}
+        channels = {
+            operation_id.channel
+            for operation_id, found in leads.items()
+            if found is not None and found.says_the_same_as(verdict)
+        }
+        return [wait for wait in waits if wait.operation.operation_id.channel in channels]
 
 
 def _blames(verdict: Verdict) -> bool:
@@ -103,7 +107,7 @@ def _after_the_end(world: WorldSnapshot, judge: Judge) -> Verdict | None:
         return None
     lasts = [view.last for view in views if view.last is not None and _is_shared(view.last, first.ranks)]
     last = max(lasts, key=lambda one: one.record.completed_ns or 0, default=None)
-    verdict = judge.verdict_after(last.site) if last is not None else None
+    verdict = judge.verdict_after(last.operation_id) if last is not None else None
     return verdict if verdict is not None and _was_seen(verdict, world) else None
 
 
@@ -115,12 +119,12 @@ def _alive_at(world: WorldSnapshot) -> dict[int, int]:
     return {rank: view.seen_alive_ns for rank, view in world.ranks.items() if view.seen_alive_ns}
 
 
-def _first_of_each_lane(stalled: Iterable[Wait]) -> list[Site]:
-    """In a lane only the first operation can be a cause; what comes after waits for that."""
-    first: dict[Lane, Site] = {}
+def _first_of_each_channel(stalled: Iterable[Wait]) -> list[OperationId]:
+    """In a channel only the first operation can be a cause; what comes after waits for that."""
+    first: dict[Channel, OperationId] = {}
     for wait in stalled:
-        site = wait.operation.site
-        if site.lane not in first and len(first) == MAX_CANDIDATES:
+        operation_id = wait.operation.operation_id
+        if operation_id.channel not in first and len(first) == MAX_CANDIDATES:
             break
-        first[site.lane] = min(first.get(site.lane, site), site)
+        first[operation_id.channel] = min(first.get(operation_id.channel, operation_id), operation_id)
     return list(first.values())

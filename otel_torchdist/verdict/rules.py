@@ -49,7 +49,7 @@ class StallRules:
 
     def is_stalled(self, wait: Wait, age_ns: int) -> bool:
         """Whether a wait of this age is longer than it may be."""
-        if age_ns < max(self.threshold_ns, wait.operation.patience_ns):
+        if age_ns < max(self.threshold_ns, wait.operation.tolerance_ns):
             return False
         return not self.is_left_alone(wait)
 
@@ -100,7 +100,7 @@ class Standstill:
         self._lost_ns: dict[tuple[int, int], int] = {}
 
     def look(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
-        """Take in a picture and the waits in it."""
+        """Take in a snapshot and the waits in it."""
         before_ns = self._sign_ns
         self._sign_ns = max((_last_sign_ns(view) for view in world.ranks.values() if view.alive), default=0)
         self._sign_ns = max(self._sign_ns, before_ns)

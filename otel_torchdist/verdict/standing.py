@@ -24,12 +24,12 @@ def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
 
 def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
     """What became of an operation in which nobody waits any more."""
-    site = verdict.site
+    operation_id = verdict.operation_id
     waiters = [world.ranks[rank] for rank in verdict.roll.waits if rank in world.ranks]
-    progress = [view.progress[site.lane] for view in waiters if site.lane in view.progress]
-    if any(reached.failed == site.sequence for reached in progress):
+    progress = [view.progress[operation_id.channel] for view in waiters if operation_id.channel in view.progress]
+    if any(reached.failed == operation_id.sequence for reached in progress):
         return Outcome.FAILED
-    if any(reached.completed >= site.sequence for reached in progress):
+    if any(reached.completed >= operation_id.sequence for reached in progress):
         return Outcome.COMPLETED
     if not any(view.alive for view in waiters):
         return Outcome.RANKS_ENDED

@@ -1,4 +1,4 @@
-"""The waits of a picture: open operations that are evidence, and those that a death left behind."""
+"""The waits of a snapshot: open operations that are evidence, and those that a death left behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.tape.layout import How
-from otel_torchdist.world.model import OperationView, RankView, Site, WorldSnapshot
+from otel_torchdist.world.model import OperationId, OperationView, RankView, WorldSnapshot
 
 DYING_NS: Final = 500_000_000
 """How long a process may still be seen alive while the kernel closes its files, one after the other."""
@@ -43,51 +43,61 @@ def waits_of(world: WorldSnapshot) -> list[Wait]:
     return sorted(waits, key=lambda wait: (wait.since_ns, wait.view.rank, wait.operation.record.number))
 
 
-def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[Site]:
-    """Operations in which ranks wait, or were torn out of their waiting, after a member has died.
+def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[OperationId]:
+    """Operations in which ranks wait, or were thrown out of their waiting, after a member has died.
 
     Ranks that were gone when a death was found prove nothing: their launcher may have ended all of them.
 
     Args:
-        world: The picture.
+        world: The snapshot.
         alive_at: By rank, the monotonic time at which it was last seen alive.
     """
-    found: set[Site] = set()
+    found: set[OperationId] = set()
     for dead in world.ranks.values():
         seen_ns = dead.gone_since_ns
         if not dead.is_dead or seen_ns is None:
             continue
         for view in world.ranks.values():
             if view.gone_since_ns is None or view.gone_since_ns > seen_ns:
-                left = [*_waits_after(view, seen_ns, world.taken_ns), *_torn_after(view, alive_at.get(dead.rank))]
-                found.update(operation.site for operation in left if _takes_part(dead.rank, operation))
+                left = [
+                    *_waits_after(view, seen_ns, world.taken_ns),
+                    *_interrupted_after(view, alive_at.get(dead.rank)),
+                ]
+                found.update(operation.operation_id for operation in left if _takes_part(dead.rank, operation))
     return found
 
 
-def died_in(world: WorldSnapshot) -> set[Site]:
-    """Operations in which ranks were when their processes came to an end, or out of which they were torn before."""
+def died_in(world: WorldSnapshot) -> set[OperationId]:
+    """Operations in which ranks were when their processes came to an end, or in which they were interrupted before."""
     dead = [view for view in world.ranks.values() if view.is_dead]
-    torn = [view.last for view in dead if view.last is not None and view.last.record.how is How.FAILED]
-    return {operation.site for view in dead for operation in view.open} | {operation.site for operation in torn}
+    interrupted = [view.last for view in dead if view.last is not None and view.last.record.how is How.FAILED]
+    return {operation.operation_id for view in dead for operation in view.open} | {
+        operation.operation_id for operation in interrupted
+    }
 
 
-def torn_apart(world: WorldSnapshot) -> set[Site]:
-    """Operations out of which ranks were torn after a member had last been seen alive, that has gone since.
+def torn_apart(world: WorldSnapshot) -> set[OperationId]:
+    """Operations out of which ranks were interrupted after a member had last been seen alive, that has gone since.
 
     Told from `left_behind` by that they may all be gone by now: a launcher ends the others within a moment.
     """
-    found: set[Site] = set()
+    found: set[OperationId] = set()
     for dead in world.ranks.values():
         if not dead.is_dead or not dead.seen_alive_ns:
             continue
-        torn = (site for view in world.ranks.values() if view is not dead for site in _torn_sites(view, dead))
-        found.update(torn)
+        interrupted = (
+            operation_id
+            for view in world.ranks.values()
+            if view is not dead
+            for operation_id in _interrupted_operations(view, dead)
+        )
+        found.update(interrupted)
     return found
 
 
-def _torn_sites(view: RankView, dead: RankView) -> list[Site]:
-    torn = _torn_after(view, dead.seen_alive_ns)
-    return [operation.site for operation in torn if _takes_part(dead.rank, operation)]
+def _interrupted_operations(view: RankView, dead: RankView) -> list[OperationId]:
+    interrupted = _interrupted_after(view, dead.seen_alive_ns)
+    return [operation.operation_id for operation in interrupted if _takes_part(dead.rank, operation)]
 
 
 def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationView]:
@@ -97,7 +107,7 @@ def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationVie
     return [operation for operation in view.open if operation.waiting_since_ns is not None]
 
 
-def _torn_after(view: RankView, alive_ns: int | None) -> list[OperationView]:
+def _interrupted_after(view: RankView, alive_ns: int | None) -> list[OperationView]:
     """What raised after the dead rank had last been seen alive, or just before: its sockets go before its lock."""
     last = view.last
     if last is None or alive_ns is None or last.record.how is not How.FAILED:
@@ -106,7 +116,7 @@ def _torn_after(view: RankView, alive_ns: int | None) -> list[OperationView]:
 
 
 def _takes_part(rank: int, operation: OperationView) -> bool:
-    lane = operation.site.lane
-    if lane.is_point_to_point:
-        return rank in (lane.source, lane.destination)
+    channel = operation.operation_id.channel
+    if channel.is_point_to_point:
+        return rank in (channel.source, channel.destination)
     return operation.group is not None and rank in operation.group.members

@@ -23,7 +23,7 @@ from otel_torchdist.world.model import RankView, WorldSnapshot
 
 
 def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot]:
-    """The pictures of all runs that the tapes belong to, each with its local ranks."""
+    """The snapshots of all runs that the tapes belong to, each with its local ranks."""
     read = [(follower, view) for follower in followers if (view := _view_of(follower, now_ns)) is not None]
     views = settled([(follower.reader.identity, view) for follower, view in read])
     seen = [(follower, view) for (follower, _), view in zip(read, views, strict=True)]
@@ -97,7 +97,7 @@ def _runs_with(view: RankView, members: list[RankView]) -> bool:
 
 
 def _ranks(views: list[RankView]) -> dict[int, RankView]:
-    """One picture for each rank, without what is left of an earlier attempt."""
+    """One snapshot for each rank, without what is left of an earlier attempt."""
     ordered = sorted(of_this_attempt(views), key=lambda view: (view.alive, view.created_ns))
     return {view.rank: view for view in ordered}
 

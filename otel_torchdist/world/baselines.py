@@ -30,21 +30,21 @@ SIMILAR: Final = 2
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _KNOWN_ENDS: Final = frozenset({How.CALL, How.WAIT, How.EVENT})
 
-Site: TypeAlias = tuple[int, int, int]
+BaselineKey: TypeAlias = tuple[int, int, int]
 
 
-class Habits:
+class Baselines:
     """One rank's call sites, and how long each of them usually takes."""
 
     def __init__(self) -> None:
         """Nothing is usual yet."""
-        self._counts: Counter[Site] = Counter()
-        self._long: dict[Site, deque[tuple[int, int]]] = {}
-        self._patience_ns: dict[Site, int] = {}  # as of the last end at that site, for each look asks again
+        self._counts: Counter[BaselineKey] = Counter()
+        self._long: dict[BaselineKey, deque[tuple[int, int]]] = {}
+        self._patience_ns: dict[BaselineKey, int] = {}  # as of the last end at that site, for each look asks again
 
     def ended(self, operation: Operation) -> None:
         """Take note of an operation that has ended."""
-        site = _site(operation)
+        site = _key(operation)
         self._counts[site] += 1
         self._patience_ns.pop(site, None)
         took_ns = _duration_ns(operation)
@@ -56,13 +56,13 @@ class Habits:
             self._patience_ns.clear()
         self._long.setdefault(site, deque(maxlen=MAX_LONG)).append((self._counts[site], took_ns))
 
-    def patience_ns(self, operation: Operation) -> int:
+    def tolerance_ns(self, operation: Operation) -> int:
         """For how long an operation may be open before it is longer than usual for its call site; 0 if not known.
 
         Five times the 99th percentile, or half as much again as the longest of late, but at most a minute more than
         that; and not more than two minutes for what has come only once.
         """
-        site = _site(operation)
+        site = _key(operation)
         remembered = self._long.get(site)
         if not remembered:
             return 0
@@ -71,14 +71,14 @@ class Habits:
             known_ns = self._patience_ns[site] = self._of_site_ns(site, remembered)
         return known_ns
 
-    def _of_site_ns(self, site: Site, remembered: Iterable[tuple[int, int]]) -> int:
+    def _of_site_ns(self, site: BaselineKey, remembered: Iterable[tuple[int, int]]) -> int:
         count = self._counts[site]
         longest_first = sorted(remembered, key=lambda one: -one[1])
         window = [(nth, took_ns) for nth, took_ns in longest_first if nth > count - WINDOW]
-        patience_ns = _patience_ns(window, count)
+        tolerance_ns = _patience_ns(window, count)
         if len(window) > 1 and window[1][1] * SIMILAR >= window[0][1]:
-            return patience_ns
-        return max(_patience_ns(window[1:], count), min(patience_ns, MOST_ONCE_NS))
+            return tolerance_ns
+        return max(_patience_ns(window[1:], count), min(tolerance_ns, MOST_ONCE_NS))
 
 
 def _patience_ns(window: list[tuple[int, int]], count: int) -> int:
@@ -95,7 +95,7 @@ def _patience_ns(window: list[tuple[int, int]], count: int) -> int:
     return max(of_percentile_ns, min(longest_ns * 3 // 2, longest_ns + MOST_ADDED_NS))
 
 
-def _site(operation: Operation) -> Site:
+def _key(operation: Operation) -> BaselineKey:
     # Calls from C++ have no call site of their own; their signature tells some of them apart.
     return operation.group, operation.call_site, 0 if operation.call_site else operation.signature
 

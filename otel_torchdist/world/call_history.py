@@ -1,8 +1,8 @@
 """What one rank has called and when it came there, in all its groups, for comparison with other ranks.
 
-Ranks are never read at the very same moment, and thousands of calls may pass between two reads. So the calls of each 64
-places of a lane make a window with one digest, and the last few windows are kept: ranks that have called the same have
-the same digests, and where they have not, the calls themselves are still there.
+Ranks are never read at the very same moment, and thousands of calls may pass between two reads. So each 64 calls
+of a channel make a window with one digest, and the last few windows are kept: ranks that have called the same have the
+same digests, and where they have not, the calls themselves are still there.
 
 When a rank's device came to a call is known when the call has ended, and not before.
 """
@@ -17,7 +17,7 @@ from typing import Final
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records import Operation
 from otel_torchdist.world.mismatch import comparable
-from otel_torchdist.world.model import Arrival, Lane, TimedWindow, Window
+from otel_torchdist.world.model import Arrival, Channel, TimedWindow, Window
 
 MAX_LANES: Final = 64
 """Groups of a rank whose calls are kept; each takes some 30 kB."""
@@ -25,56 +25,58 @@ _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
 class RankLogs:
-    """Both logs of every lane.
+    """Both logs of every channel.
 
     Attributes:
-        windows: What was called, by lane; replaced whenever there is more.
+        windows: What was called, by channel; replaced whenever there is more.
         arrivals: When the rank came there, likewise.
     """
 
     def __init__(self) -> None:
         """Nothing has been called."""
-        self._calls: dict[Lane, CallLog] = {}
-        self._on_device: dict[Lane, ArrivalLog] = {}
+        self._calls: dict[Channel, CallLog] = {}
+        self._on_device: dict[Channel, ArrivalLog] = {}
         self._digests = Digests()
-        self._all_windows: Mapping[Lane, tuple[Window, ...]] | None = None
-        self.windows: Mapping[Lane, tuple[Window, ...]] = MappingProxyType({})
-        self.arrivals: Mapping[Lane, tuple[TimedWindow, ...]] = MappingProxyType({})
+        self._all_windows: Mapping[Channel, tuple[Window, ...]] | None = None
+        self.windows: Mapping[Channel, tuple[Window, ...]] = MappingProxyType({})
+        self.arrivals: Mapping[Channel, tuple[TimedWindow, ...]] = MappingProxyType({})
 
-    def entered(self, lane: Lane, arrival: Arrival, operation: Operation) -> None:
+    def entered(self, channel: Channel, arrival: Arrival, operation: Operation) -> None:
         """Take in a collective."""
         self._all_windows = None
-        log = self._calls.get(lane)
+        log = self._calls.get(channel)
         if log is None:
             if len(self._calls) >= MAX_LANES:
                 return
-            log = self._calls[lane] = CallLog()
+            log = self._calls[channel] = CallLog()
         if not log.entered(arrival, operation.entered_ns, self._digests):
             return
-        self.windows = MappingProxyType({**self.windows, lane: log.windows})
+        self.windows = MappingProxyType({**self.windows, channel: log.windows})
         # When it was enqueued says nothing about when the device came to it.
         if log.times is not None and not int(operation.flags) & _ON_DEVICE:
-            before = self.arrivals.get(lane, ())
-            self.arrivals = MappingProxyType({**self.arrivals, lane: (*before[1 - MAX_WINDOWS :], log.times)})
+            before = self.arrivals.get(channel, ())
+            self.arrivals = MappingProxyType({**self.arrivals, channel: (*before[1 - MAX_WINDOWS :], log.times)})
 
     @property
-    def all_windows(self) -> Mapping[Lane, tuple[Window, ...]]:
+    def all_windows(self) -> Mapping[Channel, tuple[Window, ...]]:
         """What was called, with the calls since the last complete windows."""
         if self._all_windows is None:
-            unfinished = {lane: log.unfinished(self._digests) for lane, log in self._calls.items()}
-            last = {lane: (*self.windows.get(lane, ()), one) for lane, one in unfinished.items() if one is not None}
+            unfinished = {channel: log.unfinished(self._digests) for channel, log in self._calls.items()}
+            last = {
+                channel: (*self.windows.get(channel, ()), one) for channel, one in unfinished.items() if one is not None
+            }
             self._all_windows = MappingProxyType({**self.windows, **last})
         return self._all_windows
 
-    def ended_on_device(self, lane: Lane, operation: Operation) -> None:
+    def ended_on_device(self, channel: Channel, operation: Operation) -> None:
         """Take in the end of a collective on a device."""
-        if operation.started_ns is None or lane not in self._calls or operation.how is How.FAILED:
+        if operation.started_ns is None or channel not in self._calls or operation.how is How.FAILED:
             return
-        log = self._on_device.get(lane)
+        log = self._on_device.get(channel)
         if log is None:
-            log = self._on_device[lane] = ArrivalLog()
+            log = self._on_device[channel] = ArrivalLog()
         if log.ended(operation.sequence, operation.started_ns):
-            self.arrivals = MappingProxyType({**self.arrivals, lane: log.windows})
+            self.arrivals = MappingProxyType({**self.arrivals, channel: log.windows})
 
 
 LENGTH: Final = 64
@@ -83,7 +85,7 @@ MAX_DIGESTS: Final = 4_096
 
 
 class CallLog:
-    """One lane of one rank.
+    """One channel of one rank.
 
     Attributes:
         windows: The last complete ones.
@@ -161,7 +163,7 @@ MAX_PARTIAL: Final = 2
 
 
 class ArrivalLog:
-    """One lane of one rank.
+    """One channel of one rank.
 
     Attributes:
         windows: The last complete ones.

@@ -1,4 +1,4 @@
-"""Follows tapes and takes pictures of them."""
+"""Follows tapes and takes snapshots of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_torchdist.tape.clock import WallClock
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
 from otel_torchdist.tape.reader import Batch, TapeReader
 from otel_torchdist.tape.records import Operation, SignatureName
-from otel_torchdist.world.baselines import Habits
+from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
 from otel_torchdist.world.model import (
     ANYBODY,
@@ -25,17 +25,17 @@ from otel_torchdist.world.model import (
     MAX_THREADS,
     UNREAD,
     Arrival,
+    Channel,
     GroupView,
-    Lane,
+    OperationId,
     OperationView,
     Progress,
     RankView,
-    Site,
     Stacks,
 )
 
 MAX_LANES: Final = 65_536
-"""Tags make new lanes without bound; beyond this the oldest quarter is forgotten."""
+"""Tags make new channels without bound; beyond this the oldest quarter is forgotten."""
 
 _NEVER: Final = Progress()
 _SEND: Final = "send"
@@ -48,7 +48,7 @@ DYING_NS: Final = 1_000_000_000
 
 
 class TapeFollower:
-    """Keeps what a picture of one rank needs: the last sequences of each lane, the last operation, its stacks.
+    """Keeps what a snapshot of one rank needs: the last sequences of each channel, the last operation, its stacks.
 
     Attributes:
         reader: The tape. Who polls it hands every batch to `observe`.
@@ -63,8 +63,8 @@ class TapeFollower:
         self._unlocked_ns: int | None = None
         self.is_last_look = False
         self._groups: dict[int, GroupView] = {}
-        self._progress: dict[Lane, Progress] = {}
-        self._frozen: Mapping[Lane, Progress] | None = None
+        self._progress: dict[Channel, Progress] = {}
+        self._frozen: Mapping[Channel, Progress] | None = None
         self._views: dict[int, OperationView] = {}
         self._without_reduce_op: dict[int, SignatureName] = {}
         self._last: Operation | None = None
@@ -74,7 +74,7 @@ class TapeFollower:
         self._gone_since_ns: int | None = None
         self._seen_alive_ns = 0
         self._clock = WallClock(reader.identity)
-        self._habits = Habits()
+        self._baselines = Baselines()
         self._logs = RankLogs()
         self._groups_by_key: Mapping[str, GroupView] = MappingProxyType({})
         self._process = ProcessState(reader.identity)
@@ -97,7 +97,7 @@ class TapeFollower:
         if batch.entered or batch.ended:
             self._frozen = None
         if len(self._progress) > MAX_LANES:
-            self._forget_lanes()
+            self._forget_channels()
 
     def _certain_from(self, batch: Batch) -> int:
         """The record after which this batch has no hole: what was entered earlier may have had successors."""
@@ -113,12 +113,12 @@ class TapeFollower:
         return certain or expected
 
     def _entered(self, operation: Operation, losses: int) -> None:
-        lane = self._lane(operation)
-        before = self._progress.get(lane, _NEVER)
+        channel = self._channel(operation)
+        before = self._progress.get(channel, _NEVER)
         group = self._group(operation.group)
         arrival = Arrival(operation.sequence, self._called(operation), operation.peer)
         # Made anew here and below: `_replace` is slow, and this happens twice for each operation.
-        self._progress[lane] = Progress(
+        self._progress[channel] = Progress(
             entered=max(before.entered, operation.sequence),
             completed=before.completed,
             failed=before.failed,
@@ -128,8 +128,8 @@ class TapeFollower:
             recent=(*before.recent[1 - MAX_RECENT :], arrival),
             threads=_with_thread(before.threads, operation.thread),
         )
-        if not lane.is_point_to_point and lane.kind is RecordKind.OPERATION:
-            self._logs.entered(lane, arrival, operation)
+        if not channel.is_point_to_point and channel.kind is RecordKind.OPERATION:
+            self._logs.entered(channel, arrival, operation)
 
     def _called(self, operation: Operation) -> SignatureName | None:
         """What was called, as far as that was looked at for this very call."""
@@ -142,19 +142,19 @@ class TapeFollower:
         return known
 
     def _ended(self, operation: Operation) -> None:
-        self._habits.ended(operation)
+        self._baselines.ended(operation)
         if self._last is None or (operation.completed_ns or 0) >= (self._last.completed_ns or 0):
             self._last = operation
-        lane = self._lane(operation)
-        before = self._progress.get(lane)
+        channel = self._channel(operation)
+        before = self._progress.get(channel)
         if before is not None:
-            self._progress[lane] = self._after_end(before, operation)
+            self._progress[channel] = self._after_end(before, operation)
         if int(operation.flags) & _ON_DEVICE:
-            self._logs.ended_on_device(lane, operation)
+            self._logs.ended_on_device(channel, operation)
 
     def _after_end(self, before: Progress, operation: Operation) -> Progress:
         sequence = operation.sequence
-        # One that raised in the same lane meanwhile may have taken this back.
+        # One that raised in the same channel meanwhile may have taken this back.
         entered = max(before.entered, sequence)
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
@@ -175,10 +175,10 @@ class TapeFollower:
         failure = self.reader.names.text(operation.failure) or "an exception"
         return before._replace(entered=entered, failed=sequence, failure=failure)
 
-    def _forget_lanes(self) -> None:
-        for lane in list(itertools.islice(self._progress, MAX_LANES // 4)):
-            if lane.is_point_to_point:
-                del self._progress[lane]
+    def _forget_channels(self) -> None:
+        for channel in list(itertools.islice(self._progress, MAX_LANES // 4)):
+            if channel.is_point_to_point:
+                del self._progress[channel]
         self._forgotten = True
 
     def ask_for_stacks(self, now_ns: int) -> None:
@@ -290,14 +290,14 @@ class TapeFollower:
         return OperationView(
             record=operation,
             name=self._name(operation),
-            site=Site(self._lane(operation), operation.sequence),
+            operation_id=OperationId(self._channel(operation), operation.sequence),
             group=self._group(operation.group),
             signature=signature,
             call_site=names.call_site(operation.call_site),
             label=names.text(operation.label) or "",
             failure=names.text(operation.failure) or "",
             waiting_since_ns=operation.waiting_since_ns,
-            patience_ns=self._habits.patience_ns(operation),
+            tolerance_ns=self._baselines.tolerance_ns(operation),
         )
 
     def _name(self, operation: Operation) -> str:
@@ -306,15 +306,15 @@ class TapeFollower:
             return signature.operation
         return "new_group" if operation.kind is RecordKind.RENDEZVOUS else "operation"
 
-    def _lane(self, operation: Operation) -> Lane:
+    def _channel(self, operation: Operation) -> Channel:
         group = self._group(operation.group)
         key = group.key if group is not None else ""
         if not int(operation.flags) & _POINT_TO_POINT:
-            return Lane(operation.kind, key)
+            return Channel(operation.kind, key)
         here, peer = self.reader.identity.rank, operation.peer
         if self._name(operation) == _SEND:
-            return Lane(operation.kind, key, here, peer, operation.tag)
-        return Lane(operation.kind, key, ANYBODY if peer < 0 else peer, here, operation.tag)
+            return Channel(operation.kind, key, here, peer, operation.tag)
+        return Channel(operation.kind, key, ANYBODY if peer < 0 else peer, here, operation.tag)
 
     def _group(self, identity: int) -> GroupView | None:
         known = self._groups.get(identity)

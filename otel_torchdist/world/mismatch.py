@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.tape.records import SignatureName
-from otel_torchdist.world.model import UNREAD, Arrival, Lane, RankView, Site
+from otel_torchdist.world.model import UNREAD, Arrival, Channel, OperationId, RankView
 
 
 class Field(enum.Enum):
@@ -34,13 +34,13 @@ class Mismatch:
     """Ranks that disagree.
 
     Attributes:
-        site: Where they disagree first.
+        operation_id: Where they disagree first.
         field: What they disagree about.
         operation: What the largest party has entered.
         parties: What is said there and by which ranks, ascending; the largest party first.
     """
 
-    site: Site
+    operation_id: OperationId
     field: Field
     operation: str
     parties: tuple[tuple[str, tuple[int, ...]], ...]
@@ -80,38 +80,42 @@ _SAME_DIMENSIONS: Final = frozenset(
 _ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
 
 
-def find_mismatches(views: Iterable[RankView], site: Site) -> Iterator[Mismatch]:
-    """The places of a lane, up to `site`, at which ranks are seen to disagree, in order.
+def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Iterator[Mismatch]:
+    """The places of a channel, up to `operation_id`, at which ranks are seen to disagree, in order.
 
     Args:
         views: The members that report.
-        site: The operation that does not end. Sends and receives are not compared.
+        operation_id: The operation that does not end. Sends and receives are not compared.
     """
-    if site.lane.is_point_to_point:
+    if operation_id.channel.is_point_to_point:
         return
-    for sequence, here in sorted(_places(views, site.lane).items()):
-        found = compare(here, Site(site.lane, sequence)) if sequence <= site.sequence else None
+    for sequence, here in sorted(_places(views, operation_id.channel).items()):
+        found = (
+            compare(here, OperationId(operation_id.channel, sequence)) if sequence <= operation_id.sequence else None
+        )
         if found is not None:
             yield found
 
 
-def find_difference(views: Collection[RankView], lane: Lane, dimensions: bool) -> Mismatch | None:
-    """The first place of a lane of which the calls of all are known and at which ranks disagree; see `differ`."""
-    places = sorted(_places(views, lane).items())
-    complete = (differ(here, Site(lane, sequence), dimensions) for sequence, here in places if len(here) == len(views))
+def find_difference(views: Collection[RankView], channel: Channel, dimensions: bool) -> Mismatch | None:
+    """The first place of a channel of which the calls of all are known and at which ranks disagree; see `differ`."""
+    places = sorted(_places(views, channel).items())
+    complete = (
+        differ(here, OperationId(channel, sequence), dimensions) for sequence, here in places if len(here) == len(views)
+    )
     return next((found for found in complete if found is not None), None)
 
 
-def _places(views: Iterable[RankView], lane: Lane) -> dict[int, dict[int, Arrival]]:
+def _places(views: Iterable[RankView], channel: Channel) -> dict[int, dict[int, Arrival]]:
     found: dict[int, dict[int, Arrival]] = {}
     for view in views:
-        for sequence, arrival in _arrivals(view, lane).items():
+        for sequence, arrival in _arrivals(view, channel).items():
             found.setdefault(sequence, {})[view.rank] = arrival
     return found
 
 
-def _arrivals(view: RankView, lane: Lane) -> dict[int, Arrival]:
-    progress = view.progress.get(lane)
+def _arrivals(view: RankView, channel: Channel) -> dict[int, Arrival]:
+    progress = view.progress.get(channel)
     if progress is None or not progress.aligned:
         return {}
     return {arrival.sequence: arrival for arrival in progress.recent}
@@ -124,25 +128,25 @@ def comparable(arrival: Arrival) -> tuple[object, ...]:
     return (*(value_of(arrival) for value_of in _VALUES.values()), *_dimensions(arrival))
 
 
-def compare(arrivals: Mapping[int, Arrival], site: Site) -> Mismatch | None:
+def compare(arrivals: Mapping[int, Arrival], operation_id: OperationId) -> Mismatch | None:
     """What ranks disagree about at one place that may hold them up, None when they agree.
 
     Args:
         arrivals: What each rank has entered there.
-        site: The place.
+        operation_id: The place.
     """
     known = _known(arrivals)
     if len({(arrival.signature, arrival.root) for arrival in known.values()}) < 2:
         return None  # the usual case, told from the others without a word for each rank
     for field, value_of in _VALUES.items():
         described = {rank: one for rank, one in sorted(known.items()) if field is not Field.SHAPE or _has_shapes(one)}
-        found = _split(field, {rank: value_of(one) for rank, one in described.items()}, known, site)
+        found = _split(field, {rank: value_of(one) for rank, one in described.items()}, known, operation_id)
         if found is not None:
             return found
     return None
 
 
-def differ(arrivals: Mapping[int, Arrival], site: Site, dimensions: bool = True) -> Mismatch | None:
+def differ(arrivals: Mapping[int, Arrival], operation_id: OperationId, dimensions: bool = True) -> Mismatch | None:
     """What ranks disagree about at one place that may make results wrong, None when they agree.
 
     Tensors of as many dimensions and elements, but of another shape, are such a case: one rank has transposed its own.
@@ -150,10 +154,10 @@ def differ(arrivals: Mapping[int, Arrival], site: Site, dimensions: bool = True)
 
     Args:
         arrivals: What each rank has entered there.
-        site: The place.
+        operation_id: The place.
         dimensions: Whether those are compared as well.
     """
-    found = compare(arrivals, site)
+    found = compare(arrivals, operation_id)
     if found is not None or not dimensions:
         return found
     alike: dict[tuple[tuple[int, int], ...], dict[int, str]] = {}
@@ -162,7 +166,7 @@ def differ(arrivals: Mapping[int, Arrival], site: Site, dimensions: bool = True)
         shapes = _dimensions(arrival)
         sizes = tuple((len(shape), math.prod(shape)) for shape in shapes)
         alike.setdefault(sizes, {})[rank] = ", ".join(map(_order, shapes))
-    candidates = (_split(Field.DIMENSIONS, values, known, site) for values in alike.values())
+    candidates = (_split(Field.DIMENSIONS, values, known, operation_id) for values in alike.values())
     return next((one for one in candidates if one is not None), None)
 
 
@@ -170,7 +174,9 @@ def _known(arrivals: Mapping[int, Arrival]) -> dict[int, Arrival]:
     return {rank: arrival for rank, arrival in arrivals.items() if arrival.signature is not None}
 
 
-def _split(field: Field, values: Mapping[int, str], known: Mapping[int, Arrival], site: Site) -> Mismatch | None:
+def _split(
+    field: Field, values: Mapping[int, str], known: Mapping[int, Arrival], operation_id: OperationId
+) -> Mismatch | None:
     """The parties that have different values; None when there is one."""
     parties: dict[str, list[int]] = {}
     for rank, value in values.items():
@@ -180,7 +186,7 @@ def _split(field: Field, values: Mapping[int, str], known: Mapping[int, Arrival]
         return None
     ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
     operation = _signature(known[ordered[0][1][0]]).operation
-    return Mismatch(site, field, operation, tuple((text, tuple(ranks)) for text, ranks in ordered))
+    return Mismatch(operation_id, field, operation, tuple((text, tuple(ranks)) for text, ranks in ordered))
 
 
 def _has_shapes(arrival: Arrival) -> bool:

@@ -1,4 +1,4 @@
-"""The picture on which verdicts rest: what the ranks of one run were doing at one moment. Frozen data only."""
+"""The snapshot on which verdicts rest: what the ranks of one run were doing at one moment. Frozen data only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_torchdist.job.deaths import Death
-from otel_torchdist.job.lives import Life
+from otel_torchdist.job.lives import RankLife
 from otel_torchdist.job.requests import GIVEN_UP
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes.state import Stopped
@@ -22,7 +22,7 @@ UNREAD: Final = "?"
 """Reduce op of a call whose own was not read: it agrees with every other."""
 
 
-class Lane(NamedTuple):
+class Channel(NamedTuple):
     """Where operations are counted: a group's collectives, its creation, or what one rank sends another.
 
     Attributes:
@@ -45,15 +45,15 @@ class Lane(NamedTuple):
         return self.destination >= 0
 
 
-class Site(NamedTuple):
-    """One meeting of ranks, named alike by all of them: the `sequence`-th operation of a lane."""
+class OperationId(NamedTuple):
+    """One meeting of ranks, named alike by all of them: the `sequence`-th operation of a channel."""
 
-    lane: Lane
+    channel: Channel
     sequence: int
 
 
 class Arrival(NamedTuple):
-    """What one rank entered at one place of a lane.
+    """What one rank entered at one place of a channel.
 
     Attributes:
         sequence: Which place.
@@ -67,7 +67,7 @@ class Arrival(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Calls of one rank in consecutive places of a lane.
+    """Calls of one rank in consecutive places of a channel.
 
     Attributes:
         number: Which 64 places, from 0.
@@ -81,7 +81,7 @@ class Window(NamedTuple):
 
 
 class TimedWindow(NamedTuple):
-    """When one rank came to the calls in consecutive places of a lane.
+    """When one rank came to the calls in consecutive places of a channel.
 
     Attributes:
         number: Which 64 places, from 0.
@@ -93,7 +93,7 @@ class TimedWindow(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far one rank has come in one lane.
+    """How far one rank has come in one channel.
 
     Attributes:
         entered: Highest sequence entered.
@@ -143,26 +143,26 @@ class OperationView:
     Attributes:
         record: As it lies on the tape.
         name: `all_reduce`, `send`, …
-        site: Where its members meet.
+        operation_id: Where its members meet.
         group: Its group; None when the dictionary does not have it.
         signature: Its signature, likewise.
         call_site: Where it was called; None when no Python frame outside torch led to it.
         label: The `record_comm` label, or ''.
         failure: Type of the exception that it raised, or ''.
         waiting_since_ns: Since when its being open is evidence of something; None when it is none.
-        patience_ns: How long it may take because its call site usually takes long; see `Habits`.
+        tolerance_ns: How long it may take because its call site usually takes long; see `Baselines`.
     """
 
     record: Operation
     name: str
-    site: Site
+    operation_id: OperationId
     group: GroupView | None
     signature: SignatureName | None
     call_site: CallSiteName | None
     label: str
     failure: str
     waiting_since_ns: int | None
-    patience_ns: int = 0
+    tolerance_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +199,9 @@ class RankView:
         step: Its current step.
         open: Operations that have not ended, oldest first.
         last: The operation that ended last.
-        progress: How far it has come in each lane.
+        progress: How far it has come in each channel.
         losses: How often records were lost to us.
-        forgotten: Whether lanes were dropped for want of room.
+        forgotten: Whether channels were dropped for want of room.
         wall_offset_ns: Wall clock minus monotonic clock.
         stacks: What came of the newest request for its stacks; None when it was never asked.
         stopped: Whether the kernel lets its process run; None when it does, or when that is not known.
@@ -211,7 +211,7 @@ class RankView:
         groups: The groups that it has used, by their key.
         seen_alive_ns: When it was last seen to be alive; 0 for never.
         ran_ns: When the kernel was last seen to let its process run though its heart did not beat; 0 for never.
-        is_afar: Whether another agent reads its tape.
+        is_remote: Whether another agent reads its tape.
         death: The end of its process as its agent has seen it; None while none was seen.
     """
 
@@ -229,19 +229,19 @@ class RankView:
     step: int
     open: tuple[OperationView, ...]
     last: OperationView | None
-    progress: Mapping[Lane, Progress]
+    progress: Mapping[Channel, Progress]
     losses: int
     forgotten: bool
     wall_offset_ns: int
     stacks: Stacks | None
     stopped: Stopped | None = None
     expects_until_ns: int = 0
-    windows: Mapping[Lane, tuple[Window, ...]] = field(default_factory=dict[Lane, tuple[Window, ...]])
-    arrivals: Mapping[Lane, tuple[TimedWindow, ...]] = field(default_factory=dict[Lane, tuple[TimedWindow, ...]])
+    windows: Mapping[Channel, tuple[Window, ...]] = field(default_factory=dict[Channel, tuple[Window, ...]])
+    arrivals: Mapping[Channel, tuple[TimedWindow, ...]] = field(default_factory=dict[Channel, tuple[TimedWindow, ...]])
     groups: Mapping[str, GroupView] = field(default_factory=dict[str, GroupView])
     seen_alive_ns: int = 0
     ran_ns: int = 0
-    is_afar: bool = False
+    is_remote: bool = False
     death: Death | None = None
 
     @property
@@ -267,13 +267,13 @@ class RankView:
         """Whether it calls nothing any more: its process is gone, or has said that it is done or has failed."""
         return not self.alive or self.state is not TapeState.RUNNING
 
-    def at(self, site: Site) -> OperationView | None:
-        """Its open operation at a site."""
-        return next((operation for operation in self.open if operation.site == site), None)
+    def at(self, operation_id: OperationId) -> OperationView | None:
+        """Its open operation at a operation_id."""
+        return next((operation for operation in self.open if operation.operation_id == operation_id), None)
 
-    def uses(self, thread: int, lane: Lane) -> bool:
-        """Whether a thread of this rank is one of those that enter a lane, as far as that is known."""
-        progress = self.progress.get(lane)
+    def uses(self, thread: int, channel: Channel) -> bool:
+        """Whether a thread of this rank is one of those that enter a channel, as far as that is known."""
+        progress = self.progress.get(channel)
         return progress is None or not progress.threads or thread in progress.threads
 
     def waits_in(self, operation: OperationView) -> bool:
@@ -313,10 +313,10 @@ class WorldSnapshot:
         return [self.ranks[rank] for rank in sorted(self.ranks)]
 
 
-def life_in(view: RankView) -> Life:
-    """What became of a rank in a picture."""
+def life_in(view: RankView) -> RankLife:
+    """What became of a rank in a snapshot."""
     if view.state is TapeState.FINISHED or view.has_left:
-        return Life.FINISHED
+        return RankLife.FINISHED
     if view.state is TapeState.FAILED:
-        return Life.FAILED
-    return Life.RUNNING if view.alive else Life.DEAD
+        return RankLife.FAILED
+    return RankLife.RUNNING if view.alive else RankLife.DEAD

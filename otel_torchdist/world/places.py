@@ -12,7 +12,7 @@ from typing import Final
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.model import OperationView, RankView, Site, WorldSnapshot
+from otel_torchdist.world.model import OperationId, OperationView, RankView, WorldSnapshot
 
 
 class Source(enum.Enum):
@@ -56,7 +56,7 @@ def place_of(view: RankView, operation: OperationView | None, now_ns: int, threa
     Args:
         view: The rank.
         operation: The open operation of interest that it is in, if any.
-        now_ns: When the picture was taken.
+        now_ns: When the snapshot was taken.
         thread: The thread of interest where it is in none, if that is known.
     """
     place = _place_of(view, operation, now_ns, thread)
@@ -160,18 +160,18 @@ def _lines(owner: FrameOwner, frames: list[CallSiteName]) -> Iterable[str]:
     return [f'  File "{frame.file}", line {frame.line}, in {frame.function}' for frame in frames]
 
 
-def missing_thread(world: WorldSnapshot, rank: int, site: Site) -> ThreadStack | None:
+def missing_thread(world: WorldSnapshot, rank: int, operation_id: OperationId) -> ThreadStack | None:
     """The thread that entered such operations last, or the one with the name of the threads that wait there.
 
     None when that is not known, or when the thread has nothing to do: then another one should give it something.
     """
     view = world.ranks[rank]
-    progress = view.progress.get(site.lane)
+    progress = view.progress.get(operation_id.channel)
     threads = progress.threads if progress is not None else ()
     by_id = {stack.thread: stack for stack in _stacks(view)}
     known = next((by_id[thread] for thread in reversed(threads) if thread in by_id), None)
     if known is None and not threads:
-        names = _names_of_waiting(world, site)
+        names = _names_of_waiting(world, operation_id)
         known = next((stack for stack in _stacks(view) if stack.name in names), None)
     return known if known is not None and _is_busy(known) else None
 
@@ -180,10 +180,10 @@ def _stacks(view: RankView) -> tuple[ThreadStack, ...]:
     return (view.stacks.threads or ()) if view.stacks is not None else ()
 
 
-def _names_of_waiting(world: WorldSnapshot, site: Site) -> set[str]:
+def _names_of_waiting(world: WorldSnapshot, operation_id: OperationId) -> set[str]:
     found: set[str] = set()
     for view in world.ranks.values():
-        operation = view.at(site)
+        operation = view.at(operation_id)
         if operation is not None:
             found |= {stack.name for stack in _stacks(view) if stack.thread == operation.record.thread}
     return found - {""}

@@ -28,7 +28,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.world.model import Lane, Site
+from otel_torchdist.world.model import Channel, OperationId
 from tests.cli.running import until
 from tests.support.simulated_rank import RUN_ID, SimulatedRank
 
@@ -38,7 +38,7 @@ NEVER = 3_600.0
 
 def ongoing(tape: TapeReader, name: str = "first", is_ours: bool = True) -> OngoingStall:
     """A stall."""
-    site = Site(Lane(RecordKind.OPERATION, "abcd1234"), 7)
+    site = OperationId(Channel(RecordKind.OPERATION, "abcd1234"), 7)
     attributes = {semconv.VERDICT: "absent", semconv.VERDICT_RANKS: "2"}
     return OngoingStall(
         Ruling(Incident(RUN_ID, name), 1, site, TEXT, attributes), is_ours, frozenset({tape.identity.nonce})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.lives import Life
+from otel_torchdist.job.lives import RankLife
 from otel_torchdist.processes import silent_ends
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.tape.reader import TapeReader
@@ -114,23 +114,23 @@ def test_how_helpers_end(
     ranks.tell(0, "helper 0")
     lives = SilentEnds()
     both = tapes()
-    assert [lives.life_of(tape, both) for tape in both] == [Life.RUNNING] * 2
+    assert [lives.life_of(tape, both) for tape in both] == [RankLife.RUNNING] * 2
     ranks.tell(0, "helper gone")
-    assert lives.life_of(both[1], both) is Life.RUNNING
+    assert lives.life_of(both[1], both) is RankLife.RUNNING
     time.sleep(0.25)
-    assert [lives.life_of(tape, both) for tape in both] == [Life.RUNNING, Life.DEAD]
+    assert [lives.life_of(tape, both) for tape in both] == [RankLife.RUNNING, RankLife.DEAD]
     ranks.exit()
-    assert [lives.life_of(tape, both) for tape in both] == [Life.FINISHED, Life.DEAD]
+    assert [lives.life_of(tape, both) for tape in both] == [RankLife.FINISHED, RankLife.DEAD]
 
 
-@pytest.mark.parametrize(("sequence", "life"), [(0, Life.FINISHED), (7, Life.DEAD)])
+@pytest.mark.parametrize(("sequence", "life"), [(0, RankLife.FINISHED), (7, RankLife.DEAD)])
 def test_helper_that_goes_with_its_rank(
     begin: Callable[..., Ranks],
     tapes: Callable[[], list[TapeReader]],
     base: Path,
     monkeypatch: pytest.MonkeyPatch,
     sequence: int,
-    life: Life,
+    life: RankLife,
 ) -> None:
     """Whatever ended the rank: an idle helper has ended with it, and one that was in an operation has died."""
     monkeypatch.setattr(silent_ends, "REAPED_S", 0.0)
@@ -140,10 +140,10 @@ def test_helper_that_goes_with_its_rank(
     assert [bool(tape.open_operations()) for tape in both] == [False, bool(sequence)]
     ranks.kill(0)
     until(lambda: not both[1].is_alive())
-    assert [SilentEnds().life_of(tape, both) for tape in both] == [Life.DEAD, life]
+    assert [SilentEnds().life_of(tape, both) for tape in both] == [RankLife.DEAD, life]
     [helper] = ask(base, "--json").document["helpers"]
     assert helper["ranks"][0]["life"] == life.value
-    assert (helper["problem"], ask(base).code) == (life is Life.DEAD, 1)
+    assert (helper["problem"], ask(base).code) == (life is RankLife.DEAD, 1)
 
 
 def test_ranks_that_leave_without_a_word(

@@ -16,7 +16,7 @@ from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.records import GroupName
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import Outputs
-from otel_torchdist.telemetry.metrics.snapshots import StallPicture
+from otel_torchdist.telemetry.metrics.snapshots import StallSnapshot
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.simulated_rank import SimulatedRank, signature
@@ -96,9 +96,9 @@ def turn_until(reader: Reader, condition: Callable[[], bool], busy: BusyRank) ->
         time.sleep(0.02)
 
 
-def stall_on_metrics(reader: Reader) -> StallPicture | None:
+def stall_on_metrics(reader: Reader) -> StallSnapshot | None:
     """What the metrics say of the only run."""
-    [run] = reader.metrics.picture().runs.values()
+    [run] = reader.metrics.snapshot().runs.values()
     return run.stall
 
 
@@ -139,7 +139,7 @@ def test_whole_healthy_steps_go_and_neither_evidence_nor_metrics(tmp_path: Path,
 
     lost = sum(len(ids) for ids, _ in sink.groups if not ids & received)
     assert reader.spans_dropped() == lost > 2_000
-    for picture in reader.metrics.picture().ranks:
-        [operations] = picture.operations
-        assert operations.entered == operations.timed == ranks[picture.rank].entered
-        assert picture.records_lost == 0
+    for snapshot in reader.metrics.snapshot().ranks:
+        [operations] = snapshot.operations
+        assert operations.entered == operations.timed == ranks[snapshot.rank].entered
+        assert snapshot.records_lost == 0

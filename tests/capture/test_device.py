@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from otel_torchdist.capture.cuda.queues import Enqueued
+from otel_torchdist.capture.cuda.queues import QueuedOperation
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records import Operation
 from tests.support.device_rank import MAIN_STREAM, NCCL_STREAM, OTHER_STREAM, DeviceRank, Issued, device_rank
@@ -210,7 +210,9 @@ def test_nothing_is_left_for_the_garbage_collector(rank: DeviceRank) -> None:
     gc.disable()
     try:
         rank.until_ended(rank.run(50_000), rank.start(50_000), watchdog=True)
-        rank.until(lambda: not [one for one in gc.get_objects() if type(one) is Enqueued and one.call.tape is tape])
+        rank.until(
+            lambda: not [one for one in gc.get_objects() if type(one) is QueuedOperation and one.call.tape is tape]
+        )
     finally:
         gc.enable()
 

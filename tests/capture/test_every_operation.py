@@ -100,15 +100,15 @@ def test_sequences_agree_across_ranks(job: Job) -> None:
     """Each group's collectives are counted from 1 without a gap, and a number means the same on every member."""
     members: dict[str, list[list[tuple[int, str, tuple[tuple[int, ...], ...]]]]] = {}
     for tape in job.tapes:
-        lanes: dict[str, list[tuple[int, str, tuple[tuple[int, ...], ...]]]] = {}
+        channels: dict[str, list[tuple[int, str, tuple[tuple[int, ...], ...]]]] = {}
         for operation in tape.operations:
             if Flag.POINT_TO_POINT not in operation.raw.flags and not is_refused(operation):
-                lane = lanes.setdefault(operation.group.key, [])
-                lane.append((operation.raw.sequence, operation.name, operation.signature.shapes))
-        for key, lane in lanes.items():
-            assert [sequence for sequence, *_ in lane] == list(range(1, len(lane) + 1))
-            members.setdefault(key, []).append(lane)
-    assert sorted(len(lanes) for lanes in members.values()) == [2, 3]
+                channel = channels.setdefault(operation.group.key, [])
+                channel.append((operation.raw.sequence, operation.name, operation.signature.shapes))
+        for key, channel in channels.items():
+            assert [sequence for sequence, *_ in channel] == list(range(1, len(channel) + 1))
+            members.setdefault(key, []).append(channel)
+    assert sorted(len(channels) for channels in members.values()) == [2, 3]
     for first, *others in members.values():
         assert all(other == first for other in others)
 

@@ -15,8 +15,8 @@ import pytest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_torchdist.capture import peer_discovery as meeting_module
-from otel_torchdist.capture.peer_discovery import Meeting, Place
-from otel_torchdist.exchange.peers import Neighbours
+from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
+from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.job.peers import peers_files, read_listening
 from tests.capture.meetings import HOST, LOCAL, RUN, announced, peers_in, say_port
 from tests.tape.tapes import RankProcess, until
@@ -44,10 +44,10 @@ class Rank:
     stopping: threading.Event = field(default_factory=threading.Event)
     errors: list[Exception] = field(default_factory=list[Exception])
 
-    def meeting(self) -> Meeting:
+    def meeting(self) -> PeerDiscovery:
         """Its part of the meeting."""
-        place = Place(self.rank, self.world_size, self.directory / f"rank-{self.rank}.tape", HOST)
-        return Meeting(place, self.stopping, {"LOCAL_WORLD_SIZE": self.local} if self.local else {})
+        place = RankAddress(self.rank, self.world_size, self.directory / f"rank-{self.rank}.tape", HOST)
+        return PeerDiscovery(place, self.stopping, {"LOCAL_WORLD_SIZE": self.local} if self.local else {})
 
     def hold(self, store: Any) -> threading.Thread:
         """Begin to meet."""
@@ -92,7 +92,7 @@ def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
     """Each node's agent learns where the other two really listen, under one token, announced by one rank of each."""
     ranks = ranks_of(tmp_path, 3)
     directories = sorted({rank.directory for rank in ranks})
-    agents = [Neighbours() for _ in directories]
+    agents = [AgentPeers() for _ in directories]
     try:
         with meeting_of(ranks, store) as threads:
 

@@ -15,7 +15,7 @@ import pytest
 from torch.distributed import HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist.capture import run_id
-from otel_torchdist.capture.peer_discovery import Meeting, Place, _key
+from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress, _key
 from otel_torchdist.capture.run_id import RunIdAgreement
 from otel_torchdist.capture.session import Capture
 from otel_torchdist.job.peers import peers_files, read_peers
@@ -33,13 +33,13 @@ def agreeing(
 ) -> Iterator[tuple[RunIdAgreement, Path]]:
     """A rank of two nodes, as a session starts it; its tape. Where it meets is where its tape lies, if not said."""
     tape = new_writer(directory, rank=rank)
-    place = Place(rank, 4, (meets_in or directory) / tape.path.name, HOST)
+    place = RankAddress(rank, 4, (meets_in or directory) / tape.path.name, HOST)
     agreement = RunIdAgreement(
         SimpleNamespace(tape=tape),  # type: ignore[arg-type]  # of a recorder it takes the tape
         store,
         lambda: has_met_rank_0,
         lambda: False,
-        lambda stopping: Meeting(place, stopping, {"LOCAL_WORLD_SIZE": "2"}),
+        lambda stopping: PeerDiscovery(place, stopping, {"LOCAL_WORLD_SIZE": "2"}),
     )
     agreement.wait_until_set()
     try:

@@ -23,11 +23,11 @@ from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.post_mortem import judge, last_moment, seen_end
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import Lane, Site
+from otel_torchdist.world.model import Channel, OperationId
 from tests.cli.asking import ask
 from tests.cli.running import Running
 from tests.stall.simulated_world import RUN, START_NS, THRESHOLD_NS, SimulatedWorld, group_of
-from tests.stall.simulated_world import SimulatedRank as PicturedRank
+from tests.stall.simulated_world import SimulatedRank as WorldRank
 from tests.support.simulated_rank import RUN_ID, SECOND, WORLD, SimulatedRank
 
 TERM, RAISED, KILL = int(signal.SIGTERM), 1 << 8, int(signal.SIGKILL)
@@ -37,7 +37,7 @@ LATER_NS = START_NS + 100 * SECOND
 SENTENCE = "rank 0 was killed by SIGKILL 0.16 s before the others ended"
 
 
-def enter(rank: PicturedRank, is_ahead: bool) -> int:
+def enter(rank: WorldRank, is_ahead: bool) -> int:
     """Enter the next `all_reduce`, or come out of it and enter the one after that; returns the record's number."""
     number = rank.enter(EVERYBODY, 19.9)
     if not is_ahead:
@@ -46,7 +46,7 @@ def enter(rank: PicturedRank, is_ahead: bool) -> int:
     return rank.enter(EVERYBODY, 19.96)
 
 
-def end(rank: PicturedRank, number: int, is_torn: bool, status: int | None, at_s: float, is_seen: bool) -> None:
+def end(rank: WorldRank, number: int, is_torn: bool, status: int | None, at_s: float, is_seen: bool) -> None:
     """Its process ends: by what the launcher does, or by the exception that threw it out of the operation."""
     if is_torn:
         rank.end(number, 20.0, How.FAILED, "RuntimeError")
@@ -127,9 +127,9 @@ def job(base: Path) -> Iterator[Path]:
 
 def ruling(sequence: int = 2) -> Ruling:
     """What the agent that judges has said."""
-    lane = Lane(RecordKind.OPERATION, WORLD.key)
+    channel = Channel(RecordKind.OPERATION, WORLD.key)
     found = {"torchdist.verdict": "dead", "torchdist.ranks": "0", "torchdist.operation": "all_reduce"}
-    return Ruling(Incident(RUN_ID, "name", 0), 1, Site(lane, sequence), SENTENCE, found)
+    return Ruling(Incident(RUN_ID, "name", 0), 1, OperationId(channel, sequence), SENTENCE, found)
 
 
 def hear(directory: Path, *, sequence: int = 2) -> None:
@@ -235,7 +235,9 @@ def test_hostile_texts(base: Path, job: Path) -> None:
     hear(job)
     [path] = job.glob("verdict-*.json")
     found = json.loads(path.read_text())
-    path.write_text(json.dumps({**found, "text": "\x1b[31mred", "ranks": "0-999999999,x,7", "lane": [99, "", 0, 0, 0]}))
+    path.write_text(
+        json.dumps({**found, "text": "\x1b[31mred", "ranks": "0-999999999,x,7", "channel": [99, "", 0, 0, 0]})
+    )
     verdict = document(base)["verdict"]
     assert verdict["sentence"] == r"\x1b[31mred"
     assert len(verdict["ranks"]) < 1 << 17

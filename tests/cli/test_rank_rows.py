@@ -70,7 +70,7 @@ def test_absent_rank(base: Path) -> None:
     for tape, follower in zip(tapes, followers, strict=True):
         follower.observe(tape.reader.poll())
     [world] = worlds(followers, tapes[0].now_ns)
-    judged = Judge(world, 5 * SECOND).verdict_on(world.ranks[0].open[0].site)
+    judged = Judge(world, 5 * SECOND).verdict_on(world.ranks[0].open[0].operation_id)
     assert judged is not None
     rows = rows_of(tapes, locate(world, judged))
     assert [(row.doing, row.operation, row.age_s) for row in rows] == [

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.job.lives import Life
-from otel_torchdist.job.runs import Run, SeveralRunsError, Shelf, select, shelf_of
+from otel_torchdist.job.lives import RankLife
+from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, index_of, select
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from tests.cli.asking import ask
 from tests.support.simulated_rank import SimulatedRank
@@ -27,17 +27,17 @@ def directory(base: Path) -> Path:
 
 
 @pytest.fixture
-def look(directory: Path) -> Iterator[Callable[[], Shelf]]:
+def look(directory: Path) -> Iterator[Callable[[], RunIndex]]:
     """Looks at the directory."""
-    shelves: list[Shelf] = []
+    shelves: list[RunIndex] = []
 
-    def look() -> Shelf:
-        shelves.append(shelf_of([directory]))
+    def look() -> RunIndex:
+        shelves.append(index_of([directory]))
         return shelves[-1]
 
     yield look
-    for shelf in shelves:
-        shelf.close()
+    for index in shelves:
+        index.close()
 
 
 def leave(directory: Path, rank: int, run_id: int, id_state: RunIdState = RunIdState.AGREED) -> None:
@@ -53,7 +53,7 @@ def facts(run: Run) -> tuple[int, tuple[int, ...]]:
     return run.run_id, run.ranks
 
 
-def test_attempts_in_one_directory(directory: Path, look: Callable[[], Shelf]) -> None:
+def test_attempts_in_one_directory(directory: Path, look: Callable[[], RunIndex]) -> None:
     """A launcher's attempts are runs of their own, the last one first; of each rank its newest tape counts."""
     for run_id in (FIRST, SECOND):
         for rank in (1, 0):
@@ -63,10 +63,10 @@ def test_attempts_in_one_directory(directory: Path, look: Callable[[], Shelf]) -
     assert [facts(run) for run in runs] == [(SECOND, (0, 1)), (FIRST, (0, 1))]
     newest = runs[0].tapes[0].identity.monotonic_ns
     assert newest == max(tape.identity.monotonic_ns for run in runs for tape in run.tapes)
-    assert runs[0].life is Life.DEAD
+    assert runs[0].life is RankLife.DEAD
 
 
-def test_rank_that_never_knew_its_run(directory: Path, look: Callable[[], Shelf]) -> None:
+def test_rank_that_never_knew_its_run(directory: Path, look: Callable[[], RunIndex]) -> None:
     """It belongs to the run that began at about its time and lacks it; when there is none, it is a run by itself."""
     leave(directory, 0, FIRST)
     leave(directory, 1, 0, RunIdState.NONE)
@@ -77,7 +77,7 @@ def test_rank_that_never_knew_its_run(directory: Path, look: Callable[[], Shelf]
     assert [facts(run) for run in look().runs] == [(0, (1,)), (SECOND, (0, 1)), (FIRST, (0, 1))]
 
 
-def test_id_of_the_attempt_before(directory: Path, look: Callable[[], Shelf]) -> None:
+def test_id_of_the_attempt_before(directory: Path, look: Callable[[], RunIndex]) -> None:
     """Ranks that still have the id of the attempt before are not shown together with its dead."""
     leave(directory, 0, FIRST)
     leave(directory, 1, FIRST)
@@ -85,7 +85,7 @@ def test_id_of_the_attempt_before(directory: Path, look: Callable[[], Shelf]) ->
     assert [facts(run) for run in look().runs] == [(FIRST, (1,))]
 
 
-def test_select(directory: Path, look: Callable[[], Shelf]) -> None:
+def test_select(directory: Path, look: Callable[[], RunIndex]) -> None:
     """By as many digits as it takes, in either case; too few are an error that names what they could mean."""
     leave(directory, 0, FIRST)
     leave(directory, 0, SECOND)

@@ -10,9 +10,9 @@ from otel_torchdist.exchange import election as seats
 from otel_torchdist.exchange import peer as other
 from otel_torchdist.exchange import run_exchange
 from otel_torchdist.serving import http_server
-from tests.exchange.company import Agents, agents
 from tests.exchange.echo_agent import Agent, Current, begin_life
 from tests.exchange.listening import served
+from tests.exchange.peer_agents import Agents, agents
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from otel_torchdist.exchange import election as seats
 from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
-from otel_torchdist.stall.company import Follows
-from tests.exchange.company import Agents, exchange_of, world_of
+from otel_torchdist.stall.peer_agents import Follows
 from tests.exchange.listening import until
+from tests.exchange.peer_agents import Agents, exchange_of, world_of
 from tests.stall.simulated_world import group_of
 
 EVERYBODY = group_of(0, 1, 2, 3)
@@ -41,7 +41,7 @@ def test_stall_near_at_a_follower_hurries_the_judge(two: Agents, monkeypatch: py
 
 
 def test_peace_after_haste(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When nobody is uneasy any more the judge says so before those who were asked in a hurry cease to trust it."""
+    """When no agent suspects a stall any more, the judge says so before those asked in a hurry cease to trust it."""
     for module in (run_exchange, seats):
         monkeypatch.setattr(module, "HURRIED_TRUST_S", 1.0)
     two.begin()

@@ -8,9 +8,9 @@ import pytest
 
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.job.peers import Peers
-from otel_torchdist.stall.company import Presides
-from tests.exchange.company import Agents, exchange_of, world_of
+from otel_torchdist.stall.peer_agents import Leads
 from tests.exchange.listening import HOST, until
+from tests.exchange.peer_agents import Agents, exchange_of, world_of
 from tests.stall.simulated_world import RUN
 
 
@@ -78,7 +78,7 @@ def test_nothing_is_judged_in_doubt(two: Agents) -> None:
     def look() -> bool:
         nonlocal judged_in_doubt
         before, seating, after = them.is_in_doubt, two.nodes[0].meet(), them.is_in_doubt
-        judged_in_doubt += before and after and isinstance(seating, Presides)
+        judged_in_doubt += before and after and isinstance(seating, Leads)
         return them.is_lost
 
     until(look)

@@ -19,20 +19,20 @@ from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.client import Line, NoAnswerError
 from otel_torchdist.exchange.envelope import new_life
 from otel_torchdist.exchange.peer import STATE_PATH
-from otel_torchdist.exchange.peers import Neighbours
+from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.exchange.wire import Question, decode_answer, encode
 from otel_torchdist.job.peers import PORT_FILE, TOKEN_BYTES, Peer, Peers, read_listening, write_peers
-from otel_torchdist.stall.company import Presides
+from otel_torchdist.stall.peer_agents import Leads
 from tests.exchange.announced import PEERS, TOKEN, file_of
 from tests.exchange.listening import HOST, peer_at, stranger, until
 from tests.stall.simulated_world import RUN, SimulatedWorld
 
 
 @pytest.fixture
-def neighbours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Neighbours]:
+def neighbours(monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentPeers]:
     """An agent's, which looks as often as it is asked to."""
     monkeypatch.setattr(neighbours_module, "SEARCH_S", 0.0)
-    made = Neighbours()
+    made = AgentPeers()
     yield made
     made.stop()
 
@@ -48,7 +48,7 @@ def ask(port: int, run: int = RUN, token: bytes = TOKEN) -> tuple[int, ...]:
     return tuple(rank.rank for rank in decode_answer(line.ask(STATE_PATH, encode(Question(9)), 10).body).ranks)
 
 
-def test_agent_takes_in_a_file(neighbours: Neighbours, tmp_path: Path) -> None:
+def test_agent_takes_in_a_file(neighbours: AgentPeers, tmp_path: Path) -> None:
     """It listens where the rank says, writes down on which port, and answers who knows the run's token."""
     neighbours.search([tmp_path])
     assert os.listdir(tmp_path) == []
@@ -59,25 +59,25 @@ def test_agent_takes_in_a_file(neighbours: Neighbours, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / PORT_FILE).stat().st_mode) == 0o600
     assert ask(place.port) == ()
     world = SimulatedWorld(2).snapshot(1.0)
-    assert neighbours.meet(world, is_uneasy=False) == Presides(world, 0)
+    assert neighbours.meet(world, suspects_stall=False) == Leads(world, 0)
     assert ask(place.port) == (0, 1)
     with pytest.raises(NoAnswerError, match="token"):
         ask(place.port, token=b"x" * TOKEN_BYTES)
 
 
-def test_run_on_one_node(neighbours: Neighbours) -> None:
+def test_run_on_one_node(neighbours: AgentPeers) -> None:
     """Of a run without a file this agent judges by itself; what is said of it, and asked, goes nowhere."""
     world = SimulatedWorld(2).snapshot(1.0)
-    seating = neighbours.meet(world, is_uneasy=True)
-    assert isinstance(seating, Presides)
+    seating = neighbours.meet(world, suspects_stall=True)
+    assert isinstance(seating, Leads)
     assert seating.world is world
     neighbours.tell(RUN, None)
     assert neighbours.asked() == []
 
 
-def test_two_agents_find_each_other(neighbours: Neighbours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_agents_find_each_other(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each node's file names the other agent: the lower seat soon judges with the ranks of both."""
-    there = Neighbours()
+    there = AgentPeers()
     directories = [tmp_path / "a", tmp_path / "b"]
     world = SimulatedWorld(4)
     here_sees, there_sees = world.snapshot(1.0, (0, 1)), world.snapshot(1.0, (2, 3))
@@ -95,14 +95,14 @@ def test_two_agents_find_each_other(neighbours: Neighbours, tmp_path: Path, monk
         def is_complete() -> bool:
             there.meet(there_sees, True)
             seating = neighbours.meet(here_sees, True)
-            return isinstance(seating, Presides) and sorted(seating.world.ranks) == [0, 1, 2, 3]
+            return isinstance(seating, Leads) and sorted(seating.world.ranks) == [0, 1, 2, 3]
 
         until(is_complete)
     finally:
         there.stop()
 
 
-def test_port_is_kept(neighbours: Neighbours, tmp_path: Path) -> None:
+def test_port_is_kept(neighbours: AgentPeers, tmp_path: Path) -> None:
     """The agent that takes a dead one's place listens where others look for it; if somebody else does, elsewhere."""
     write_peers(tmp_path, PEERS)
     neighbours.search([tmp_path])
@@ -111,9 +111,9 @@ def test_port_is_kept(neighbours: Neighbours, tmp_path: Path) -> None:
     neighbours.stop()
     assert read_listening(tmp_path) is None  # an agent that is stopped in good order takes back what it said
     (tmp_path / PORT_FILE).write_bytes(said)  # and one that is killed does not
-    second = Neighbours()
+    second = AgentPeers()
     second.search([tmp_path])
-    third = Neighbours()
+    third = AgentPeers()
     try:
         assert read_listening(tmp_path) == first
         third.search([tmp_path])
@@ -123,7 +123,7 @@ def test_port_is_kept(neighbours: Neighbours, tmp_path: Path) -> None:
         third.stop()
 
 
-def test_one_port_for_all_runs(neighbours: Neighbours, tmp_path: Path) -> None:
+def test_one_port_for_all_runs(neighbours: AgentPeers, tmp_path: Path) -> None:
     """Runs of several job directories on one address are heard on one port, each under its own token."""
     directories = [tmp_path / "a", tmp_path / "b"]
     for run, directory in enumerate(directories, 1):
@@ -139,7 +139,7 @@ def test_one_port_for_all_runs(neighbours: Neighbours, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "x" * 70, "a b"])
 def test_address_that_is_not_here(
-    host: str, neighbours: Neighbours, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    host: str, neighbours: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An address on which nobody can listen is one warning, however often the agent looks; the run is judged alone."""
     write_peers(tmp_path, dataclasses.replace(PEERS, own_host=host))
@@ -148,10 +148,10 @@ def test_address_that_is_not_here(
     (warning,) = warnings_in(caplog)
     assert "agents of other nodes are not heard" in warning
     assert read_listening(tmp_path) is None
-    assert isinstance(neighbours.meet(SimulatedWorld(2).snapshot(1.0), True), Presides)
+    assert isinstance(neighbours.meet(SimulatedWorld(2).snapshot(1.0), True), Leads)
 
 
-def test_file_that_cannot_be_used(neighbours: Neighbours, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_file_that_cannot_be_used(neighbours: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is one warning that names the file; once it has been replaced by a good one all is well."""
     file_of(tmp_path).write_text("[" * 200_000)
     for _ in range(5):
@@ -165,7 +165,7 @@ def test_file_that_cannot_be_used(neighbours: Neighbours, tmp_path: Path, caplog
     assert len(warnings_in(caplog)) == 1
 
 
-def test_search_is_rare(neighbours: Neighbours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_is_rare(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often the agent turns, it looks for files at most twice a second."""
     monkeypatch.setattr(neighbours_module, "SEARCH_S", 3600.0)
     neighbours.search([tmp_path])
@@ -174,7 +174,7 @@ def test_search_is_rare(neighbours: Neighbours, tmp_path: Path, monkeypatch: pyt
     assert read_listening(tmp_path) is None
 
 
-def test_runs_that_are_over_are_left(neighbours: Neighbours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_are_over_are_left(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of which no rank is seen any more is answered for no longer; another one on the same port still is."""
     write_peers(tmp_path, Peers(RUN, TOKEN, 0, HOST))
     write_peers(tmp_path, Peers(RUN + 1, TOKEN, 0, HOST))
@@ -196,7 +196,7 @@ def test_runs_that_are_over_are_left(neighbours: Neighbours, tmp_path: Path, mon
     assert ask(place.port, RUN + 1) == (0,)
 
 
-def test_to_leave_a_run_takes_no_time(neighbours: Neighbours, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_leave_a_run_takes_no_time(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reads tapes is not held up by an agent that never answers a question that is under way."""
     gate, asked = threading.Event(), threading.Event()
 
@@ -208,7 +208,7 @@ def test_to_leave_a_run_takes_no_time(neighbours: Neighbours, tmp_path: Path, mo
     with stranger(silent) as port:
         write_peers(tmp_path, Peers(RUN, TOKEN, 0, HOST, (peer_at(port, 4),)))
         neighbours.search([tmp_path])
-        neighbours.meet(SimulatedWorld(2).snapshot(1.0), is_uneasy=False)
+        neighbours.meet(SimulatedWorld(2).snapshot(1.0), suspects_stall=False)
         assert asked.wait(10)
         monkeypatch.setattr(neighbours_module, "UNSEEN_S", 0.0)
         began = time.monotonic()

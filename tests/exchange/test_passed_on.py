@@ -9,16 +9,16 @@ import pytest
 from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode, wire_ruling
-from otel_torchdist.stall.company import Follows
 from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.peer_agents import Follows
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.world.model import Lane, Site
-from tests.exchange.company import Agents, exchange_of
+from otel_torchdist.world.model import Channel, OperationId
 from tests.exchange.listening import until
+from tests.exchange.peer_agents import Agents, exchange_of
 from tests.stall.simulated_world import RUN, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3)
-SITE = Site(Lane(RecordKind.OPERATION, EVERYBODY.key), 2)
+SITE = OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 2)
 
 
 def ruling(epoch: int = 1, seat: int = 0) -> Ruling:

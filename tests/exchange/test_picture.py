@@ -1,4 +1,4 @@
-"""Pictures of ranks over the wire and back: nothing is lost that a verdict needs, and times fit the other clock."""
+"""Snapshots of ranks over the wire and back: nothing is lost that a verdict needs, and times fit the other clock."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.model import (
     Arrival,
-    Lane,
+    Channel,
+    OperationId,
     OperationView,
     Progress,
     RankView,
-    Site,
     Stacks,
     Window,
     WorldSnapshot,
@@ -66,8 +66,8 @@ def eventful_world() -> SimulatedWorld:
     return world
 
 
-def picture(world: SimulatedWorld, now_s: float = 20.0, only: tuple[int, ...] = (0, 1, 2, 3)) -> WorldSnapshot:
-    """A picture in which one rank has written its stacks and another one has not."""
+def snapshot(world: SimulatedWorld, now_s: float = 20.0, only: tuple[int, ...] = (0, 1, 2, 3)) -> WorldSnapshot:
+    """A snapshot in which one rank has written its stacks and another one has not."""
     taken = world.snapshot(now_s, only)
     stack = ThreadStack(100, "MainThread", (CallSiteName("load", "/home/user/träin.py", 57),))
     stacks = {0: Stacks(taken.taken_ns - SECOND, (stack,), by_signal=True), 1: Stacks(taken.taken_ns, None)}
@@ -76,27 +76,27 @@ def picture(world: SimulatedWorld, now_s: float = 20.0, only: tuple[int, ...] = 
 
 
 def sent(world: WorldSnapshot, offset_ns: int = 0, wall_offset_ns: int = WALL_OFFSET_NS) -> tuple[RankView, ...]:
-    """What another agent makes of a picture after it has gone over the wire."""
+    """What another agent makes of a snapshot after it has gone over the wire."""
     answer = decode_answer(encode(answer_of(world, 0, False, world.taken_ns)))
     return views_of(answer, world.run, offset_ns, wall_offset_ns)
 
 
 def as_seen_here(view: RankView) -> RankView:
     """A view from afar without what only those have, and without what is not sent of either."""
-    progress = {lane: _sent_of(lane, reached) for lane, reached in view.progress.items()}
-    return dataclasses.replace(view, is_afar=False, groups={}, progress=progress)
+    progress = {channel: _sent_of(channel, reached) for channel, reached in view.progress.items()}
+    return dataclasses.replace(view, is_remote=False, groups={}, progress=progress)
 
 
-def _sent_of(lane: Lane, reached: Progress) -> Progress:
-    return reached._replace(recent=()) if lane.is_point_to_point else reached
+def _sent_of(channel: Channel, reached: Progress) -> Progress:
+    return reached._replace(recent=()) if channel.is_point_to_point else reached
 
 
 def test_all_that_matters_arrives() -> None:
     """With the same clock a view is what it was, down to failures, labels, devices, stacks and stopped processes."""
-    world = picture(eventful_world())
+    world = snapshot(eventful_world())
     views = sent(world)
     assert [as_seen_here(view) for view in views] == [as_seen_here(view) for view in world.in_order]
-    assert all(view.is_afar for view in views)
+    assert all(view.is_remote for view in views)
     groups = {EVERYBODY.key: EVERYBODY, PAIR.key: PAIR}
     assert groups.items() <= dict(views[0].groups).items()
     assert views[0].groups == views[3].groups
@@ -104,16 +104,18 @@ def test_all_that_matters_arrives() -> None:
 
 def test_types_arrive() -> None:
     """What comes back is what the judge works with: its enums, named tuples and sets, not their values."""
-    view = sent(picture(eventful_world()))[2]
+    view = sent(snapshot(eventful_world()))[2]
     assert isinstance(view, RankView)
     assert view.state is TapeState.RUNNING
     receive = view.open[0]
     assert isinstance(receive, OperationView)
     assert isinstance(receive.record.flags, Flag)
     assert receive.record.kind is RecordKind.OPERATION
-    assert isinstance(receive.site, Site) and isinstance(receive.site.lane, Lane)
+    assert isinstance(receive.operation_id, OperationId) and isinstance(receive.operation_id.channel, Channel)
     assert receive.group is not None and receive.group.members == frozenset({1, 2})
-    assert all(isinstance(lane, Lane) and isinstance(reached, Progress) for lane, reached in view.progress.items())
+    assert all(
+        isinstance(channel, Channel) and isinstance(reached, Progress) for channel, reached in view.progress.items()
+    )
 
 
 def test_verdict_from_afar_is_the_same() -> None:
@@ -152,7 +154,7 @@ def times_of(view: RankView) -> list[int | None]:
 @given(st.integers(-30 * 24 * 60 * MINUTE, 30 * 24 * 60 * MINUTE), st.integers(-SECOND, SECOND))
 def test_times_are_moved_and_nothing_else(offset_ns: int, wall_ns: int) -> None:
     """Whatever the other clock, every time is moved by the same amount, and moved back all is as it was."""
-    world = picture(eventful_world())
+    world = snapshot(eventful_world())
     moved = sent(world, offset_ns, wall_ns)
     for view, there in zip(world.in_order, moved, strict=True):
         assert times_of(there) == [None if at is None else at + offset_ns for at in times_of(view)]
@@ -174,55 +176,55 @@ def test_never_stays_never() -> None:
 def test_windows_are_sent_without_their_calls() -> None:
     """Digests of what was called are compared across nodes; the calls themselves would be too much."""
     world = SimulatedWorld(1).snapshot(1.0)
-    lane = Lane(RecordKind.OPERATION, EVERYBODY.key)
-    windows = {lane: (Window(3, 1 << 60, (Arrival(200, None, -1),)),)}
+    channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
+    windows = {channel: (Window(3, 1 << 60, (Arrival(200, None, -1),)),)}
     world = dataclasses.replace(world, ranks={0: dataclasses.replace(world.ranks[0], windows=windows)})
     (there,) = sent(world)
-    assert there.windows == {lane: (Window(3, 1 << 60, ()),)}
+    assert there.windows == {channel: (Window(3, 1 << 60, ()),)}
 
 
-def with_lanes(*lanes: Lane, open_in: Lane | None = None) -> WorldSnapshot:
-    """A rank with progress in many lanes, in this order, and an open operation in one of them."""
+def with_channels(*channels: Channel, open_in: Channel | None = None) -> WorldSnapshot:
+    """A rank with progress in many channels, in this order, and an open operation in one of them."""
     world = SimulatedWorld(1)
     world.ranks[0].enter(EVERYBODY, 1.0)
     view = world.snapshot(2.0).ranks[0]
     (operation,) = view.open
-    opened = () if open_in is None else (dataclasses.replace(operation, site=Site(open_in, 1)),)
-    view = dataclasses.replace(view, progress=dict.fromkeys(lanes, Progress(1)), open=opened)
+    opened = () if open_in is None else (dataclasses.replace(operation, operation_id=OperationId(open_in, 1)),)
+    view = dataclasses.replace(view, progress=dict.fromkeys(channels, Progress(1)), open=opened)
     return WorldSnapshot(RUN, view.heartbeat_ns, {0: view})
 
 
-def p2p_lane(tag: int) -> Lane:
-    """A lane of sends."""
-    return Lane(RecordKind.OPERATION, PAIR.key, 0, 1, tag)
+def p2p_channel(tag: int) -> Channel:
+    """A channel of sends."""
+    return Channel(RecordKind.OPERATION, PAIR.key, 0, 1, tag)
 
 
-def group_lane(nth: int) -> Lane:
-    """A lane of a group's collectives."""
-    return Lane(RecordKind.OPERATION, f"{nth:08x}")
+def group_channel(nth: int) -> Channel:
+    """A channel of a group's collectives."""
+    return Channel(RecordKind.OPERATION, f"{nth:08x}")
 
 
-def test_as_many_lanes_as_may_be() -> None:
+def test_as_many_channels_as_may_be() -> None:
     """Up to the bound, of collectives and of sends each, nothing is left out, and nothing is said to be."""
-    lanes = [*map(p2p_lane, range(MAX_LANES)), *map(group_lane, range(MAX_LANES))]
-    (view,) = sent(with_lanes(*lanes))
-    assert view.progress.keys() == set(lanes)
+    channels = [*map(p2p_channel, range(MAX_LANES)), *map(group_channel, range(MAX_LANES))]
+    (view,) = sent(with_channels(*channels))
+    assert view.progress.keys() == set(channels)
     assert not view.forgotten
 
 
-@pytest.mark.parametrize("make", [p2p_lane, group_lane])
-def test_more_lanes_than_may_be(make: type) -> None:
-    """The newest lanes are kept, and the one that is in use, however old; that others are missing is said."""
-    lanes = [make(number) for number in range(MAX_LANES + 50)]
-    (view,) = sent(with_lanes(*lanes, open_in=lanes[3]))
-    assert view.progress.keys() == {lanes[3], *lanes[-MAX_LANES:]}
+@pytest.mark.parametrize("make", [p2p_channel, group_channel])
+def test_more_channels_than_may_be(make: type) -> None:
+    """The newest channels are kept, and the one that is in use, however old; that others are missing is said."""
+    channels = [make(number) for number in range(MAX_LANES + 50)]
+    (view,) = sent(with_channels(*channels, open_in=channels[3]))
+    assert view.progress.keys() == {channels[3], *channels[-MAX_LANES:]}
     assert view.forgotten
 
 
 def test_sends_push_out_no_collectives() -> None:
     """However many tags a job uses, where its ranks are in their collectives is known."""
-    groups = [group_lane(number) for number in range(100)]
-    (view,) = sent(with_lanes(*groups, *map(p2p_lane, range(5 * MAX_LANES))))
+    groups = [group_channel(number) for number in range(100)]
+    (view,) = sent(with_channels(*groups, *map(p2p_channel, range(5 * MAX_LANES))))
     assert set(groups) <= view.progress.keys()
     assert len(view.progress) == MAX_LANES + 100
 
@@ -299,7 +301,7 @@ def test_random_bytes(body: bytes) -> None:
     decode_all(body)
 
 
-_WHOLE = encode(answer_of(picture(eventful_world()), 1, True, 5))
+_WHOLE = encode(answer_of(snapshot(eventful_world()), 1, True, 5))
 
 
 @settings(max_examples=300, deadline=None)
@@ -334,7 +336,7 @@ def test_bombs(body: bytes) -> None:
 
 def test_question_and_ruling_arrive() -> None:
     """What is said of a stall arrives with its words, its attributes and the place that it is about."""
-    site = Site(Lane(RecordKind.OPERATION, EVERYBODY.key), 7)
+    site = OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 7)
     attributes = {"a": "text", "b": True, "c": 3, "d": 1.5, "e": ["x", "y"]}
     ruling = Ruling(Incident(RUN, "name", 3), 4, site, "rank 2 has not entered", attributes)
     question = Question(3, True, (3, 4), wire_ruling(ruling), (1, 1 << 63), (2,))
@@ -346,7 +348,7 @@ def test_question_and_ruling_arrive() -> None:
 
 def test_attributes_that_are_tuples_arrive_as_lists() -> None:
     """OpenTelemetry takes both; MessagePack knows one of them."""
-    site = Site(Lane(RecordKind.OPERATION, ""), 1)
+    site = OperationId(Channel(RecordKind.OPERATION, ""), 1)
     ruling = Ruling(Incident(RUN, "name"), 1, site, "", {"hosts": ("a", "b")})
     there = ruling_from(decode_question(encode(Question(0, ruling=wire_ruling(ruling)))).ruling, RUN)
     assert there is not None
@@ -354,10 +356,10 @@ def test_attributes_that_are_tuples_arrive_as_lists() -> None:
 
 
 def test_calls_are_shown_where_they_are_wanted() -> None:
-    """Windows go as digests; one that is wanted goes whole, also when only a picture shown before still has it."""
+    """Windows go as digests; one that is wanted goes whole, also when only a snapshot shown before still has it."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 1.0)
-    lane = Lane(RecordKind.OPERATION, EVERYBODY.key)
+    channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
     signature = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
     windows = [
         Window(number, number + 100, tuple(Arrival(number * 64 + place + 1, signature, -1) for place in range(64)))
@@ -365,13 +367,13 @@ def test_calls_are_shown_where_they_are_wanted() -> None:
     ]
 
     def shown(*numbers: int) -> WorldSnapshot:
-        picture = world.snapshot(2.0)
-        of = {lane: tuple(windows[number] for number in numbers)}
-        ranks = {rank: dataclasses.replace(view, windows=of) for rank, view in picture.ranks.items()}
-        return dataclasses.replace(picture, ranks=ranks)
+        snapshot = world.snapshot(2.0)
+        of = {channel: tuple(windows[number] for number in numbers)}
+        ranks = {rank: dataclasses.replace(view, windows=of) for rank, view in snapshot.ranks.items()}
+        return dataclasses.replace(snapshot, ranks=ranks)
 
-    wanted = ((lane, 0), (lane, 3))
+    wanted = ((channel, 0), (channel, 3))
     answer = decode_answer(encode(answer_of(shown(2, 3), 0, False, 0, wanted, [shown(0, 1)])))
     for view in views_of(answer, RUN, 0, 0):
-        found = {window.number: window for window in view.windows[lane]}
+        found = {window.number: window for window in view.windows[channel]}
         assert found == {0: windows[0], 2: windows[2]._replace(arrivals=()), 3: windows[3]}

@@ -10,11 +10,11 @@ import pytest
 from otel_torchdist.exchange.codec import answer_of, views_of
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.exchange.wire import decode_answer, encode
-from otel_torchdist.stall.company import Seating
+from otel_torchdist.stall.peer_agents import Seating
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.world.model import Lane, WorldSnapshot
-from tests.exchange.company import Agents, exchange_of, world_of
+from otel_torchdist.world.model import Channel, WorldSnapshot
 from tests.exchange.listening import until
+from tests.exchange.peer_agents import Agents, exchange_of, world_of
 from tests.stall.simulated_world import RUN, SECOND, START_NS, group_of
 
 MINUTE = 60 * SECOND
@@ -22,7 +22,7 @@ EVERYBODY = group_of(0, 1, 2, 3)
 
 
 @pytest.mark.usefixtures("quick")
-def test_each_picture_is_the_newest(two: Agents) -> None:
+def test_each_snapshot_is_the_newest(two: Agents) -> None:
     """What a rank of another node does is seen soon after, again and again, while a stall is near."""
     two.begin()
     two.set_uneasy(True)
@@ -32,8 +32,8 @@ def test_each_picture_is_the_newest(two: Agents) -> None:
         until(lambda: two.meet() and len(world_of(two, 0).ranks[3].open) == 1)
         two.world.ranks[3].end(number, 9.5)
         until(lambda: two.meet() and world_of(two, 0).ranks[3].open == ())
-        lane = Lane(RecordKind.OPERATION, EVERYBODY.key)
-        assert world_of(two, 0).ranks[3].progress[lane].completed == sequence
+        channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
+        assert world_of(two, 0).ranks[3].progress[channel].completed == sequence
 
 
 def test_rank_that_has_moved(two: Agents) -> None:
@@ -68,11 +68,11 @@ class _Elsewhere(RunExchange):
 
     skew_ns = 0
 
-    def meet(self, world: WorldSnapshot, is_uneasy: bool) -> Seating:
-        """Meet with a picture on that clock."""
+    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
+        """Meet with a snapshot on that clock."""
         views = views_of(answer_of(world, 0, False, 0), RUN, self.skew_ns, 0)
-        ranks = {view.rank: dataclasses.replace(view, is_afar=False) for view in views}
-        return super().meet(WorldSnapshot(RUN, world.taken_ns + self.skew_ns, ranks), is_uneasy)
+        ranks = {view.rank: dataclasses.replace(view, is_remote=False) for view in views}
+        return super().meet(WorldSnapshot(RUN, world.taken_ns + self.skew_ns, ranks), suspects_stall)
 
     def respond(self, path: str, body: bytes) -> bytes | None:
         """Say that clock's time."""

@@ -3,19 +3,19 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.exchange.election import HURRIED_TRUST_S, KNOCK_TRUST_S, PEACEFUL_TRUST_S, Seats
+from otel_torchdist.exchange.election import HURRIED_TRUST_S, KNOCK_TRUST_S, PEACEFUL_TRUST_S, Election
 
 OWN = 5
 
 
 def test_nobody_heard() -> None:
     """An agent that has heard nobody judges by itself, whatever the time."""
-    assert [Seats(OWN).judge(now) for now in (0.0, 1e9)] == [OWN, OWN]
+    assert [Election(OWN).judge(now) for now in (0.0, 1e9)] == [OWN, OWN]
 
 
 def test_lowest_of_those_who_ask() -> None:
     """Of several that ask the lowest judges; one with a higher seat than our own never does."""
-    seats = Seats(OWN)
+    seats = Election(OWN)
     for seat in (3, 1, 2, 9):
         seats.asked_by(seat, 10.0, is_hurried=False)
     assert seats.judge(10.0) == 1
@@ -26,7 +26,7 @@ def test_lowest_of_those_who_ask() -> None:
 def test_trust_ends() -> None:
     """Who asks in a hurry is believed for seconds, who asks in peace for longer, and neither a moment more."""
     for is_hurried, trust_s in ((True, HURRIED_TRUST_S), (False, PEACEFUL_TRUST_S)):
-        seats = Seats(OWN)
+        seats = Election(OWN)
         seats.asked_by(1, 10.0, is_hurried)
         assert seats.judge(10.0 + trust_s - 0.01) == 1
         assert seats.judge(10.0 + trust_s) == OWN
@@ -34,7 +34,7 @@ def test_trust_ends() -> None:
 
 def test_last_question_counts() -> None:
     """A hurried question after a peaceful one shortens the trust: its next is due at once."""
-    seats = Seats(OWN)
+    seats = Election(OWN)
     seats.asked_by(1, 10.0, is_hurried=False)
     seats.asked_by(1, 11.0, is_hurried=True)
     assert seats.judge(11.0 + HURRIED_TRUST_S) == OWN
@@ -42,7 +42,7 @@ def test_last_question_counts() -> None:
 
 def test_lower_one_is_given_time_to_begin() -> None:
     """An agent with a lower seat that answers is waited for, and takes over as soon as it asks."""
-    seats = Seats(OWN)
+    seats = Election(OWN)
     seats.answered(1, 10.0)
     assert seats.judge(10.0 + KNOCK_TRUST_S - 0.01) == 1
     seats.asked_by(1, 11.0, is_hurried=True)
@@ -51,7 +51,7 @@ def test_lower_one_is_given_time_to_begin() -> None:
 
 def test_one_that_answers_and_never_asks_is_not_waited_for_twice() -> None:
     """Answers that go on without a question put off nothing: it is waited for once."""
-    seats = Seats(OWN)
+    seats = Election(OWN)
     judges = []
     for turn in range(100):
         seats.answered(1, 10.0 + turn / 10)
@@ -63,7 +63,7 @@ def test_one_that_answers_and_never_asks_is_not_waited_for_twice() -> None:
 def test_one_that_is_back_is_waited_for_again() -> None:
     """Once it has been silent, or has asked, an answer counts as if it were the first."""
     for come_back in (lambda seats: seats.silent(1), lambda seats: seats.asked_by(1, 20.0, True)):
-        seats = Seats(OWN)
+        seats = Election(OWN)
         seats.answered(1, 10.0)
         come_back(seats)
         seats.answered(1, 50.0)
@@ -72,7 +72,7 @@ def test_one_that_is_back_is_waited_for_again() -> None:
 
 def test_answer_shortens_no_trust() -> None:
     """An answer from one that asks in peace leaves the trust in it as long as it was."""
-    seats = Seats(OWN)
+    seats = Election(OWN)
     seats.asked_by(1, 10.0, is_hurried=False)
     seats.answered(1, 10.5)
     assert seats.judge(10.0 + PEACEFUL_TRUST_S - 0.01) == 1
@@ -90,7 +90,7 @@ _HAPPENING = st.one_of(
 @given(st.lists(st.tuples(st.floats(0, 5), _HAPPENING), max_size=30))
 def test_whatever_happens(happenings: list[tuple[float, tuple[object, ...]]]) -> None:
     """The judge is never above our own seat, and when all have been quiet for long enough it is us."""
-    seats, now = Seats(OWN), 0.0
+    seats, now = Election(OWN), 0.0
     for pause_s, (name, seat, *hurried) in happenings:
         now += pause_s
         if name == "silent":

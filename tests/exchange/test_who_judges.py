@@ -13,9 +13,9 @@ from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
 from otel_torchdist.job.peers import Peers
-from otel_torchdist.stall.company import Awaits, Follows, Presides
-from tests.exchange.company import TOKEN, Agents, agents, exchange_of
+from otel_torchdist.stall.peer_agents import Follows, Leads, Undecided
 from tests.exchange.listening import HOST, stranger, until
+from tests.exchange.peer_agents import TOKEN, Agents, agents, exchange_of
 from tests.stall.simulated_world import RUN
 
 
@@ -27,42 +27,42 @@ def test_lowest_seat_judges_and_sees_all(three: Agents) -> None:
     three.wait_until_judges(True, False, False)
     assert time.monotonic() - began < 5
     seating = three.nodes[0].meet()
-    assert isinstance(seating, Presides)
+    assert isinstance(seating, Leads)
     assert seating.seat == 0
     world, local = seating.world, three.nodes[0].local()
     assert sorted(world.ranks) == [0, 1, 2, 3, 4, 5]
-    assert [view.is_afar for view in world.in_order] == [False, False, True, True, True, True]
+    assert [view.is_remote for view in world.in_order] == [False, False, True, True, True, True]
     assert {rank: world.ranks[rank] for rank in (0, 1)} == local.ranks
     assert (world.run, world.taken_ns, dict(world.unreachable)) == (RUN, local.taken_ns, {})
 
 
 @pytest.mark.usefixtures("quick")
 def test_in_peace_too(two: Agents) -> None:
-    """Nobody is uneasy: the higher seat still learns that it has not to judge, and nobody is in a hurry."""
+    """Nobody is suspects_stall: the higher seat still learns that it has not to judge, and nobody is in a hurry."""
     two.begin()
     two.wait_until_judges(True, False)
     assert two.nodes[1].meet() == Follows(None, False)
 
 
 def test_alone(two: Agents) -> None:
-    """An agent that knows of no other judges by itself and waits for nobody, however uneasy."""
+    """An agent that knows of no other judges by itself and waits for nobody, even if it suspects a stall."""
     two.nodes[0].begin(())
-    two.nodes[0].is_uneasy = True
+    two.nodes[0].suspects_stall = True
     seating = two.nodes[0].meet()
-    assert isinstance(seating, Presides)
+    assert isinstance(seating, Leads)
     assert sorted(seating.world.ranks) == [0, 1]
 
 
 def test_judgement_waits_for_answers(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first judgement of an uneasy agent rests on what all see: it is never made before they have answered."""
+    """The first judgement on a suspected stall rests on what all see: it is never made before they have answered."""
     monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
     three.begin()
     three.set_uneasy(True)
     node = three.nodes[0]
-    until(lambda: three.meet() and isinstance(node.seatings[-1], Presides))
-    assert isinstance(node.seatings[0], Awaits)
+    until(lambda: three.meet() and isinstance(node.seatings[-1], Leads))
+    assert isinstance(node.seatings[0], Undecided)
     last = node.seatings[-1]
-    assert isinstance(last, Presides)
+    assert isinstance(last, Leads)
     assert sorted(last.world.ranks) == [0, 1, 2, 3, 4, 5]
 
 
@@ -78,7 +78,7 @@ def test_judgement_does_not_wait_for_ever() -> None:
         made.nodes[0].begin((peer,))
         made.set_uneasy(True)
         began = time.monotonic()
-        until(lambda: isinstance(made.nodes[0].meet(), Presides))
+        until(lambda: isinstance(made.nodes[0].meet(), Leads))
         assert time.monotonic() - began < run_exchange.HOLD_S + 1
         gate.set()
 
@@ -95,10 +95,10 @@ def test_next_one_takes_over(three: Agents, monkeypatch: pytest.MonkeyPatch) -> 
     began = time.monotonic()
     three.wait_until_judges(None, True, False)
     assert time.monotonic() - began < 6
-    judged = [seating for seating in three.nodes[1].seatings if isinstance(seating, Presides)]
+    judged = [seating for seating in three.nodes[1].seatings if isinstance(seating, Leads)]
     assert all({2, 3, 4, 5} <= seating.world.ranks.keys() for seating in judged)
     assert all(seating.seat == 2 for seating in judged)
-    judged = [seating for seating in three.nodes[2].seatings if isinstance(seating, Presides)]
+    judged = [seating for seating in three.nodes[2].seatings if isinstance(seating, Leads)]
     assert all({2, 3, 4, 5} <= seating.world.ranks.keys() for seating in judged)
 
 

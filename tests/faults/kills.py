@@ -27,7 +27,7 @@ from typing import Any
 from otel_torchdist import semconv
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.document import document_of
-from otel_torchdist.job.runs import shelf_of
+from otel_torchdist.job.runs import index_of
 from tests.cli.running import processes_of, until
 from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
@@ -203,9 +203,9 @@ class LaunchedJob:
     def documents(self) -> Iterator[dict[str, Any]]:
         """What `diagnose --json` says on each node."""
         for directory in self.directories:
-            shelf = shelf_of([directory])
-            yield document_of(diagnose_run(shelf.runs[0], THRESHOLD_S))
-            shelf.close()
+            index = index_of([directory])
+            yield document_of(diagnose_run(index.runs[0], THRESHOLD_S))
+            index.close()
 
     def close(self) -> None:
         """Kill all that is left of it."""

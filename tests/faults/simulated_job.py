@@ -309,8 +309,8 @@ class SimulatedJob:
                 if key in expected:
                     yield end_ns - SECOND // 4
                     continue
-                patience_ns = max(THRESHOLD_NS, self._patience_ns.get(key, 0))
-                yield max(entered_ns, spared.get(key, 0)) + patience_ns - round(NEARLY_S * SECOND)
+                tolerance_ns = max(THRESHOLD_NS, self._patience_ns.get(key, 0))
+                yield max(entered_ns, spared.get(key, 0)) + tolerance_ns - round(NEARLY_S * SECOND)
             if one.asked_ns:
                 yield one.answers_ns
             elif not one.waits_for:
@@ -321,7 +321,7 @@ class SimulatedJob:
         world = watched._world if watched is not None else None
         views = world.ranks.values() if world is not None else ()
         self._patience_ns = {
-            (view.nonce, operation.record.number): operation.patience_ns for view in views for operation in view.open
+            (view.nonce, operation.record.number): operation.tolerance_ns for view in views for operation in view.open
         }
 
     def _look(self, now_ns: int) -> None:

@@ -19,7 +19,16 @@ from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import GroupName, Operation, SignatureName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.world.model import Arrival, GroupView, Lane, OperationView, Progress, RankView, Site, WorldSnapshot
+from otel_torchdist.world.model import (
+    Arrival,
+    Channel,
+    GroupView,
+    OperationId,
+    OperationView,
+    Progress,
+    RankView,
+    WorldSnapshot,
+)
 from tests.stall.simulated_world import RUN, SECOND, START_NS
 
 THRESHOLD_S = 10.0
@@ -74,7 +83,7 @@ class World:
     unreachable: dict[int, str] = field(default_factory=dict[int, str])
 
     def at(self, now_s: float) -> WorldSnapshot:
-        """A picture of it."""
+        """A snapshot of it."""
         now_ns = START_NS + round(now_s * SECOND)
         return WorldSnapshot(RUN, now_ns, self.views, self.unreachable)
 
@@ -99,10 +108,10 @@ class _Maker:
             self._fault = Fault.LATE  # with two ranks there is no minority
         self._axes = [list(_groups_along(mesh, axis)) for axis in range(3) if mesh[axis] > 1]
         self._axes.append([_group(range(self._size), "world")])
-        self._entered: list[dict[Lane, int]] = [{} for _ in range(self._size)]
-        self._calls: dict[tuple[int, Lane], SignatureName] = {}
+        self._entered: list[dict[Channel, int]] = [{} for _ in range(self._size)]
+        self._calls: dict[tuple[int, Channel], SignatureName] = {}
         self._stuck: dict[int, tuple[GroupView, int, float]] = {}
-        self._done: list[dict[Lane, int]] = [{} for _ in range(self._size)]
+        self._done: list[dict[Channel, int]] = [{} for _ in range(self._size)]
         self._now_s = 0.0
         self._was_odd = chance.randrange(self._size) if chance.random() < OFTEN else -1
 
@@ -147,7 +156,7 @@ class _Maker:
             Fault.OTHER_REDUCE_OP: replace(SUM, reduce_op="max"),
             Fault.OTHER_OPERATION: replace(SUM, operation="all_gather", reduce_op=""),
         }[self._fault]
-        self._calls[rank, Lane(RecordKind.OPERATION, group.key)] = odd
+        self._calls[rank, Channel(RecordKind.OPERATION, group.key)] = odd
         self._phase(axis, set(), stuck_group=group)
         return (rank,)
 
@@ -183,14 +192,14 @@ class _Maker:
                     self._leave(rank)
 
     def _enter(self, rank: int, group: GroupView) -> None:
-        lane = Lane(RecordKind.OPERATION, group.key)
-        sequence = self._entered[rank].get(lane, 0) + 1
-        self._entered[rank][lane] = sequence
+        channel = Channel(RecordKind.OPERATION, group.key)
+        sequence = self._entered[rank].get(channel, 0) + 1
+        self._entered[rank][channel] = sequence
         self._stuck[rank] = group, sequence, self._now_s
 
     def _leave(self, rank: int) -> None:
         group, sequence, _ = self._stuck.pop(rank)
-        self._done[rank][Lane(RecordKind.OPERATION, group.key)] = sequence
+        self._done[rank][Channel(RecordKind.OPERATION, group.key)] = sequence
 
     def _group_of(self, axis: list[GroupView], rank: int) -> GroupView:
         return next(group for group in axis if rank in group.members)
@@ -233,26 +242,26 @@ class _Maker:
             seen_alive_ns=START_NS + round(self._now_s * SECOND),
         )
 
-    def _progress(self, rank: int) -> Mapping[Lane, Progress]:
+    def _progress(self, rank: int) -> Mapping[Channel, Progress]:
         return {
-            lane: Progress(
+            channel: Progress(
                 entered=sequence,
-                completed=self._done[rank].get(lane, 0),
+                completed=self._done[rank].get(channel, 0),
                 recent=(
                     *([Arrival(sequence - 1, ODD if rank == self._was_odd else SUM, -1)] if sequence > 1 else []),
-                    Arrival(sequence, self._calls.get((rank, lane), SUM), -1),
+                    Arrival(sequence, self._calls.get((rank, channel), SUM), -1),
                 ),
                 threads=(MAIN_THREAD,),
             )
-            for lane, sequence in self._entered[rank].items()
+            for channel, sequence in self._entered[rank].items()
         }
 
     def _open(self, rank: int) -> tuple[OperationView, ...]:
         if rank not in self._stuck:
             return ()
         group, sequence, since_s = self._stuck[rank]
-        lane = Lane(RecordKind.OPERATION, group.key)
-        signature = self._calls.get((rank, lane), SUM)
+        channel = Channel(RecordKind.OPERATION, group.key)
+        signature = self._calls.get((rank, channel), SUM)
         since_ns = START_NS + round(since_s * SECOND)
         record = Operation(
             number=sequence + 1,
@@ -270,7 +279,7 @@ class _Maker:
             thread=MAIN_THREAD,
             flags=Flag(0),
         )
-        site = Site(lane, sequence)
+        site = OperationId(channel, sequence)
         return (OperationView(record, signature.operation, site, group, signature, None, "", "", since_ns),)
 
 

@@ -180,14 +180,14 @@ def test_sequences_agree(twin: Twin) -> None:
         for operation in tape.operations:
             group = operation.group
             if group.aligned and not operation.failure and Flag.POINT_TO_POINT not in operation.raw.flags:
-                lanes = by_group.setdefault((group.key, len(group.ranks)), {})
-                lanes.setdefault(rank, []).append((operation.raw.sequence, operation.name))
+                channels = by_group.setdefault((group.key, len(group.ranks)), {})
+                channels.setdefault(rank, []).append((operation.raw.sequence, operation.name))
     assert by_group
-    for (_, size), lanes in by_group.items():
-        assert len(lanes) == size
-        first, *others = lanes.values()
+    for (_, size), channels in by_group.items():
+        assert len(channels) == size
+        first, *others = channels.values()
         assert [sequence for sequence, _ in first] == list(range(1, len(first) + 1))
-        assert all(lane == first for lane in others)
+        assert all(channel == first for channel in others)
 
 
 def test_sends_meet_receives(twin: Twin) -> None:

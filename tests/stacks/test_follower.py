@@ -1,4 +1,4 @@
-"""The stack by a signal in the picture of a rank."""
+"""The stack by a signal in the snapshot of a rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Followed:
         self.follower.observe(self.reader.poll())
 
     def stacks(self) -> Stacks:
-        """The rank's stacks in its picture."""
+        """The rank's stacks in its snapshot."""
         view = self.follower.view(time.monotonic_ns())
         assert view is not None
         assert view.stacks is not None

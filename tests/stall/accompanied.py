@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Collection
 
 from otel_torchdist import semconv
-from otel_torchdist.stall.company import Follows, Presides, Seating
 from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksWanted
+from otel_torchdist.stall.peer_agents import Follows, Leads, Seating
 from otel_torchdist.stall.watch import Detector
-from otel_torchdist.world.model import Lane, WorldSnapshot
+from otel_torchdist.world.model import Channel, WorldSnapshot
 from tests.stall.simulated_world import RUN, SECOND, START_NS, SimulatedWorld
 from tests.stall.watching import THRESHOLD_S, Watching, stalled
 
@@ -22,35 +22,35 @@ class Seated:
 
     Attributes:
         seating: What it tells, given what the detector sees by itself.
-        uneasy: Whether the detector saw a stall coming, at each look.
+        suspects_stall: Whether the detector saw a stall coming, at each look.
         told: What was said of the run, at each look at which this agent judged.
     """
 
     def __init__(self, seating: Callable[[WorldSnapshot], Seating]) -> None:
         self.seating = seating
-        self.uneasy: list[bool] = []
+        self.suspects_stall: list[bool] = []
         self.told: list[Ruling | None] = []
 
-    def meet(self, world: WorldSnapshot, is_uneasy: bool) -> Seating:
-        """See `Company`."""
-        self.uneasy.append(is_uneasy)
+    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
+        """See `PeerAgents`."""
+        self.suspects_stall.append(suspects_stall)
         return self.seating(world)
 
     def tell(self, run: int, ruling: Ruling | None) -> None:
-        """See `Company`."""
+        """See `PeerAgents`."""
         assert run == RUN
         self.told.append(ruling)
 
-    def want_calls(self, run: int, windows: frozenset[tuple[Lane, int]]) -> None:
-        """See `Company`; nothing differs here."""
+    def want_calls(self, run: int, windows: frozenset[tuple[Channel, int]]) -> None:
+        """See `PeerAgents`; nothing differs here."""
         assert windows == frozenset()
 
     def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
-        """See `Company`; the detector's owner does that."""
+        """See `PeerAgents`; the detector's owner does that."""
         raise AssertionError(wanted)
 
     def asked(self) -> list[StacksWanted | StacksOverdue]:
-        """See `Company`; likewise."""
+        """See `PeerAgents`; likewise."""
         raise AssertionError
 
 
@@ -66,12 +66,12 @@ class Accompanied(Watching):
     ) -> None:
         super().__init__(world, began_s=began_s)
         self._only = range(len(world.ranks)) if only is None else only
-        self.company = Seated(seating)
-        self.detector = Detector(THRESHOLD_S, START_NS + round(began_s * SECOND), company=self.company)
+        self.peer_agents = Seated(seating)
+        self.detector = Detector(THRESHOLD_S, START_NS + round(began_s * SECOND), peer_agents=self.peer_agents)
 
-    def _picture(self) -> WorldSnapshot:
-        picture = super()._picture()
-        return dataclasses.replace(picture, ranks={rank: picture.ranks[rank] for rank in self._only})
+    def _snapshot(self) -> WorldSnapshot:
+        snapshot = super()._snapshot()
+        return dataclasses.replace(snapshot, ranks={rank: snapshot.ranks[rank] for rank in self._only})
 
 
 def follows(ruling: Ruling | None, is_hurried: bool = False) -> Callable[[WorldSnapshot], Seating]:
@@ -82,7 +82,7 @@ def follows(ruling: Ruling | None, is_hurried: bool = False) -> Callable[[WorldS
 def a_ruling(epoch: int = 3, of: int = 0) -> Ruling:
     """What another agent says of the stalled world."""
     world, numbers = stalled()
-    site = world.ranks[0].open[numbers[0]].site
+    site = world.ranks[0].open[numbers[0]].operation_id
     return Ruling(Incident(RUN, "what they named it", of), epoch, site, "rank 2 sleeps", {semconv.VERDICT: "absent"})
 
 
@@ -92,7 +92,7 @@ def with_others(world: SimulatedWorld) -> Callable[[WorldSnapshot], Seating]:
     def presides(seen: WorldSnapshot) -> Seating:
         now_s = (seen.taken_ns - START_NS) / SECOND
         there = world.snapshot(now_s, [rank for rank in range(len(world.ranks)) if rank not in seen.ranks])
-        afar = {rank: dataclasses.replace(view, is_afar=True) for rank, view in there.ranks.items()}
-        return Presides(dataclasses.replace(seen, ranks={**seen.ranks, **afar}))
+        afar = {rank: dataclasses.replace(view, is_remote=True) for rank, view in there.ranks.items()}
+        return Leads(dataclasses.replace(seen, ranks={**seen.ranks, **afar}))
 
     return presides

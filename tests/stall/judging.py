@@ -5,14 +5,14 @@ from __future__ import annotations
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.waits import waits_of
-from otel_torchdist.world.model import Site, WorldSnapshot
+from otel_torchdist.world.model import OperationId, WorldSnapshot
 from tests.stall.simulated_world import THRESHOLD_NS
 
 
-def verdicts(world: WorldSnapshot) -> dict[Site, Verdict | None]:
+def verdicts(world: WorldSnapshot) -> dict[OperationId, Verdict | None]:
     """The verdict on every operation in which a rank waits."""
     judge = Judge(world, THRESHOLD_NS)
-    return {wait.operation.site: judge.verdict_on(wait.operation.site) for wait in waits_of(world)}
+    return {wait.operation.operation_id: judge.verdict_on(wait.operation.operation_id) for wait in waits_of(world)}
 
 
 def the_verdict(world: WorldSnapshot) -> Verdict:

@@ -1,4 +1,4 @@
-"""Worlds without processes: ranks that run through programs of operations, and pictures of them."""
+"""Worlds without processes: ranks that run through programs of operations, and snapshots of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, Sign
 from otel_torchdist.world.model import (
     MAX_RECENT,
     Arrival,
+    Channel,
     GroupView,
-    Lane,
+    OperationId,
     OperationView,
     Progress,
     RankView,
-    Site,
     WorldSnapshot,
 )
 
@@ -42,7 +42,7 @@ class SimulatedRank:
 
     rank: int
     open: dict[int, OperationView] = field(default_factory=dict[int, OperationView])
-    progress: dict[Lane, Progress] = field(default_factory=dict[Lane, Progress])
+    progress: dict[Channel, Progress] = field(default_factory=dict[Channel, Progress])
     last: OperationView | None = None
     alive: bool = True
     state: TapeState = TapeState.RUNNING
@@ -78,17 +78,17 @@ class SimulatedRank:
         dtype: str = "float32",
         thread: int = 100,
     ) -> int:
-        """Enter the next operation of a lane; returns its number."""
-        lane = Lane(kind, group.key)
+        """Enter the next operation of a channel; returns its number."""
+        channel = Channel(kind, group.key)
         if flags & Flag.POINT_TO_POINT:
             ends = (self.rank, peer) if name == "send" else (peer, self.rank)
-            lane = Lane(kind, group.key, *ends, tag)
-        before = self.progress.get(lane, Progress(aligned=group.name.aligned))
+            channel = Channel(kind, group.key, *ends, tag)
+        before = self.progress.get(channel, Progress(aligned=group.name.aligned))
         place = before.entered + 1 if sequence is None else sequence
         signature = SignatureName(name, reduce_op, (shape,), (dtype,), "cpu", 1)
         recent = (*before.recent[1 - MAX_RECENT :], Arrival(place, signature, peer))
         threads = tuple(dict.fromkeys((*before.threads, thread)))
-        self.progress[lane] = before._replace(entered=place, losses=self.losses, recent=recent, threads=threads)
+        self.progress[channel] = before._replace(entered=place, losses=self.losses, recent=recent, threads=threads)
         self.count += 1
         entered_ns = START_NS + round(at_s * SECOND)
         record = Operation(
@@ -110,9 +110,9 @@ class SimulatedRank:
         )
         site = CallSiteName("train", "/home/user/train.py", 42)
         since_ns = record.waiting_since_ns
-        patience_ns = round(self.patience_s * SECOND)
+        tolerance_ns = round(self.patience_s * SECOND)
         self.open[self.count] = OperationView(
-            record, name, Site(lane, place), group, signature, site, self.label, "", since_ns, patience_ns
+            record, name, OperationId(channel, place), group, signature, site, self.label, "", since_ns, tolerance_ns
         )
         return self.count
 
@@ -129,12 +129,12 @@ class SimulatedRank:
         self._change(number, completed_ns=START_NS + round(at_s * SECOND), how=how)
         view = self.open.pop(number)
         self.last = dataclasses.replace(view, failure=failure)
-        lane, sequence = view.site
-        before = self.progress[lane]
+        channel, sequence = view.operation_id
+        before = self.progress[channel]
         if failure:
-            self.progress[lane] = before._replace(failed=sequence, failure=failure)
+            self.progress[channel] = before._replace(failed=sequence, failure=failure)
         else:
-            self.progress[lane] = before._replace(completed=max(before.completed, sequence))
+            self.progress[channel] = before._replace(completed=max(before.completed, sequence))
 
     def _change(self, number: int, **changes: object) -> None:
         view = self.open[number]
@@ -154,7 +154,7 @@ class SimulatedRank:
         self.death = Death(START_NS + round(at_s * SECOND), status=status, oom=oom)
 
     def view(self, now_s: float) -> RankView:
-        """Its picture."""
+        """Its snapshot."""
         if self.alive:
             self.seen_alive_s = now_s
         gone_ns = None if self.gone_since_s is None else START_NS + round(self.gone_since_s * SECOND)
@@ -192,7 +192,7 @@ class SimulatedWorld:
         self.ranks = [SimulatedRank(rank) for rank in range(size)]
 
     def snapshot(self, now_s: float, only: Iterable[int] | None = None) -> WorldSnapshot:
-        """A picture of all ranks, or of those that are on this node."""
+        """A snapshot of all ranks, or of those that are on this node."""
         chosen = range(len(self.ranks)) if only is None else only
         views = {rank: self.ranks[rank].view(now_s) for rank in chosen}
         return WorldSnapshot(RUN, START_NS + round(now_s * SECOND), views)

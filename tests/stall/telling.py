@@ -2,7 +2,7 @@
 
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import Site, WorldSnapshot
+from otel_torchdist.world.model import OperationId, WorldSnapshot
 from tests.stall import judging
 from tests.stall.simulated_world import SimulatedWorld, group_of
 
@@ -28,6 +28,6 @@ def late_world(*late: int, size: int = 4) -> SimulatedWorld:
     return world
 
 
-def site_of(world: SimulatedWorld, rank: int) -> Site:
+def site_of(world: SimulatedWorld, rank: int) -> OperationId:
     """Where a rank waits."""
-    return next(iter(world.ranks[rank].open.values())).site
+    return next(iter(world.ranks[rank].open.values())).operation_id

@@ -1,12 +1,12 @@
-"""The detector in company: it follows another agent or judges for all, and says when the others are to be asked."""
+"""The detector in peer_agents: it follows another agent or judges for all, and says when the others are to be asked."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from otel_torchdist import semconv
-from otel_torchdist.stall.company import Awaits, Presides
 from otel_torchdist.stall.events import MarkerDue
+from otel_torchdist.stall.peer_agents import Leads, Undecided
 from otel_torchdist.stall.spans import NoStepTraces, marker_span
 from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
 from otel_torchdist.verdict.wording.sentence import sentence
@@ -22,14 +22,14 @@ def test_who_follows_gives_no_verdict() -> None:
     watching = Accompanied(stalled()[0], follows(None))
     watching.until(60.0)
     assert watching.reported == []
-    assert watching.company.told == []
+    assert watching.peer_agents.told == []
 
 
 def test_who_follows_marks_with_the_words_of_who_judges() -> None:
     """Markers come at doubling ages, as ever, and each carries what the other agent says at that time."""
     watching = Accompanied(stalled()[0], follows(a_ruling(1)))
     watching.until(20.0)
-    watching.company.seating = follows(a_ruling(2))
+    watching.peer_agents.seating = follows(a_ruling(2))
     watching.until(60.0)
     assert {type(event) for _, event in watching.events} == {MarkerDue}
     for rank in (0, 1, 3):
@@ -62,19 +62,19 @@ def test_looks_are_hurried_while_who_judges_is() -> None:
     watching = Accompanied(stalled()[0], follows(None, is_hurried=True))
     watching.look()
     assert watching.detector.next_look_s == HURRIED_LOOK_S
-    watching.company.seating = follows(None)
+    watching.peer_agents.seating = follows(None)
     watching.look()
     assert watching.detector.next_look_s == LOOK_S
 
 
 def test_who_awaits_says_nothing_and_looks_again_soon() -> None:
     """Until the others have answered there is neither verdict nor marker; then the verdict comes in time."""
-    watching = Accompanied(stalled()[0], lambda world: Awaits())
+    watching = Accompanied(stalled()[0], lambda world: Undecided())
     watching.until(15.5)
     assert watching.reported == []
     assert watching.detector.next_look_s == HURRIED_LOOK_S
-    assert watching.company.told == []
-    watching.company.seating = Presides
+    assert watching.peer_agents.told == []
+    watching.peer_agents.seating = Leads
     watching.until(17.0)
     ((given_s, given),) = watching.verdicts
     assert given_s <= 16.7
@@ -90,7 +90,7 @@ def uneasy_times(watching: Accompanied) -> list[float]:
     while watching.now_s < 16.0:
         watching.now_s = round(watching.now_s + 0.1, 1)
         watching.look()
-        if watching.company.uneasy[-1]:
+        if watching.peer_agents.suspects_stall[-1]:
             times.append(watching.now_s)
     return times
 
@@ -103,7 +103,7 @@ def test_uneasy_before_the_threshold() -> None:
 
 
 def test_uneasy_where_somebody_has_died() -> None:
-    """A rank that is gone makes its node uneasy at once; one that has ended in good order does not."""
+    """A rank that is gone makes its node suspect a stall at once; one that has ended in good order does not."""
     world = SimulatedWorld(2)
     watching = Accompanied(world, follows(None))
     world.ranks[0].die(1.0)
@@ -118,8 +118,8 @@ def test_uneasy_while_an_incident_is_on() -> None:
     watching = Accompanied(world, with_others(world), only=(0,))
     watching.until(20.0)
     assert watching.verdicts[0][1].verdict.ranks == (0,)
-    assert watching.company.uneasy[0] is False
-    assert watching.company.uneasy[-1] is True
+    assert watching.peer_agents.suspects_stall[0] is False
+    assert watching.peer_agents.suspects_stall[-1] is True
 
 
 # --- this agent judges for all ------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_who_judges_tells_the_others() -> None:
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 30.1)
     watching.until(32.0)
-    told = watching.company.told
+    told = watching.peer_agents.told
     assert told[0] is None and told[-1] is None
     rulings = list(dict.fromkeys(ruling.epoch for ruling in told if ruling is not None))
     assert rulings == [1, 2]
@@ -142,7 +142,7 @@ def test_who_judges_tells_the_others() -> None:
     (_, given), *_ = watching.verdicts
     age_s = (given.world.taken_ns - given.verdict.since_ns) / 1e9
     assert first.text == sentence(given.verdict, age_s)
-    assert (first.incident, first.site) == (given.incident, given.verdict.site)
+    assert (first.incident, first.operation_id) == (given.incident, given.verdict.operation_id)
     assert first.attributes[semconv.VERDICT] == "absent"
 
 
@@ -160,13 +160,13 @@ def test_ranks_seen_some_time_ago_do_not_age() -> None:
     world = SimulatedWorld(4)
     world.ranks[2].enter(EVERYBODY, 5.0)
     shown = with_others(world)(world.snapshot(6.0, LOCAL))
-    assert isinstance(shown, Presides)
-    afar = {rank: view for rank, view in shown.world.ranks.items() if view.is_afar}
+    assert isinstance(shown, Leads)
+    afar = {rank: view for rank, view in shown.world.ranks.items() if view.is_remote}
     watching = Accompanied(
-        world, lambda seen: Presides(dataclasses.replace(seen, ranks={**seen.ranks, **afar})), only=LOCAL
+        world, lambda seen: Leads(dataclasses.replace(seen, ranks={**seen.ranks, **afar})), only=LOCAL
     )
     watching.until(60.0)
     assert watching.reported == []
-    watching.company.seating = with_others(world)
+    watching.peer_agents.seating = with_others(world)
     watching.until(62.0)
     assert len(watching.verdicts) == 1

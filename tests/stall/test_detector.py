@@ -153,7 +153,7 @@ def test_one_incident_for_all_stalled_groups() -> None:
     verdict = watching.verdicts[0][1].verdict
     assert (verdict.ranks, verdict.group) == ((1,), columns)
     marked = [watching.markers(rank)[0] for rank in (0, 2, 3)]
-    assert {marker.ruling.site for marker in marked} == {verdict.site}
+    assert {marker.ruling.operation_id for marker in marked} == {verdict.operation_id}
 
 
 def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:
@@ -193,7 +193,7 @@ def test_consequences_get_time_to_go_on() -> None:
     assert len(watching.verdicts) == 1
     watching.until(29.0)
     again = watching.verdicts[-1][1]
-    assert (again.occasion, again.verdict.ranks, again.verdict.site.lane.group) == (
+    assert (again.occasion, again.verdict.ranks, again.verdict.operation_id.channel.group) == (
         Occasion.OPENED,
         (2,),
         group_of(1, 2).key,

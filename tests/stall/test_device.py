@@ -11,7 +11,7 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import GroupView, Lane, Site
+from otel_torchdist.world.model import Channel, GroupView, OperationId
 from tests.stall.simulated_world import START_NS, THRESHOLD_NS, SimulatedWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, description="default_pg")
@@ -30,7 +30,7 @@ def enqueue(world: SimulatedWorld, rank: int, group: GroupView, at_s: float, beg
 
 def judge(world: SimulatedWorld, group: GroupView) -> Verdict | None:
     """The verdict on a group's first operation."""
-    site = Site(Lane(RecordKind.OPERATION, group.key), 1)
+    site = OperationId(Channel(RecordKind.OPERATION, group.key), 1)
     return Judge(world.snapshot(NOW_S), THRESHOLD_NS).verdict_on(site)
 
 

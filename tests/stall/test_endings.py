@@ -23,7 +23,7 @@ def test_death_is_told_at_once() -> None:
 
 
 def test_death_waits_for_what_the_rank_had_still_written() -> None:
-    """At the first look at a death the pictures of others may be older: only the second look tells."""
+    """At the first look at a death the snapshots of others may be older: only the second look tells."""
     world, numbers = stalled()
     watching = Watching(world)
     watching.until(6.0)

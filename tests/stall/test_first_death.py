@@ -206,11 +206,12 @@ def test_rank_that_is_ended_because_of_another_node() -> None:
     world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
     world.ranks[1].is_seen_to_die(6.2, TERM)
     world.ranks[0].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
-    picture = world.snapshot(7.0, only=(0, 1))
+    snapshot = world.snapshot(7.0, only=(0, 1))
     views = {
-        rank: dataclasses.replace(view, gone_since_ns=picture.taken_ns - SECOND) for rank, view in picture.ranks.items()
+        rank: dataclasses.replace(view, gone_since_ns=snapshot.taken_ns - SECOND)
+        for rank, view in snapshot.ranks.items()
     }
-    seen = dataclasses.replace(picture, ranks=views)
+    seen = dataclasses.replace(snapshot, ranks=views)
     assert RootFinder(THRESHOLD_NS).find(seen, [], None) is None
     world.ranks[2].is_seen_to_die(6.05, KILL)
     world.ranks[3].is_seen_to_die(6.2, TERM)

@@ -13,11 +13,11 @@ def test_stopped_process_is_frozen(state: str, how: str) -> None:
     """A missing rank that the kernel does not let run is frozen, and the sentence says how."""
     world = late_world(2)
     world.ranks[2].stopped, world.ranks[2].stopped_since_s = state, 19.0
-    picture = world.snapshot(20.0)
-    verdict = the_verdict(picture)
+    snapshot = world.snapshot(20.0)
+    verdict = the_verdict(snapshot)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (2,))
     where = "has not entered all_reduce (sequence 2, default_pg) for 10.0 s; 3 of 4 ranks wait"
-    assert spoken(picture, verdict).startswith(f"rank 2 is frozen ({how}) and {where}")
+    assert spoken(snapshot, verdict).startswith(f"rank 2 is frozen ({how}) and {where}")
 
 
 def test_short_uninterruptible_sleep_is_not_frozen() -> None:
@@ -60,5 +60,5 @@ def test_frozen_process_is_said_to_be_frozen() -> None:
 
 def the_sentence_of(world: SimulatedWorld) -> str:
     """The sentence 11 seconds after the stall began."""
-    picture = world.snapshot(21.0)
-    return spoken(picture, the_verdict(picture))
+    snapshot = world.snapshot(21.0)
+    return spoken(snapshot, the_verdict(snapshot))

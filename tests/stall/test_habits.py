@@ -7,7 +7,7 @@ import pytest
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import Operation
-from otel_torchdist.world.baselines import MOST_ADDED_NS, MOST_ONCE_NS, Habits
+from otel_torchdist.world.baselines import MOST_ADDED_NS, MOST_ONCE_NS, Baselines
 
 SECOND = 1_000_000_000
 NO_FLAGS = Flag(0)
@@ -37,90 +37,90 @@ def ended(took_s: float, how: How = How.WAIT, **changes: Any) -> Operation:
 
 def test_routine_of_a_minute_earns_its_patience() -> None:
     """A barrier around a checkpoint takes a minute each time: a minute more than that is not unusual yet."""
-    habits = Habits()
-    assert habits.patience_ns(OPERATION) == 0
+    habits = Baselines()
+    assert habits.tolerance_ns(OPERATION) == 0
     habits.ended(ended(60))
-    assert habits.patience_ns(OPERATION) == 60 * SECOND + MOST_ADDED_NS
+    assert habits.tolerance_ns(OPERATION) == 60 * SECOND + MOST_ADDED_NS
 
 
 def test_short_routine_is_multiplied() -> None:
     """Five times three seconds."""
-    habits = Habits()
+    habits = Baselines()
     for _ in range(20):
         habits.ended(ended(3))
-    assert habits.patience_ns(OPERATION) == 15 * SECOND
+    assert habits.tolerance_ns(OPERATION) == 15 * SECOND
 
 
 def test_one_long_one_among_many_counts_half_as_much_again_for_a_while() -> None:
     """It is no habit: only the maximum of the last hundred remembers it, and then nothing does."""
-    habits = Habits()
+    habits = Baselines()
     for _ in range(200):
         habits.ended(ended(0.001))
     habits.ended(ended(8))
-    assert habits.patience_ns(OPERATION) == 12 * SECOND
+    assert habits.tolerance_ns(OPERATION) == 12 * SECOND
     for _ in range(100):
         habits.ended(ended(0.001))
-    assert habits.patience_ns(OPERATION) == 0
+    assert habits.tolerance_ns(OPERATION) == 0
 
 
 def test_another_call_site_group_or_kind_of_end_earns_nothing() -> None:
     """What one place is used to says nothing about another; nor does an operation whose end nobody knows well."""
-    habits = Habits()
+    habits = Baselines()
     for other in (ended(60, call_site=9), ended(60, group=9), ended(60, How.POLL), ended(60, How.FAILED)):
         habits.ended(other)
-    assert habits.patience_ns(OPERATION) == 0
+    assert habits.tolerance_ns(OPERATION) == 0
 
 
 def test_calls_from_native_code_are_told_apart_by_their_signature() -> None:
     """DDP's reducer has no call site: its buckets differ in shape."""
-    habits = Habits()
+    habits = Baselines()
     habits.ended(ended(10, call_site=0, signature=4))
     native = dataclasses.replace(OPERATION, call_site=0)
-    assert habits.patience_ns(dataclasses.replace(native, signature=4)) > 0
-    assert habits.patience_ns(native) == 0
+    assert habits.tolerance_ns(dataclasses.replace(native, signature=4)) > 0
+    assert habits.tolerance_ns(native) == 0
 
 
 def test_overlapped_time_is_not_waiting() -> None:
     """A receive posted long before somebody waited for it has taken only as long as the wait."""
-    habits = Habits()
+    habits = Baselines()
     posted = ended(60, flags=int(Flag.END_BY_WAIT), returned_ns=SECOND + 1, wait_entered_ns=60 * SECOND)
     habits.ended(posted)
-    assert habits.patience_ns(dataclasses.replace(OPERATION, flags=Flag.END_BY_WAIT)) == 5 * SECOND
+    assert habits.tolerance_ns(dataclasses.replace(OPERATION, flags=Flag.END_BY_WAIT)) == 5 * SECOND
 
 
 @pytest.mark.parametrize("took_s", [150, 300, 600, 1500])
 def test_one_very_long_wait_earns_two_minutes(took_s: float) -> None:
     """The first step: once is no habit, and the next stall must be reported before a backend gives up."""
-    habits = Habits()
+    habits = Baselines()
     habits.ended(ended(took_s))
     for _ in range(50):
         habits.ended(ended(0.05))
-    assert habits.patience_ns(OPERATION) == MOST_ONCE_NS
+    assert habits.tolerance_ns(OPERATION) == MOST_ONCE_NS
 
 
 @pytest.mark.parametrize("took_s", [150, 600, 1500])
 def test_what_has_come_twice_is_a_habit(took_s: float) -> None:
     """A checkpoint of ten minutes may take one minute more than that."""
-    habits = Habits()
+    habits = Baselines()
     for _ in range(2):
         habits.ended(ended(took_s))
         for _ in range(90):
             habits.ended(ended(0.001))
-    assert habits.patience_ns(OPERATION) == took_s * SECOND + MOST_ADDED_NS
+    assert habits.tolerance_ns(OPERATION) == took_s * SECOND + MOST_ADDED_NS
 
 
 def test_one_very_long_wait_among_long_ones() -> None:
     """It takes nothing from what the others have earned."""
-    habits = Habits()
+    habits = Baselines()
     for took_s in (300, 300, 1500, 300):
         habits.ended(ended(took_s))
-    assert habits.patience_ns(OPERATION) == 300 * SECOND + MOST_ADDED_NS
+    assert habits.tolerance_ns(OPERATION) == 300 * SECOND + MOST_ADDED_NS
 
 
 def test_long_waits_that_are_too_old_earn_nothing() -> None:
     """A thousand calls later nothing is left of them."""
-    habits = Habits()
+    habits = Baselines()
     habits.ended(ended(60))
     for _ in range(1_001):
         habits.ended(ended(0.001))
-    assert habits.patience_ns(OPERATION) == 0
+    assert habits.tolerance_ns(OPERATION) == 0

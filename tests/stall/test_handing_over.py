@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from otel_torchdist.stall.company import Presides
+from otel_torchdist.stall.peer_agents import Leads
+
 from otel_torchdist.stall.events import Incident, IncidentHandedOver, Occasion
 from otel_torchdist.stall.spans import incident_spans
 from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
@@ -14,11 +15,11 @@ from tests.stall.watching import EVERYBODY, stalled
 def test_incident_is_handed_over() -> None:
     """An agent that judged and follows now says so once, and says no more of its incident, not even that it ends."""
     world, numbers = stalled()
-    watching = Accompanied(world, Presides)
+    watching = Accompanied(world, Leads)
     watching.until(17.0)
     (_, given), *_ = watching.verdicts
     watching.events.clear()
-    watching.company.seating = follows(None)
+    watching.peer_agents.seating = follows(None)
     watching.until(30.0)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 30.1)
@@ -28,12 +29,12 @@ def test_incident_is_handed_over() -> None:
 
 def test_nothing_to_hand_over() -> None:
     """Without an incident that was told there is nothing to say; one that was about to be told is dropped."""
-    watching = Accompanied(stalled()[0], Presides)
+    watching = Accompanied(stalled()[0], Leads)
     watching.answers_after_s = None
     watching.until(15.5)
     assert watching.detector.next_look_s == HURRIED_LOOK_S
     watching.events.clear()
-    watching.company.seating = follows(None)
+    watching.peer_agents.seating = follows(None)
     watching.until(20.0)
     assert watching.reported == []
     assert watching.detector.next_look_s == LOOK_S
@@ -45,7 +46,7 @@ def test_taking_over_continues_the_incident() -> None:
     world, _ = stalled()
     watching = Accompanied(world, follows(ruling))
     watching.until(17.0)
-    watching.company.seating = lambda seen: Presides(seen, 2)
+    watching.peer_agents.seating = lambda seen: Leads(seen, 2)
     watching.until(40.0)
     (_, given), (_, grown), *_ = watching.verdicts
     assert given.incident == Incident(RUN, ruling.incident.name, 2)
@@ -66,7 +67,7 @@ def test_epochs_after_a_take_over_only_grow() -> None:
         world, _ = stalled()
         watching = Accompanied(world, follows(a_ruling(epoch=told)), began_s=10.0)
         watching.until(17.0)
-        watching.company.seating = Presides
+        watching.peer_agents.seating = Leads
         watching.until(20.0)
         (_, given), *_ = watching.verdicts
         assert given.epoch > max(told, 10_000)
@@ -77,7 +78,7 @@ def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
     ids: list[set[int]] = []
     traces: set[int] = set()
     for seat in (0, 2):
-        watching = Accompanied(stalled()[0], lambda seen, seat=seat: Presides(seen, seat))
+        watching = Accompanied(stalled()[0], lambda seen, seat=seat: Leads(seen, seat))
         watching.until(17.0)
         spans = incident_spans(watching.verdicts[0][1])
         ids.append({span.span_id for span in spans})
@@ -96,7 +97,7 @@ def test_what_was_heard_of_is_over() -> None:
         world.ranks[2].end(world.ranks[2].enter(EVERYBODY, 16.0), 16.1)
         for rank, number in numbers.items():
             world.ranks[rank].end(number, 16.1)
-        watching.company.seating = Presides
+        watching.peer_agents.seating = Leads
         watching.until(20.0)
         for rank in (0, 1, 3):
             world.ranks[rank].enter(EVERYBODY, 20.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.tape.layout import How, TapeState
-from otel_torchdist.verdict.first_death import has_raised, torn_out_of
+from otel_torchdist.verdict.first_death import has_raised, interrupted_operation
 from otel_torchdist.world.follower import TapeFollower
 from tests.support.rank_tape import RankTape
 
@@ -27,6 +27,6 @@ def test_thrown_out_after_its_tape_was_read(tmp_path: Path) -> None:
         follower.observe(tape.reader.poll())
         second = follower.view(time.monotonic_ns())
         assert second is not None and second.is_dead
-        assert torn_out_of(second) is not None and not has_raised(second)
+        assert interrupted_operation(second) is not None and not has_raised(second)
     finally:
         watch.stop()

@@ -10,7 +10,7 @@ from otel_torchdist.tape.records import SignatureName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Field, Mismatch, compare
-from otel_torchdist.world.model import Arrival, Lane, Site, WorldSnapshot
+from otel_torchdist.world.model import Arrival, Channel, OperationId, WorldSnapshot
 from tests.stall.judging import the_verdict
 from tests.stall.simulated_world import SimulatedRank, SimulatedWorld, group_of
 
@@ -56,9 +56,9 @@ def test_shapes_that_were_left_out(odd: dict[str, Any], field: Field | None) -> 
     """Ranks come to the end of their dictionaries one after the other: what is known is compared, shapes are not."""
     full = SignatureName("all_reduce", "sum", ((4, 4),), ("float32",), "cpu", 1)
     capped = dataclasses.replace(full, shapes=(), **odd)
-    lane = Lane(RecordKind.OPERATION, EVERYBODY.key)
+    channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
     arrivals = {0: Arrival(7, full, -1), 1: Arrival(7, full, -1), 2: Arrival(7, capped, -1)}
-    found = compare(arrivals, Site(lane, 7))
+    found = compare(arrivals, OperationId(channel, 7))
     assert (found and found.field) == field
     assert field is None or (found is not None and found.ranks == (2,))
 
@@ -68,7 +68,7 @@ def test_shapes_that_were_left_out_on_one_rank() -> None:
     full = SignatureName("all_reduce", "sum", ((4, 4),), ("float32",), "cpu", 1)
     other, capped = (dataclasses.replace(full, shapes=shapes) for shapes in (((5, 5),), ()))
     arrivals = {rank: Arrival(7, signature, -1) for rank, signature in enumerate((full, full, capped, other))}
-    found = compare(arrivals, Site(Lane(RecordKind.OPERATION, EVERYBODY.key), 7))
+    found = compare(arrivals, OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 7))
     assert found is not None
     assert (found.field, found.ranks) == (Field.SHAPE, (3,))
 
@@ -115,10 +115,10 @@ def test_shapes_that_were_left_out_on_one_rank() -> None:
 )
 def test_the_odd_one_out_is_named(operation: str, odd: str, differs: dict[str, Any], field: Field, said: str) -> None:
     """One rank differs from three: it is named, with what it has and what the others have."""
-    picture = odd_world(operation, odd, **differs).snapshot(25.0)
-    mismatch = the_mismatch(picture)
-    assert (mismatch.field, mismatch.ranks, mismatch.site.sequence) == (field, (2,), 2)
-    assert sentence(the_verdict(picture), 15).startswith(f"{said}, and it has waited for 15.0 s; 4 of 4 ranks wait")
+    snapshot = odd_world(operation, odd, **differs).snapshot(25.0)
+    mismatch = the_mismatch(snapshot)
+    assert (mismatch.field, mismatch.ranks, mismatch.operation_id.sequence) == (field, (2,), 2)
+    assert sentence(the_verdict(snapshot), 15).startswith(f"{said}, and it has waited for 15.0 s; 4 of 4 ranks wait")
 
 
 def test_without_a_majority_all_are_named() -> None:
@@ -126,10 +126,10 @@ def test_without_a_majority_all_are_named() -> None:
     world = SimulatedWorld(4)
     for rank in world.ranks:
         enter(rank, "all_reduce", dtype="float32" if rank.rank < 2 else "bfloat16")
-    picture = world.snapshot(25.0)
-    mismatch = the_mismatch(picture)
+    snapshot = world.snapshot(25.0)
+    mismatch = the_mismatch(snapshot)
     assert (mismatch.has_majority, mismatch.ranks) == (False, (0, 1, 2, 3))
-    assert sentence(the_verdict(picture), 15).startswith(
+    assert sentence(the_verdict(snapshot), 15).startswith(
         "ranks disagree on the dtype of all_reduce (sequence 1, default_pg): "
         "ranks 0-1 have float32, ranks 2-3 have bfloat16, and it has waited for 15.0 s"
     )
@@ -145,7 +145,7 @@ def test_rank_that_skipped_one_is_found_where_it_went_astray() -> None:
     for rank in world.ranks:
         enter(rank, "all_reduce")
     mismatch = the_mismatch(world.snapshot(25.0))
-    assert (mismatch.field, mismatch.ranks, mismatch.site.sequence) == (Field.OPERATION, (2,), 1)
+    assert (mismatch.field, mismatch.ranks, mismatch.operation_id.sequence) == (Field.OPERATION, (2,), 1)
     assert mismatch.parties == (("broadcast", (0, 1, 3)), ("all_reduce", (2,)))
 
 
@@ -162,8 +162,8 @@ def test_mismatch_comes_before_the_deaths_that_it_causes() -> None:
     world = odd_world("all_reduce", "all_reduce", shape=(1024,))
     world.ranks[2].end(2, 11.0, How.FAILED, "RuntimeError")
     world.ranks[2].die(11.5, TapeState.FAILED, "RuntimeError")
-    picture = world.snapshot(12.0)
-    verdict = the_verdict(picture)
+    snapshot = world.snapshot(12.0)
+    verdict = the_verdict(snapshot)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (2,))
     assert "shape 1,024 elements" in sentence(verdict, 2)
 

@@ -77,7 +77,7 @@ def test_newer_mismatch_that_does_not_end() -> None:
         rank.enter(EVERYBODY, 5.0, "barrier" if rank.rank == 2 else "all_reduce")
     verdict = the_verdict(world.snapshot(25.0))
     assert verdict.mismatch is not None
-    assert (verdict.mismatch.field, verdict.ranks, verdict.mismatch.site.sequence) == (Field.OPERATION, (2,), 7)
+    assert (verdict.mismatch.field, verdict.ranks, verdict.mismatch.operation_id.sequence) == (Field.OPERATION, (2,), 7)
 
 
 def test_mismatch_that_is_still_open_on_one_rank() -> None:
@@ -121,4 +121,4 @@ def test_rank_that_has_made_one_call_more() -> None:
     assert number == 3
     verdict = the_verdict(world.snapshot(25.0))
     assert verdict.mismatch is not None
-    assert (verdict.mismatch.field, verdict.ranks, verdict.mismatch.site.sequence) == (Field.OPERATION, (2,), 1)
+    assert (verdict.mismatch.field, verdict.ranks, verdict.mismatch.operation_id.sequence) == (Field.OPERATION, (2,), 1)

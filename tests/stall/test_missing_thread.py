@@ -24,12 +24,12 @@ def stack(thread: int, name: str, function: str) -> ThreadStack:
 
 def located(world: SimulatedWorld, stacks: dict[int, tuple[ThreadStack, ...]]) -> Verdict:
     """The verdict with places, of ranks that have written these stacks."""
-    picture = world.snapshot(25.0)
+    snapshot = world.snapshot(25.0)
     views = {
         rank: dataclasses.replace(view, stacks=Stacks(0, stacks[rank])) if rank in stacks else view
-        for rank, view in picture.ranks.items()
+        for rank, view in snapshot.ranks.items()
     }
-    world_with_stacks = WorldSnapshot(picture.run, picture.taken_ns, views)
+    world_with_stacks = WorldSnapshot(snapshot.run, snapshot.taken_ns, views)
     return locate(world_with_stacks, the_verdict(world_with_stacks))
 
 

@@ -30,7 +30,7 @@ class Anchors:
         self.known: dict[int, LinkTarget] = {}
         self.incidents: set[LinkTarget] = set()
 
-    def anchor_at(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget:
+    def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget:
         """The rank's anchor."""
         self.incidents.add(incident)
         if nonce not in self.known:
@@ -67,7 +67,7 @@ class Told:
 
 
 def view_of(rank: int) -> RankView:
-    """The picture of a rank that has done nothing."""
+    """The snapshot of a rank that has done nothing."""
     return SimulatedWorld(4).ranks[rank].view(0)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from otel_torchdist.stall.company import Follows, Presides, Seating
 from otel_torchdist.stall.events import MismatchFound
+from otel_torchdist.stall.peer_agents import Follows, Leads, Seating
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.model import WorldSnapshot
 from tests.stall.accompanied import Accompanied
@@ -23,7 +23,7 @@ class ShortJob(Accompanied):
 
     def __init__(self, shown: Collection[int]) -> None:
         self.seating: Seating | None = None
-        super().__init__(SimulatedWorld(4), lambda world: self.seating or Presides(world, 2), only=shown)
+        super().__init__(SimulatedWorld(4), lambda world: self.seating or Leads(world, 2), only=shown)
         for rank in self.world.ranks:
             rank.end(rank.enter(EVERYBODY, 1.0, dtype="int32" if rank.rank == ODD else "float32"), 1.001)
 
@@ -34,11 +34,11 @@ class ShortJob(Accompanied):
             rank.die(OVER_S, TapeState.FINISHED)
         self.until(OVER_S + 0.25)
 
-    def _picture(self) -> WorldSnapshot:
-        picture = super()._picture()
+    def _snapshot(self) -> WorldSnapshot:
+        snapshot = super()._snapshot()
         groups = {EVERYBODY.key: EVERYBODY}
         return dataclasses.replace(
-            picture, ranks={rank: dataclasses.replace(view, groups=groups) for rank, view in picture.ranks.items()}
+            snapshot, ranks={rank: dataclasses.replace(view, groups=groups) for rank, view in snapshot.ranks.items()}
         )
 
     @property
@@ -73,7 +73,7 @@ def test_judge_that_leaves_first() -> None:
     job.look_until_over()
     job.seating = None
     job.until(OVER_S + 30.0)
-    assert job.detector.look([job._picture()], is_last=True) == []
+    assert job.detector.look([job._snapshot()], is_last=True) == []
     assert job.found == []
 
 

@@ -42,7 +42,11 @@ def test_slow_traffic() -> None:
         run_through(world, float(second), odd=2 if second == 5 else -1, reduce_op="max")
         watching.until(second + 1.0)
     [found] = findings(watching)
-    assert (found.mismatch.field, found.mismatch.ranks, found.mismatch.site.sequence) == (Field.REDUCE_OP, (2,), 6)
+    assert (found.mismatch.field, found.mismatch.ranks, found.mismatch.operation_id.sequence) == (
+        Field.REDUCE_OP,
+        (2,),
+        6,
+    )
     assert found.world.taken_ns - world.snapshot(5.0).taken_ns <= (TOLD_AFTER_S + 2) * SECOND
     assert watching.verdicts == []
 
@@ -95,18 +99,18 @@ def test_dense_traffic_is_compared_by_windows() -> None:
     pair_calls = {0: SUM, 1: SUM}
     logs = {rank: CallLog() for rank in pair_calls}
     digests = Digests()
-    lane = None
+    channel = None
     for sequence in range(1, 5 * LENGTH):
         run_through(world, sequence / 1000)
         for rank, log in logs.items():
             signature = MAX if (rank, sequence) == (1, 3 * LENGTH + 7) else SUM
             log.entered(Arrival(sequence, signature, -1), sequence, digests)
-        lane = next(iter(world.ranks[0].progress))
-    assert lane is not None
-    watching = _WithWindows(world, {rank: {lane: log.windows} for rank, log in logs.items()})
+        channel = next(iter(world.ranks[0].progress))
+    assert channel is not None
+    watching = _WithWindows(world, {rank: {channel: log.windows} for rank, log in logs.items()})
     watching.until(TOLD_AFTER_S + 5)
     [found] = findings(watching)
-    assert (found.mismatch.field, found.mismatch.site.sequence) == (Field.REDUCE_OP, 3 * LENGTH + 7)
+    assert (found.mismatch.field, found.mismatch.operation_id.sequence) == (Field.REDUCE_OP, 3 * LENGTH + 7)
 
 
 def test_calls_of_another_node_are_asked_for() -> None:
@@ -115,19 +119,19 @@ def test_calls_of_another_node_are_asked_for() -> None:
     odd = logged([Arrival(sequence, MAX if sequence == 70 else SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
     world = SimulatedWorld(4)
     run_through(world, 1.0)
-    lane = next(iter(world.ranks[0].progress))
+    channel = next(iter(world.ranks[0].progress))
     digests = tuple(window._replace(arrivals=()) for window in odd.windows)
     watch, told = SilentMismatches(), []
     for second in range(1, 20):
         run_through(world, float(second))  # as many more calls as seconds, which fit
-        shown = {rank: {lane: same.windows} for rank in range(3)}
-        shown[3] = {lane: odd.windows if (lane, 1) in watch.wanted and second > 3 else digests}
-        picture = world.snapshot(float(second))
-        views = {rank: dataclasses.replace(view, windows=shown[rank]) for rank, view in picture.ranks.items()}
-        told += watch.look(dataclasses.replace(picture, ranks=views))
-        assert (watch.wanted == {(lane, 1)}) == (second <= 3)
+        shown = {rank: {channel: same.windows} for rank in range(3)}
+        shown[3] = {channel: odd.windows if (channel, 1) in watch.wanted and second > 3 else digests}
+        snapshot = world.snapshot(float(second))
+        views = {rank: dataclasses.replace(view, windows=shown[rank]) for rank, view in snapshot.ranks.items()}
+        told += watch.look(dataclasses.replace(snapshot, ranks=views))
+        assert (watch.wanted == {(channel, 1)}) == (second <= 3)
     [found] = told
-    assert (found.field, found.ranks, found.site.sequence) == (Field.REDUCE_OP, (3,), 70)
+    assert (found.field, found.ranks, found.operation_id.sequence) == (Field.REDUCE_OP, (3,), 70)
 
 
 class _WithWindows(Watching):
@@ -137,10 +141,10 @@ class _WithWindows(Watching):
         super().__init__(world)
         self._windows = windows
 
-    def _picture(self) -> WorldSnapshot:
-        picture = super()._picture()
-        views = {rank: dataclasses.replace(view, windows=self._windows[rank]) for rank, view in picture.ranks.items()}
-        return dataclasses.replace(picture, ranks=views)
+    def _snapshot(self) -> WorldSnapshot:
+        snapshot = super()._snapshot()
+        views = {rank: dataclasses.replace(view, windows=self._windows[rank]) for rank, view in snapshot.ranks.items()}
+        return dataclasses.replace(snapshot, ranks=views)
 
 
 def test_hole_in_the_records_leaves_its_window_out() -> None:
@@ -236,31 +240,31 @@ def test_windows_of_different_length_are_compared_as_far_as_they_go() -> None:
         for _ in range(30):
             run_through(world, 1.0)
         digests = Digests()
-        lane = next(iter(world.ranks[0].progress))
+        channel = next(iter(world.ranks[0].progress))
         logs = {0: CallLog(), 1: CallLog()}
         for rank, length in ((0, 20), (1, 27)):
             for sequence in range(1, length + 1):
                 signature = MAX if (rank, sequence) == (1, odd) else SUM
                 logs[rank].entered(Arrival(sequence, signature, -1), 1, digests)
         ending(world, 1.0)
-        windows = {rank: {lane: tuple(filter(None, [log.unfinished(digests)]))} for rank, log in logs.items()}
+        windows = {rank: {channel: tuple(filter(None, [log.unfinished(digests)]))} for rank, log in logs.items()}
         watching = _WithWindows(world, windows)
         watching.until(3.0)
-        assert [found.mismatch.site.sequence for found in findings(watching)] == expected
+        assert [found.mismatch.operation_id.sequence for found in findings(watching)] == expected
 
 
 def test_harmless_difference_hides_no_later_one() -> None:
     """The first window differs where that is legal; the second one is compared too."""
     world = SimulatedWorld(2)
     run_through(world, 0.0)
-    lane = next(iter(world.ranks[0].progress))
+    channel = next(iter(world.ranks[0].progress))
     logs, digests = {0: CallLog(), 1: CallLog()}, Digests()
     flat = dataclasses.replace(SUM, shapes=((2, 2),))
     for sequence in range(1, 2 * LENGTH + 1):
         for rank, log in logs.items():
             odd = flat if sequence == 5 else MAX if sequence == LENGTH + 5 else SUM
             log.entered(Arrival(sequence, odd if rank else SUM, -1), sequence, digests)
-    watching = _WithWindows(world, {rank: {lane: log.windows} for rank, log in logs.items()})
+    watching = _WithWindows(world, {rank: {channel: log.windows} for rank, log in logs.items()})
     for second in range(int(TOLD_AFTER_S) + 5):
         run_through(world, float(second))
         watching.until(second + 1.0)

@@ -1,4 +1,4 @@
-"""Pictures of real tapes."""
+"""Snapshots of real tapes."""
 
 import dataclasses
 import subprocess
@@ -21,7 +21,7 @@ from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world import follower as snapshot
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
-from otel_torchdist.world.model import Lane, RankView
+from otel_torchdist.world.model import Channel, RankView
 
 RUN = 0xABCDEF
 SECOND = 1_000_000_000
@@ -91,7 +91,7 @@ class WrittenRank:
         self.follower.observe(self.reader.poll())
 
     def view(self, now_ns: int = 20 * SECOND) -> RankView:
-        """A picture after a poll."""
+        """A snapshot after a poll."""
         self.poll()
         view = self.follower.view(now_ns)
         assert view is not None
@@ -111,26 +111,26 @@ def ranks(tmp_path: Path) -> Iterator[list[WrittenRank]]:
         rank.close()
 
 
-def lane(group: GroupName = EVERYBODY) -> Lane:
-    """The lane of a group's collectives."""
-    return Lane(OPERATION, group.key)
+def channel(group: GroupName = EVERYBODY) -> Channel:
+    """The channel of a group's collectives."""
+    return Channel(OPERATION, group.key)
 
 
 def test_view_resolves_names(ranks: list[WrittenRank]) -> None:
-    """A picture has the rank, its run, and its open operation with everything spelled out."""
+    """A snapshot has the rank, its run, and its open operation with everything spelled out."""
     ranks[0].run(1)
     ranks[0].enter(2, at_ns=5 * SECOND)
     view = ranks[0].view()
     assert (view.rank, view.run, view.alive, view.state, view.losses) == (0, RUN, True, TapeState.RUNNING, 0)
     (operation,) = view.open
-    assert (operation.name, operation.label, operation.site) == ("all_reduce", "DDP", (lane(), 2))
+    assert (operation.name, operation.label, operation.operation_id) == ("all_reduce", "DDP", (channel(), 2))
     assert operation.call_site == CallSiteName("train", "/home/ada/train.py", 42)
     assert operation.group is not None
     assert (operation.group.key, operation.group.label) == (EVERYBODY.key, "default_pg")
     assert operation.waiting_since_ns == 5 * SECOND
     assert view.last is not None
     assert view.last.record.sequence == 1
-    assert view.progress[lane()][:2] == (2, 1)
+    assert view.progress[channel()][:2] == (2, 1)
     identity = ranks[0].writer.identity
     assert abs(view.wall_offset_ns - (identity.realtime_ns - identity.monotonic_ns)) < SECOND
 
@@ -139,17 +139,17 @@ def test_operation_that_raised_in_the_call_was_not_entered(ranks: list[WrittenRa
     """Its rank is not where the others are. Capture gives its number to the next one, also between two polls."""
     ranks[0].run(1)
     ranks[0].run(2, how=How.FAILED, failure="ValueError")
-    progress = ranks[0].view().progress[lane()]
+    progress = ranks[0].view().progress[channel()]
     assert (progress.entered, progress.failed, progress.failure) == (1, 2, "ValueError")
     ranks[1].run(1)
     ranks[1].enter(2)
     verdict = verdict_of(ranks)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (0,))
     ranks[0].run(2)
-    assert ranks[0].view().progress[lane()][:3] == (2, 2, 0)
+    assert ranks[0].view().progress[channel()][:3] == (2, 2, 0)
     ranks[0].run(3, how=How.FAILED, failure="ValueError")
     ranks[0].run(3)
-    assert ranks[0].view().progress[lane()][:3] == (3, 3, 0)
+    assert ranks[0].view().progress[channel()][:3] == (3, 3, 0)
 
 
 def verdict_of(ranks: list[WrittenRank], now_ns: int = 20 * SECOND) -> Verdict:
@@ -157,7 +157,7 @@ def verdict_of(ranks: list[WrittenRank], now_ns: int = 20 * SECOND) -> Verdict:
     for rank in ranks:
         rank.poll()
     (world,) = worlds([rank.follower for rank in ranks], now_ns)
-    verdict = Judge(world, 10 * SECOND).verdict_on(waits_of(world)[0].operation.site)
+    verdict = Judge(world, 10 * SECOND).verdict_on(waits_of(world)[0].operation.operation_id)
     assert verdict is not None
     return verdict
 
@@ -177,7 +177,7 @@ def test_evidence_of_what_ends_by_wait(
         ranks[0].writer.mark(number, Word.WAIT_ENTERED, 6 * SECOND, How.CALL)
     (operation,) = ranks[0].view().open
     assert operation.waiting_since_ns == since_ns
-    assert operation.site.lane == Lane(OPERATION, EVERYBODY.key, 1, 0, 0)
+    assert operation.operation_id.channel == Channel(OPERATION, EVERYBODY.key, 1, 0, 0)
 
 
 def test_lapped_tape_blames_nobody(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_loss_behind_the_last_record_counts(ranks: list[WrittenRank]) -> None:
     batch = ranks[0].reader.poll()
     ranks[0].follower.observe(dataclasses.replace(batch, lost=1))
     view = ranks[0].view()
-    assert view.progress[lane()].losses < view.losses
+    assert view.progress[channel()].losses < view.losses
 
 
 def test_reader_that_comes_late_still_blames(tmp_path: Path) -> None:
@@ -298,11 +298,11 @@ def test_rank_that_died_before_a_run_began_is_not_of_it(tmp_path: Path) -> None:
 
 
 def test_view_remembers_what_was_entered_last(ranks: list[WrittenRank]) -> None:
-    """For each lane the last calls, with their signature and root, and no more than that."""
+    """For each channel the last calls, with their signature and root, and no more than that."""
     for sequence in range(1, 12):
         ranks[0].run(sequence)
     ranks[0].enter(12, name="broadcast", peer=1)
-    recent = ranks[0].view().progress[lane()].recent
+    recent = ranks[0].view().progress[channel()].recent
     assert [arrival.sequence for arrival in recent] == list(range(5, 13))
     assert (recent[-1].signature, recent[-1].root) == (
         SignatureName("broadcast", "sum", ((4,),), ("float32",), "cpu", 1),
@@ -349,7 +349,7 @@ def test_damaged_tape_is_left_out(ranks: list[WrittenRank]) -> None:
 
 
 def test_tags_do_not_grow_without_bound(ranks: list[WrittenRank], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lanes of old tags are forgotten; then a lane that is not known proves nothing."""
+    """Channels of old tags are forgotten; then a channel that is not known proves nothing."""
     monkeypatch.setattr(snapshot, "MAX_LANES", 16)
     for tag in range(40):
         ranks[0].enter(1, name="send", flags=Flag.POINT_TO_POINT, peer=1, tag=tag)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from otel_torchdist.stall.findings.stragglers import LEAST_SHARE, Straggler, Stragglers
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.world.call_history import LENGTH, ArrivalLog
-from otel_torchdist.world.model import Lane, WorldSnapshot
+from otel_torchdist.world.model import Channel, WorldSnapshot
 from tests.stall.simulated_world import SECOND, START_NS, SimulatedWorld
 from tests.stall.watching import EVERYBODY
 
-LANE = Lane(RecordKind.OPERATION, EVERYBODY.key)
+LANE = Channel(RecordKind.OPERATION, EVERYBODY.key)
 STEP_S = 0.1
 
 
@@ -28,7 +28,7 @@ class Steps:
         self.late_s, self.calls = late_s, calls
         self.watch = Stragglers()
         self.found: list[Straggler] = []
-        self.gone: list[tuple[Lane, int]] = []
+        self.gone: list[tuple[Channel, int]] = []
         self.last: dict[int, int] = dict.fromkeys(range(4), 0)
         self.late_ns: dict[int, int] = dict.fromkeys(range(4), 0)
         self._world = SimulatedWorld(4)
@@ -55,14 +55,14 @@ class Steps:
         return self
 
     def _look(self) -> None:
-        picture = self._world.snapshot(self._now_s)
+        snapshot = self._world.snapshot(self._now_s)
         views = {
             rank: dataclasses.replace(
                 view, arrivals={LANE: self._logs[rank].windows}, groups={EVERYBODY.key: EVERYBODY}
             )
-            for rank, view in picture.ranks.items()
+            for rank, view in snapshot.ranks.items()
         }
-        self.found += self.watch.look(WorldSnapshot(picture.run, picture.taken_ns, views))
+        self.found += self.watch.look(WorldSnapshot(snapshot.run, snapshot.taken_ns, views))
         self.gone += self.watch.gone
         for lateness in self.watch.lateness:
             for rank in range(4):

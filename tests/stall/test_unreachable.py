@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from otel_torchdist.stall.company import Presides
 from otel_torchdist.stall.events import Occasion
+from otel_torchdist.stall.peer_agents import Leads
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
@@ -17,9 +17,9 @@ from tests.stall.watching import stalled
 
 
 def cut_off(world: SimulatedWorld, visible: tuple[int, ...], **hosts: int) -> WorldSnapshot:
-    """A picture without the ranks of agents that do not answer."""
-    picture = world.snapshot(30.0, visible)
-    return dataclasses.replace(picture, unreachable={rank: host for host, rank in hosts.items()})
+    """A snapshot without the ranks of agents that do not answer."""
+    snapshot = world.snapshot(30.0, visible)
+    return dataclasses.replace(snapshot, unreachable={rank: host for host, rank in hosts.items()})
 
 
 def test_unreachable_ranks_are_named() -> None:
@@ -70,9 +70,9 @@ def test_reach_that_comes_back_changes_the_verdict() -> None:
     """Out of reach is what is said first; when the other agent answers again it is said who is late."""
     world, _ = stalled()
     away = {2: "beta", 3: "beta"}
-    lost = Accompanied(world, lambda seen: Presides(dataclasses.replace(seen, unreachable=away)), only=LOCAL)
+    lost = Accompanied(world, lambda seen: Leads(dataclasses.replace(seen, unreachable=away)), only=LOCAL)
     lost.until(17.0)
-    lost.company.seating = with_others(world)
+    lost.peer_agents.seating = with_others(world)
     lost.until(20.0)
     assert [(event.occasion, event.verdict.kind, event.verdict.ranks) for _, event in lost.verdicts] == [
         (Occasion.OPENED, VerdictKind.UNREACHABLE, (2, 3)),

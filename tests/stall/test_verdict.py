@@ -5,7 +5,7 @@ from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.model import Site
+from otel_torchdist.world.model import OperationId
 from tests.stall.judging import verdicts
 from tests.stall.simulated_world import THRESHOLD_NS, SimulatedWorld, group_of
 from tests.stall.telling import EVERYBODY, late_world, site_of, spoken, the_verdict
@@ -45,7 +45,7 @@ def test_rank_that_passes_through_an_operation_is_blamed() -> None:
     """A missing rank that has been in another operation for a moment only does not wait there."""
     world = late_world(2)
     world.ranks[2].enter(group_of(2, 3), 19.9)
-    assert verdicts(world.snapshot(20.0))[Site(*site_of(world, 0))] == _absent(world, 20.0, 2)
+    assert verdicts(world.snapshot(20.0))[OperationId(*site_of(world, 0))] == _absent(world, 20.0, 2)
 
 
 def _absent(world: SimulatedWorld, now_s: float, rank: int) -> Verdict:

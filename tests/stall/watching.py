@@ -44,7 +44,7 @@ class Watching:
 
     def look(self) -> list[Event]:
         """Look now."""
-        found = self.detector.look([self._picture()])
+        found = self.detector.look([self._snapshot()])
         for event in found:
             if isinstance(event, StacksWanted):
                 self.asked_s |= dict.fromkeys(event.nonces, self.now_s)
@@ -57,12 +57,12 @@ class Watching:
             self.now_s = min(self.now_s + self.detector.next_look_s, then_s)
             self.look()
 
-    def _picture(self) -> WorldSnapshot:
-        picture = self.world.snapshot(self.now_s)
+    def _snapshot(self) -> WorldSnapshot:
+        snapshot = self.world.snapshot(self.now_s)
         views = {
-            rank: dataclasses.replace(view, stacks=self._stacks(view.nonce)) for rank, view in picture.ranks.items()
+            rank: dataclasses.replace(view, stacks=self._stacks(view.nonce)) for rank, view in snapshot.ranks.items()
         }
-        return dataclasses.replace(picture, ranks=views)
+        return dataclasses.replace(snapshot, ranks=views)
 
     def _stacks(self, nonce: int) -> Stacks | None:
         asked_s = self.asked_s.get(nonce)

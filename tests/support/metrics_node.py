@@ -11,7 +11,7 @@ from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMB
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.rank import RankMetrics
-from otel_torchdist.telemetry.metrics.snapshots import Duration, NodePicture
+from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
 from tests.support.simulated_rank import RUN_ID, SECOND, SimulatedRank
 
 METRICS: Final = {metric.name: metric for metric in NUMBER_METRICS}
@@ -63,15 +63,15 @@ class Node:
 
     def values(self, name: str) -> dict[tuple[str, ...], float]:
         """A metric's series."""
-        return dict(METRICS[name].read(self.metrics.picture()))
+        return dict(METRICS[name].read(self.metrics.snapshot()))
 
 
-def series_of(picture: NodePicture) -> Iterator[tuple[str, tuple[str, ...]]]:
+def series_of(snapshot: NodeSnapshot) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every series as Prometheus counts them: a histogram has one for each bucket, its sum and its count."""
     for metric in NUMBER_METRICS:
-        for labels, _ in metric.read(picture):
+        for labels, _ in metric.read(snapshot):
             yield metric.name, labels
     for metric in HISTOGRAM_METRICS:
-        for labels, _ in metric.read(picture):
+        for labels, _ in metric.read(snapshot):
             for bucket in range(len(BOUNDS_S) + 3):
                 yield metric.name, (*labels, str(bucket))

@@ -36,7 +36,7 @@ def page(directory: Path, sampler: Sampler) -> CollectorRegistry:
         metrics.consume(batch, status, now)
         spans.consume(batch, status, now)
     registry = CollectorRegistry()
-    registry.register(TorchDistCollector(node.picture))
+    registry.register(TorchDistCollector(node.snapshot))
     return registry
 
 

@@ -169,7 +169,7 @@ def test_shutdown_pushes_the_rest(build: Callable[..., MeterProvider | None], no
         assert server.count == 1
 
 
-def test_large_pictures_are_sent_in_parts(build: Callable[..., MeterProvider | None], tmp_path: Path) -> None:
+def test_large_snapshots_are_sent_in_parts(build: Callable[..., MeterProvider | None], tmp_path: Path) -> None:
     """A node with very many series stays below the 4 MB that gRPC takes, and all of it arrives."""
     rank = SimulatedRank(tmp_path, capacity=2048)
     for other in range(1, 129):

@@ -54,7 +54,7 @@ def test_durations_are_apart_by_size_of_message(node: Node) -> None:
     for number, size in enumerate((0, 4096, 4097, 1 << 20, 1 << 28, (1 << 28) + 1, 1 << 40)):
         rank.run(message_bytes=size, sequence=number + 1, lasts=SECOND)
     node.poll()
-    timed = node.metrics.picture().runs[RUN].timed
+    timed = node.metrics.snapshot().runs[RUN].timed
     assert {size: one.durations.count for (_, _, size), one in timed.items()} == {
         "4KiB": 2, "64KiB": 1, "1MiB": 1, "256MiB": 1, "larger": 2,
     }  # fmt: skip
@@ -75,7 +75,7 @@ def test_durations_are_made_only_for_those_who_listen(tmp_path: Path) -> None:
     metrics.consume(rank.reader.poll(), rank.reader.status(), 0)
     node.ignore(heard.extend)
     assert heard == [Duration(semconv.OPERATION_DURATION, (RUN, WORLD.key, "all_reduce", "4KiB"), 2.0)]
-    assert node.picture().runs[RUN].timed[WORLD.key, "all_reduce", "4KiB"].durations.count == 2
+    assert node.snapshot().runs[RUN].timed[WORLD.key, "all_reduce", "4KiB"].durations.count == 2
 
 
 def test_members_of_groups(node: Node) -> None:
@@ -234,7 +234,7 @@ def test_steps(node: Node) -> None:
     node.poll()
     assert node.values(semconv.TIMED_STEPS) == {(RUN, "0"): 2}
     assert node.values(semconv.TIMED_STEP_SECONDS) == {(RUN, "0"): 2.5}
-    assert node.metrics.picture().runs[RUN].steps.sum_s == 2.5
+    assert node.metrics.snapshot().runs[RUN].steps.sum_s == 2.5
     assert node.durations == [
         Duration(semconv.STEP_DURATION, (RUN,), 2.0),
         Duration(semconv.STEP_DURATION, (RUN,), 0.5),

@@ -85,7 +85,7 @@ class Pushed:
     def prometheus_samples(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """Every sample of a scrape."""
         registry = CollectorRegistry()
-        registry.register(TorchDistCollector(self.node.picture))
+        registry.register(TorchDistCollector(self.node.snapshot))
         return {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in registry.collect()

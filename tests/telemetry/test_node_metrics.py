@@ -35,9 +35,9 @@ def test_spans_dropped_are_read_when_asked(tmp_path: Path) -> None:
     dropped = [3]
     metrics = NodeMetrics(spans_dropped=lambda: dropped[0])
     read = METRICS[semconv.SPANS_DROPPED].read
-    assert list(read(metrics.picture())) == [((), 3)]
+    assert list(read(metrics.snapshot())) == [((), 3)]
     dropped[0] = 9
-    assert list(read(metrics.picture())) == [((), 9)]
+    assert list(read(metrics.snapshot())) == [((), 9)]
 
 
 def test_settled_run_is_shown_at_once(node: Node) -> None:
@@ -53,7 +53,7 @@ def test_provisional_run_is_held_back(node: Node) -> None:
     rank = node.add(run_id=0xBAD << 100, state=RunIdState.PROVISIONAL)
     rank.run(lasts=3 * SECOND)
     node.poll()
-    assert list(series_of(node.metrics.picture())) == [(semconv.SPANS_DROPPED, ())]
+    assert list(series_of(node.metrics.snapshot())) == [(semconv.SPANS_DROPPED, ())]
     assert node.durations == []
     rank.writer.set_run_id(RUN_ID, RunIdState.AGREED)
     rank.run(lasts=SECOND, sequence=2)
@@ -120,7 +120,7 @@ def test_settled_run_replaces_an_unsettled_one(node: Node) -> None:
     rank.run(sequence=2)
     node.poll()
     assert node.values(semconv.OPERATIONS) == {(RUN, "0", WORLD.key, "all_reduce"): 2}
-    assert set(node.metrics.picture().runs) == {RUN}
+    assert set(node.metrics.snapshot().runs) == {RUN}
     assert {duration.labels[0] for duration in node.durations} == {RUN}
 
 
@@ -131,7 +131,7 @@ def test_newer_tape_of_the_same_rank_stands(node: Node) -> None:
     node.poll()
     names = [operation for _, _, _, operation in node.values(semconv.OPERATIONS)]
     assert names == ["barrier"]
-    assert max(Counter(series_of(node.metrics.picture())).values()) == 1
+    assert max(Counter(series_of(node.metrics.snapshot())).values()) == 1
 
 
 WRITE_AND_WAIT = """
@@ -182,20 +182,20 @@ def test_rank_that_is_killed_is_down(tmp_path: Path) -> None:
     with other_process(tmp_path, TapeState.FINISHED) as (process, reader):
         rank = metrics.track(reader)
         rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
-        picture = metrics.picture()
-        assert dict(METRICS[semconv.UP].read(picture)) == {(RUN, "1"): 1}
-        assert dict(METRICS[semconv.OPERATION_OLDEST_AGE].read(picture))[RUN, "1", WORLD.key, "all_reduce"] > 0
+        snapshot = metrics.snapshot()
+        assert dict(METRICS[semconv.UP].read(snapshot)) == {(RUN, "1"): 1}
+        assert dict(METRICS[semconv.OPERATION_OLDEST_AGE].read(snapshot))[RUN, "1", WORLD.key, "all_reduce"] > 0
         process.kill()
         process.wait()
         rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
-        assert dict(METRICS[semconv.UP].read(metrics.picture())) == {(RUN, "1"): 1}
+        assert dict(METRICS[semconv.UP].read(metrics.snapshot())) == {(RUN, "1"): 1}
         rank.gone(in_good_order=False)
-    picture = metrics.picture()
+    snapshot = metrics.snapshot()
     labels = (RUN, "1", WORLD.key, "all_reduce")
-    assert dict(METRICS[semconv.UP].read(picture)) == {(RUN, "1"): 0}
-    assert dict(METRICS[semconv.OPERATIONS_IN_FLIGHT].read(picture)) == {labels: 0}
-    assert dict(METRICS[semconv.OPERATION_OLDEST_AGE].read(picture)) == {labels: 0}
-    assert dict(METRICS[semconv.OPERATIONS].read(picture)) == {labels: 1}
+    assert dict(METRICS[semconv.UP].read(snapshot)) == {(RUN, "1"): 0}
+    assert dict(METRICS[semconv.OPERATIONS_IN_FLIGHT].read(snapshot)) == {labels: 0}
+    assert dict(METRICS[semconv.OPERATION_OLDEST_AGE].read(snapshot)) == {labels: 0}
+    assert dict(METRICS[semconv.OPERATIONS].read(snapshot)) == {labels: 1}
 
 
 @pytest.mark.parametrize(("state", "up"), [(TapeState.FINISHED, {}), (TapeState.FAILED, {(RUN, "1"): 0})])
@@ -210,9 +210,9 @@ def test_rank_that_has_finished_raises_no_alarm(tmp_path: Path, state: TapeState
                 tell(process)
                 process.wait()
             rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
-            picture = metrics.picture()
-            assert dict(METRICS[semconv.UP].read(picture)) == up
-            assert set(dict(METRICS[semconv.OPERATIONS_IN_FLIGHT].read(picture)).values()) == {0}
+            snapshot = metrics.snapshot()
+            assert dict(METRICS[semconv.UP].read(snapshot)) == up
+            assert set(dict(METRICS[semconv.OPERATIONS_IN_FLIGHT].read(snapshot)).values()) == {0}
 
 
 def test_sums_of_the_node_outlive_a_rank(node: Node) -> None:
@@ -225,12 +225,12 @@ def test_sums_of_the_node_outlive_a_rank(node: Node) -> None:
     node.poll()
     node.forget(first)
     node.poll()
-    run = node.metrics.picture().runs[RUN]
+    run = node.metrics.snapshot().runs[RUN]
     assert node.values(semconv.OPERATIONS) == {(RUN, "1", WORLD.key, "all_reduce"): 1}
     assert run.timed[WORLD.key, "all_reduce", "4KiB"].durations.count == 2
     assert run.steps.sum_s == 2.0
     node.forget(second)
-    assert list(series_of(node.metrics.picture())) == [(semconv.SPANS_DROPPED, ())]
+    assert list(series_of(node.metrics.snapshot())) == [(semconv.SPANS_DROPPED, ())]
 
 
 def test_runs_are_apart(node: Node) -> None:
@@ -239,9 +239,9 @@ def test_runs_are_apart(node: Node) -> None:
     old.run()
     new.run()
     node.poll()
-    assert set(node.metrics.picture().runs) == {RUN, "cafe0000"}
+    assert set(node.metrics.snapshot().runs) == {RUN, "cafe0000"}
     node.forget(old)
-    assert set(node.metrics.picture().runs) == {"cafe0000"}
+    assert set(node.metrics.snapshot().runs) == {"cafe0000"}
 
 
 def test_forgotten_rank_hands_out_its_durations(node: Node) -> None:
@@ -304,7 +304,7 @@ def test_stall_outlives_the_ranks(node: Node) -> None:
 
 
 def test_scrapes_and_the_reader_do_not_disturb_each_other(tmp_path: Path) -> None:
-    """A picture that is taken while the reader counts is of one moment: its sums agree, and nothing falls."""
+    """A snapshot that is taken while the reader counts is of one moment: its sums agree, and nothing falls."""
     rank = SimulatedRank(tmp_path, capacity=16_384)
     for sequence in range(8_000):
         rank.run(sequence=sequence, lasts=SECOND)
@@ -321,9 +321,9 @@ def test_scrapes_and_the_reader_do_not_disturb_each_other(tmp_path: Path) -> Non
     reader.start()
     seen = [0.0]
     while not done.is_set() or seen[-1] < 8_000:
-        picture = metrics.picture()
-        for _, entered in METRICS[semconv.OPERATIONS].read(picture):
-            (timed,) = picture.runs[RUN].timed.values()
+        snapshot = metrics.snapshot()
+        for _, entered in METRICS[semconv.OPERATIONS].read(snapshot):
+            (timed,) = snapshot.runs[RUN].timed.values()
             assert timed.durations.count == timed.durations.sum_s == entered
             seen.append(entered)
     reader.join()

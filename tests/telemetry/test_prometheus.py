@@ -21,7 +21,7 @@ from otel_torchdist.tape.layout import How
 from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
-from otel_torchdist.telemetry.metrics.snapshots import NodePicture
+from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -76,7 +76,7 @@ def node(tmp_path: Path) -> NodeMetrics:
 def port(node: NodeMetrics) -> Iterator[int]:
     """A port on which the node's metrics are served."""
     registry = CollectorRegistry()
-    registry.register(TorchDistCollector(node.picture))
+    registry.register(TorchDistCollector(node.snapshot))
     server = MetricsServer("localhost", 0, registry)
     assert server.start()
     assert server.port is not None
@@ -160,10 +160,10 @@ def test_names_obey_the_rules_of_prometheus(port: int) -> None:
 
 
 def test_nothing_is_collected_on_registration() -> None:
-    """`describe` is empty: to register, and to ask other collectors for names, costs no picture."""
+    """`describe` is empty: to register, and to ask other collectors for names, costs no snapshot."""
 
-    def fail() -> NodePicture:
-        raise AssertionError("a picture was taken")
+    def fail() -> NodeSnapshot:
+        raise AssertionError("a snapshot was taken")
 
     CollectorRegistry(auto_describe=True).register(TorchDistCollector(fail))
 
@@ -171,7 +171,7 @@ def test_nothing_is_collected_on_registration() -> None:
 def test_empty_node_is_a_valid_scrape() -> None:
     """Before the first rank there is nothing but help texts and the node's own counter."""
     registry = CollectorRegistry()
-    registry.register(TorchDistCollector(NodeMetrics().picture))
+    registry.register(TorchDistCollector(NodeMetrics().snapshot))
     assert samples(registry.collect()) == {("torchdist_spans_dropped_total", ()): 0}
 
 
@@ -181,7 +181,7 @@ def test_error_of_ours_leaves_others_alone(monkeypatch: pytest.MonkeyPatch, capl
     registry = CollectorRegistry()
     Gauge("users_own", "Not ours.", registry=registry).set(5)
     # No function of this file, which would be a frame of the program's in the traceback.
-    registry.register(TorchDistCollector(NodeMetrics(spans_dropped=partial(int, "broken")).picture))
+    registry.register(TorchDistCollector(NodeMetrics(spans_dropped=partial(int, "broken")).snapshot))
     with caplog.at_level(logging.ERROR):
         assert samples(registry.collect()) == {("users_own", ()): 5}
     assert "the collection of metrics" in caplog.text

@@ -23,7 +23,7 @@ def track(metrics: NodeMetrics, rank: SimulatedRank) -> None:
 
 def ranks_of(metrics: NodeMetrics) -> set[tuple[str, ...]]:
     """Run and rank of each rank that is shown."""
-    return {labels for labels, _ in METRICS[semconv.UP].read(metrics.picture())}
+    return {labels for labels, _ in METRICS[semconv.UP].read(metrics.snapshot())}
 
 
 def test_same_digits(tmp_path: Path) -> None:
@@ -39,14 +39,14 @@ def test_same_digits(tmp_path: Path) -> None:
     for rank in (victim, forger, copier):
         track(metrics, rank)
     assert ranks_of(metrics) == {(RUN, "0"), (f"{RUN}-2", "0"), (f"{RUN}-3", "0")}
-    started = dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.picture()))
+    started = dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.snapshot()))
     assert started[RUN, "0", WORLD.key] == 7
     metrics.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (0,), "1/1", 1))
     metrics.set_stall(StallStatus(SAME_DIGITS, WORLD.key, "all_reduce", "dead", (0,), "1/1", 2))
-    stalls = {run: picture.stall.verdict for run, picture in metrics.picture().runs.items() if picture.stall}
+    stalls = {run: snapshot.stall.verdict for run, snapshot in metrics.snapshot().runs.items() if snapshot.stall}
     assert stalls == {RUN: "absent", f"{RUN}-2": "dead"}
     metrics.clear_stall(SAME_DIGITS)
-    assert metrics.picture().runs[RUN].stall is not None
+    assert metrics.snapshot().runs[RUN].stall is not None
 
 
 def test_ranks_without_a_run(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_groups_of_one_job_cost_another_nothing(tmp_path: Path) -> None:
     modest = SimulatedRank(tmp_path / "modest", 0)
     modest.run(sequence=3)
     track(metrics, modest)
-    assert dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.picture()))[RUN, "0", WORLD.key] == 3
+    assert dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.snapshot()))[RUN, "0", WORLD.key] == 3
     metrics.set_stall(StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (0,), "1/1", 1))
-    stall = metrics.picture().runs[RUN].stall
+    stall = metrics.snapshot().runs[RUN].stall
     assert stall is not None and stall.group == WORLD.key
     for job in range(MAX_GROUPS + 10):
         rank = SimulatedRank(tmp_path / "modest", 1, run_id=(job + 2) << 100)
@@ -96,4 +96,4 @@ def test_groups_of_one_job_cost_another_nothing(tmp_path: Path) -> None:
     late = SimulatedRank(tmp_path / "modest", 0)
     late.run(group=dataclasses.replace(WORLD, ranks=(0, 9999)), sequence=5)
     track(metrics, late)
-    assert 5 in dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.picture())).values()
+    assert 5 in dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.snapshot())).values()

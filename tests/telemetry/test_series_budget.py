@@ -91,7 +91,7 @@ def test_series_of_4096_ranks_stay_in_the_budget(tmp_path: Path) -> None:
             ranks = range(node * LOCAL_RANKS, (node + 1) * LOCAL_RANKS)
             last = Counter(dict.fromkeys(ranks, 8))
             metrics.add_arrivals(RUN_ID, group.key, ArrivalCounts(64, 0.2, last, dict.fromkeys(ranks, 0.1)))
-        series = sum(1 for _ in series_of(metrics.picture()))
+        series = sum(1 for _ in series_of(metrics.snapshot()))
         assert 1_000 < series <= BUDGET_OF_A_NODE
         world += series
     assert world <= BUDGET_OF_THE_WORLD
@@ -104,6 +104,6 @@ def test_explosion_of_labels_stays_in_the_budget(tmp_path: Path) -> None:
         for operation in range(2):
             rank.run(f"op{(operation + number) % 40}", group)
     metrics = simulate(rank, rank.reader.poll(), first=0)
-    picture = metrics.picture()
-    assert sum(1 for _ in series_of(picture)) <= BUDGET_OF_AN_EXPLOSION
-    assert sum(value for _, value in METRICS[semconv.OPERATIONS].read(picture)) == 20_000 * LOCAL_RANKS
+    snapshot = metrics.snapshot()
+    assert sum(1 for _ in series_of(snapshot)) <= BUDGET_OF_AN_EXPLOSION
+    assert sum(value for _, value in METRICS[semconv.OPERATIONS].read(snapshot)) == 20_000 * LOCAL_RANKS

@@ -1,6 +1,6 @@
 """An operation on its way, how it is recorded, and the process group that it belongs to. They refer to each other.
 
-Where a group's operations are counted is a lane. Ranks compare how far they have come by these numbers, so they have
+Where a group's operations are counted is a channel. Ranks compare how far they have come by these numbers, so they have
 to be counted as the backend orders them. A group with a backend for each device type (`cpu:gloo,cuda:nccl`) has two
 orders that know nothing of each other: while one thread trains on CUDA, another gathers a checkpoint's plan on the
 CPU, at another moment on each rank.
@@ -35,7 +35,7 @@ _LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED)
 PlanKey: TypeAlias = tuple[Any, ...]
 
 
-class Lane:
+class Channel:
     """The operations of one group that one backend carries out.
 
     Attributes:
@@ -65,8 +65,8 @@ class Lane:
         self.point_to_point[(self.rank, peer, tag) if is_send else (peer, self.rank, tag)] -= 1
 
 
-class GroupState(Lane):
-    """A process group of this rank; all of its operations are one lane, unless it has several backends.
+class GroupState(Channel):
+    """A process group of this rank; all of its operations are one channel, unless it has several backends.
 
     Attributes:
         recorder: Whose tape its operations go to.
@@ -82,7 +82,7 @@ class GroupState(Lane):
 
     __slots__ = (
         "__weakref__",
-        "_lanes",
+        "_channels",
         "backend_on",
         "coalescing",
         "group_rank",
@@ -104,7 +104,7 @@ class GroupState(Lane):
         self.group_rank = group_rank
         self.recorder = recorder
         self.name = name
-        self._lanes: dict[str, Lane] | None = {} if has_several_backends(group) else None
+        self._channels: dict[str, Channel] | None = {} if has_several_backends(group) else None
         self.coalescing: list[Call] | None = None
         self.synchronized = False
         self.has_been_asked = False
@@ -117,8 +117,8 @@ class GroupState(Lane):
 
     @property
     def issued(self) -> int:
-        """Collectives issued so far, on all of its lanes."""
-        return self.sequence + sum(lane.sequence for lane in tuple((self._lanes or {}).values()))
+        """Collectives issued so far, on all of its channels."""
+        return self.sequence + sum(channel.sequence for channel in tuple((self._channels or {}).values()))
 
     def end_by_wait(self) -> None:
         """Its backend's Works cannot be asked whether they are complete: from now on only a wait shows an end."""
@@ -136,15 +136,17 @@ class GroupState(Lane):
         ranks = self.name.ranks
         return ranks[group_rank] if 0 <= group_rank < len(ranks) else -1
 
-    def lane_of(self, device: str) -> Lane:
+    def channel_of(self, device: str) -> Channel:
         """Where operations on a type of device are counted."""
-        if self._lanes is None:
+        if self._channels is None:
             return self
-        lane = self._lanes.get(device)
-        if lane is None:
+        channel = self._channels.get(device)
+        if channel is None:
             name = dataclasses.replace(self.name, backend=self.backend_on(device), device=device)
-            lane = self._lanes[device] = Lane(self.recorder.tape.names.intern(name, SPARE_OF_GROUPS), self.rank)
-        return lane
+            channel = self._channels[device] = Channel(
+                self.recorder.tape.names.intern(name, SPARE_OF_GROUPS), self.rank
+            )
+        return channel
 
     def has_met(self, rank: int) -> bool:
         """Whether a collective of this group has ended that proves that `rank` had entered it."""
@@ -156,7 +158,7 @@ class Plan:
 
     Attributes:
         group: Their process group.
-        lane: Where they are counted.
+        channel: Where they are counted.
         operation: What is called.
         tape: Where they are recorded.
         tail: The constant part of their records; where there is a reduce op, of those whose op was not read.
@@ -173,12 +175,12 @@ class Plan:
     """
 
     __slots__ = (
+        "channel",
         "code",
         "flags",
         "group",
         "is_left_alone",
         "is_plain",
-        "lane",
         "on_cpu",
         "operation",
         "reading",
@@ -193,7 +195,7 @@ class Plan:
     def __init__(
         self,
         group: GroupState,
-        lane: Lane,
+        channel: Channel,
         operation: OperationSchema,
         tail: bytes,
         tail_read: bytes,
@@ -204,7 +206,7 @@ class Plan:
     ) -> None:
         """A plan that has not been used."""
         self.group = group
-        self.lane = lane
+        self.channel = channel
         self.operation = operation
         self.tape = group.recorder.tape
         self.tail = tail

@@ -140,19 +140,19 @@ class HotPath:
                 thread.entered = None
                 return None
             tail = plan.tail
-            lane = plan.lane
+            channel = plan.channel
             if operation.point_to_point:
                 counted = _BEING_COUNTED
-                sequence = counted = lane.count_point_to_point(operation.name == "send", peer, tag)
+                sequence = counted = channel.count_point_to_point(operation.name == "send", peer, tag)
             else:
-                sequence = lane.sequence + 1
+                sequence = channel.sequence + 1
                 reading = plan.reading
                 if reading and (reading == ALWAYS or not sequence % REDUCE_OP_EVERY):
                     plan = read_reduce_op(key, plan, operation, args)
                     tail = plan.tail_read
                 if group.is_default and not self._steps.source:
-                    self._steps.collective_begins(sequence if lane is group else group.issued + 1)
-                lane.sequence = counted = sequence
+                    self._steps.collective_begins(sequence if channel is group else group.issued + 1)
+                channel.sequence = counted = sequence
             number = plan.tape.begin_prepared(entered, recorder.step, sequence, tail)
             call = thread.entered = Call(number, entered, plan)
             if not plan.on_cpu:
@@ -173,7 +173,7 @@ class HotPath:
                 self.devices.failed(call)
             if guard.contains("operation entered", error):
                 if not counted and group is not None and plan is not None and not operation.point_to_point:
-                    plan.lane.sequence += 1  # it will be issued, unrecorded
+                    plan.channel.sequence += 1  # it will be issued, unrecorded
                 return None
             if counted and plan is not None:
                 _uncount(plan, operation, args)
@@ -259,6 +259,6 @@ def _uncount(plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> N
     """Give an operation's place back."""
     if operation.point_to_point:
         peer = plan.group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
-        plan.lane.uncount_point_to_point(operation.name == "send", peer, args[operation.tag] & MAX_TAG)
+        plan.channel.uncount_point_to_point(operation.name == "send", peer, args[operation.tag] & MAX_TAG)
     else:
-        plan.lane.sequence -= 1
+        plan.channel.sequence -= 1

@@ -61,11 +61,11 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
         flags |= Flag.POINT_TO_POINT
     recorder = group.recorder
     code = recorder.call_sites.code_at(site)
-    lane = group.lane_of(described.device)
+    channel = group.channel_of(described.device)
     prepare = partial(
         TapeWriter.prepare,
         described.bytes_as_root if peer == group.rank else described.bytes_as_member,
-        lane.name_id,
+        channel.name_id,
         described.signature,
         recorder.call_sites.name_of(code, site[1]),
         recorder.label(label) if label else 0,
@@ -77,7 +77,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     tail = tail_read = prepare(flags)
     if described.reduce_op >= 0:
         tail = prepare(flags | Flag.REDUCE_OP_UNREAD)
-    plan = Plan(group, lane, operation, tail, tail_read, int(flags), described.on_cpu, described.reduce_op, code)
+    plan = Plan(group, channel, operation, tail, tail_read, int(flags), described.on_cpu, described.reduce_op, code)
     if len(group.plans) >= MAX_CACHED:  # shapes or tags that never repeat
         group.plans.clear()
     group.plans[key] = plan

@@ -8,7 +8,7 @@ The watchdog of `nccl2`, which is `nccl` from torch 2.15 on, makes its rounds on
 On a device that waits for its host, the time between two events is the host's: the device has come to an operation
 when its stream is free for it, and the host may take some 0.1 ms more to enqueue it.
 
-What is here runs on the user's threads, which only record events; `CudaWatch` asks for them.
+What is here runs on the user's threads, which only record events; `DevicePoller` asks for them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_torchdist import guard
 from otel_torchdist.capture.c10d.devices import LEFT_ALONE
 from otel_torchdist.capture.cuda.driver import MAX_EVENTS, DeviceDriver, DriverError, EventPool, cuda_drivers
-from otel_torchdist.capture.cuda.poller import CudaWatch
-from otel_torchdist.capture.cuda.queues import Enqueued, Wait
+from otel_torchdist.capture.cuda.poller import DevicePoller
+from otel_torchdist.capture.cuda.queues import QueuedOperation, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,13 +53,13 @@ class CudaOperations:
             has_watchdog: Whether PyTorch says how asynchronous operations end.
             max_events: Events that there can be for a device.
         """
-        self.written: dict[int, Enqueued] = {}
+        self.written: dict[int, QueuedOperation] = {}
         self._driver = calling
         self._has_watchdog = has_watchdog
         self._pool = EventPool(calling, max_events)
-        self.watch = CudaWatch(watching, self._pool, self._dropped)
+        self.watch = DevicePoller(watching, self._pool, self._dropped)
 
-    def begin(self, call: Call, device: int, peer: int) -> Enqueued | None:
+    def begin(self, call: Call, device: int, peer: int) -> QueuedOperation | None:
         """An operation is about to be handed over; None when it cannot be followed.
 
         Args:
@@ -74,12 +74,12 @@ class CudaOperations:
         if recorded is None:
             return None
         stream, events = recorded
-        enqueued = Enqueued(call, device, stream, peer, events[0], 0 if is_left_alone else events[1])
+        enqueued = QueuedOperation(call, device, stream, peer, events[0], 0 if is_left_alone else events[1])
         call.enqueued = enqueued  # before it is watched: if it is interrupted here, it must not block what comes after
         self.watch.put(enqueued)
         return enqueued
 
-    def issued(self, enqueued: Enqueued, work: Any, pointers: tuple[int, ...] = ()) -> bool:
+    def issued(self, enqueued: QueuedOperation, work: Any, pointers: tuple[int, ...] = ()) -> bool:
         """The backend has accepted an operation.
 
         Args:
@@ -101,7 +101,7 @@ class CudaOperations:
         return True
 
     @guard.calls_plug_ins
-    def _issued_elsewhere(self, enqueued: Enqueued, work: Any, pointers: tuple[int, ...]) -> bool:
+    def _issued_elsewhere(self, enqueued: QueuedOperation, work: Any, pointers: tuple[int, ...]) -> bool:
         """It runs on a stream of the backend's."""
         try:
             result = work.get_future_result()
@@ -125,14 +125,14 @@ class CudaOperations:
         return self._wait_for(enqueued, device, began_ns)
 
     def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> Wait | None:
-        """As `wait_begins`, for several: the stream goes on when the last has ended, which is known within one lane."""
+        """As `wait_begins`, for several: the stream goes on when the last ends, which is known within one queue."""
         began_ns = time.monotonic_ns()
         found = {enqueued for pointer in pointers if (enqueued := self.written.pop(pointer, None)) is not None}
-        if len({enqueued.lane for enqueued in found}) != 1:
+        if len({enqueued.queue for enqueued in found}) != 1:
             return None
         return self._wait_for(max(found, key=lambda enqueued: enqueued.call.number), device, began_ns)
 
-    def _wait_for(self, enqueued: Enqueued | None, device: int, began_ns: int) -> Wait | None:
+    def _wait_for(self, enqueued: QueuedOperation | None, device: int, began_ns: int) -> Wait | None:
         recorded = self._record(device, 2) if enqueued is not None and enqueued.device == device else None
         if enqueued is None or recorded is None:
             return None
@@ -187,7 +187,7 @@ class CudaOperations:
             return False
         return True
 
-    def _dropped(self, enqueued: Enqueued) -> None:
+    def _dropped(self, enqueued: QueuedOperation) -> None:
         for pointer in enqueued.pointers:
             if self.written.get(pointer) is enqueued:
                 self.written.pop(pointer, None)

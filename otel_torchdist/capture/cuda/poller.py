@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from otel_torchdist import guard
 from otel_torchdist.capture.cuda.driver import DeviceDriver, DriverError, EventPool
-from otel_torchdist.capture.cuda.queues import Enqueued, Lanes, Wait
+from otel_torchdist.capture.cuda.queues import QueuedOperation, Queues, Wait
 
 LOOK_S: Final = 0.02
 IDLE_LOOKS: Final = 25
@@ -30,7 +30,7 @@ class _Settling(NamedTuple):
     settled: threading.Event
 
 
-class CudaWatch:
+class DevicePoller:
     """Looks at what is on its way 50 times a second, and sleeps when there has been nothing for a while.
 
     Attributes:
@@ -38,7 +38,7 @@ class CudaWatch:
         is_asleep: Whether the thread looks at nothing until it is woken.
     """
 
-    def __init__(self, driver: DeviceDriver, pool: EventPool, dropped: Callable[[Enqueued], None]) -> None:
+    def __init__(self, driver: DeviceDriver, pool: EventPool, dropped: Callable[[QueuedOperation], None]) -> None:
         """The thread starts with the first operation.
 
         Args:
@@ -50,8 +50,8 @@ class CudaWatch:
         self._driver = driver
         self._pool = pool
         self._dropped = dropped
-        self._lanes = Lanes(driver, self._drop)
-        self._inbox: deque[Enqueued | Wait] = deque()
+        self._queues = Queues(driver, self._drop)
+        self._inbox: deque[QueuedOperation | Wait] = deque()
         self._settling: deque[_Settling] = deque()
         self._wake = threading.Event()
         self.is_asleep = False
@@ -62,7 +62,7 @@ class CudaWatch:
 
     # --- called on any thread ----------------------------------------------------------------------------------
 
-    def put(self, item: Enqueued | Wait) -> None:
+    def put(self, item: QueuedOperation | Wait) -> None:
         """Hand something over to be followed."""
         self._inbox.append(item)
         if self.is_asleep:
@@ -118,19 +118,19 @@ class CudaWatch:
         self._take_up()
         if not self.is_broken:
             try:
-                self._lanes.look()
+                self._queues.look()
             except DriverError as error:
                 self.leave_alone(error)
         if self.is_broken:
-            self._lanes.give_up()
+            self._queues.give_up()
         self._settle()
-        return not self._lanes.is_empty
+        return not self._queues.is_empty
 
     def _take_up(self) -> None:
         while self._inbox:
             item = self._inbox.popleft()
-            if isinstance(item, Enqueued):
-                self._lanes.add(item)
+            if isinstance(item, QueuedOperation):
+                self._queues.add(item)
             elif item.enqueued.is_void or item.enqueued.wait is not None:
                 self._pool.give_back(item.enqueued.device, [item.before, item.after])
             else:
@@ -139,13 +139,13 @@ class CudaWatch:
     def _settle(self) -> None:
         if not self._settling:
             return
-        if not self._lanes.is_empty and time.monotonic() < self._settling[0].deadline_s and not self._is_stopping:
+        if not self._queues.is_empty and time.monotonic() < self._settling[0].deadline_s and not self._is_stopping:
             return
-        self._lanes.forget_all()
+        self._queues.forget_all()
         while self._settling:
             self._settling.popleft().settled.set()
 
-    def _drop(self, enqueued: Enqueued) -> None:
+    def _drop(self, enqueued: QueuedOperation) -> None:
         enqueued.is_void = True
         enqueued.call.enqueued = None  # or the two would keep each other until the garbage collector comes
         events = [enqueued.start]
@@ -168,5 +168,5 @@ class CudaWatch:
 
     def _destroy_events(self) -> None:
         with contextlib.suppress(DriverError):
-            for event in (*self._pool.drain(), *self._lanes.events()):
+            for event in (*self._pool.drain(), *self._queues.events()):
                 self._driver.destroy_event(event)

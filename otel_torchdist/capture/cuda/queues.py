@@ -1,6 +1,6 @@
 """What is on its way through devices, in the order in which they come to it, and how its beginning and end are found.
 
-A lane is a stream: the caller's for a synchronous operation, NCCL's own for an asynchronous one. Only the operation
+A queue is a stream: the caller's for a synchronous operation, NCCL's own for an asynchronous one. Only the operation
 whose turn it is has to be asked about; all behind it wait. So 200 operations behind one slow kernel cost one query a
 look, and on the tape each of them begins when the one before has ended.
 """
@@ -44,7 +44,7 @@ class Wait(NamedTuple):
         took_ns: How long the host took; 0 while it is about it.
     """
 
-    enqueued: Enqueued
+    enqueued: QueuedOperation
     stream: int
     began_ns: int
     before: int
@@ -52,13 +52,13 @@ class Wait(NamedTuple):
     took_ns: int = 0
 
 
-class Enqueued:
+class QueuedOperation:
     """An operation on its way through a device. Holds neither a tensor nor a Work.
 
     Attributes:
         call: The operation; the first of them, where several were coalesced.
         device: Index of the device.
-        lane: The stream that carries it out. NCCL has one for a group, and one for each pair of peers.
+        queue: The stream that carries it out. NCCL has one for a group, and one for each pair of peers.
         stream: The caller's stream.
         start: Event on that stream before the operation.
         end: Event on that stream after it; 0 for one that NCCL carries out on a stream of its own.
@@ -76,8 +76,8 @@ class Enqueued:
         "end",
         "is_issued",
         "is_void",
-        "lane",
         "pointers",
+        "queue",
         "result",
         "start",
         "started",
@@ -87,7 +87,7 @@ class Enqueued:
 
     def __init__(self, call: Call, device: int, stream: int, peer: int, start: int, end: int) -> None:
         """An operation that is about to be handed over; `start` has been recorded."""
-        self.lane = _lane(call, device, stream, peer)
+        self.queue = _queue(call, device, stream, peer)
         self.call = call
         self.device = device
         self.stream = stream
@@ -125,7 +125,7 @@ class Enqueued:
         return (self.call, *members) if members else (self.call,)
 
 
-def _lane(call: Call, device: int, stream: int, peer: int) -> Hashable:
+def _queue(call: Call, device: int, stream: int, peer: int) -> Hashable:
     if not call.flags & LEFT_ALONE:
         return device, stream
     is_pair = call.flags & _POINT_TO_POINT and not call.flags & _COALESCED
@@ -138,32 +138,32 @@ class _Lane:
     __slots__ = ("free_how", "free_ns", "queue")
 
     def __init__(self) -> None:
-        self.queue: deque[Enqueued] = deque()
+        self.queue: deque[QueuedOperation] = deque()
         self.free_ns = 0
         self.free_how = How.EVENT
 
 
-class Lanes:
-    """All lanes of all devices of this process. Belongs to one thread."""
+class Queues:
+    """All queues of all devices of this process. Belongs to one thread."""
 
-    def __init__(self, driver: DeviceDriver, dropped: Callable[[Enqueued], None]) -> None:
-        """Ask `driver`; `dropped` is told of each operation that has left its lane."""
+    def __init__(self, driver: DeviceDriver, dropped: Callable[[QueuedOperation], None]) -> None:
+        """Ask `driver`; `dropped` is told of each operation that has left its queue."""
         self._driver = driver
         self._dropped = dropped
-        self._lanes: dict[Hashable, _Lane] = {}
+        self._queues: dict[Hashable, _Lane] = {}
         self._clocks: dict[int, DeviceClock] = {}
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is on its way."""
-        return not self._lanes
+        return not self._queues
 
-    def add(self, enqueued: Enqueued) -> None:
+    def add(self, enqueued: QueuedOperation) -> None:
         """Take up an operation, behind those that were handed over before it."""
-        lane = self._lanes.get(enqueued.lane)
-        if lane is None:
-            lane = self._lanes[enqueued.lane] = _Lane()
-        lane.queue.append(enqueued)
+        queue = self._queues.get(enqueued.queue)
+        if queue is None:
+            queue = self._queues[enqueued.queue] = _Lane()
+        queue.queue.append(enqueued)
 
     def look(self) -> None:
         """Find out what the devices have begun and ended.
@@ -171,15 +171,15 @@ class Lanes:
         Raises:
             DriverError: A device reports an error.
         """
-        for device in {lane.queue[0].device for lane in self._lanes.values()}:
+        for device in {queue.queue[0].device for queue in self._queues.values()}:
             if device not in self._clocks:
                 self._clocks[device] = DeviceClock(self._driver, device)
             self._clocks[device].renew()
-        for key, lane in list(self._lanes.items()):
-            while lane.queue and self._is_over(lane.queue[0], lane):
-                self._dropped(lane.queue.popleft())
-            if not lane.queue:
-                del self._lanes[key]
+        for key, queue in list(self._queues.items()):
+            while queue.queue and self._is_over(queue.queue[0], queue):
+                self._dropped(queue.queue.popleft())
+            if not queue.queue:
+                del self._queues[key]
 
     def events(self) -> list[int]:
         """The events of the clocks."""
@@ -187,45 +187,45 @@ class Lanes:
 
     def forget_all(self) -> None:
         """Let go of everything; the operations stay as they are on their tapes."""
-        lanes = list(self._lanes.values())
-        self._lanes.clear()
-        for lane in lanes:
-            for enqueued in lane.queue:
+        queues = list(self._queues.values())
+        self._queues.clear()
+        for queue in queues:
+            for enqueued in queue.queue:
                 self._dropped(enqueued)
 
     def give_up(self) -> None:
         """The device cannot be asked any more: say of everything that its end is not known."""
-        for lane in self._lanes.values():
-            for enqueued in lane.queue:
+        for queue in self._queues.values():
+            for enqueued in queue.queue:
                 if not enqueued.is_void:
                     enqueued.begun(enqueued.call.entered_ns, How.UNTRACKED)
                     enqueued.ended(_now(), How.UNTRACKED)
         self.forget_all()
 
-    def _is_over(self, enqueued: Enqueued, lane: _Lane) -> bool:
+    def _is_over(self, enqueued: QueuedOperation, queue: _Lane) -> bool:
         """Look at the operation whose turn it is."""
         if enqueued.is_void:
             return True
         is_over = self._has_ended(enqueued)
         if enqueued.started is None and self._driver.is_done(enqueued.start):
-            self._begin(enqueued, lane)
+            self._begin(enqueued, queue)
         if is_over:
-            self._end(enqueued, lane)
+            self._end(enqueued, queue)
         return is_over
 
-    def _has_ended(self, enqueued: Enqueued) -> bool:
+    def _has_ended(self, enqueued: QueuedOperation) -> bool:
         if enqueued.end:
             return enqueued.is_issued and self._driver.is_done(enqueued.end)
         return enqueued.result is not None and enqueued.result.done()
 
-    def _begin(self, enqueued: Enqueued, lane: _Lane) -> None:
-        """The caller's stream has come to it, and all that was ahead of it in its lane has ended."""
+    def _begin(self, enqueued: QueuedOperation, queue: _Lane) -> None:
+        """The caller's stream has come to it, and all that was ahead of it in its queue has ended."""
         started_ns, how = self._clocks[enqueued.device].date(enqueued.start)
-        if started_ns < lane.free_ns:
-            started_ns, how = lane.free_ns, lane.free_how
+        if started_ns < queue.free_ns:
+            started_ns, how = queue.free_ns, queue.free_how
         enqueued.begun(max(started_ns, enqueued.call.entered_ns), how)
 
-    def _end(self, enqueued: Enqueued, lane: _Lane) -> None:
+    def _end(self, enqueued: QueuedOperation, queue: _Lane) -> None:
         failure = _failure_of(enqueued.result) if not enqueued.end else ""
         if failure:
             enqueued.ended(_now(), How.FAILED, failure)
@@ -236,10 +236,10 @@ class Lanes:
             ended_ns, how = self._end_by_wait(enqueued)
         if enqueued.started is not None and ended_ns < enqueued.started[0]:
             ended_ns, how = enqueued.started  # no more exact than the end of the one ahead, which was seen late
-        lane.free_ns, lane.free_how = ended_ns, how
-        enqueued.ended(lane.free_ns, how)
+        queue.free_ns, queue.free_how = ended_ns, how
+        enqueued.ended(queue.free_ns, how)
 
-    def _end_by_wait(self, enqueued: Enqueued) -> tuple[int, How]:
+    def _end_by_wait(self, enqueued: QueuedOperation) -> tuple[int, How]:
         """The watchdog has seen that it has ended; a stream that waited for it may tell more exactly when."""
         seen_ns, wait = _now(), enqueued.wait
         if wait is None or not self._driver.is_done(wait.after):

@@ -94,9 +94,9 @@ class OneSided:
             plan = state.plans.get(key) or make_plan(state, key, schema, args)
             if plan is None:
                 return None
-            plan.lane.sequence += 1
+            plan.channel.sequence += 1
             counted = True
-            number = plan.tape.begin_prepared(entered, recorder.step, plan.lane.sequence, plan.tail)
+            number = plan.tape.begin_prepared(entered, recorder.step, plan.channel.sequence, plan.tail)
             plan.tape.mark(number, Word.STARTED, 0, How.UNTRACKED)
             return Call(number, entered, plan)
         except BaseException as error:
@@ -105,7 +105,7 @@ class OneSided:
             if guard.contains("one-sided operation", error):
                 return None  # it will be issued, unrecorded, and keeps its place
             if plan is not None:
-                plan.lane.sequence -= counted
+                plan.channel.sequence -= counted
             raise
 
     def end(self, call: Call, error: BaseException | None = None) -> None:
@@ -115,7 +115,7 @@ class OneSided:
     def end_collective(self, call: Call, error: BaseException | None = None) -> None:
         """All members have come, or it was refused: then its place among the collectives is free again."""
         if error is not None:
-            call.plan.lane.sequence -= 1
+            call.plan.channel.sequence -= 1
         self._end(call, How.CALL, error)
 
     def _end(self, call: Call, how: How, error: BaseException | None) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from otel_torchdist.cli.demo.findings import closing_words
 from otel_torchdist.cli.demo.job import missing_packages, scratch
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Fault, Protocol, passes, story
-from otel_torchdist.cli.demo.run import Performance
+from otel_torchdist.cli.demo.run import DemoRun
 from otel_torchdist.cli.demo.views import LiveView, PlainView, View
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
@@ -118,7 +118,7 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
             f"Somewhere in the middle {story(options.fault, f'rank {options.faulty_rank}', f'{options.block_s:g} s')}. "
             f"An operation that is open for {options.threshold_s:g} s counts as stalled."
         )
-        performance = Performance(options, view, stop)
+        performance = DemoRun(options, view, stop)
         performance.run(places)
     if stop.received is None:
         _conclude(performance, console)
@@ -131,7 +131,7 @@ def _view(options: DemoOptions, console: Console) -> View:
     return LiveView(console) if is_live and not options.plain else PlainView(console)
 
 
-def _conclude(performance: Performance, console: Console) -> None:
+def _conclude(performance: DemoRun, console: Console) -> None:
     findings = performance.findings
     may_fail = findings.said is not None and not passes(findings.options.fault)
     if performance.exit_code != 0 and not may_fail:
@@ -143,7 +143,7 @@ def _conclude(performance: Performance, console: Console) -> None:
         _fail(performance, "the expected verdict was not given in time")
 
 
-def _fail(performance: Performance, message: str) -> NoReturn:
+def _fail(performance: DemoRun, message: str) -> NoReturn:
     if performance.errors:
         typer.echo(performance.errors, err=True)
     fail(message)

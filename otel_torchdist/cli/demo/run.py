@@ -12,7 +12,7 @@ from otel_torchdist.cli.demo.findings import Findings
 from otel_torchdist.cli.demo.job import Job, Scratch, endpoint_in
 from otel_torchdist.cli.demo.observed import AgentSeen, scrape
 from otel_torchdist.cli.demo.options import DemoOptions, passes
-from otel_torchdist.cli.demo.views import Picture, View
+from otel_torchdist.cli.demo.views import Screen, View
 from otel_torchdist.cli.rank_table import Doing, RankRow, rank_rows
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.job.directory import job_directories
@@ -28,7 +28,7 @@ JOB_ENDS_S: Final = 5.0
 _logger = logging.getLogger("otel_torchdist")
 
 
-class Performance:
+class DemoRun:
     """One run of the demo.
 
     Attributes:
@@ -126,7 +126,7 @@ class Performance:
             self._tapes = look.tapes
             self.findings.take(look.events)
         rows = self._rows()
-        self._view.show(Picture(rows, self._options.steps, self.training))
+        self._view.show(Screen(rows, self._options.steps, self.training))
         return rows
 
     def _begin(self, places: Scratch) -> None:

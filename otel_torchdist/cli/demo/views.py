@@ -22,7 +22,7 @@ from otel_torchdist.naming import compress_ranks
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Screen:
     """The job at one moment.
 
     Attributes:
@@ -56,7 +56,7 @@ class View(AbstractContextManager["View"], Protocol):
         """Tell of a stall, so that nobody misses it."""
         ...
 
-    def show(self, picture: Picture) -> None:
+    def show(self, screen: Screen) -> None:
         """Show how things are; called several times a second."""
         ...
 
@@ -97,7 +97,7 @@ class LiveView(View):
         self._print(Text(text))
 
     def training_says(self, line: str) -> None:
-        """See `View`; the newest line is part of each picture."""
+        """See `View`; the newest line is part of each screen."""
 
     def sound(self, alarm: Alarm) -> None:
         """See `View`."""
@@ -106,11 +106,11 @@ class LiveView(View):
             text.append(f"\n{alarm.place}", style="bold")
         self._print(Panel(text, title="stall", title_align="left", border_style="red"))
 
-    def show(self, picture: Picture) -> None:
+    def show(self, screen: Screen) -> None:
         """See `View`."""
-        self._progress.update(self._task, total=picture.steps, completed=picture.step)
-        parts: list[RenderableType] = [rank_table(picture.rows), self._progress.get_renderable()]
-        parts.append(Text(f"training: {picture.training or _STARTING}", style="dim"))
+        self._progress.update(self._task, total=screen.steps, completed=screen.step)
+        parts: list[RenderableType] = [rank_table(screen.rows), self._progress.get_renderable()]
+        parts.append(Text(f"training: {screen.training or _STARTING}", style="dim"))
         self._live.update(Group(*parts), refresh=True)
 
     def _print(self, what: RenderableType) -> None:
@@ -148,18 +148,18 @@ class PlainView(View):
         if alarm.place:
             self.say(f"       {alarm.place}")
 
-    def show(self, picture: Picture) -> None:
+    def show(self, screen: Screen) -> None:
         """See `View`."""
         now = time.monotonic()
         if now - self._shown < PROGRESS_EVERY_S:
             return
         self._shown = now
-        self.say("; ".join([f"step {picture.step} of {picture.steps}", *_crowds(picture)]))
+        self.say("; ".join([f"step {screen.step} of {screen.steps}", *_crowds(screen)]))
 
 
-def _crowds(picture: Picture) -> Iterator[str]:
+def _crowds(screen: Screen) -> Iterator[str]:
     """Who does the same, in the order of their ranks: `ranks 0-1,3 stalled in all_reduce #80 for 6.1 s`."""
-    rows = sorted(picture.rows, key=_activity)
+    rows = sorted(screen.rows, key=_activity)
     for (doing, operation), crowd in groupby(rows, key=_activity):
         members = list(crowd)
         ranks = compress_ranks(row.rank for row in members)

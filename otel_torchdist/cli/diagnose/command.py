@@ -24,7 +24,7 @@ from otel_torchdist.cli.switched_off import with_reasons
 from otel_torchdist.cli.text import day_and_time, fail, iso_time
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs import Run, SeveralRunsError, Shelf, select, tape_directory, whole_shelf
+from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.naming import compress_ranks
 
 PROBLEM: Final = 1
@@ -68,21 +68,21 @@ def diagnose(
     """
     config = Config.from_environment()
     try:
-        shelf = whole_shelf(config, run_dir)
+        index = whole_index(config, run_dir)
     except TapeError as error:
         fail(str(error), NOTHING_TO_DIAGNOSE)
     if list_runs:
-        _warn(shelf.unreadable)
-        _list(shelf.runs, as_json)
+        _warn(index.unreadable)
+        _list(index.runs, as_json)
         return
-    chosen = _choose(shelf, run, run_dir or tape_directory(config), config)
+    chosen = _choose(index, run, run_dir or tape_directory(config), config)
     try:
         threshold_s = config.stall_timeout if threshold is None else threshold
         diagnosis = diagnose_run(chosen, threshold_s, config.stall_ignore)
     except TapeError as error:
         fail(str(error), NOTHING_TO_DIAGNOSE)
-    unreadable = [text for text in shelf.unreadable if text.startswith(str(chosen.directory))]
-    helpers = tuple(_diagnosed(shelf.helpers_of(chosen), threshold_s, config.stall_ignore))
+    unreadable = [text for text in index.unreadable if text.startswith(str(chosen.directory))]
+    helpers = tuple(_diagnosed(index.helpers_of(chosen), threshold_s, config.stall_ignore))
     diagnosis = dataclasses.replace(diagnosis, warnings=(*unreadable, *diagnosis.warnings), helpers=helpers)
     _warn(diagnosis.warnings)
     if as_json:
@@ -99,17 +99,17 @@ def _diagnosed(helpers: Iterable[Run], threshold_s: float, ignored: Sequence[str
             yield diagnose_run(helper, threshold_s, ignored)
 
 
-def _choose(shelf: Shelf, prefix: str, where: Path, config: Config) -> Run:
-    if not prefix and shelf.runs:
-        return shelf.runs[0]
+def _choose(index: RunIndex, prefix: str, where: Path, config: Config) -> Run:
+    if not prefix and index.runs:
+        return index.runs[0]
     try:
-        chosen = select(shelf.runs, prefix) if prefix else None
+        chosen = select(index.runs, prefix) if prefix else None
     except SeveralRunsError as error:
         fail(str(error), NOTHING_TO_DIAGNOSE)
     if chosen is not None:
         return chosen
-    _warn(shelf.unreadable)
-    if not shelf.runs:
+    _warn(index.unreadable)
+    if not index.runs:
         fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), NOTHING_TO_DIAGNOSE)
     fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` shows which there are", NOTHING_TO_DIAGNOSE)
 

@@ -12,7 +12,7 @@ from otel_torchdist.cli.agents_verdict import agents_verdict, ranks_of
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.job.deaths import read_death
-from otel_torchdist.job.lives import Life
+from otel_torchdist.job.lives import RankLife
 from otel_torchdist.job.runs import POLL_LIMIT, Run
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.processes.state import SILENT_NS
@@ -47,7 +47,7 @@ class RankAccount:
     """
 
     view: RankView
-    life: Life
+    life: RankLife
     sign_ns: int
     stack: Place | None
     pid: int
@@ -109,7 +109,7 @@ class Diagnosis:
 
     @property
     def _has_died(self) -> bool:
-        return any(one.life in (Life.FAILED, Life.DEAD) for one in self.ranks)
+        return any(one.life in (RankLife.FAILED, RankLife.DEAD) for one in self.ranks)
 
     @property
     def unknown(self) -> tuple[int, ...]:

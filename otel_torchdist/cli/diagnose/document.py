@@ -116,7 +116,7 @@ def _verdict(diagnosis: Diagnosis, verdict: Verdict) -> Json:
         "ranks": list(verdict.ranks),
         "waiting": list(verdict.waiting),
         "operation": verdict.operation,
-        "sequence": verdict.site.sequence,
+        "sequence": verdict.operation_id.sequence,
         "group": _group(verdict.group),
         "since": _time(diagnosis, verdict.since_ns),
         "age_s": _rounded(diagnosis.verdict_age_s),
@@ -156,7 +156,7 @@ def _death(diagnosis: Diagnosis, death: Death) -> Json:
 def _mismatch(mismatch: Mismatch) -> Json:
     return {
         "field": mismatch.field.value,
-        "sequence": mismatch.site.sequence,
+        "sequence": mismatch.operation_id.sequence,
         "parties": [{"value": value, "ranks": list(ranks)} for value, ranks in mismatch.parties],
     }
 
@@ -165,7 +165,7 @@ def _link(link: Link) -> Json:
     return {
         "rank": link.rank,
         "operation": link.operation,
-        "sequence": link.site.sequence,
+        "sequence": link.operation_id.sequence,
         "group": _group(link.group),
     }
 
@@ -197,15 +197,19 @@ def _stack(diagnosis: Diagnosis, account: RankAccount) -> Json | None:
 
 
 def _operation(diagnosis: Diagnosis, operation: OperationView) -> Json:
-    record, lane = operation.record, operation.site.lane
+    record, channel = operation.record, operation.operation_id.channel
     since_ns = operation.waiting_since_ns or record.entered_ns
-    peers = {lane.source, lane.destination} if lane.is_point_to_point else operation.group and operation.group.members
+    peers = (
+        {channel.source, channel.destination}
+        if channel.is_point_to_point
+        else operation.group and operation.group.members
+    )
     return {
         "operation": operation.name,
-        "sequence": operation.site.sequence,
+        "sequence": operation.operation_id.sequence,
         "group": _group(operation.group),
         "peers": sorted(rank for rank in peers if rank >= 0) if peers is not None else None,
-        "tag": lane.tag if lane.is_point_to_point else None,
+        "tag": channel.tag if channel.is_point_to_point else None,
         "entered": _time(diagnosis, record.entered_ns),
         "age_s": _rounded(diagnosis.before_s(since_ns)),
         "waits": operation.waiting_since_ns is not None,

@@ -14,17 +14,22 @@ from rich.text import Text
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
 from otel_torchdist.cli.text import day_and_time, fates, length, time_of_day
-from otel_torchdist.job.lives import Life
+from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import compress_ranks, have, name_ranks
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.wording.causes import MAX_PARTIES
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
-from otel_torchdist.verdict.wording.phrases import describe_frame, describe_site
+from otel_torchdist.verdict.wording.phrases import describe_frame, describe_operation
 from otel_torchdist.world.model import OperationView
 
 MAX_OPEN: Final = 8
 """Open operations of a rank that are shown."""
-_STYLES: Final = {Life.RUNNING: "green", Life.FINISHED: "dim", Life.FAILED: "bold red", Life.DEAD: "bold red"}
+_STYLES: Final = {
+    RankLife.RUNNING: "green",
+    RankLife.FINISHED: "dim",
+    RankLife.FAILED: "bold red",
+    RankLife.DEAD: "bold red",
+}
 
 
 def print_report(diagnosis: Diagnosis, console: Console) -> None:
@@ -112,7 +117,7 @@ def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:
         for value, ranks in mismatch.parties[MAX_PARTIES + mismatch.has_majority :]:
             yield f"{name_ranks(ranks)} {have(ranks)} {mismatch.field.value} {value}"
     for link in verdict.circle[MAX_PARTIES:]:
-        yield f"rank {link.rank} in {describe_site(link.operation, link.group, link.site)}"
+        yield f"rank {link.rank} in {describe_operation(link.operation, link.group, link.operation_id)}"
 
 
 def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
@@ -155,11 +160,11 @@ def _ended(diagnosis: Diagnosis, operation: OperationView) -> str:
 
 
 def _named(operation: OperationView) -> str:
-    site = describe_site(operation.name, operation.group, operation.site)
+    described = describe_operation(operation.name, operation.group, operation.operation_id)
     group = operation.group
-    if group is None or operation.site.lane.is_point_to_point:
-        return site
-    return f"{site} of {'rank' if len(group.members) == 1 else 'ranks'} {compress_ranks(group.members)}"
+    if group is None or operation.operation_id.channel.is_point_to_point:
+        return described
+    return f"{described} of {'rank' if len(group.members) == 1 else 'ranks'} {compress_ranks(group.members)}"
 
 
 def _called(operation: OperationView) -> str:
@@ -202,7 +207,7 @@ def _doing(account: RankAccount) -> tuple[Hashable, ...]:
 
 
 def _shown_alike(operation: OperationView) -> tuple[Hashable, ...]:
-    return operation.name, operation.site, operation.call_site
+    return operation.name, operation.operation_id, operation.call_site
 
 
 def _waiting_since_ns(account: RankAccount) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import job_directory, tapes_in
 from otel_torchdist.job.live_jobs import newest_live_job
-from otel_torchdist.job.runs import SeveralRunsError, select, tape_directory, whole_shelf
+from otel_torchdist.job.runs import SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.stop_signals import StopSignals
 
 
@@ -165,9 +165,9 @@ def _look_for(wanted: Wanted, config: Config) -> Found | None:
 
 
 def _look_for_run(wanted: Wanted, config: Config) -> Found | None:
-    shelf = whole_shelf(config, wanted.run_dir)
+    index = whole_index(config, wanted.run_dir)
     try:
-        run = select(shelf.runs, wanted.run)
+        run = select(index.runs, wanted.run)
         return Found(run.directory, run.run_id) if run is not None else None
     finally:
-        shelf.close()
+        index.close()

@@ -111,13 +111,13 @@ class PassiveWatch:
 
     def _newest(self, now_ns: int) -> list[WorldSnapshot]:
         """The run that is watched and, behind it, those of its helpers; empty where there is none."""
-        pictures = worlds((followed.follower for followed in self._followed.values()), now_ns)
-        wanted = [world for world in pictures if self._run_id in (None, world.run)]
+        snapshots = worlds((followed.follower for followed in self._followed.values()), now_ns)
+        wanted = [world for world in snapshots if self._run_id in (None, world.run)]
         own = [one for one in wanted if not any(self._helps(one, other) for other in wanted)]
         newest = max(own or wanted, key=_age_of_run, default=None)
         if newest is None:
             return []
-        helpers = [world for world in pictures if self._helps(world, newest)]
+        helpers = [world for world in snapshots if self._helps(world, newest)]
         return [self._shown(world, now_ns) for world in (newest, *helpers)]
 
     def _helps(self, world: WorldSnapshot, other: WorldSnapshot) -> bool:

@@ -36,7 +36,7 @@ class WatchRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Screen:
     """A job at one moment.
 
     Attributes:
@@ -72,12 +72,12 @@ class View(AbstractContextManager["View"], Protocol):
         """Tell of a stall: a new verdict, or that the last one still holds."""
         ...
 
-    def show(self, picture: Picture) -> None:
+    def show(self, screen: Screen) -> None:
         """Show how things are; called several times a second."""
         ...
 
 
-def picture_of(look: Look, verdict: Verdict | None, alarm: Alarm | None, threshold_s: float) -> Picture:
+def screen_of(look: Look, verdict: Verdict | None, alarm: Alarm | None, threshold_s: float) -> Screen:
     """What to show of a look, under a verdict on the stall that is on."""
     tapes = {tape.identity.rank: tape for tape in look.tapes}
     rows = [
@@ -85,13 +85,13 @@ def picture_of(look: Look, verdict: Verdict | None, alarm: Alarm | None, thresho
         for row in rank_rows(look.tapes, verdict, threshold_s, look.world.taken_ns)
     ]
     world_size = max(tape.identity.world_size for tape in look.tapes)
-    return Picture(run_label(look.world.run), world_size, rows, alarm)
+    return Screen(run_label(look.world.run), world_size, rows, alarm)
 
 
-def crowds(picture: Picture) -> Iterator[str]:
+def crowds(screen: Screen) -> Iterator[str]:
     """Who does the same, a clause for each: `ranks 0-1,3 stalled, all_reduce #80 (default_pg) for 6.1 s`."""
     found: dict[tuple[str, str], list[RankRow]] = {}
-    for one in picture.rows:
+    for one in screen.rows:
         waits = one.row.doing is not Doing.RUNNING and one.row.age_s is not None
         operation = f"{one.row.operation} ({one.group or 'unknown group'})" if waits else ""
         found.setdefault((one.row.doing.value, operation), []).append(one.row)

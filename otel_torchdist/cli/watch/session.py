@@ -13,9 +13,9 @@ from otel_torchdist.cli.agents_verdict import agents_verdict
 from otel_torchdist.cli.alarm import Alarm, alarm
 from otel_torchdist.cli.text import fates
 from otel_torchdist.cli.watch.passive import Look, PassiveWatch
-from otel_torchdist.cli.watch.screen import View, picture_of
+from otel_torchdist.cli.watch.screen import View, screen_of
 from otel_torchdist.job.agents_verdict import AgentsVerdict
-from otel_torchdist.job.lives import Life
+from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.stall.attributes import describe_finding, resolution
 from otel_torchdist.stall.events import Finding, IncidentResolved, Occasion, VerdictGiven
@@ -51,7 +51,7 @@ class WatchSession:
         self._verdict: VerdictGiven | None = None
         self._of_agents: AgentsVerdict | None = None
         self._run = 0
-        self._lives: dict[int, Life] = {}
+        self._lives: dict[int, RankLife] = {}
         self._was_live = False
         self._ended_at: float | None = None
 
@@ -83,7 +83,7 @@ class WatchSession:
         told = self._renewed(look.world)
         verdict = told.verdict if told is not None else None
         shown = self._heard(look, verdict) or (alarm(told) if told is not None else None)
-        self._view.show(picture_of(look, verdict, shown, self._threshold_s))
+        self._view.show(screen_of(look, verdict, shown, self._threshold_s))
 
     def _tell(self, event: VerdictGiven | IncidentResolved | Finding) -> None:
         if isinstance(event, Finding):
@@ -131,22 +131,22 @@ class WatchSession:
 
     def _has_ended_since(self, view: RankView) -> bool:
         life = life_in(view)
-        return life is not Life.RUNNING and self._lives.get(view.nonce) is not life
+        return life is not RankLife.RUNNING and self._lives.get(view.nonce) is not life
 
     def _is_over(self, world: WorldSnapshot) -> bool:
         lives = {life_in(view) for view in world.ranks.values()}
-        if Life.RUNNING in lives:
+        if RankLife.RUNNING in lives:
             self._was_live = True
             self._ended_at = None
             return False
         if self._ended_at is None:
             self._ended_at = time.monotonic()
-        may_go_on = self._was_live and lives != {Life.FINISHED}
+        may_go_on = self._was_live and lives != {RankLife.FINISHED}
         return not may_go_on or time.monotonic() - self._ended_at >= max(self._keep_s, LAST_WORDS_S)
 
     def _tell_end(self, world: WorldSnapshot) -> None:
         self._view.say(f"the job has ended: {'; '.join(fates(world.in_order))}")
-        if any(life_in(view) is not Life.FINISHED for view in world.ranks.values()):
+        if any(life_in(view) is not RankLife.FINISHED for view in world.ranks.values()):
             label = run_label(world.run)
             self._view.say(f"what each rank was doing last: otel-torchdist diagnose {label}".rstrip())
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_table import NOT_IN, STYLES, Doing
-from otel_torchdist.cli.watch.screen import LATE, Picture, View, WatchRow, crowds
+from otel_torchdist.cli.watch.screen import LATE, Screen, View, WatchRow, crowds
 
 
 class LiveView(View):
@@ -43,44 +43,44 @@ class LiveView(View):
         self._live.console.print(Text.assemble((time.strftime("%H:%M:%S  "), "dim"), text))
 
     def sound(self, alarm: Alarm, is_new: bool) -> None:
-        """See `View`; where and for how long is part of each picture."""
+        """See `View`; where and for how long is part of each screen."""
         if is_new:
             self.say(f"stall: {alarm.text}")
 
-    def show(self, picture: Picture) -> None:
+    def show(self, screen: Screen) -> None:
         """See `View`."""
-        parts: list[RenderableType] = [_headline(picture, self._directory)]
-        if picture.alarm is not None:
-            text = Text(picture.alarm.text)
-            if picture.alarm.place:
-                text.append(f"\n{picture.alarm.place}", style="bold")
+        parts: list[RenderableType] = [_headline(screen, self._directory)]
+        if screen.alarm is not None:
+            text = Text(screen.alarm.text)
+            if screen.alarm.place:
+                text.append(f"\n{screen.alarm.place}", style="bold")
             parts.append(Panel(text, title="stall", title_align="left", border_style="red"))
-        parts.append(_table(picture))
-        # The terminal writes ^C behind the last line: a full one would break, and the next picture be one line off.
-        parts.append(Text(picture.unseen, style="dim"))
+        parts.append(_table(screen))
+        # The terminal writes ^C behind the last line: a full one would break, and the next screen be one line off.
+        parts.append(Text(screen.unseen, style="dim"))
         self._live.update(Group(*parts), refresh=True)
 
 
-def _headline(picture: Picture, directory: Path) -> Text:
-    run = Text(f"run {picture.run}" if picture.run else "run not known yet", style="bold")
-    return run.append(f"  {len(picture.rows)} of {picture.world_size} ranks  {directory}", style="not bold dim")
+def _headline(screen: Screen, directory: Path) -> Text:
+    run = Text(f"run {screen.run}" if screen.run else "run not known yet", style="bold")
+    return run.append(f"  {len(screen.rows)} of {screen.world_size} ranks  {directory}", style="not bold dim")
 
 
-def _table(picture: Picture) -> Table:
+def _table(screen: Screen) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True, min_width=10)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("steps/s", justify="right", no_wrap=True)
     table.add_column("coll/s", justify="right", no_wrap=True)
-    is_late = any(one.late >= LATE for one in picture.rows)
+    is_late = any(one.late >= LATE for one in screen.rows)
     if is_late:
         table.add_column("late", justify="right", no_wrap=True)
     table.add_column("operation", no_wrap=True)
     table.add_column("group", no_wrap=True)
     table.add_column("age", justify="right", no_wrap=True, min_width=7)
     table.add_column("where", no_wrap=True, ratio=1)
-    for row in picture.rows:
+    for row in screen.rows:
         table.add_row(*_cells(row, is_late))
     return table
 
@@ -128,16 +128,16 @@ class PlainView(View):
         if alarm.place and is_new:
             self.say(f"       {alarm.place}")
 
-    def show(self, picture: Picture) -> None:
+    def show(self, screen: Screen) -> None:
         """See `View`."""
         now = time.monotonic()
         if self._shown is not None and now - self._shown < SUMMARY_EVERY_S:
             return
         self._shown = now
-        steps = sorted({one.row.step for one in picture.rows})
+        steps = sorted({one.row.step for one in screen.rows})
         at = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-        pace = max((one.rates.steps for one in picture.rows), default=0.0)
-        collectives = max((one.rates.collectives for one in picture.rows), default=0.0)
-        parts = [at, f"{pace:.1f} steps/s", f"{collectives:.1f} collectives/s", *crowds(picture)]
-        parts += [f"the others lose {one.late:.0%} to rank {one.row.rank}" for one in picture.rows if one.late >= LATE]
+        pace = max((one.rates.steps for one in screen.rows), default=0.0)
+        collectives = max((one.rates.collectives for one in screen.rows), default=0.0)
+        parts = [at, f"{pace:.1f} steps/s", f"{collectives:.1f} collectives/s", *crowds(screen)]
+        parts += [f"the others lose {one.late:.0%} to rank {one.row.rank}" for one in screen.rows if one.late >= LATE]
         self.say("; ".join(parts))

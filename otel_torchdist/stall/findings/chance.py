@@ -89,9 +89,9 @@ def sent_between(views: Iterable[RankView]) -> Counter[tuple[int, int]]:
     shown = {view.rank: view for view in views}
     found: Counter[tuple[int, int]] = Counter()
     for rank, view in shown.items():
-        for lane, progress in view.progress.items():
-            if lane.is_point_to_point and lane.source == rank and lane.destination in shown:
-                found[lane.source, lane.destination] += progress.entered
+        for channel, progress in view.progress.items():
+            if channel.is_point_to_point and channel.source == rank and channel.destination in shown:
+                found[channel.source, channel.destination] += progress.entered
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference
-from otel_torchdist.world.model import Arrival, Lane, Progress, RankView, Site, Window, WorldSnapshot
+from otel_torchdist.world.model import Arrival, Channel, OperationId, Progress, RankView, Window, WorldSnapshot
 
 LOOKS_APART_NS: Final = 1_000_000_000
 TOLD_AFTER_NS: Final = 12_000_000_000
@@ -30,13 +30,13 @@ class SilentMismatches:
     def __init__(self) -> None:
         """Nothing has been found."""
         self._looked_ns = 0
-        self._compared: dict[Lane, tuple[Progress, ...]] = {}
-        self._windows: dict[Lane, ComparedWindows] = {}
-        self._suspected_ns: dict[Lane, int] = {}
-        self._found: dict[Lane, Mismatch] = {}
-        self._told: set[Lane] = set()
-        self._told_dimensions: set[Lane] = set()
-        self.wanted: frozenset[tuple[Lane, int]] = frozenset()
+        self._compared: dict[Channel, tuple[Progress, ...]] = {}
+        self._windows: dict[Channel, ComparedWindows] = {}
+        self._suspected_ns: dict[Channel, int] = {}
+        self._found: dict[Channel, Mismatch] = {}
+        self._told: set[Channel] = set()
+        self._told_dimensions: set[Channel] = set()
+        self.wanted: frozenset[tuple[Channel, int]] = frozenset()
 
     def look(self, world: WorldSnapshot) -> list[Mismatch]:
         """The mismatches that are to be told now."""
@@ -52,73 +52,73 @@ class SilentMismatches:
         Call it again as long as something is `wanted`, with which more may come; not after `is_last`.
         """
         self._compare(world, only_changed=False)
-        unsettled = {lane for lane, _ in self.wanted} if not is_last else set[Lane]()
-        return self._report([found for lane, found in self._found.items() if lane not in unsettled])
+        unsettled = {channel for channel, _ in self.wanted} if not is_last else set[Channel]()
+        return self._report([found for channel, found in self._found.items() if channel not in unsettled])
 
     def _compare(self, world: WorldSnapshot, only_changed: bool) -> None:
-        wanted: set[tuple[Lane, int]] = set()
-        for lane, views in _lanes(world).items():
-            if lane in self._told:
+        wanted: set[tuple[Channel, int]] = set()
+        for channel, views in _channels(world).items():
+            if channel in self._told:
                 continue
-            if lane in self._found:
-                wanted |= self._look_again(lane, views, world.taken_ns)
-            elif self._has_changed(lane, views) or not only_changed:
-                wanted |= self._look_at(lane, views, world.taken_ns)
+            if channel in self._found:
+                wanted |= self._look_again(channel, views, world.taken_ns)
+            elif self._has_changed(channel, views) or not only_changed:
+                wanted |= self._look_at(channel, views, world.taken_ns)
         self.wanted = frozenset(wanted)
 
-    def _look_at(self, lane: Lane, views: list[RankView], now_ns: int) -> set[tuple[Lane, int]]:
-        windows = self._windows.setdefault(lane, ComparedWindows())
+    def _look_at(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
+        windows = self._windows.setdefault(channel, ComparedWindows())
         for view in views:
-            windows.add(view.rank, view.windows.get(lane, ()))
+            windows.add(view.rank, view.windows.get(channel, ()))
         number = windows.first_odd
-        dimensions = lane not in self._told_dimensions
-        # Pictures of other nodes are older: of the latest calls they may show some that are not among our latest.
-        found = find_difference(views, lane, dimensions)
+        dimensions = channel not in self._told_dimensions
+        # Snapshots of other nodes are older: of the latest calls they may show some that are not among our latest.
+        found = find_difference(views, channel, dimensions)
         if number is None and found is None:
             return set()
-        self._suspected_ns.setdefault(lane, now_ns)
+        self._suspected_ns.setdefault(channel, now_ns)
         calls = windows.calls_in(number) if number is not None else None
         if number is not None and calls is not None:
-            found = _first_difference(lane, calls, dimensions) or found
+            found = _first_difference(channel, calls, dimensions) or found
             windows.settle(number)
             if found is None:
-                self._suspected_ns.pop(lane, None)
+                self._suspected_ns.pop(channel, None)
         if found is not None:
-            self._found[lane] = found
+            self._found[channel] = found
             return set()
-        return {(lane, number)} if number is not None and calls is None else set()
+        return {(channel, number)} if number is not None and calls is None else set()
 
-    def _look_again(self, lane: Lane, views: list[RankView], now_ns: int) -> set[tuple[Lane, int]]:
+    def _look_again(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
         """Ranks of other nodes that are seen only now say who is in the minority, if their calls are there yet."""
-        before = self._found[lane]
+        before = self._found[channel]
         if sum(len(ranks) for _, ranks in before.parties) >= len(views):
             return set()
-        del self._found[lane]
-        self._windows.pop(lane, None)
-        wanted = self._look_at(lane, views, now_ns)
-        self._found.setdefault(lane, before)
+        del self._found[channel]
+        self._windows.pop(channel, None)
+        wanted = self._look_at(channel, views, now_ns)
+        self._found.setdefault(channel, before)
         return wanted
 
     def told_as_stall(self, mismatch: Mismatch) -> None:
         """A verdict has said it."""
-        lane = mismatch.site.lane
+        channel = mismatch.operation_id.channel
         if mismatch.field is Field.DIMENSIONS:
-            self._told_dimensions.add(lane)  # something worse may come yet
+            self._told_dimensions.add(channel)  # something worse may come yet
         else:
-            self._told.add(lane)
-        self._found.pop(lane, None)
-        self._windows.pop(lane, None)
+            self._told.add(channel)
+        self._found.pop(channel, None)
+        self._windows.pop(channel, None)
 
-    def _has_changed(self, lane: Lane, views: list[RankView]) -> bool:
-        progress = tuple(view.progress[lane] for view in views)
-        before = self._compared.get(lane)
-        self._compared[lane] = progress
+    def _has_changed(self, channel: Channel, views: list[RankView]) -> bool:
+        progress = tuple(view.progress[channel] for view in views)
+        before = self._compared.get(channel)
+        self._compared[channel] = progress
         if before is None or len(before) != len(progress):
             return True
         return any(one is not other for one, other in zip(before, progress, strict=True))
 
     def _due(self, now_ns: int) -> list[Mismatch]:
-        due = [found for lane, found in self._found.items() if now_ns - self._suspected_ns[lane] >= TOLD_AFTER_NS]
+        due = [found for channel, found in self._found.items() if now_ns - self._suspected_ns[channel] >= TOLD_AFTER_NS]
         return self._report(due)
 
     def _report(self, due: list[Mismatch]) -> list[Mismatch]:
@@ -128,20 +128,20 @@ class SilentMismatches:
         return due
 
 
-def _lanes(world: WorldSnapshot) -> Mapping[Lane, list[RankView]]:
+def _channels(world: WorldSnapshot) -> Mapping[Channel, list[RankView]]:
     """The collectives of every group that more than one rank reports, with those ranks."""
-    found: dict[Lane, list[RankView]] = {}
+    found: dict[Channel, list[RankView]] = {}
     for view in world.in_order:
-        for lane, progress in view.progress.items():
-            if lane.kind is RecordKind.OPERATION and not lane.is_point_to_point and progress.aligned:
-                found.setdefault(lane, []).append(view)
-    return {lane: views for lane, views in found.items() if len(views) > 1}
+        for channel, progress in view.progress.items():
+            if channel.kind is RecordKind.OPERATION and not channel.is_point_to_point and progress.aligned:
+                found.setdefault(channel, []).append(view)
+    return {channel: views for channel, views in found.items() if len(views) > 1}
 
 
-def _first_difference(lane: Lane, calls: Mapping[int, tuple[Arrival, ...]], dimensions: bool) -> Mismatch | None:
+def _first_difference(channel: Channel, calls: Mapping[int, tuple[Arrival, ...]], dimensions: bool) -> Mismatch | None:
     for place in range(min(map(len, calls.values()))):
         here = {rank: arrivals[place] for rank, arrivals in calls.items()}
-        found = differ(here, Site(lane, next(iter(here.values())).sequence), dimensions)
+        found = differ(here, OperationId(channel, next(iter(here.values())).sequence), dimensions)
         if found is not None:
             return found
     return None

@@ -17,7 +17,7 @@ from typing import Final
 from otel_torchdist.stall.findings.chance import Latenesses, is_pipeline, sent_between
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.rules import expects
-from otel_torchdist.world.model import GroupView, Lane, RankView, TimedWindow, WorldSnapshot
+from otel_torchdist.world.model import Channel, GroupView, RankView, TimedWindow, WorldSnapshot
 
 LOOKS_APART_NS: Final = 1_000_000_000
 LEAST_SPAN_NS: Final = 5_000_000_000
@@ -38,7 +38,7 @@ class Straggler:
     """A rank that is always late.
 
     Attributes:
-        lane: The calls that it is late for.
+        channel: The calls that it is late for.
         group: Their group.
         operation: The call that it made last of these, for a name.
         rank: The rank.
@@ -49,7 +49,7 @@ class Straggler:
         compared: Ranks that were compared.
     """
 
-    lane: Lane
+    channel: Channel
     group: GroupView
     operation: str
     rank: int
@@ -80,7 +80,7 @@ class Lateness:
 
 
 class _Tally(Latenesses):
-    """What has been seen of one lane since something was last said about it."""
+    """What has been seen of one channel since something was last said about it."""
 
     def __init__(self) -> None:
         """Nothing has been seen."""
@@ -90,8 +90,8 @@ class _Tally(Latenesses):
 
 
 @dataclass(slots=True)
-class _Lane:
-    """A lane and what is known of it.
+class _Channel:
+    """A channel and what is known of it.
 
     Attributes:
         compared: Number of the last window that was compared.
@@ -114,7 +114,7 @@ class Stragglers:
     """Watches one run.
 
     Attributes:
-        gone: Stragglers that are none any more, since the last look, as lane and rank.
+        gone: Stragglers that are none any more, since the last look, as channel and rank.
         lateness: What the last look has counted.
     """
 
@@ -122,8 +122,8 @@ class Stragglers:
         """Nothing has been compared."""
         self._looked_ns = 0
         self._expected_ns = 0
-        self._lanes: dict[Lane, _Lane] = {}
-        self.gone: list[tuple[Lane, int]] = []
+        self._channels: dict[Channel, _Channel] = {}
+        self.gone: list[tuple[Channel, int]] = []
         self.lateness: list[Lateness] = []
 
     def look(self, world: WorldSnapshot) -> list[Straggler]:
@@ -134,31 +134,31 @@ class Stragglers:
         self._looked_ns = world.taken_ns
         if any(expects(view, world) for view in world.ranks.values()):
             self._expected_ns = world.taken_ns
-        views = _timed_lanes(world)
-        self._lanes = {lane: known for lane, known in self._lanes.items() if lane in views}
-        found = [self._look_at(lane, views[lane]) for lane in views]
+        views = _timed_channels(world)
+        self._channels = {channel: known for channel, known in self._channels.items() if channel in views}
+        found = [self._look_at(channel, views[channel]) for channel in views]
         return [straggler for straggler in found if straggler is not None]
 
-    def _look_at(self, lane: Lane, views: list[RankView]) -> Straggler | None:
-        known = self._lanes.setdefault(lane, _Lane())
+    def _look_at(self, channel: Channel, views: list[RankView]) -> Straggler | None:
+        known = self._channels.setdefault(channel, _Channel())
         counted = _Tally()
-        for number in _common_numbers(lane, views, known.compared):
+        for number in _common_numbers(channel, views, known.compared):
             known.compared = number
-            times = {view.rank: _window(view, lane, number).times for view in views}
+            times = {view.rank: _window(view, channel, number).times for view in views}
             if min(of[0] for of in times.values()) > self._expected_ns:  # else one was late, and had said so
                 _compare(times, counted)
         if not counted.calls:
             return None
-        self.lateness.append(Lateness(lane.group, counted.calls, counted.waited_ns, counted.last, counted.late_ns))
+        self.lateness.append(Lateness(channel.group, counted.calls, counted.waited_ns, counted.last, counted.late_ns))
         tally = known.tally
         tally.update(counted)
         tally.span_ns += counted.span_ns
         if tally.span_ns < LEAST_SPAN_NS or _may_yet_show(tally):
             return None
         known.tally = _Tally()
-        return self._judge(lane, known, tally, views)
+        return self._judge(channel, known, tally, views)
 
-    def _judge(self, lane: Lane, known: _Lane, tally: _Tally, views: list[RankView]) -> Straggler | None:
+    def _judge(self, channel: Channel, known: _Channel, tally: _Tally, views: list[RankView]) -> Straggler | None:
         suspect = _suspect(tally)
         if suspect is not None:
             before, known.sent = known.sent, sent_between(views)
@@ -168,15 +168,15 @@ class Stragglers:
         if known.held < HELD_TWICE or suspect == known.told:
             return None
         if known.told is not None:
-            self.gone.append((lane, known.told))
+            self.gone.append((channel, known.told))
         known.told = suspect
         view = next((view for view in views if view.rank == suspect), None)
-        if suspect is None or view is None or lane.group not in view.groups:
+        if suspect is None or view is None or channel.group not in view.groups:
             return None
         return Straggler(
-            lane=lane,
-            group=view.groups[lane.group],
-            operation=_operation(view, lane),
+            channel=channel,
+            group=view.groups[channel.group],
+            operation=_operation(view, channel),
             rank=suspect,
             share=tally.late_ns[suspect] / tally.span_ns,
             mean_late_s=tally.late_ns[suspect] / tally.calls / 1e9,
@@ -211,26 +211,26 @@ def _is_usual(rank: int, tally: _Tally) -> bool:
     return tally.usual_ns(rank) >= LEAST_SHARE * tally.span_ns and not tally.is_chance(rank)
 
 
-def _timed_lanes(world: WorldSnapshot) -> dict[Lane, list[RankView]]:
+def _timed_channels(world: WorldSnapshot) -> dict[Channel, list[RankView]]:
     """Groups of which several ranks of this node report when they came, with those ranks."""
-    found: dict[Lane, list[RankView]] = {}
+    found: dict[Channel, list[RankView]] = {}
     for view in world.in_order:
-        if view.is_afar or not view.alive:
+        if view.is_remote or not view.alive:
             continue
-        for lane in view.arrivals:
-            if lane.kind is RecordKind.OPERATION and view.progress[lane].aligned:
-                found.setdefault(lane, []).append(view)
-    return {lane: views for lane, views in found.items() if len(views) > 1}
+        for channel in view.arrivals:
+            if channel.kind is RecordKind.OPERATION and view.progress[channel].aligned:
+                found.setdefault(channel, []).append(view)
+    return {channel: views for channel, views in found.items() if len(views) > 1}
 
 
-def _common_numbers(lane: Lane, views: list[RankView], after: int) -> list[int]:
+def _common_numbers(channel: Channel, views: list[RankView], after: int) -> list[int]:
     """The windows that all have, in order, that have not been compared."""
-    first, *others = [{window.number for window in view.arrivals[lane]} for view in views]
+    first, *others = [{window.number for window in view.arrivals[channel]} for view in views]
     return sorted(number for number in first.intersection(*others) if number > after)
 
 
-def _window(view: RankView, lane: Lane, number: int) -> TimedWindow:
-    return next(window for window in view.arrivals[lane] if window.number == number)
+def _window(view: RankView, channel: Channel, number: int) -> TimedWindow:
+    return next(window for window in view.arrivals[channel] if window.number == number)
 
 
 def _compare(times: Mapping[int, tuple[int, ...]], tally: _Tally) -> None:
@@ -245,6 +245,6 @@ def _compare(times: Mapping[int, tuple[int, ...]], tally: _Tally) -> None:
     tally.span_ns += max(arrivals[-1]) - max(arrivals[0])
 
 
-def _operation(view: RankView, lane: Lane) -> str:
-    signature = view.progress[lane].recent[-1].signature if view.progress[lane].recent else None
+def _operation(view: RankView, channel: Channel) -> str:
+    signature = view.progress[channel].recent[-1].signature if view.progress[channel].recent else None
     return signature.operation if signature is not None else "operation"

@@ -32,7 +32,7 @@ from otel_torchdist.telemetry.metrics.readers import (
     timed_bytes,
     waited,
 )
-from otel_torchdist.telemetry.metrics.snapshots import NodePicture
+from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 
 class Kind(Enum):
@@ -78,7 +78,7 @@ class NumberMetric:
     unit: Unit
     help: str
     labels: Labels
-    read: Callable[[NodePicture], Numbers]
+    read: Callable[[NodeSnapshot], Numbers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class HistogramMetric:
     name: str
     help: str
     labels: Labels
-    read: Callable[[NodePicture], Histograms]
+    read: Callable[[NodeSnapshot], Histograms]
 
 
 _RANK: Final = (LABEL_RUN, LABEL_RANK)

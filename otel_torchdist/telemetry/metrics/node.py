@@ -19,13 +19,13 @@ from otel_torchdist.telemetry.metrics.rank import RankMetrics
 from otel_torchdist.telemetry.metrics.snapshots import (
     ArrivalCounts,
     DurationListeners,
-    FindingPicture,
+    FindingSnapshot,
     GroupInfo,
     Listener,
-    NodePicture,
-    RankPicture,
-    RunPicture,
-    StallPicture,
+    NodeSnapshot,
+    RankSnapshot,
+    RunSnapshot,
+    StallSnapshot,
 )
 
 MAX_FINDINGS: Final = 64
@@ -74,9 +74,9 @@ class _Run:
     timed: dict[tuple[str, str, str], TimedMessages] = field(default_factory=dict[tuple[str, str, str], TimedMessages])
     steps: DurationHistogram = field(default_factory=DurationHistogram)
     groups: dict[str, GroupInfo] = field(default_factory=dict[str, GroupInfo])
-    stall: StallPicture | None = None
+    stall: StallSnapshot | None = None
     stalled_groups: frozenset[str] = frozenset()
-    findings: tuple[FindingPicture, ...] = ()
+    findings: tuple[FindingSnapshot, ...] = ()
     arrivals: dict[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
 
     def copy(self) -> _Run:
@@ -92,7 +92,7 @@ class _Run:
             arrivals,
         )
 
-    def add(self, rank: RankPicture) -> None:
+    def add(self, rank: RankSnapshot) -> None:
         self.steps.add(rank.steps)
         for one in rank.operations:
             for size, timed in one.sizes.items():
@@ -104,7 +104,7 @@ class _Run:
 class NodeMetrics:
     """Gathers the ranks of a node for whoever exports metrics.
 
-    Everything but `picture` belongs to the reader's thread. What is counted for the node as a whole does not fall
+    Everything but `snapshot` belongs to the reader's thread. What is counted for the node as a whole does not fall
     when a rank is forgotten, as long as another rank of its run is there.
     """
 
@@ -146,10 +146,10 @@ class NodeMetrics:
         rank.retire()
         with self._lock:  # no scrape may fall between taking the rank out and keeping its sums
             del self._ranks[nonce]
-            last = rank.picture(self._clock())
+            last = rank.snapshot(self._clock())
             if last is not None:
                 self._runs.setdefault(last.run, _Run()).add(last)
-            present = {picture.run for picture in self._picture_ranks()}
+            present = {snapshot.run for snapshot in self._snapshot_ranks()}
             self._runs = {label: run for label, run in self._runs.items() if label in present or run.stall}
             self._release()
 
@@ -174,7 +174,7 @@ class NodeMetrics:
         """Show the incident of a run, instead of what was shown for that run before. Never held back."""
         label = self._run_labels.of_run(status.run_id)
         group = self._group_label(label, status.group_key)
-        picture = StallPicture(
+        snapshot = StallSnapshot(
             group=group,
             operation=label_value(status.operation),
             verdict=label_value(status.verdict),
@@ -184,7 +184,7 @@ class NodeMetrics:
         )
         with self._lock:
             run = self._runs.setdefault(label, _Run())
-            run.stall = picture
+            run.stall = snapshot
             run.stalled_groups |= {group}
 
     def clear_stall(self, run_id: int) -> None:
@@ -197,7 +197,7 @@ class NodeMetrics:
     def add_finding(self, status: FindingStatus) -> None:
         """Show something that was found without a stall, beside what was found before."""
         label = self._run_labels.of_run(status.run_id)
-        picture = FindingPicture(
+        snapshot = FindingSnapshot(
             group=self._group_label(label, status.group_key),
             operation=label_value(status.operation),
             verdict=label_value(status.verdict),
@@ -206,7 +206,7 @@ class NodeMetrics:
         )
         with self._lock:
             run = self._runs.setdefault(label, _Run())
-            run.findings = (*run.findings[1 - MAX_FINDINGS :], picture)
+            run.findings = (*run.findings[1 - MAX_FINDINGS :], snapshot)
 
     def drop_finding(self, run_id: int, group_key: str, verdict: str, ranks: tuple[int, ...]) -> None:
         """It holds no longer."""
@@ -238,18 +238,18 @@ class NodeMetrics:
         """Undo `listen`."""
         self._listeners.remove(listener)
 
-    def picture(self) -> NodePicture:
+    def snapshot(self) -> NodeSnapshot:
         """Everything as it is now, from any thread."""
         with self._lock:
-            ranks = self._picture_ranks()
+            ranks = self._snapshot_ranks()
             runs = {label: run.copy() for label, run in self._runs.items()}
         for rank in ranks:
             runs.setdefault(rank.run, _Run()).add(rank)
-        return NodePicture(
+        return NodeSnapshot(
             # Two series with the same labels would spoil a scrape: of two tapes the newer one stands.
             ranks=tuple({(rank.run, rank.rank): rank for rank in ranks}.values()),
             runs={
-                label: RunPicture(
+                label: RunSnapshot(
                     run.timed,
                     run.steps,
                     run.groups,
@@ -263,7 +263,7 @@ class NodeMetrics:
             spans_dropped=self._spans_dropped(),
         )
 
-    def _picture_ranks(self) -> list[RankPicture]:
+    def _snapshot_ranks(self) -> list[RankSnapshot]:
         now_ns = self._clock()
-        pictures = (rank.picture(now_ns) for rank in self._ranks.values())
-        return [picture for picture in pictures if picture is not None]
+        snapshots = (rank.snapshot(now_ns) for rank in self._ranks.values())
+        return [snapshot for snapshot in snapshots if snapshot is not None]

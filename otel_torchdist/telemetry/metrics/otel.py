@@ -57,12 +57,12 @@ class OTelMetrics:
 
     def observe(self, metric: NumberMetric) -> list[Observation]:
         """The node's series of a metric."""
-        # The SDK's reader may go on in forked children, where our picture would only be an old copy.
+        # The SDK's reader may go on in forked children, where our snapshot would only be an old copy.
         if os.getpid() != self._process:
             return []
         return [
             Observation(min(value, MAX_INTEGER), _attributes(metric.labels, labels))
-            for labels, value in metric.read(self._node.picture())
+            for labels, value in metric.read(self._node.snapshot())
         ]
 
 

@@ -27,7 +27,7 @@ from otel_torchdist.telemetry.metrics.definitions import (
     Unit,
 )
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S, DurationHistogram, Exemplar
-from otel_torchdist.telemetry.metrics.snapshots import NodePicture
+from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 
 _Bucket: TypeAlias = tuple[str, float] | tuple[str, float, Sample]
 
@@ -38,25 +38,25 @@ _BUCKETS: Final = (*(str(bound) for bound in BOUNDS_S), "+Inf")
 class TorchDistCollector(Collector):
     """Gives a registry the metrics of all ranks of a node, as they are when somebody asks."""
 
-    def __init__(self, picture: Callable[[], NodePicture]) -> None:
-        """Collect from `picture`, which is called once a scrape, on the scraper's thread."""
-        self._picture = picture
+    def __init__(self, snapshot: Callable[[], NodeSnapshot]) -> None:
+        """Collect from `snapshot`, which is called once a scrape, on the scraper's thread."""
+        self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing, so that registering asks for no picture."""
+        """Say nothing, so that registering asks for no snapshot."""
         return []
 
     def collect(self) -> Iterable[Metric]:
         """All metrics. An error of ours is logged and never fails other collectors of the registry."""
         families: list[Metric] = []
         with guarded("the collection of metrics"):
-            node = self._picture()
+            node = self._snapshot()
             families += [_number_family(metric, node) for metric in NUMBER_METRICS]
             families += [_histogram_family(metric, node) for metric in HISTOGRAM_METRICS]
         return families
 
 
-def _number_family(metric: NumberMetric, node: NodePicture) -> Metric:
+def _number_family(metric: NumberMetric, node: NodeSnapshot) -> Metric:
     if metric.kind is Kind.INFO:
         info = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help, labels=())
         for labels, _ in metric.read(node):
@@ -69,7 +69,7 @@ def _number_family(metric: NumberMetric, node: NodePicture) -> Metric:
     return family
 
 
-def _histogram_family(metric: HistogramMetric, node: NodePicture) -> Metric:
+def _histogram_family(metric: HistogramMetric, node: NodeSnapshot) -> Metric:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit="seconds")
     for labels, histogram in metric.read(node):
         family.add_metric(labels, _buckets(histogram), histogram.sum_s)

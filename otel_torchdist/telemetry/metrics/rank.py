@@ -1,4 +1,4 @@
-"""What one rank's tape says in numbers: fed by the reader's thread, pictured at any time by a scrape."""
+"""What one rank's tape says in numbers: fed by the reader's thread, shown at any time by a scrape."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from otel_torchdist.telemetry.metrics.snapshots import (
     Duration,
     DurationListeners,
     GroupInfo,
-    OperationPicture,
-    RankPicture,
+    OperationSnapshot,
+    RankSnapshot,
 )
 from otel_torchdist.telemetry.metrics.state import GroupProgress, GroupState, MetricsState, Series, SeriesState, Target
 from otel_torchdist.telemetry.metrics.time_shares import BusyTime, TimeShares
@@ -39,7 +39,7 @@ _ENDS_WELL: Final = (*_EXACT, *_COARSE)
 
 
 class RankMetrics:
-    """Counts what one tape reports. `consume` and `retire` belong to the reader's thread, `picture` to any.
+    """Counts what one tape reports. `consume` and `retire` belong to the reader's thread, `snapshot` to any.
 
     An operation whose end only a wait can show (`END_BY_WAIT`) is in flight from its call on, but has an age only
     while somebody waits for it, counted from that wait: before, nothing says that it should have ended. One that a
@@ -179,7 +179,7 @@ class RankMetrics:
                 seconds = (segment.end_ns - segment.start_ns) / 1e9
                 self._steps.exemplify(Exemplar(anchor.trace_id, seconds, end_s))
 
-    def picture(self, now_ns: int) -> RankPicture | None:
+    def snapshot(self, now_ns: int) -> RankSnapshot | None:
         """The rank as it is now.
 
         Args:
@@ -191,12 +191,12 @@ class RankMetrics:
         with self._lock:
             if self.run.shown is None or self._status is None:
                 return None
-            return RankPicture(
+            return RankSnapshot(
                 run=self.run.shown,
                 rank=self._tape.identity.rank,
                 up=self._up,
-                operations=self._picture_operations(now_ns),
-                groups=tuple(group.picture for group in self._groups.values()),
+                operations=self._snapshot_operations(now_ns),
+                groups=tuple(group.snapshot for group in self._groups.values()),
                 steps=self._steps.copy(),
                 communicating_s=self._shares.communicating.total_ns / 1e9,
                 blocked_s=self._shares.blocked.total_ns / 1e9,
@@ -315,7 +315,7 @@ class RankMetrics:
         self._groups_by_id[name_id] = group
         return group
 
-    def _picture_operations(self, now_ns: int) -> tuple[OperationPicture, ...]:
+    def _snapshot_operations(self, now_ns: int) -> tuple[OperationSnapshot, ...]:
         in_flight: dict[int, int] = {}
         oldest: dict[int, int] = {}
         for series, begins_ns in self._open:
@@ -324,7 +324,7 @@ class RankMetrics:
             if begins_ns is not None:
                 oldest[key] = min(oldest.get(key, now_ns), begins_ns)
         return tuple(
-            OperationPicture(
+            OperationSnapshot(
                 group=series.group,
                 operation=series.operation,
                 entered=series.entered,

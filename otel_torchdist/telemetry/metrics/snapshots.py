@@ -33,7 +33,7 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationPicture:
+class OperationSnapshot:
     """One operation of one group on one rank.
 
     Attributes:
@@ -66,7 +66,7 @@ class OperationPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPicture:
+class GroupSnapshot:
     """One group on one rank.
 
     Attributes:
@@ -84,7 +84,7 @@ class GroupPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class RankPicture:
+class RankSnapshot:
     """One rank.
 
     Attributes:
@@ -106,8 +106,8 @@ class RankPicture:
     run: str
     rank: int
     up: bool | None
-    operations: tuple[OperationPicture, ...]
-    groups: tuple[GroupPicture, ...]
+    operations: tuple[OperationSnapshot, ...]
+    groups: tuple[GroupSnapshot, ...]
     steps: DurationHistogram
     communicating_s: float
     blocked_s: float
@@ -119,7 +119,7 @@ class RankPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class StallPicture:
+class StallSnapshot:
     """One run's incident, as labels."""
 
     group: str
@@ -131,7 +131,7 @@ class StallPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class FindingPicture:
+class FindingSnapshot:
     """What was found in a run without a stall, as labels."""
 
     group: str
@@ -163,7 +163,7 @@ class ArrivalCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class RunPicture:
+class RunSnapshot:
     """What is shown of a run for the whole node, with the share of ranks that have been forgotten since.
 
     Attributes:
@@ -179,18 +179,18 @@ class RunPicture:
     timed: Mapping[tuple[str, str, str], TimedMessages]
     steps: DurationHistogram
     groups: Mapping[str, GroupInfo]
-    stall: StallPicture | None
+    stall: StallSnapshot | None
     stalled_groups: frozenset[str]
-    findings: tuple[FindingPicture, ...] = ()
+    findings: tuple[FindingSnapshot, ...] = ()
     arrivals: Mapping[str, ArrivalCounts] = field(default_factory=dict[str, ArrivalCounts])
 
 
 @dataclass(frozen=True, slots=True)
-class NodePicture:
+class NodeSnapshot:
     """All ranks of a node, no two with the same run and rank; and their runs, by label."""
 
-    ranks: tuple[RankPicture, ...]
-    runs: Mapping[str, RunPicture]
+    ranks: tuple[RankSnapshot, ...]
+    runs: Mapping[str, RunSnapshot]
     spans_dropped: int
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from otel_torchdist.tape.records import StepMark
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
-from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupPicture
+from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class GroupProgress:
     completed: int | None = None
 
     @property
-    def picture(self) -> GroupPicture:
+    def snapshot(self) -> GroupSnapshot:
         """The group as it is now."""
-        return GroupPicture(self.label, self.info, self.started, self.completed)
+        return GroupSnapshot(self.label, self.info, self.started, self.completed)
 
 
 class Target(NamedTuple):

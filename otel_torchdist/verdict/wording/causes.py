@@ -10,7 +10,7 @@ from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.fates import describe_deaths
-from otel_torchdist.verdict.wording.phrases import describe_site
+from otel_torchdist.verdict.wording.phrases import describe_operation
 from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.model import GroupView
 
@@ -30,17 +30,17 @@ def _absent(verdict: Verdict, age: str) -> str:
 
 def _their_side(verdict: Verdict) -> str:
     """The operation as those would enter it who are missing there."""
-    lane = verdict.site.lane
-    if not lane.is_point_to_point:
-        return _site(verdict)
-    side = "send" if verdict.ranks == (lane.source,) else "recv"
-    return describe_site(side, verdict.group, verdict.site)
+    channel = verdict.operation_id.channel
+    if not channel.is_point_to_point:
+        return _operation_id(verdict)
+    side = "send" if verdict.ranks == (channel.source,) else "recv"
+    return describe_operation(side, verdict.group, verdict.operation_id)
 
 
 def _dead(verdict: Verdict, age: str) -> str:
     if all(operation.record.how not in (None, How.FAILED) for operation in verdict.roll.waits.values()):
-        return f"{describe_deaths(verdict)}, after {_site(verdict)}"
-    return f"{describe_deaths(verdict)}, and {_site(verdict)} has waited for {age}"
+        return f"{describe_deaths(verdict)}, after {_operation_id(verdict)}"
+    return f"{describe_deaths(verdict)}, and {_operation_id(verdict)} has waited for {age}"
 
 
 def _frozen(verdict: Verdict, age: str) -> str:
@@ -49,7 +49,7 @@ def _frozen(verdict: Verdict, age: str) -> str:
     how = _STOPPED.get(place.stopped if place is not None else "", "not running")
     verb = "is" if len(ranks) == 1 else "are"
     inside = all(verdict.roll.standings[rank] is Standing.WAITING for rank in ranks)
-    where = f"inside {_site(verdict)}" if inside else f"and {have(ranks)} not entered {_their_side(verdict)}"
+    where = f"inside {_operation_id(verdict)}" if inside else f"and {have(ranks)} not entered {_their_side(verdict)}"
     return f"{name_ranks(ranks)} {verb} frozen ({how}) {where} for {age}"
 
 
@@ -61,16 +61,16 @@ def _mismatched(verdict: Verdict, age: str) -> str:
 
 def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
     """Who has called what, the minority first."""
-    site = describe_site(mismatch.operation, group, mismatch.site)
+    operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
     if not mismatch.has_majority:
         said = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
-        return f"ranks disagree on the {mismatch.field.value} of {site}: {said}"
+        return f"ranks disagree on the {mismatch.field.value} of {operation_id}: {said}"
     (majority, many), *others = mismatch.parties
     if mismatch.field is Field.OPERATION:
         said = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
-        return f"{said} where {_describe_party(many, 'entered')} {site}"
+        return f"{said} where {_describe_party(many, 'entered')} {operation_id}"
     said = ", ".join(_describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES])
-    return f"{said} where {_describe_party(many, majority)} in {site}"
+    return f"{said} where {_describe_party(many, majority)} in {operation_id}"
 
 
 def _describe_party(ranks: tuple[int, ...], what: str) -> str:
@@ -88,29 +88,29 @@ def _describe_circle(verdict: Verdict) -> str:
 
 
 def _describe_link(link: Link) -> str:
-    return f"rank {link.rank} in {describe_site(link.operation, link.group, link.site)}"
+    return f"rank {link.rank} in {describe_operation(link.operation, link.group, link.operation_id)}"
 
 
 def _unmatched(verdict: Verdict, age: str) -> str:
     ranks = verdict.ranks
-    side = "send" if ranks == (verdict.site.lane.source,) else "recv"
-    return f"{name_ranks(ranks)} {have(ranks)} no {side} for {_site(verdict)}, which has waited for {age}"
+    side = "send" if ranks == (verdict.operation_id.channel.source,) else "recv"
+    return f"{name_ranks(ranks)} {have(ranks)} no {side} for {_operation_id(verdict)}, which has waited for {age}"
 
 
 def _rendezvous(verdict: Verdict, age: str) -> str:
-    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not come to {_site(verdict)} for {age}"
+    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not come to {_operation_id(verdict)} for {age}"
 
 
 def _device(verdict: Verdict, age: str) -> str:
-    named, site = name_ranks(verdict.ranks), _site(verdict)
+    named, operation_id = name_ranks(verdict.ranks), _operation_id(verdict)
     if len(verdict.ranks) == 1:
-        return f"{named} has enqueued {site}, but its device has not come to it for {age}"
-    return f"{named} have enqueued {site}, but their devices have not come to it for {age}"
+        return f"{named} has enqueued {operation_id}, but its device has not come to it for {age}"
+    return f"{named} have enqueued {operation_id}, but their devices have not come to it for {age}"
 
 
 def _transport(verdict: Verdict, age: str) -> str:
     everybody = "both ranks" if verdict.members == 2 else f"all {verdict.members} ranks"
-    return f"{everybody} have entered {_site(verdict)} and it is not over after {age}"
+    return f"{everybody} have entered {_operation_id(verdict)} and it is not over after {age}"
 
 
 def _unreachable(verdict: Verdict, age: str) -> str:
@@ -119,14 +119,14 @@ def _unreachable(verdict: Verdict, age: str) -> str:
     agents = f"the agent on {hosts} does" if len(verdict.hosts) == 1 else f"the agents on {hosts} do"
     return (
         f"{name_ranks(verdict.ranks)} {verb} out of reach ({agents} not answer), "
-        f"and {_site(verdict)} has waited for {age}"
+        f"and {_operation_id(verdict)} has waited for {age}"
     )
 
 
 def _unknown(verdict: Verdict, age: str) -> str:
     if verdict.doubt is Doubt.CYCLE:
-        return f"{name_ranks(verdict.ranks)} wait for each other, among others in {_site(verdict)}, for {age}"
-    cause = f"{_site(verdict)} is not over after {age}"
+        return f"{name_ranks(verdict.ranks)} wait for each other, among others in {_operation_id(verdict)}, for {age}"
+    cause = f"{_operation_id(verdict)} is not over after {age}"
     if verdict.doubt is Doubt.THREADS:
         return f"{cause}, and who is missing is not known: {verdict.doubt.value}, {_describe_circle(verdict)}"
     if verdict.doubt is Doubt.SILENT:
@@ -149,5 +149,5 @@ _CAUSES: Final[Mapping[VerdictKind, Callable[[Verdict, str], str]]] = {
 }
 
 
-def _site(verdict: Verdict) -> str:
-    return describe_site(verdict.operation, verdict.group, verdict.site)
+def _operation_id(verdict: Verdict) -> str:
+    return describe_operation(verdict.operation, verdict.group, verdict.operation_id)

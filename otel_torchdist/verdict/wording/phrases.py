@@ -6,20 +6,20 @@ from pathlib import PurePath
 
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.model import ANYBODY, GroupView, Site
+from otel_torchdist.world.model import ANYBODY, GroupView, OperationId
 from otel_torchdist.world.places import Place, Source
 
 
-def describe_site(operation: str, group: GroupView | None, site: Site) -> str:
+def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId) -> str:
     """An operation as people name it: `all_reduce (sequence 118, default_pg)`."""
-    lane = site.lane
+    channel = operation_id.channel
     details: list[str] = []
-    if lane.is_point_to_point:
-        source = "any rank" if lane.source == ANYBODY else f"rank {lane.source}"
-        details.append(f"from {source} to rank {lane.destination}")
-        details.append(f"tag {lane.tag}")
-    if lane.kind is not RecordKind.RENDEZVOUS:
-        details.append(f"sequence {site.sequence}")
+    if channel.is_point_to_point:
+        source = "any rank" if channel.source == ANYBODY else f"rank {channel.source}"
+        details.append(f"from {source} to rank {channel.destination}")
+        details.append(f"tag {channel.tag}")
+    if channel.kind is not RecordKind.RENDEZVOUS:
+        details.append(f"sequence {operation_id.sequence}")
     details.append(group.label if group is not None else "unknown group")
     return f"{operation} ({', '.join(details)})"
 

@@ -41,9 +41,9 @@ def _crowd(verdict: Verdict) -> list[str]:
 
 def _creation(verdict: Verdict) -> list[str]:
     """Where those who have come create the group: that is the line which the others have left out."""
-    sites = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
-    frame = next((site for site in sites if site is not None), None)
-    is_new_group = verdict.site.lane.kind is RecordKind.RENDEZVOUS and verdict.operation != DEFAULT_GROUP
+    operation_ids = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
+    frame = next((operation_id for operation_id in operation_ids if operation_id is not None), None)
+    is_new_group = verdict.operation_id.channel.kind is RecordKind.RENDEZVOUS and verdict.operation != DEFAULT_GROUP
     return [f"the group is created in {describe_frame(frame)}"] if is_new_group and frame is not None else []
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.world.model import Lane, WorldSnapshot
+from otel_torchdist.world.model import Channel, WorldSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Presides:
+class Leads:
     """It is this agent that judges.
 
     Attributes:
@@ -36,22 +36,22 @@ class Follows:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaits:
+class Undecided:
     """The others have been asked, and have not answered yet."""
 
 
-Seating: TypeAlias = Presides | Follows | Awaits
+Seating: TypeAlias = Leads | Follows | Undecided
 
 
-class Company(Protocol):
+class PeerAgents(Protocol):
     """The agents that see ranks of the same runs. Nothing of it blocks."""
 
-    def meet(self, world: WorldSnapshot, is_uneasy: bool) -> Seating:
+    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
         """Show the others what is seen here, and learn who judges.
 
         Args:
             world: The local ranks of a run.
-            is_uneasy: Whether a stall is on, or near.
+            suspects_stall: Whether a stall is on, or near.
         """
         ...
 
@@ -59,7 +59,7 @@ class Company(Protocol):
         """Let the others know what is said of a run; None when nothing is."""
         ...
 
-    def want_calls(self, run: int, windows: frozenset[tuple[Lane, int]]) -> None:
+    def want_calls(self, run: int, windows: frozenset[tuple[Channel, int]]) -> None:
         """Have the others show these windows of calls in full, as long as they have them."""
         ...
 

@@ -10,7 +10,7 @@ from otel_torchdist.exchange.envelope import new_life
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.job.peers import Peer, Peers
 from otel_torchdist.serving.http_server import HttpServer
-from otel_torchdist.stall.company import Follows, Presides, Seating
+from otel_torchdist.stall.peer_agents import Follows, Leads, Seating
 from otel_torchdist.world.model import WorldSnapshot
 from tests.exchange.listening import HOST, until
 from tests.stall.simulated_world import RUN, SimulatedWorld
@@ -26,17 +26,17 @@ class Node:
         seat: The lowest of its ranks.
         ranks: Its ranks.
         exchange: Its agent's; None while that is dead.
-        is_uneasy: Whether a stall is near, as far as it sees.
+        suspects_stall: Whether a stall is near, as far as it sees.
         seatings: What it learned, each time that it met the others.
     """
 
-    def __init__(self, company: Agents, number: int) -> None:
+    def __init__(self, peer_agents: Agents, number: int) -> None:
         self.seat = number * RANKS_PER_NODE
         self.ranks = tuple(range(self.seat, self.seat + RANKS_PER_NODE))
         self.exchange: RunExchange | None = None
-        self.is_uneasy = False
+        self.suspects_stall = False
         self.seatings: list[Seating] = []
-        self._company = company
+        self._company = peer_agents
         self._port = 0
         self._server: HttpServer | None = None
         self._app = ExchangeApp("")
@@ -77,7 +77,7 @@ class Node:
         """Show the others what it sees; None while its agent is dead."""
         if self.exchange is None:
             return None
-        self.seatings.append(self.exchange.meet(self.local(), self.is_uneasy))
+        self.seatings.append(self.exchange.meet(self.local(), self.suspects_stall))
         return self.seatings[-1]
 
 
@@ -104,10 +104,10 @@ class Agents:
         """Where the agents of the other nodes are."""
         return tuple(node.peer for node in self.nodes if node is not self.nodes[number])
 
-    def set_uneasy(self, is_uneasy: bool, *numbers: int) -> None:
+    def set_uneasy(self, suspects_stall: bool, *numbers: int) -> None:
         """Let these nodes, or all, see a stall coming, or see it over."""
         for number in numbers or range(len(self.nodes)):
-            self.nodes[number].is_uneasy = is_uneasy
+            self.nodes[number].suspects_stall = suspects_stall
 
     def meet(self) -> list[Seating | None]:
         """Have all meet, as each of their readers does many times a second."""
@@ -115,7 +115,7 @@ class Agents:
 
     def judges(self) -> list[bool | None]:
         """Who judges now, as each of them knows it; None where that is not decided, or the agent is dead."""
-        found = {Presides: True, Follows: False}
+        found = {Leads: True, Follows: False}
         return [found.get(type(seating)) for seating in self.meet()]
 
     def wait_until_judges(self, *expected: bool | None, timeout_s: float = 15.0) -> None:
@@ -126,7 +126,7 @@ class Agents:
             if self.judges() != list(expected):
                 return False
             last = [node.seatings[-1] for node in self.nodes if node.exchange is not None]
-            return all(seen <= seating.world.ranks.keys() for seating in last if isinstance(seating, Presides))
+            return all(seen <= seating.world.ranks.keys() for seating in last if isinstance(seating, Leads))
 
         until(is_so, timeout_s)
 
@@ -144,9 +144,9 @@ def agents(count: int) -> Iterator[Agents]:
 
 def world_of(agents: Agents, number: int) -> WorldSnapshot:
     """What the agent that judges sees, as soon as it is in no doubt about any other."""
-    until(lambda: isinstance(agents.nodes[number].meet(), Presides))
+    until(lambda: isinstance(agents.nodes[number].meet(), Leads))
     seating = agents.nodes[number].seatings[-1]
-    assert isinstance(seating, Presides)
+    assert isinstance(seating, Leads)
     return seating.world
 
 
