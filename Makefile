@@ -15,7 +15,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench faults dashboards kubernetes-rules stack up down pictures clean constraints
+.PHONY: demo test lint bench faults docs dashboards kubernetes-rules stack up down pictures clean constraints
 
 demo: $(STAMP)
 	$(BIN)/otel-torchdist demo $(ARGS)
@@ -37,6 +37,10 @@ faults: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# The pages of reference in docs, from the code that they describe.
+docs: $(STAMP)
+	$(BIN)/python -m reference
 
 # Writes grafana/dashboards from the code beside it; needs Python 3.11.
 dashboards: $(STAMP)

@@ -38,6 +38,7 @@ class _WithTheirFixtures(LoadScopeScheduling):
         return folder if folder in FOLDERS_THAT_SHARE else file
 
 
+@pytest.hookimpl(optionalhook=True)  # `-p no:xdist` is allowed
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Where several processes run tests: what each is given."""
     return _WithTheirFixtures(config, log)

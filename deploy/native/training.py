@@ -12,7 +12,7 @@ from typing import Final
 
 from deploy.native.servers import DEPLOY
 
-SCRIPT: Final = DEPLOY.parent / "otel_torchdist" / "demo" / "train.py"
+SCRIPT: Final = DEPLOY.parent / "otel_torchdist" / "cli" / "demo" / "train.py"
 SERVICE: Final = "torchdist-demo"
 JOB_ENDS_S: Final = 45.0
 """torchrun itself gives its ranks 30 s, and only then kills them."""

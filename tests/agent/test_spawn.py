@@ -117,7 +117,7 @@ def test_a_path_that_is_not_utf8(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.mark.parametrize("flags", [["-I", "-X", "utf8"], ["-E", "-s", "-B"], ["-W", "error"]])
 def test_flags_of_the_interpreter(flags: list[str], tmp_path: Path) -> None:
     """However Python was started, the agent finds its modules."""
-    script = "import sys; sys.path[:] = eval(sys.argv[1]); from otel_torchdist.agent import spawn\n"
+    script = "import sys; sys.path[:] = eval(sys.argv[1]); from otel_torchdist.agent.launch import spawn\n"
     script += "spawn.BOOT = spawn.BOOT.replace('main(sys.argv[1])', '')\n"
     script += f"print(spawn.spawn_agent({str(tmp_path)!r}, lambda: None) or 'started')"
     command = [sys.executable, *flags, "-c", script, repr(sys.path)]

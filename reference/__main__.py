@@ -1,0 +1,41 @@
+"""Command line: `python -m reference [--check]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from reference.pages import alerts_page, metrics_page, settings_page, spans_page
+
+ROOT: Final = Path(__file__).parents[1]
+
+
+def main() -> None:
+    """Write the pages, or say which of them are out of date."""
+    parser = argparse.ArgumentParser(prog="python -m reference", description="Reference pages from code.")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 if a page is not what would be written"
+    )
+    check = parser.parse_args().check
+    wrong = [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if check and wrong:
+        sys.exit("\n".join(f"{path} is out of date: run `make docs`" for path in wrong))
+    for path in wrong:
+        path.write_text(pages()[path], encoding="utf-8")
+
+
+def pages() -> dict[Path, str]:
+    """Every page's file, and its text."""
+    docs = ROOT / "docs"
+    return {
+        docs / "settings.md": settings_page(),
+        docs / "metrics.md": metrics_page(),
+        docs / "spans.md": spans_page(),
+        docs / "alerts.md": alerts_page(ROOT / "deploy" / "prometheus" / "rules" / "alerts.yaml"),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The text of each page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from otel_torchdist import environment_variables, semconv
+from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
+from reference.constants import Constant, constants
+
+OURS: Final = "OTEL_PYTHON_TORCHDIST_"
+FOR_TESTS: Final = frozenset({environment_variables.OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL})
+SPANS: Final = "spans"
+EVENTS: Final = "events (OpenTelemetry log records)"
+ATTRIBUTES: Final = ("attributes of operations and anchors", "attributes of a stall")
+
+
+def settings_page() -> str:
+    """Every environment variable, from `environment_variables`."""
+    found = [one for one in constants(environment_variables) if one.name not in FOR_TESTS]
+    intro = environment_variables.__doc__ or ""
+    ours = [one for one in found if one.name.startswith(OURS)]
+    others = [one for one in found if not one.name.startswith(OURS)]
+    return _page(
+        "Settings",
+        "otel_torchdist/environment_variables.py",
+        _paragraph(intro.partition("\n\n")[2]),
+        *(_setting(one) for one in ours),
+        "## OpenTelemetry's own",
+        *(_setting(one) for one in others),
+        "OpenTelemetry's usual variables configure exporters, samplers and resources: all `OTEL_EXPORTER_OTLP_*`, "
+        "`OTEL_TRACES_EXPORTER`, `OTEL_TRACES_SAMPLER` and `_ARG`, `OTEL_METRICS_EXPORTER` and `OTEL_LOGS_EXPORTER` "
+        "(nothing is pushed while they are unset, because many endpoints accept traces only), `OTEL_SERVICE_NAME`, "
+        "`OTEL_RESOURCE_ATTRIBUTES`, `TRACEPARENT` (becomes a link), `OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT`, "
+        "`OTEL_ATTRIBUTE_COUNT_LIMIT`, their `OTEL_SPAN_…` forms, and `OTEL_SPAN_LINK_COUNT_LIMIT`.",
+    )
+
+
+def metrics_page() -> str:
+    """Every metric, from the table that both ways out are made from."""
+    rows = [
+        [f"`{one.name}`", ", ".join(one.labels) or "-", f"`{semconv.OTEL_METRIC_NAMES[one.name]}`", one.help]
+        for one in (*NUMBER_METRICS, *HISTOGRAM_METRICS)
+    ]
+    labels = [[f"`{label}`", f"`{attribute}`"] for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()]
+    return _page(
+        "Metrics",
+        "otel_torchdist/telemetry/metrics/definitions.py",
+        "On `/metrics` for Prometheus, and pushed through OpenTelemetry's API if `OTEL_METRICS_EXPORTER` is set.",
+        _table(["metric", "labels", "in OpenTelemetry", "meaning"], rows),
+        "## Labels and their attributes in OpenTelemetry",
+        _table(["label", "attribute"], labels),
+    )
+
+
+def spans_page() -> str:
+    """Every name in traces and log events, from `semconv`."""
+    found = [one for one in constants(semconv) if isinstance(one.value, str)]
+    return _page(
+        "Spans and events",
+        "otel_torchdist/semconv.py",
+        _paragraph((semconv.__doc__ or "").partition("\n\n")[2]),
+        "## Spans",
+        _names(one for one in found if one.section == SPANS),
+        *(
+            part
+            for section in ATTRIBUTES
+            for part in (
+                f"## {section[0].upper()}{section[1:]}",
+                _names(one for one in found if one.section == section and "." in str(one.value)),
+            )
+        ),
+        "## Events",
+        "OpenTelemetry log records; their body is the sentence that the log shows.",
+        _names(one for one in found if one.section == EVENTS),
+    )
+
+
+def alerts_page(rules: Path) -> str:
+    """Every alert, from the rules for Prometheus."""
+    groups: list[dict[str, Any]] = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
+    rows = [
+        [f"`{rule['alert']}`", rule["labels"]["severity"], rule.get("for", "at once"), f"`{_on_a_line(rule['expr'])}`"]
+        for group in groups
+        for rule in group["rules"]
+    ]
+    return _page(
+        "Alerts",
+        "deploy/prometheus/rules/alerts.yaml",
+        "What each alert says, and what to do about it, is in its annotations.",
+        _table(["alert", "severity", "after", "expression"], rows),
+    )
+
+
+def _setting(constant: Constant) -> str:
+    text = re.sub(r"\.\. envvar:: \w+\n+", "", constant.doc)
+    meaning, _, default = text.rpartition("Default:")
+    quoted = default.strip().replace('""', "empty").replace('"', "`")
+    return f"### `{constant.value}`\n\n{_paragraph(meaning)}\n\nDefault: {quoted}"
+
+
+def _names(found: Iterable[Constant]) -> str:
+    return _table(["name", "meaning"], [[f"`{one.value}`", _paragraph(one.doc)] for one in found])
+
+
+def _paragraph(text: str) -> str:
+    """Text of a docstring as a paragraph of Markdown."""
+    return re.sub(r"``(.+?)``", r"`\1`", _on_a_line(text))
+
+
+def _on_a_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _page(title: str, source: str, *parts: str) -> str:
+    note = f"<!-- Made from {source} by `make docs`: change it there. -->"
+    return "\n\n".join([f"# {title}", note, *(part for part in parts if part)]) + "\n"
