@@ -1,4 +1,5 @@
 # Needs only Python and make; everything else goes into a virtual environment here, one for each version of torch.
+#   make help                       what there is
 #   make test TORCH=2.8.0            the suite on another torch
 #   make test ARGS="-k guard"        arguments for pytest, the demo or the benchmarks
 #   make test PYTHON=python3.13 VENV=.venv-3.13
@@ -15,57 +16,63 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench faults docs dashboards kubernetes-rules stack up down pictures clean constraints
+.PHONY: help demo test test-fast lint bench faults docs dashboards kubernetes-rules stack up down pictures clean constraints
 
-demo: $(STAMP)
+help:
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+demo: $(STAMP)  ## a stall, and its diagnosis; ARGS="--fault kill" and others
 	$(BIN)/otel-torchdist demo $(ARGS)
 
-test: $(STAMP)
+test: $(STAMP)  ## the whole suite; ARGS="-k guard", TORCH=2.8.0, WORKERS=0
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+
+test-fast: $(STAMP)  ## what starts no processes, in a minute
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope -m "not process and not servers" $(ARGS)
 
 # Pyright is pinned in constraints.txt, so its advice to take a newer one is no news.
 lint: export PYRIGHT_PYTHON_IGNORE_WARNINGS = true
-lint: $(STAMP)
+lint: $(STAMP)  ## ruff, pyright, import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/pyright --pythonpath $(BIN)/python --project grafana
 	$(BIN)/lint-imports
 
-faults: $(STAMP)
+faults: $(STAMP)  ## faults in real processes, and what is reported of each
 	$(BIN)/python -m tests.faults
 
-bench: $(STAMP)
+bench: $(STAMP)  ## what recording costs
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # The pages of reference in docs, from the code that they describe.
-docs: $(STAMP)
+docs: $(STAMP)  ## the pages of reference in docs
 	$(BIN)/python -m reference
 
 # Writes grafana/dashboards from the code beside it; needs Python 3.11.
-dashboards: $(STAMP)
+dashboards: $(STAMP)  ## the dashboards for Grafana
 	$(BIN)/python -m grafana
 
 # The rules of deploy/prometheus/rules as a resource of the Prometheus operator.
-kubernetes-rules: $(STAMP)
+kubernetes-rules: $(STAMP)  ## the rules for the Prometheus operator
 	$(BIN)/python deploy/kubernetes/prometheus_rule.py
 
 # The real servers; in the user's cache, not here.
-stack:
+stack:  ## builds Jaeger, Collector, Prometheus and Alertmanager
 	$(MAKE) --directory deploy/native
 
 # They run in the background, on loopback, with a job that stalls.  make up PROMETHEUS_PORT=9091
-up: stack $(STAMP)
+up: stack $(STAMP)  ## runs them with a job that stalls
 	$(BIN)/python -m deploy.native up
 
-down: $(STAMP)
+down: $(STAMP)  ## stops them
 	$(BIN)/python -m deploy.native down
 
 # What README and docs show, from a real demo and a real Jaeger.
-pictures: stack $(STAMP)
+pictures: stack $(STAMP)  ## the pictures of README and docs
 	$(BIN)/python -m pictures
 
-clean:
+clean:  ## removes what was made here
 	rm -rf .venv .venv-* build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -81,7 +88,7 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/uv
 
 # Takes the newest versions for all Pythons; torch and what it brings for GPUs follow TORCH instead. For Python 3.10
 # an older torch is looked at, for newer ones have no wheels there.
-constraints: $(STAMP)
+constraints: $(STAMP)  ## newest versions for all Pythons
 	printf '%s\n' uv hatchling editables 'torch==$(TORCH); python_version >= "3.11"' > $(VENV)/tools.in
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --all-extras --no-header --no-annotate \
 		--output-file $(VENV)/all.txt --upgrade pyproject.toml $(VENV)/tools.in

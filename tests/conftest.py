@@ -12,6 +12,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 
+WITH_PROCESSES: Final = {
+    *("agent", "benchmarks", "capture", "cli", "deploy", "e2e", "faults", "gpu", "routes", "stack", "stacks"),
+    *("thirdparty", "torchrun", "traps"),
+}
+WITH_SERVERS: Final = {"stack"}
 FOLDERS_THAT_SHARE: Final = {"tests/benchmarks", "tests/routes", "tests/stack", "tests/thirdparty", "tests/traps"}
 """Their fixtures serve the whole folder, and take long."""
 
@@ -27,6 +32,16 @@ def pytest_configure() -> None:
     hypothesis.settings.register_profile("without deadlines", deadline=None)
     hypothesis.settings.load_profile("without deadlines")
     os.environ[OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL] = "true"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of folders that start jobs, and of those that start servers."""
+    for item in items:
+        folder = item.nodeid.split("/")[1]
+        if folder in WITH_PROCESSES:
+            item.add_marker("process")
+        if folder in WITH_SERVERS:
+            item.add_marker("servers")
 
 
 class _WithTheirFixtures(LoadScopeScheduling):
