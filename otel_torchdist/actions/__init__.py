@@ -1,1 +1,1 @@
-"""What is done about a stall, when the user has asked for it."""
+"""Actions on a stall that the user has asked for."""

@@ -1,7 +1,7 @@
-"""Ends the ranks of a stalled run on this node, so that their launcher starts them again from the checkpoint.
+"""Ends the ranks of a stalled run on this node, so that their launcher restarts them from the checkpoint.
 
-A rank is asked first, for it can tell its launcher why. One that cannot answer (its GIL is held, or it is stopped) is
-killed. Nothing of torch is called: aborting a process group can block for as long as its timeout.
+A rank is asked first, because it can report the reason to its launcher. One that cannot answer (its GIL is held, or it
+is stopped) is killed. No torch function is called: aborting a process group can block for as long as its timeout.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.reader import TapeReader
 
 ANSWER_S: Final = 5.0
-"""A rank looks once a second, and has its own tidying up to do."""
+"""A rank checks for requests once a second, and then has its own cleanup to do."""
 LOOK_S: Final = 0.1
 
 
 def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
-    """End them, if the stall is still on; returns what became of it."""
+    """End the ranks, if the stall is still ongoing; returns the outcome as text."""
     tapes = [tape for path in tapes_in(stall.directory) if (tape := _open(path)) is not None]
     try:
         wanted = [tape for tape in tapes if tape.identity.nonce in stall.nonces and tape.is_alive()]
@@ -37,7 +37,7 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
             return "is left out: the stall is over"
         for tape in wanted:
             _ask(tape.path, stall.text)
-        for _ in range(round(ANSWER_S / LOOK_S)):  # looks and not a deadline: all of them may be suspended meanwhile
+        for _ in range(round(ANSWER_S / LOOK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
             if not any(tape.is_alive() for tape in wanted):
                 break
             time.sleep(LOOK_S)
@@ -83,7 +83,7 @@ def _ask(tape: Path, text: str) -> None:
 
 
 def _kill(tape: MappedTape) -> bool:
-    """Kill the process that writes a tape, if it is beyond doubt which one that is."""
+    """Kill the process that writes a tape, if it is identified beyond doubt."""
     identity = tape.identity
     if not shares_pids(identity) or identity.pid == os.getpid():
         return False
@@ -92,7 +92,7 @@ def _kill(tape: MappedTape) -> bool:
     except OSError:
         return False
     try:
-        # Only now: what is seen of this pid from here on is of the process that `target` stands for.
+        # Checked after `target` was opened: if the pid is the rank's now, `target` is the rank too.
         if not tape.is_alive() or process_start_ticks(identity.pid) != identity.pid_start_ticks:
             return False
         pidfd.send(target, signal.SIGKILL)

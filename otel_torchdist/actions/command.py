@@ -1,4 +1,4 @@
-"""Runs a command of the user's, with the stall in its environment and on its standard input."""
+"""Runs a user's command, with the stall in its environment and on its standard input."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SHOWN: Final = 500
 
 
 def run_command(command: str, stall: StalledRun) -> str:
-    """Run it, without a shell; returns what became of it.
+    """Run the command, without a shell; returns the outcome as text.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The command cannot be started.
         ValueError: Its quotes do not match.
     """
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as output:
@@ -29,9 +29,9 @@ def run_command(command: str, stall: StalledRun) -> str:
             shlex.split(command),
             env=os.environ | stall.to_environment(),
             stdin=told,
-            stdout=output,  # a file, for what it starts may hold a pipe open for ever
+            stdout=output,  # a file, because its children may hold a pipe open forever
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # to end it with all that it has started
+            start_new_session=True,  # to kill it along with its children
         )
         try:
             process.wait(TIMEOUT_S)

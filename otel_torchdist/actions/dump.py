@@ -1,4 +1,4 @@
-"""Puts the evidence of this node into one file, for whoever looks at it later or elsewhere."""
+"""Bundles the evidence of this node into one file, for later analysis or for another machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDER_S: Final = 3.0
 """How long NCCL's flight recorder gets to write its files."""
 MAX_FILE_BYTES: Final = 256 << 20
 MAX_BUNDLES: Final = 16
-"""Bundles of a node that stay in the directory; the oldest go."""
+"""Bundles of a node that are kept in the directory; the oldest are deleted."""
 _PREFIX: Final = "torchdist-stall-"
 _PIPE: Final = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -31,15 +31,15 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def dump(stall: StalledRun, directory: Path, environ: Mapping[str, str]) -> str:
-    """Write the bundle; returns what became of it.
+    """Write the bundle; returns the outcome as text.
 
-    It holds the verdict (`verdict.json`), this node's tapes with their names and the stacks that ranks have written, as
-    `otel-torchdist diagnose --run-dir` reads them, the agent's log, and the files of NCCL's flight recorder, where
-    the job has set up a pipe through which its own thread can be asked to write them.
+    It contains the verdict (`verdict.json`), this node's tapes with their names and the stacks that ranks have written,
+    in the layout that `otel-torchdist diagnose --run-dir` reads, the agent's log, and the files of NCCL's flight
+    recorder, if the job has set up a pipe through which the recorder's own thread can be asked to write them.
 
     Raises:
-        OSError: It cannot be written.
-        TapeError: The directory is not this user's own.
+        OSError: The bundle cannot be written.
+        TapeError: The directory does not belong to this user.
     """
     private_directory(directory)
     recorded = _flight_recorder_files(stall, environ)
@@ -61,14 +61,14 @@ def dump(stall: StalledRun, directory: Path, environ: Mapping[str, str]) -> str:
         hidden.rename(path)
     finally:
         hidden.unlink(missing_ok=True)
-    # Only this node's: others may write to the same directory.
+    # Only this node's bundles: others may write to the same directory.
     for old in sorted(directory.glob(f"{_PREFIX}*-{socket.gethostname()}.tar.gz"))[:-MAX_BUNDLES]:
         old.unlink(missing_ok=True)
     return f"has written {path}"
 
 
 def objection_to(directory: Path) -> str:
-    """Why no bundle could be written to a directory; '' when it could, as far as can be seen. Makes nothing."""
+    """Why no bundle could be written to a directory; '' if nothing is seen to prevent it. Creates nothing."""
     try:
         if os.path.lexists(directory):
             private_directory(directory)
@@ -82,14 +82,14 @@ def objection_to(directory: Path) -> str:
 
 
 def _is_evidence(file: Path) -> bool:
-    """Tapes and what lies beside them; the run's secret stays where it is."""
+    """Whether a file is a tape or belongs to one; the run's secret is left out."""
     is_said = file.name.startswith("verdict-")
     is_evidence = is_said or file.suffix in (".tape", ".names", ".stacks", ".fault", ".death", ".log")
     return is_evidence and file.is_file() and not file.is_symlink()
 
 
 def _add_file(bundle: tarfile.TarFile, name: str, file: Path) -> None:
-    """As long as it is at this moment: ranks write on."""
+    """Add a file at its current length: ranks keep writing."""
     try:
         with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
             content = stream.read(MAX_FILE_BYTES)
@@ -106,7 +106,7 @@ def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _flight_recorder_files(stall: StalledRun, environ: Mapping[str, str]) -> list[Path]:
-    """Files of NCCL's flight recorder, after its own thread was asked, through its pipe, to write them anew."""
+    """Ask NCCL's flight recorder, through its pipe, to write its files anew; returns those that exist."""
     ranks = stall.local_ranks
     asked_at = time.time()
     was_asked = [rank for rank in ranks if _ask_recorder(environ.get(_PIPE, ""), rank)]
@@ -119,7 +119,7 @@ def _flight_recorder_files(stall: StalledRun, environ: Mapping[str, str]) -> lis
 
 
 def _prefixes(environ: Mapping[str, str]) -> list[str]:
-    """Where NCCL's flight recorder writes: as it is told, else where versions of torch do by themselves."""
+    """Where NCCL's flight recorder writes: as configured, else the defaults of the versions of torch."""
     told = [environ[name] for name in _FILES if environ.get(name)]
     cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return told[:1] or [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]
@@ -130,7 +130,7 @@ def _has_written(prefixes: list[str], rank: int, since: float) -> bool:
 
 
 def _is_own_file(file: Path) -> bool:
-    """Whether it is a file of this user's: anybody may put one into /tmp."""
+    """Whether a regular file belongs to this user: anyone may create files in /tmp."""
     try:
         facts = file.lstat()
     except OSError:
@@ -139,7 +139,7 @@ def _is_own_file(file: Path) -> bool:
 
 
 def _ask_recorder(prefix: str, rank: int) -> bool:
-    """Write into the pipe of a rank's watchdog; nothing is called in the rank."""
+    """Write to the pipe of a rank's watchdog; nothing is called in the rank."""
     if not prefix:
         return False
     try:

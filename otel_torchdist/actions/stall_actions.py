@@ -1,4 +1,4 @@
-"""Does what the user wants done about stalls: each thing once for each stall, after a time of grace, on a thread."""
+"""Runs the configured actions on stalls: each once per stall, after a grace period, on a thread."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _logger = logging.getLogger("otel_torchdist")
 Callback = Callable[[StalledRun], object]
 
 LOOK_COUNTS_S: Final = 1.0
-"""As much of the time between two looks counts at most: what is more is a suspension, of this process at least."""
+"""Maximum time between two passes that counts: any more is a suspension, of this process at least."""
 
 
 class StallActions:
-    """Looks at the stalls that are on."""
+    """Watches the ongoing stalls, and starts the actions that are due."""
 
     def __init__(
         self, actions: Iterable[Action], grace_s: float, dump_dir: Path, callback: Callback | None = None
     ) -> None:
-        """Prepare.
+        """Configure the actions.
 
         Args:
             actions: What to do, in this order.
-            grace_s: For how long a verdict must have stood before, while the job ran.
+            grace_s: How long a verdict must have stood before an action starts, counting only time when the job ran.
             dump_dir: Where bundles of evidence go.
-            callback: To be called too, before anything else.
+            callback: Called too, before any action.
         """
         self._actions = [action for action in actions if action.kind is not ActionKind.LOG]
         self._grace_s = grace_s
@@ -59,12 +59,12 @@ class StallActions:
         self._on: frozenset[int] = frozenset()
 
     def look(self, ongoing: Iterable[OngoingStall], tapes: list[TapeReader], suspended: Collection[int] = ()) -> None:
-        """Begin what is due. Does not wait for it.
+        """Start the actions that are due, without waiting for them.
 
         Args:
-            ongoing: The stalls that are on.
-            tapes: Those that this process reads, and may act on.
-            suspended: Trace ids of those stalls that get no older, for their runs stand still.
+            ongoing: The ongoing stalls.
+            tapes: The tapes that this process reads and may act on.
+            suspended: Trace ids of the stalls that do not age, because their runs are suspended.
         """
         if not self._actions and self._callback is None:
             return
@@ -86,7 +86,7 @@ class StallActions:
 
     def _begin(self, stall: OngoingStall, tapes: list[TapeReader]) -> None:
         if len({tape.path.parent for tape in tapes}) != 1:
-            return  # none is here, or ranks of several jobs do not know their run yet
+            return  # no rank is on this node, or ranks of several jobs do not know their run yet
         told = _stalled_run(stall.ruling, tapes)
         due = [action for action in self._actions if action.is_local or stall.is_ours]
         threading.Thread(
@@ -105,7 +105,7 @@ class StallActions:
         return int(stall.trace_id, 16) in self._on
 
     def _do(self, action: Action, stall: StalledRun) -> str:
-        if not self._is_on(stall):  # what came before has taken its time
+        if not self._is_on(stall):  # earlier actions may have taken long
             return "is left out: the stall is over"
         if action.kind is ActionKind.DUMP:
             return dump(stall, self._dump_dir, os.environ)
@@ -118,15 +118,15 @@ class StallActions:
 
 
 def suspended_among(ongoing: Iterable[OngoingStall]) -> frozenset[int]:
-    """Trace ids of the stalls whose runs stand still."""
+    """Trace ids of the stalls whose runs are suspended."""
     return frozenset(stall.ruling.incident.trace_id for stall in ongoing if stall.stands_still)
 
 
 def doable_here(actions: Iterable[Action]) -> list[Action]:
-    """What can be done from within a rank; the rest gives one warning.
+    """The actions that can run within a rank; the others cause one warning.
 
-    A rank that read its own tape as a file would drop the lock by which others know that it lives, and one that ends
-    the ranks would end before it is done.
+    A rank that read its own tape as a file would release the lock that shows that it is alive, and a rank that aborts
+    the run would end before it is done.
     """
     wanted = list(actions)
     undoable = [action.kind.value for action in wanted if action.is_local]
@@ -159,7 +159,7 @@ def _called(callback: Callback, stall: StalledRun) -> str:
 
 
 def _is_first(stall: StalledRun, what: str) -> bool:
-    """Whether nobody has done this about this stall on this node: an agent that was killed may have."""
+    """Whether this action has not yet run for this stall on this node, even by an agent that was killed."""
     mark = stall.directory / f"acted-{stall.trace_id}-{what}"
     with contextlib.suppress(OSError):
         if mark.exists():
@@ -171,5 +171,5 @@ def _is_first(stall: StalledRun, what: str) -> bool:
 def _report(what: str, act: Callable[[], str]) -> None:
     try:
         _logger.warning("on stall: %s %s", what, act())
-    except Exception as error:  # what users' code may raise, and whatever else: the next thing is done all the same
+    except Exception as error:  # from users' code or from ours: the next action runs all the same
         _logger.warning("on stall: %s failed: %s: %s", what, type(error).__name__, error)

@@ -1,4 +1,4 @@
-"""What an action is told of a stall."""
+"""The description of a stall that actions receive."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from opentelemetry.util.types import AttributeValue
 
 @dataclass(frozen=True, slots=True)
 class StalledRun:
-    """A stall, for whoever does something about it.
+    """A stall, as passed to actions and callbacks.
 
     Attributes:
         run: 128-bit id of the run, as hexadecimal digits.
-        trace_id: Of the incident, likewise.
+        trace_id: Trace id of the incident, as hexadecimal digits.
         verdict: `absent`, `dead`, …
-        ranks: Those that it names, such as `2,5-7`; '' for nobody.
+        ranks: The ranks that it names, such as `2,5-7`; '' if it names none.
         text: The whole verdict as a sentence.
-        attributes: The verdict as attributes of a span, see the semantic conventions.
+        attributes: The verdict as span attributes; see the semantic conventions.
         directory: Job directory on this node.
         nonces: Tapes of this node's ranks that belong to the run.
-        local_ranks: Those ranks.
+        local_ranks: This node's ranks that belong to the run.
     """
 
     run: str
@@ -37,7 +37,7 @@ class StalledRun:
     local_ranks: tuple[int, ...]
 
     def to_json(self) -> str:
-        """All but what only this node knows."""
+        """Encode everything that is not specific to this node."""
         return json.dumps(
             {
                 "run": self.run,
@@ -51,7 +51,7 @@ class StalledRun:
         )
 
     def to_environment(self) -> dict[str, str]:
-        """The same as environment variables of a command."""
+        """Encode everything but the attributes as environment variables of a command."""
         return {
             "TORCHDIST_STALL_RUN": self.run,
             "TORCHDIST_STALL_TRACE_ID": self.trace_id,

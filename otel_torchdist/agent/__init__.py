@@ -1,1 +1,1 @@
-"""The reader: one class over all tapes of a run, at home in a thread or in a process of its own."""
+"""The reader: one class over all tapes of a run, which runs in a thread or in its own process."""

@@ -1,4 +1,4 @@
-"""The reader at home in a process of its own: all tapes of its job directories, one `/metrics`, one look for stalls."""
+"""The reader in its own process: all tapes of its job directories, one `/metrics` endpoint, one stall watch."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
 _logger = logging.getLogger("otel_torchdist")
 
 SAVE_S: Final = 1.0
-"""Between two checkpoints where no span leaves."""
+"""Seconds between two checkpoints while no spans are sent."""
 
 
 class Agent:
     """Reads job directories until it is closed. Not thread-safe.
 
     Attributes:
-        reader: What reads their tapes.
-        scrapes: How often `/metrics` was asked for.
-        given_up: Job directories of other users that are not read any more, and since when in monotonic seconds.
+        reader: Reads their tapes.
+        scrapes: Number of `/metrics` requests so far.
+        given_up: Job directories of other users that are no longer read, and the monotonic time in seconds at which
+            each was given up.
     """
 
     def __init__(self, config: Config, outputs: Callable[[], Outputs]) -> None:
-        """Prepare.
+        """Set up an agent that reads no job directory yet.
 
         Args:
             config: Threshold, span budget and where `/metrics` is served.
@@ -86,11 +87,11 @@ class Agent:
         return self
 
     def has_room_for_job_of(self, user: int) -> bool:
-        """Whether there are descriptors for one more job directory of a user."""
+        """Whether there are enough descriptors for one more job directory of a user."""
         return self._allowance.has_room_for_directory(user)
 
     def drop(self, directory: Path) -> None:
-        """Leave a job directory, all ranks of which have ended, to others."""
+        """Stop reading a job directory whose ranks have all ended, so that others may read it."""
         self._save()
         self._leave(directory)
 
@@ -106,20 +107,20 @@ class Agent:
 
     @property
     def directories(self) -> list[Path]:
-        """The job directories that are read."""
+        """Job directories that are being read."""
         return list(self._jobs)
 
     def is_live(self, directory: Path) -> bool:
-        """Whether a rank of a job that is read lives, by the tapes that are open: which takes no descriptor."""
+        """Whether a rank of a job that is read is alive, judging by the open tapes, which takes no descriptor."""
         return any(tape.is_alive() for tape in self.reader.tapes if tape.path.parent == directory)
 
     @property
     def metrics_port(self) -> int | None:
-        """The port of `/metrics`; None where it is not served."""
+        """Port of `/metrics`; None if it is not served."""
         return self._server.port if self._server is not None else None
 
     def turn(self) -> None:
-        """Take up new tapes, and read everything that is new. The first turn is over before anybody can scrape."""
+        """Start reading new tapes, and read everything new. The first turn completes before anyone can scrape."""
         with guard.guarded("agent"):
             self._take_up()
             if self._config.exchange:
@@ -138,17 +139,17 @@ class Agent:
     def _take_up(self) -> None:
         held = self._count()
         for job in list(self._jobs.values()):
-            room = self._allowance.room_for(job.owner) + (not held[job.directory])  # the first one was set aside
+            room = self._allowance.room_for(job.owner) + (not held[job.directory])  # the first one is reserved
             before = len(self.reader.tapes)
             try:
                 job.take_up(self.reader, room)
-            except Exception as error:  # the other jobs are read whatever is in this one
+            except Exception as error:  # one bad job must not affect the others
                 self._give_up(job.directory, error)
             if len(self.reader.tapes) != before:
                 held = self._count()
 
     def _count(self) -> Counter[Path]:
-        """Look again how much is open; returns how many tapes of each job directory are."""
+        """Count what is open; returns how many tapes of each job directory are."""
         held = Counter(tape.path.parent for tape in self.reader.tapes)
         self._allowance.count((job.owner, held[directory]) for directory, job in self._jobs.items())
         return held
@@ -163,7 +164,7 @@ class Agent:
                 guard.report("the look at a run", error)
 
     def _give_up(self, directory: Path, error: Exception) -> None:
-        """Leave a job whose files lead us astray. Of our own user's, only say so: the rest of it is worth reading."""
+        """Stop reading a job with unusable files; one of our own user's is only reported: the rest is worth reading."""
         if directory in self._own:
             guard.report("agent", error)
             return
@@ -173,7 +174,7 @@ class Agent:
         self._leave(directory)
 
     def close(self) -> None:
-        """Read what is left, flush, and leave the directories to others; takes little more than five seconds."""
+        """Read the rest, flush, and release the directories to others; takes little more than five seconds."""
         self.reader.close()
         self._deaths.stop()
         self._peers.stop()
@@ -194,7 +195,7 @@ class Agent:
                 self._give_up(job.directory, error)
 
     def _serve(self) -> None:
-        """Listen, as soon as that is possible, and tell scrapers of every job."""
+        """Listen as soon as possible, and publish the endpoint to the scrapers of every job."""
         if self._server is None:
             last_ports = (ScrapeTarget(directory).last_port() for directory in self._jobs)
             registry = CollectorRegistry()
@@ -214,7 +215,7 @@ class Agent:
 
 
 def _is_own(directory: Path) -> bool:
-    """Whether a job is this process's user's. What other users write is read, but not acted on: it may be made up."""
+    """Whether a job belongs to this process's user. Other users' data may be forged: it is read but not acted on."""
     try:
         return directory.stat().st_uid == os.geteuid()
     except OSError:

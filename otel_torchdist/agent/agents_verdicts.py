@@ -1,4 +1,4 @@
-"""Writes down what agents say of runs with ranks on other nodes, which tapes of one node do not show."""
+"""Records agents' verdicts on runs with ranks on other nodes, which the tapes of one node do not show."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class AgentsVerdicts:
-    """Keeps the files of some job directories up to date, as far as this process has written them."""
+    """Keeps the verdict files of some job directories up to date, as far as this process has written them."""
 
     def __init__(self) -> None:
-        """Nothing has been said."""
         self._written: dict[tuple[Path, int], tuple[str, frozenset[int]]] = {}
 
     def look(self, ongoing: Iterable[OngoingStall], tapes: Sequence[TapeReader]) -> None:
-        """Take in which stalls are on.
+        """Record which stalls are ongoing.
 
         Args:
-            ongoing: The stalls.
-            tapes: Of the jobs of this process's own user.
+            ongoing: The ongoing stalls.
+            tapes: Tapes of jobs that belong to this process's user.
         """
         by_nonce = {tape.identity.nonce: tape for tape in tapes}
         said: set[tuple[Path, int]] = set()
@@ -41,7 +40,7 @@ class AgentsVerdicts:
                 self._write(key, stall)
         for key in self._written.keys() - said:
             _, nonces = self._written[key]
-            # What was said last of ranks that are gone stays; a stall that living ranks have left is over.
+            # The last verdict on ranks that are gone stays; a stall that running ranks have left is over.
             if all(_runs(by_nonce.get(nonce)) for nonce in nonces):
                 self._remove(key)
 

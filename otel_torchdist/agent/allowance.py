@@ -1,4 +1,4 @@
-"""How much an agent may have open: job directories and tapes take descriptors, and one user's must not use them up."""
+"""Limits what an agent has open: job directories and tapes take descriptors, and one user must not use them up."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ MAX_DESCRIPTORS: Final = 65_536
 MAX_TAPES_OF_USER: Final = 1024
 _RESERVE: Final = 32
 _SHARE_KEPT: Final = 8
-"""An eighth, and no fewer than 32, stays free: for files that are opened for a moment, and for who scrapes. Below 64
-that is half, or a small job would not be read at all."""
+"""An eighth of the descriptors, but at least 32, stays free for files that are opened briefly and for scrapers. With a
+limit below 64 half of it stays free, because otherwise a small job would not be read at all."""
 _OF_DIRECTORY: Final = 1
-"""The lock in it."""
+"""Descriptors of a job directory: its lock."""
 _OF_TAPE: Final = 2
-"""The tape, and the process that writes it."""
+"""Descriptors of a tape: the tape, and the process that writes it."""
 
 
 class Allowance:
-    """Counts what each user's job directories and tapes take."""
+    """Counts the descriptors that each user's job directories and tapes take."""
 
     def __init__(self) -> None:
-        """Nothing is open yet."""
         self._tapes: Counter[int] = Counter()
         self._taken: Counter[int] = Counter()
 
     def count(self, directories: Iterable[tuple[int, int]]) -> None:
-        """Look at what is open.
+        """Update the counts.
 
         Args:
-            directories: The owner of each job directory that is read, and how many of its tapes are open. For one of
-                which none is open yet the first is set aside.
+            directories: The owner of each job directory that is read, and how many of its tapes are open. If none is
+                open yet, room for the first is reserved.
         """
         self._tapes.clear()
         self._taken.clear()
@@ -43,7 +42,7 @@ class Allowance:
             self._taken[user] += _OF_DIRECTORY + _OF_TAPE * max(tapes, 1)
 
     def room_for(self, user: int) -> int:
-        """How many more tapes of a user may be opened: of another user at most half of all, and of all what is left."""
+        """How many more tapes of a user may be opened, out of what is left; other users get at most half of all."""
         return self._room(user, 0)
 
     def has_room_for_directory(self, user: int) -> bool:
@@ -61,7 +60,7 @@ class Allowance:
 
 
 def raise_limit() -> None:
-    """Have as many descriptors as this process is allowed to; the usual 1,024 are for programs that use `select`."""
+    """Raise the descriptor limit as far as permitted; the usual 1,024 is meant for programs that use `select`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -1,7 +1,7 @@
-"""How far the agent of a job directory has come, on disk: the next agent goes on from there.
+"""Stores how far the agent of a job directory has read, so that the next agent continues from there.
 
-Written before spans leave: an agent that is killed loses what it had not sent yet, and nobody sends a span id twice.
-What it counted is exact, because the records since the last checkpoint are read again.
+The checkpoint is written before spans are sent: an agent that is killed loses what it had not sent yet, and no span id
+is sent twice. Its counts are exact, because the records since the last checkpoint are read again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_BYTES_OF_TAPE: Final = 256 << 10
 MAX_TAPES: Final = 512
 _BUCKETS: Final = len(BOUNDS_S) + 1
 _VERSION: Final = f"otel-torchdist {importlib.metadata.version('otel-torchdist')}\n".encode()
-"""Looked up once: where descriptors are missing, `importlib.metadata` says that there is no such package."""
+"""Looked up once: when descriptors run out, `importlib.metadata` reports that there is no such package."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -40,8 +40,8 @@ class Checkpoint:
     """What one agent leaves to the next.
 
     Attributes:
-        ranks: By the nonce of their tapes.
-        done: Nonces of tapes that were read to their ends and are not shown any more.
+        ranks: State of each rank, by the nonce of its tape.
+        done: Nonces of tapes that were read to the end and are no longer shown.
     """
 
     ranks: dict[int, RankState] = field(default_factory=dict[int, RankState])
@@ -50,7 +50,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Histogram:
-    """A `DurationHistogram` as it is written; trace ids have more bits than MessagePack's numbers."""
+    """A `DurationHistogram` in its serialized form; trace ids are too wide for MessagePack's integers."""
 
     counts: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=_BUCKETS, max_length=_BUCKETS)]
     sum_s: float
@@ -77,14 +77,14 @@ def _from_plain(wanted: type, value: Any) -> DurationHistogram:
 
 _encoder: Final = msgspec.msgpack.Encoder(enc_hook=_to_plain)
 _decoder: Final = msgspec.msgpack.Decoder(Checkpoint, dec_hook=_from_plain)
-"""Makes nothing but the values above, of nothing but their own types: the file may be somebody else's work."""
+"""Creates only the types above, with fields of their declared types: another user may have written the file."""
 
 
 def save(directory: Path, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint of a job directory.
 
     Raises:
-        OSError: There is no room, or the directory is gone, or a number is larger than any that a job counts to.
+        OSError: There is no room, the directory is gone, or a number is larger than any job can count to.
     """
     try:
         content = _VERSION + _encoder.encode(checkpoint)
@@ -95,10 +95,10 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(directory: Path) -> Checkpoint:
-    """The checkpoint of a job directory; an empty one where there is none, or, with a warning, where it is damaged.
+    """Return the checkpoint of a job directory; an empty one if there is none or, with a warning, if it is damaged.
 
     Raises:
-        OSError: It cannot be read now, but may be a little later: going on without it would send spans twice.
+        OSError: It cannot be read now, but may be readable later: continuing without it would send spans twice.
     """
     path = directory / FILE_NAME
     try:

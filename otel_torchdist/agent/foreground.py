@@ -1,4 +1,4 @@
-"""The agent by hand: it reads a job from the foreground of a terminal, and logs what it finds, a line each."""
+"""The agent started by hand: reads a job in the foreground of a terminal, and logs each finding in a line."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def wait_for_job(base: Path, run_dir: Path | None, timeout_s: float, stop: StopSignals) -> Path | None:
-    """The job directory to read, as soon as there are tapes in it; None when there are none in time.
+    """Wait for a job directory with tapes to read; None if there is none in time.
 
     Args:
-        base: Where job directories are looked for, for one with a rank that lives.
-        run_dir: The job directory, when it is known; its ranks need not live.
+        base: Where to search for the job directory of a live rank.
+        run_dir: The job directory, if it is known; its ranks need not be alive.
         timeout_s: How long to wait.
         stop: Ends the wait.
     """
@@ -47,13 +47,13 @@ class Foreground:
     def __init__(
         self, agent: Agent, keep_s: float, is_awaited: bool = False, stays: Callable[[], bool] = lambda: False
     ) -> None:
-        """Own `agent` from now on.
+        """Take ownership of `agent`.
 
         Args:
             agent: The agent.
-            keep_s: How long to stay, at most, after the last rank has ended.
-            is_awaited: Whether scrapers are taken to exist although none has come yet.
-            stays: Asked again and again: whether to stay although no rank runs, for a launcher may start more.
+            keep_s: How long to stay at most after the last rank has ended.
+            is_awaited: Whether to assume that scrapers exist although none has come yet.
+            stays: Polled to decide whether to stay although no rank runs, because a launcher may start more.
         """
         self._agent = agent
         self._keep_s = keep_s
@@ -89,7 +89,7 @@ class Foreground:
             self._turn()
 
     def _conclude(self, stop: StopSignals) -> None:
-        """Learn how the last ranks ended, and let other nodes' agents see their last calls; two seconds at most."""
+        """Find out how the last ranks ended, and let peer agents see their last calls, for at most two seconds."""
         deadline = time.monotonic() + CONCLUDING_S
         while self._is_concluding(stop) and time.monotonic() < deadline:
             time.sleep(CONCLUDING_LOOK_S)
@@ -99,7 +99,7 @@ class Foreground:
         return self._agent.reader.is_concluding or (stop.received is None and RankLife.RUNNING in self._log.latest)
 
     def _linger(self, stop: StopSignals) -> None:
-        """Stay for a last scrape, and for ranks that are started again."""
+        """Stay for a final scrape, and for ranks that are restarted."""
         scrapes = self._agent.scrapes
         deadline = time.monotonic() + self._keep_s
         while stop.received is None and time.monotonic() < deadline and self._may_be_needed(scrapes):
@@ -111,7 +111,7 @@ class Foreground:
                 deadline = time.monotonic() + self._keep_s
 
     def _may_be_needed(self, scrapes_before: int) -> bool:
-        """Whether ranks have failed, which launchers start again, or somebody who has scraped has not done so since."""
+        """Whether ranks have failed, which launchers restart, or known scrapers have not scraped since."""
         if any(life is not RankLife.FINISHED for life in self._log.latest):
             return True
         is_awaited = scrapes_before > 0 or (self._is_awaited and self._agent.metrics_port is not None)

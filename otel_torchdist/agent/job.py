@@ -1,4 +1,4 @@
-"""One job directory in the hands of an agent: its lock, its tapes, and how far they were read."""
+"""One job directory as an agent reads it: its lock, its tapes, and how far they have been read."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Job:
 
     Attributes:
         directory: The job directory.
-        owner: The user whose it is.
+        owner: Id of the user that it belongs to.
         taken_up: Nonces of the tapes that a reader follows or has followed.
     """
 
     def __init__(self, directory: Path, again: bool = False) -> None:
-        """Become the one that reads `directory`.
+        """Become the only reader of `directory`.
 
         Args:
             directory: The job directory.
-            again: Read everything that is on the tapes, whatever an agent has exported before.
+            again: Read everything on the tapes, whatever an agent has exported before.
 
         Raises:
-            AgentError: Somebody else reads there, or there is no such directory, or it is not ours to write to.
+            AgentError: Another process reads there, there is no such directory, or we may not write to it.
         """
         self.directory = directory
         self._election = _elected(directory)
@@ -62,7 +62,7 @@ class Job:
         self._can_write = True
 
     def take_up(self, reader: Reader, most: int | None = None) -> None:
-        """Have `reader` follow the tapes that are new, at most `most` of them."""
+        """Make `reader` follow the new tapes, at most `most` of them."""
         found = [tape for tape in self._election.tapes.new(only_alive=False, most=most) if not self._is_done(tape)]
         if not self._is_known:
             self._is_known = True
@@ -72,14 +72,14 @@ class Job:
 
     def _follow(self, tape: TapeReader, reader: Reader) -> None:
         nonce = tape.identity.nonce
-        if reader.knows(nonce):  # only a copy has the nonce of another tape, and it must not take that one's place
+        if reader.knows(nonce):  # only a copy shares another tape's nonce, and it must not replace it
             _logger.warning("%s is left out: another tape that is read has the same name", tape.path)
             tape.close()
             return
         try:
             reader.follow(tape, before=self._before.ranks.get(nonce))
             self.taken_up.add(nonce)
-        except TapeError as error:  # it has been removed or damaged since it was opened
+        except TapeError as error:  # removed or damaged since it was opened
             _logger.warning("a tape cannot be read any longer: %s", error)
             reader.forget(nonce)
         except Exception:
@@ -93,7 +93,7 @@ class Job:
         return True
 
     def save(self, reader: Reader) -> None:
-        """Write down how far `reader` has come; a failure is one warning."""
+        """Save how far `reader` has come; a failure is logged as one warning."""
         states = {nonce: state for nonce, state in reader.states().items() if nonce in self.taken_up}
         done = self._before.done | (self.taken_up - states.keys())
         try:
@@ -111,7 +111,7 @@ class Job:
             self._can_write = False
 
     def close(self) -> None:
-        """Leave the directory to others."""
+        """Release the directory to other readers."""
         self._election.resign()
 
 
@@ -127,9 +127,9 @@ def _elected(directory: Path) -> ReaderLock:
 
 
 def _of_runs_that_live(tapes: list[TapeReader]) -> list[TapeReader]:
-    """The tapes of runs with a rank that lives, and of ranks that do not know their run yet; all when nobody lives.
+    """Return the tapes of runs with a live rank and of ranks that do not know their run yet; all if no rank is alive.
 
-    A directory may hold what an earlier job or attempt left; that was somebody else's to export.
+    A directory may hold leftovers of an earlier job or attempt; exporting those was another agent's task.
     """
     runs = {run_of(tape) for tape in tapes if tape.is_alive()}
     if not runs:

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Logs when ranks are found and how they end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FATES: Final = {
 
 
 class LifeLog:
-    """Logs which ranks are found, end, fail or die; ranks that do so together share a line."""
+    """Logs which ranks are found, end, fail or die; ranks with the same fate share a line."""
 
     def __init__(self, reader: Reader) -> None:
         """Follow the tapes of a reader."""
@@ -35,11 +35,11 @@ class LifeLog:
 
     @property
     def latest(self) -> list[RankLife]:
-        """What was last seen of each rank, helpers left out; of one that was started again, the last attempt counts."""
+        """Last known state of each rank, without helpers; of a restarted rank, that of its last attempt."""
         return [self._lives[identity.nonce] for identity in self._newest.values()]
 
     def update(self) -> None:
-        """Look again, and log what is new."""
+        """Check again, and log what is new."""
         found: list[TapeReader] = []
         ended: dict[tuple[RankLife, str, bool, Path], list[int]] = {}
         for tape in self._reader.tapes:

@@ -1,8 +1,8 @@
-"""Brings what the agent warns of into the log of the training, where people look first.
+"""Relays the agent's warnings to the log of the training, where people look first.
 
-The agent writes to a file in the job directory. One rank of the node, whichever takes the lock, passes its warnings
-on; when that rank is gone the next one goes on where it was itself when it looked last. While that rank is there and
-does not look, for something holds its GIL, another one stands in for it: it may be the very rank that is warned of.
+The agent writes to a file in the job directory. One rank of the node, whichever takes the lock, relays its warnings;
+when that rank is gone, the next one continues from its own last check. If that rank is alive but does not check,
+because something holds its GIL, another one stands in for it: it may be the very rank that the warning is about.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ LOG_NAME: Final = "agent.log"
 LOCK_NAME: Final = "relay.lock"
 STAND_IN_LOCK_NAME: Final = "relay.stand-in.lock"
 SILENT_LOOKS: Final = 4
-"""Looks, one a second, without a sign of the rank whose part it is."""
+"""Checks, one a second, without a sign of the rank that is responsible."""
 LEVELS: Final = {" WARNING ": logging.WARNING, " ERROR ": logging.ERROR, " CRITICAL ": logging.CRITICAL}
-"""As they stand in a line of the agent's log, behind the time."""
+"""As they appear in a line of the agent's log, after the time."""
 MAX_BYTES: Final = 65_536
-"""Read at once; what is beyond can be found in the file."""
+"""Most that is read at once; the rest can be found in the file."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _TAIL_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -32,20 +32,20 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class LogTail:
-    """What is added to a log file, line by line. Belongs to one thread.
+    """Reads what is added to a log file, line by line. Belongs to one thread.
 
-    The file stays open: whoever removes it, and the directory around it, removes a name only, and the agent writes on.
+    The file stays open: removing it, or the directory around it, removes only a name, and the agent keeps writing.
     """
 
     def __init__(self, path: Path) -> None:
-        """Begin at the present end of the file, which need not exist yet."""
+        """Begin at the current end of the file, which need not exist yet."""
         self.path = path
         self._file: int | None = None
         self._read: int = 0
         self.pass_over()
 
     def new_lines(self) -> list[str]:
-        """Whole lines that have been added since the last call; of very much only the end."""
+        """Return whole lines that were added since the last call; of a large amount only the end."""
         begin, size = self._advance()
         if size <= begin or self._file is None:
             return []
@@ -58,11 +58,11 @@ class LogTail:
         return []
 
     def pass_over(self) -> None:
-        """Leave out what has been added since the last call."""
+        """Skip what has been added since the last call."""
         self._advance()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
@@ -74,7 +74,7 @@ class LogTail:
         return begin, size
 
     def _open_newest(self) -> None:
-        """Open the file, unless it is open; another one after it was rotated."""
+        """Open the file unless it is open, and open the new one after a rotation."""
         try:
             if self._file is not None and os.path.samestat(os.stat(self.path), os.fstat(self._file)):
                 return
@@ -86,10 +86,10 @@ class LogTail:
 
 
 class LogRelay:
-    """Passes on what the agent of a job directory warns of. Belongs to one thread."""
+    """Relays the warnings of a job directory's agent. Belongs to one thread."""
 
     def __init__(self, directory: Path) -> None:
-        """Follow the log in a job directory from its present end on."""
+        """Follow the log in a job directory from its current end."""
         self.path = directory / LOG_NAME
         self._tail = LogTail(self.path)
         self._lock = os.open(directory / LOCK_NAME, _FLAGS, 0o600)
@@ -100,7 +100,7 @@ class LogRelay:
         self._looks_without_sign = 0
 
     def pass_on(self) -> None:
-        """Log what has been added since the last call, if that is this process's part."""
+        """Log what has been added since the last call, if this process is responsible."""
         self._is_ours = self._is_ours or try_lock(self._lock)
         if self._is_ours:
             self._do_our_part()
@@ -113,17 +113,17 @@ class LogRelay:
                 self._tell()
 
     def close(self) -> None:
-        """Leave it to another rank."""
+        """Relay what is new, and leave the rest to another rank."""
         self.pass_on()
         self._tail.close()
         os.close(self._lock)
         os.close(self._stand_in_lock)
 
     def _do_our_part(self) -> None:
-        os.utime(self._lock)  # a sign that we look
+        os.utime(self._lock)  # the sign that we still check
         self._stop_standing_in()
         if is_locked_elsewhere(self._stand_in_lock):
-            self._tail.pass_over()  # by who stood in for us, and does so until it sees the sign
+            self._tail.pass_over()  # relayed by the rank that stands in for us until it sees the sign
         else:
             self._tell()
 

@@ -1,6 +1,6 @@
-"""The agent as a service of a node: it reads every run of every user that has no reader, on one port.
+"""The agent as a service of a node: reads every run of every user that has no reader, and serves one port.
 
-A directory that takes long to look into is given up: each look at it comes at the expense of every other job.
+A directory that is slow to scan is given up, because every scan delays all other jobs.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from otel_torchdist.stop_signals import StopSignals
 MEMORY: Final = Path("/dev/shm")
 SEARCH_S: Final = 1.0
 RETRY_S: Final = 600.0
-"""After which a directory of which no sense could be made is looked at again."""
+"""Time after which an unusable directory is tried again."""
 USUAL_BASES: Final = re.compile("otel-torchdist-[0-9]{1,10}")
-"""Where tapes lie in `/dev/shm`, one directory a user."""
+"""Where tapes are in `/dev/shm`, one directory per user."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class NodeWatch:
-    """Runs an agent until it is told to stop."""
+    """Runs an agent until a signal stops it."""
 
     def __init__(self, agent: Agent, base: Path | None, keep_s: float) -> None:
-        """Own `agent` from now on.
+        """Take ownership of `agent`.
 
         Args:
             agent: The agent; it reads nothing yet.
-            base: Where job directories are looked for; in every user's usual place when None.
+            base: Where to search for job directories; in every user's usual place if None.
             keep_s: How long a job is kept after its last rank has ended.
         """
         self._agent = agent
@@ -58,7 +58,7 @@ class NodeWatch:
         raise_limit()
 
     def run(self, stop: StopSignals) -> None:
-        """Read whatever comes until a signal comes, then flush."""
+        """Read all jobs that appear until a signal comes, then flush."""
         searched_at = float("-inf")
         try:
             while stop.received is None:
@@ -72,7 +72,7 @@ class NodeWatch:
             self._agent.close()
 
     def _search(self) -> None:
-        """Take up jobs with a rank that lives, and leave those that have had none for a while."""
+        """Start reading jobs with a live rank, and stop reading those that have had none for a while."""
         now = time.monotonic()
         unseen: dict[Path, OSError] = {}
         self._try_again(now)
@@ -83,7 +83,7 @@ class NodeWatch:
         for one in found:
             unseen |= one.unseen
             took_s |= one.took_s
-        # A list that cannot be had says nothing, nor does a directory that was removed; the tapes that are open do.
+        # A failed listing proves nothing, nor does a directory that was removed; the open tapes do.
         live += [one for one in self._agent.directories if one not in live and self._may_be_live(one, unseen)]
         self._live_at.update(dict.fromkeys(live, now))
         crowded: Counter[Path] = Counter()
@@ -107,7 +107,7 @@ class NodeWatch:
         self._live_at = {one: at for one, at in self._live_at.items() if one in self._agent.directories}
 
     def _part_with_the_slow(self, took_s: Mapping[Path, float], now: float) -> None:
-        """Leave what takes long to look into: a directory, or a base directory if none in it is slow by itself."""
+        """Stop reading what is slow to scan: a directory, or a base directory if none in it is slow by itself."""
         slow = self._slow.found_slow(took_s)
         for path, seconds in slow.items():
             if any(path in other.parents for other in slow):
@@ -122,7 +122,7 @@ class NodeWatch:
         return directory in unseen or directory.parent in unseen or self._agent.is_live(directory)
 
     def _try_again(self, now: float) -> None:
-        """Forget after a while that a directory was given up."""
+        """Forget, after a while, that a directory was given up."""
         given_up = self._agent.given_up
         for path in [path for path, since in given_up.items() if now - since > RETRY_S]:
             del given_up[path]
@@ -130,43 +130,43 @@ class NodeWatch:
     def _has_room_for(self, directory: Path) -> bool:
         with contextlib.suppress(OSError):
             return self._agent.has_room_for_job_of(directory.lstat().st_uid)
-        return True  # it is gone, which taking it up will tell
+        return True  # it is gone, which trying to read it will show
 
     def _say_what_is_not_seen(self, unseen: dict[Path, OSError]) -> None:
-        """One warning of each directory, until it can be looked into again."""
+        """Warn once about each directory, until it can be scanned again."""
         for path, error in unseen.items():
             if path not in self._unseen:
                 _logger.warning("%s cannot be looked into, and is left as it is: %s", path, reason(error))
         self._unseen = set(unseen)
 
     def _say_what_is_crowded(self, crowded: Mapping[Path, int]) -> None:
-        """One warning of each base directory, until all in it are read again."""
+        """Warn once about each base directory, until all job directories in it are read again."""
         for base, count in crowded.items():
             if base not in self._crowded:
                 _logger.warning("%s: %d of its job directories are left out: %s", base, count, TOO_FEW)
         self._crowded = set(crowded)
 
     def _take_up(self, directory: Path) -> None:
-        """Read a job directory.
+        """Start reading a job directory.
 
         Raises:
-            OSError: It cannot be read now, but may be a little later.
+            OSError: It cannot be read now, but may be readable a little later.
         """
         try:
             facts, place = directory.lstat(), _place_of(directory)
             if not stat.S_ISDIR(facts.st_mode) or place in map(_place_of, self._agent.directories):
-                return  # a link, or another way to what is read already
+                return  # a link, or another path to what is already read
             self._agent.add(Job(directory))
         except AgentError as error:
             cause = error.__cause__
             if not isinstance(cause, OSError):
-                _logger.debug("%s", error)  # an agent of its own reads it, or its ranks do
+                _logger.debug("%s", error)  # its own agent reads it, or its ranks do
                 return
             if is_passing(cause):
                 raise cause from error
             self._give_up(directory, reason(cause))
             return
-        except Exception as error:  # whatever lies there costs the others nothing
+        except Exception as error:  # one bad directory must not affect the others
             self._give_up(directory, readable(repr(error), 200))
             return
         _logger.info("reading %s", directory)
@@ -176,7 +176,7 @@ class NodeWatch:
         _logger.warning("%s is not read: %s", directory, why)
 
     def _bases(self, unseen: dict[Path, OSError]) -> Iterable[Path]:
-        """Where to look. In the usual place anybody can make anything; a link would lead to another user's tapes."""
+        """Return where to search. In the usual place anyone can create anything; a link would lead to others' tapes."""
         if self._base is not None:
             return [self._base]
         try:
@@ -193,7 +193,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _place_of(directory: Path) -> tuple[int, int] | None:
-    """What tells a directory from all others, whatever leads there."""
+    """Return a directory's identity, whatever path leads there."""
     with contextlib.suppress(OSError):
         facts = directory.stat()
         return facts.st_dev, facts.st_ino
@@ -201,19 +201,18 @@ def _place_of(directory: Path) -> tuple[int, int] | None:
 
 
 SLOW_S: Final = 0.5
-"""For one directory. A full one takes some hundredths of a second."""
+"""Scan time at which one directory is slow. A full one takes some hundredths of a second."""
 LOOKS: Final = 3
-"""So many slow ones in a row: any may happen to fall together with a suspension of this process."""
+"""Slow scans in a row that count: a single one may coincide with a suspension of this process."""
 
 
 class SlowPlaces:
-    """Counts slow looks."""
+    """Counts slow scans."""
 
     def __init__(self) -> None:
-        """Nothing was slow yet."""
         self._slow: Counter[Path] = Counter()
 
     def found_slow(self, took_s: Mapping[Path, float]) -> dict[Path, float]:
-        """Which of the directories that were looked into have now been slow too often, and how long the look took."""
+        """Return the scanned directories that have now been slow too often, with the time of this scan."""
         self._slow = Counter({path: self._slow[path] + 1 for path, seconds in took_s.items() if seconds >= SLOW_S})
         return {path: took_s[path] for path, looks in self._slow.items() if looks >= LOOKS}

@@ -1,7 +1,7 @@
-"""The reader: polls tapes, and hands what they say to spans, metrics and the stall watch.
+"""The reader: polls tapes, and feeds their records to spans, metrics and the stall watch.
 
-It lives in a thread of the training process, where it exports its own rank's tape, or in a process of its own, where
-it exports all of a node's. Of several that see the same tapes only one looks for stalls.
+It runs in a thread of the training process, where it exports its own rank's tape, or in its own process, where it
+exports all tapes of a node. Of several readers of the same tapes, only one watches for stalls.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ SHOWN_AFTER_END_S: Final = 60.0
 """How long the series of a rank that has ended can still be scraped."""
 FLUSH_S: Final = 5.0
 ENDING_S: Final = 1.0
-"""How long a process may take to end after the kernel has taken its lock away."""
+"""How long a process may take to end after the kernel has released its lock."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """How far one tape has been read, and what became of it, for another reader that goes on from there.
+    """How far one tape has been read, and the results, so that another reader can continue from there.
 
     Attributes:
-        cursor: In the tape.
-        spans: What has been handed over; None while nothing was.
+        cursor: Position in the tape.
+        spans: What has been handed over; None if nothing has been.
         metrics: What has been counted.
     """
 
@@ -60,14 +60,14 @@ class RankState:
 
 @dataclass(slots=True)
 class _Rank:
-    """One tape and what becomes of it.
+    """One tape and its outputs.
 
     Attributes:
         tape: The tape.
-        spans: Its spans; None where another process exports them.
-        metrics: Its metrics; None likewise.
-        ended_at: Monotonic seconds at which its end was seen.
-        unlocked_at: Monotonic seconds at which its lock was first seen to be free.
+        spans: Its spans; None if another process exports them.
+        metrics: Its metrics; None if another process exports them.
+        ended_at: Monotonic time in seconds at which its end was seen.
+        unlocked_at: Monotonic time in seconds at which its lock was first seen to be free.
     """
 
     tape: TapeReader
@@ -81,9 +81,9 @@ class Reader:
     """Reads any number of tapes. Not thread-safe.
 
     Attributes:
-        metrics: The metrics of all exported tapes, for whoever serves them.
-        incidents: Verdicts given and incidents resolved by the last turn.
-        failed: Tapes that the last turn could make nothing of, by nonce, and why.
+        metrics: The metrics of all exported tapes, to be served.
+        incidents: Verdicts given and incidents resolved in the last turn.
+        failed: Tapes that could not be processed in the last turn, by nonce, with the reason.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class Reader:
             outputs: Where everything goes; closed with the reader.
             stall_timeout_s: Age at which an open operation is stalled.
             span_budget: Spans per second and rank.
-            stall_ignored: Operations that are never called stalled, see `StallRules`.
-            compares_calls: Likewise.
-            peer_agents: Who else sees ranks of the same runs; None for nobody.
-            deaths: See `StallWatch`; stopped by whoever has made it.
+            stall_ignored: Operations that are never reported as stalled, see `StallRules`.
+            compares_calls: Whether the ranks' calls are compared, see `StallRules`.
+            peer_agents: Agents that see other ranks of the same runs; None if there are none.
+            deaths: See `StallWatch`; stopped by its creator.
         """
         self._outputs = outputs
         self._span_budget = span_budget
@@ -122,21 +122,21 @@ class Reader:
 
     @property
     def serves_metrics(self) -> bool:
-        """Whether `/metrics` is ours to serve."""
+        """Whether serving `/metrics` is up to this process."""
         return self._outputs.serves_metrics
 
     def spans_dropped(self) -> int:
-        """Spans that are gone because they could not be handed on or held back any longer."""
+        """Spans lost because they could not be handed on or held back any longer."""
         held = sum(rank.spans.dropped for rank in tuple(self._ranks.values()) if rank.spans)
         return self._spans_dropped + held + self._outputs.sink.dropped
 
     def follow(self, tape: TapeReader, exported: bool = True, before: RankState | None = None) -> None:
-        """Read a tape from now on.
+        """Start reading a tape.
 
         Args:
             tape: The tape; owned by the reader.
-            exported: Whether its spans and metrics are ours to export. If not, it is only watched for stalls.
-            before: Where another reader stood, to go on from there.
+            exported: Whether we export its spans and metrics. If not, it is only watched for stalls.
+            before: Where another reader stopped, to continue from there.
         """
         identity = tape.identity
         spans = metrics = None
@@ -180,7 +180,7 @@ class Reader:
         return [rank.tape for rank in self._ranks.values()]
 
     def life_of(self, tape: TapeReader) -> RankLife:
-        """What became of the process that writes a tape; `RUNNING` also while that cannot be known yet.
+        """What became of the process that writes a tape; also `RUNNING` while that is not yet known.
 
         Raises:
             TapeError: The tape is damaged.
@@ -189,12 +189,12 @@ class Reader:
 
     @property
     def ongoing(self) -> list[OngoingStall]:
-        """The stalls that are on."""
+        """Ongoing stalls."""
         return self._watch.ongoing
 
     @property
     def any_running(self) -> bool:
-        """Whether any tape's writer lives and has not said that it is done."""
+        """Whether any tape's writer is alive and has not recorded its end."""
         return any(rank.ended_at is None for rank in self._ranks.values())
 
     @property
@@ -204,14 +204,14 @@ class Reader:
 
     @property
     def is_concluding(self) -> bool:
-        """Whether ranks of other nodes are still compared with those of this node, which are over."""
+        """Whether ranks of other nodes are still compared with those of this node, which have ended."""
         return self._watch.is_concluding
 
     def turn(self, looks: bool = True, is_last: bool = False) -> None:
         """Read everything that is new.
 
         Args:
-            looks: Whether it is this reader that looks for stalls; its predecessors have stopped.
+            looks: Whether this reader watches for stalls; its predecessors have stopped.
             is_last: Whether this is its last turn.
         """
         now_ns = time.monotonic_ns()
@@ -219,13 +219,13 @@ class Reader:
         for nonce in list(self._ranks):
             try:
                 self._read(nonce, now_ns)
-            except Exception as error:  # the others are read whatever one is like
+            except Exception as error:  # one bad tape must not affect the others
                 self.failed[nonce] = error
         self.incidents = []
         if looks:
             self.incidents = self._watch.look(time.monotonic_ns(), is_last)
             for event in self.incidents:
-                with guard.guarded("the report of a stall"):  # one run's must not cost another its own
+                with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
                     self._reporter.report([event])
                     self._show(event)
             self.failed |= self._watch.failed
@@ -239,7 +239,7 @@ class Reader:
         if rank.ended_at is not None:
             return
         try:
-            # In this order: what is written before a process lets go of its lock is read.
+            # In this order, so that what is written before a process releases its lock is read.
             alive = rank.tape.is_alive()
             status = rank.tape.status()
             batch = rank.tape.poll()
@@ -250,7 +250,7 @@ class Reader:
             self._forget(nonce)
             return
         self._watch.observe(nonce, batch)
-        if rank.metrics is not None:  # before the spans, which say where what has been counted can be seen
+        if rank.metrics is not None:  # before the spans, which add exemplars to what has been counted
             rank.metrics.consume(batch, status, now_ns)
         if rank.spans is not None:
             rank.spans.consume(batch, status, now_ns)
@@ -320,10 +320,10 @@ class Reader:
         return rank.spans.end_segment(now_ns, incident)
 
     def close(self, looks: bool = True) -> None:
-        """Read what is left, end all spans but those of ranks that live (for the next reader), and flush.
+        """Read the rest, end all spans except those of live ranks (left to the next reader), and flush.
 
         Args:
-            looks: As for `turn`; the end of an incident is then reported.
+            looks: As for `turn`; if so, the end of an incident is reported.
         """
         with guard.guarded("the last turn"):
             self.turn(looks, is_last=True)
@@ -344,5 +344,5 @@ class Reader:
 
 
 def _read_before(tape: TapeReader, cursor: TapeCursor) -> Batch:
-    """What another reader of a tape has read."""
+    """Return what another reader of a tape has read."""
     return tape.another().read_before(cursor)

@@ -1,4 +1,4 @@
-"""Shows in the metrics what was found without a stall."""
+"""Shows findings that are not stalls in the metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
 
 
 def show_finding(event: Event, metrics: NodeMetrics) -> None:
-    """Show it, or that it holds no longer; other events say nothing of this kind."""
+    """Show a finding, or remove one that no longer holds; ignores other events."""
     if isinstance(event, MismatchFound):
         found = event.mismatch
         run, trace_id = event.incident.run, event.incident.trace_id

@@ -1,7 +1,7 @@
-"""The reader at home in a thread of the training process.
+"""The reader in a thread of the training process.
 
-It exports the tape of its own rank. Of the processes of a job on this node one, whichever takes the lock, also
-watches the other tapes for stalls. A native call that holds the GIL stops this thread as it stops every other.
+It exports the tape of its own rank. One process of the job on this node, whichever takes the lock, also watches the
+other tapes for stalls. A native call that holds the GIL stops this thread like every other.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ STOP_S = 10.0
 
 
 class ReaderThread:
-    """Starts with the first tape of this process."""
+    """Runs the reader in a thread that starts with the first tape of this process."""
 
     def __init__(self, config: Config, outputs: Callable[[], Outputs], on_stall: Callback | None = None) -> None:
-        """Prepare.
+        """Set up; the thread starts later.
 
         Args:
             config: The settings.
-            outputs: Called on the thread, for exporters take time to build.
-            on_stall: Called about each stall, see `StallActions`.
+            outputs: Called on the thread, because exporters take time to build.
+            on_stall: Called for each stall, see `StallActions`.
         """
         doable = doable_here(config.on_stall)
         self._actions = StallActions(doable, config.on_stall_grace, config.dump_dir, on_stall)
@@ -51,11 +51,12 @@ class ReaderThread:
         self._end = ProcessEnd(self.stop)
 
     def follow(self, tape: TapeWriter) -> None:
-        """Read a tape that this process has just begun.
+        """Read a tape that this process has just created.
 
-        Called before capture arms its own end: ends go backwards, so the tape is finished first and then read.
+        Called before capture registers its own `ProcessEnd`: they run in reverse order, so the tape is finished before
+        it is read for the last time.
         """
-        if os.getpid() != self._process:  # a rank that was forked from a rank
+        if os.getpid() != self._process:  # a rank forked from a rank
             self._process = os.getpid()
             self._thread = self._election = None
             self._wake = threading.Event()
@@ -67,7 +68,7 @@ class ReaderThread:
         self._wake.set()
 
     def stop(self) -> None:
-        """Export what is left and end the thread, within ten seconds."""
+        """Export the rest and end the thread, within ten seconds."""
         self._end.disarm()
         self._stopping = True
         self._wake.set()
@@ -89,7 +90,7 @@ class ReaderThread:
                 while not self._stopping:
                     self._turn(reader)
                     if server is not None:
-                        server.start()  # unless it serves
+                        server.start()  # does nothing if it already serves
                     self._wake.wait(reader.next_turn_s)
                     self._wake.clear()
                 self._take_up(reader)

@@ -1,1 +1,1 @@
-"""From c10d calls to the tape. The only package that imports torch; it never imports OpenTelemetry."""
+"""Records c10d calls on the tape. The only package that imports torch; it never imports OpenTelemetry."""

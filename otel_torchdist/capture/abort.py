@@ -1,10 +1,10 @@
-"""How a rank ends before its time: because the agent asks for it, or because its backend gives up.
+"""Handles the early end of a rank: because the agent requests it, or because its backend aborts.
 
-When the agent asks, the rank tells torchelastic why, and makes no call into torch, which may block.
+When the agent requests it, the rank reports the reason to torchelastic and makes no call into torch, which may block.
 
-nccl2 has a hook from torch 2.15 on. It runs on the backend's own thread, maybe several times, and may be the last
-Python that runs in the process: it stores one word on the tape and does nothing else. It needs the GIL all the same, so
-it is there only when asked for.
+nccl2 has an abort hook from torch 2.15 on. It runs on the backend's own thread, possibly several times, and may be the
+last Python code that runs in the process: it stores one word on the tape and does nothing else. It still needs the GIL,
+so it is installed only on request.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def abort_if_asked(tape: Path, finish: Callable[[], None]) -> None:
-    """End this process if somebody asked for it.
+    """End this process if that was requested.
 
     Args:
-        tape: This rank's.
-        finish: Writes the last word on it.
+        tape: This rank's tape.
+        finish: Writes the final state to it.
     """
     reason = abort_reason(tape)
     if not reason:
         return
-    # First what matters most: the thread that hangs may hold the lock of a logging handler.
+    # Most important first: the hanging thread may hold the lock of a logging handler.
     for tell in (lambda: _tell_launcher(reason, os.environ), finish):
         with contextlib.suppress(Exception):
             tell()
@@ -53,12 +53,12 @@ def abort_if_asked(tape: Path, finish: Callable[[], None]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    # Not sys.exit: what runs at exit may wait for the very operation that hangs.
+    # Not sys.exit: exit handlers may wait for the operation that hangs.
     os._exit(EXIT_CODE)
 
 
 def _tell_launcher(reason: str, environ: Mapping[str, str]) -> None:
-    """Write the file that torchelastic takes for the cause, as `@record` does; of it, the call stack is shown."""
+    """Write torchelastic's error file, as `@record` does; torchelastic displays the call stack in it."""
     path = environ.get(ERROR_FILE, "")
     if not path:
         return
@@ -71,19 +71,18 @@ def _tell_launcher(reason: str, environ: Mapping[str, str]) -> None:
 
 
 HOOK: Final = 0x07E1_70C4
-"""Our number among the hooks of a group; torch's own begin at 0."""
+"""Our id among the hooks of a group; torch's own ids start at 0."""
 
 
 class AbortHooks:
-    """The hooks of all groups."""
+    """The abort hooks of all groups."""
 
     def __init__(self, is_wanted: bool) -> None:
-        """No group has one yet; none gets one unless they are wanted."""
         self._is_wanted = is_wanted
         self._groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
     def attach(self, recorder: Recorder, group: ProcessGroup) -> None:
-        """Have a group's backend say when it gives up, where it can."""
+        """Have a group's backend report when it aborts, if hooks are wanted and the backend supports them."""
         if not self._is_wanted or group in self._groups:
             return
         with guard.guarded("abort hook"):
@@ -93,7 +92,7 @@ class AbortHooks:
                 self._groups.add(group)
 
     def detach_all(self) -> None:
-        """Take all hooks out before the interpreter ends: a backend may outlive it, and must not hold a function."""
+        """Remove all hooks before the interpreter exits: a backend may outlive it and must not hold a function."""
         groups: list[Any] = list(self._groups)
         self._groups.clear()
         for group in groups:
@@ -110,7 +109,7 @@ def _can_say_so(group: ProcessGroup) -> bool:
 
 
 def _hook(recorder: Recorder) -> Callable[[], None]:
-    name = recorder.tape.names.intern(GIVEN_UP)  # now: the hook must not write to a file
+    name = recorder.tape.names.intern(GIVEN_UP)  # in advance: the hook must not write to a file
     foretell = recorder.tape.foretell
 
     def hook() -> None:

@@ -1,4 +1,4 @@
-"""`expect_wait`: what a user says who knows that others will wait."""
+"""`expect_wait`: lets users announce that ranks will wait for each other."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LONGEST_S: Final = 10 * 365 * 86_400.0
 
 _logger = logging.getLogger("otel_torchdist")
 _active: Expectations | None = None
-"""Where expectations are written: there is at most one capture in a process."""
+"""The instance that records expectations; a process has at most one capture."""
 
 
 class Expectation:
-    """Something that takes its time; ends by itself, or with the `with` block."""
+    """An expected wait; it expires by itself, or ends with the `with` block."""
 
     def __init__(self, until_ns: int) -> None:
         self._until_ns = until_ns
@@ -29,33 +29,35 @@ class Expectation:
             _active.add(self, until_ns)
 
     def end(self) -> None:
-        """It is over."""
+        """End the expectation."""
         if _active is not None:
             _active.remove(self)
 
     def __enter__(self) -> Expectation:
-        """Nothing more happens: it has begun already."""
+        """Return the expectation, which has already begun."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """It is over, however the block ended."""
+        """End the expectation, however the block ended."""
         self.end()
 
 
 def expect_wait(seconds: float) -> Expectation:
-    """Say that until then nobody should call it a stall if others wait for this rank, or this rank for others.
+    """Declare that for a while it is not a stall if other ranks wait for this one, or this one for others.
 
-    For what one rank does alone (an evaluation, a download, a breakpoint) and for a worker that waits for requests::
+    Use it for what one rank does alone (an evaluation, a download, a breakpoint) and for a worker that waits for
+    requests::
 
         with expect_wait(600):
             evaluate(model)
 
-    Does nothing while instrumentation is off. Deaths and calls that do not fit are told nevertheless.
+    Does nothing while instrumentation is off. Deaths and mismatched calls are still reported.
 
     Args:
-        seconds: For how long at most, from now on; without `with` it lasts as long as that. `math.inf` for ever.
+        seconds: Maximum duration from now on; without `with`, the wait is expected for all of it. `math.inf` for no
+            limit.
     """
     if not seconds >= 0:
         _logger.warning("expect_wait(%r): not a number of seconds of at least 0; nothing is expected", seconds)
@@ -65,20 +67,19 @@ def expect_wait(seconds: float) -> Expectation:
 
 
 class Expectations:
-    """Writes to the tape until when something is expected to take its time."""
+    """Writes to the tape until when a wait is expected."""
 
     def __init__(self) -> None:
-        """Nothing is expected."""
         self._until_ns: dict[Expectation, int] = {}
         self._recorder: Recorder | None = None
 
     def hook(self) -> None:
-        """Listen to `expect_wait`."""
+        """Start handling `expect_wait`."""
         global _active
         _active = self
 
     def unhook(self) -> None:
-        """Stop listening."""
+        """Stop handling `expect_wait`."""
         global _active
         _active = None
         self._until_ns.clear()
@@ -89,14 +90,14 @@ class Expectations:
         self._write()
 
     def add(self, expectation: Expectation, until_ns: int) -> None:
-        """One more."""
+        """Add an expectation and drop expired ones."""
         now_ns = time.monotonic_ns()
         self._until_ns = {one: until for one, until in self._until_ns.items() if until > now_ns}
         self._until_ns[expectation] = until_ns
         self._write()
 
     def remove(self, expectation: Expectation) -> None:
-        """One less."""
+        """Remove an expectation."""
         self._until_ns.pop(expectation, None)
         self._write()
 

@@ -1,8 +1,8 @@
-"""Lets the agents of a job's nodes find each other: through the job's store, before anything stalls.
+"""Lets the agents of a job's nodes discover each other through the job's store, before anything stalls.
 
-One rank of each node announces where its node's agent listens, and writes down for it where the others do. It does so
-on a thread that may be abandoned, and over a clone of the store; afterwards the store is needed no more. The address is
-that of this node on the network that the job uses.
+One rank per node announces where its node's agent listens, and writes down for that agent where the others listen. This
+happens on a thread that may be abandoned, over a clone of the store; afterwards the store is no longer needed. The
+announced address is that of this node on the network that the job uses.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _logger = logging.getLogger("otel_torchdist")
 
 @dataclass(frozen=True, slots=True)
 class RankAddress:
-    """Where a rank is.
+    """Location of a rank.
 
     Attributes:
         rank: Global rank.
-        world_size: Ranks of the run.
+        world_size: Number of ranks in the run.
         tape: Its tape, in the job directory.
-        host: Address at which its node's agent should listen; '' for one that is found out.
+        host: Address at which its node's agent should listen; '' to determine it automatically.
     """
 
     rank: int
@@ -57,14 +57,14 @@ class RankAddress:
 
 
 class PeerDiscovery:
-    """The meeting of one run."""
+    """Discovers the peer agents of one run."""
 
     def __init__(self, place: RankAddress, stopping: threading.Event, environ: Mapping[str, str] = os.environ) -> None:
-        """Prepare.
+        """Initialize the discovery; `hold` runs it.
 
         Args:
-            place: Of this rank.
-            stopping: Ends it.
+            place: Location of this rank.
+            stopping: Ends the discovery when set.
             environ: The environment.
         """
         self._place = place
@@ -75,25 +75,25 @@ class PeerDiscovery:
         self._local_size = int(local) if local.isdecimal() else 0
 
     def prepare(self, store: Any, run: int) -> None:
-        """Put the token into the store; only rank 0 does, before others can know the run's id."""
+        """Put the token into the store. Called on rank 0 only, before other ranks can know the run id."""
         if self._local_size < self._place.world_size:
             store.set(_key(run, "token"), secrets.token_hex(TOKEN_BYTES))
 
     def hold(self, store: Any, run: int) -> None:
-        """Announce this node's agent and find the others, if there are other nodes. Takes up to some minutes.
+        """Announce this node's agent and find those of other nodes, if there are any. May take a few minutes.
 
         Raises:
             RuntimeError: The store fails.
             OSError: The job directory cannot be written to.
-            ValueError: Somebody else's values lie in the store.
+            ValueError: The store holds values that are not ours.
         """
         if self._is_alone() or not self._is_first(run):
             return
         store.set_timeout(STORE_TIMEOUT)
-        if not store.check([_key(run, "token")]):  # it comes before the run's id, or never
+        if not store.check([_key(run, "token")]):  # set before the run id, or never
             return
         token = bytes.fromhex(store.get(_key(run, "token")).decode())
-        if len(token) != TOKEN_BYTES:  # the store of torch's `fake` backend has every key, and nothing under it
+        if len(token) != TOKEN_BYTES:  # the store of torch's `fake` backend claims every key and holds no values
             _logger.info("the job's store keeps nothing: this node's agent judges by itself")
             return
         own = own_address(self._environ)
@@ -105,7 +105,7 @@ class PeerDiscovery:
         port = self._wait_for_agent(peers.own_host, run)
         if not port:
             return
-        # An agent that listens at all addresses is reached at the one that the job uses.
+        # An agent that listens at all addresses is reachable at the one that the job uses.
         reached_at = own if is_every_address(peers.own_host) else peers.own_host
         peer = Peer(self._place.rank, socket.gethostname(), reached_at, port, self._local_size)
         number = store.add(_key(run, "count"), 1)
@@ -132,7 +132,7 @@ class PeerDiscovery:
                 return
 
     def _is_alone(self) -> bool:
-        """Whether all ranks are on this node: as the launcher says, else as their tapes show after a moment."""
+        """Whether all ranks are on this node: according to the launcher, else to their tapes after a short wait."""
         if self._local_size:
             return self._local_size >= self._place.world_size
         self._stopping.wait(LONGEST_LOOK_S / 2)
@@ -140,7 +140,7 @@ class PeerDiscovery:
         return live >= self._place.world_size
 
     def _is_first(self, run: int) -> bool:
-        """Whether no other rank of this node has come; a file says so, for they share nothing else."""
+        """Whether no other rank of this node came first; a file decides, because the ranks share nothing else."""
         try:
             os.close(os.open(self._directory / f"meeting-{run:032x}", _ANEW, 0o600))
         except FileExistsError:
@@ -148,7 +148,7 @@ class PeerDiscovery:
         return True
 
     def _wait_for_agent(self, host: str, run: int) -> int:
-        """The port of this node's agent; 0 when none says one."""
+        """Wait for the port of this node's agent; 0 if none reports one in time."""
         deadline = time.monotonic() + AGENT_DUE_S
         while not self._stopping.wait(FIRST_LOOK_S) and time.monotonic() < deadline:
             agent = read_listening(self._directory)
@@ -162,7 +162,7 @@ def _key(run: int, name: str) -> str:
 
 
 def _is_written(path: Path) -> bool:
-    """Whether somebody else writes a tape. Never asked of our own: closing it would drop the lock on it."""
+    """Whether another process writes a tape. Never call it for our own: closing the file would drop our lock on it."""
     try:
         file = os.open(path, _READ)
     except OSError:
@@ -177,12 +177,12 @@ _INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFN
 _INTERFACE: Final = re.compile(r"=?([A-Za-z0-9_.:-]{1,15})")
 _SIOCGIFADDR: Final = 0x8915
 _SOMEWHERE: Final = "192.0.2.1"
-"""No packet is sent there: a UDP socket that is connected only asks the routing table."""
+"""No packet is sent there: connecting a UDP socket only queries the routing table."""
 _ANY_PORT: Final = 9
 
 
 def own_address(environ: Mapping[str, str]) -> str:
-    """The IPv4 address of the interface that the job is told to use, else of the one on the way to its master."""
+    """The IPv4 address of the interface that the job is configured to use, else of the one that leads to its master."""
     for variable in _INTERFACES:
         match = _INTERFACE.fullmatch(environ.get(variable, "").partition(",")[0])
         address = _address_of(match[1]) if match else ""
@@ -190,20 +190,20 @@ def own_address(environ: Mapping[str, str]) -> str:
             return address
     master = environ.get("MASTER_ADDR", "")
     address = _address_towards(master) if master else ""
-    # The master's own name often means loopback on itself; nobody else can reach it there.
+    # The master's own name often resolves to loopback on the master, where no other node can reach it.
     if address and (not _is_loopback(address) or master == "localhost" or _is_loopback(master)):
         return address
     return _address_towards(_SOMEWHERE) or address or "127.0.0.1"
 
 
 def is_hidden(host: str, environ: Mapping[str, str]) -> bool:
-    """Whether nobody on another node reaches this one at `host`: loopback, where the job's master is elsewhere."""
+    """Whether no other node can reach this one at `host`: it is loopback, and the job's master is elsewhere."""
     master = environ.get("MASTER_ADDR", "")
     return _is_loopback(host) and bool(master) and master != "localhost" and not _is_loopback(master)
 
 
 def is_every_address(host: str) -> bool:
-    """Whether who listens at `host` listens at all addresses."""
+    """Whether listening at `host` means listening at all addresses."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_unspecified
     return False

@@ -1,7 +1,7 @@
-"""The one thread that we run inside the training process.
+"""The one thread that capture runs inside the training process.
 
-It wakes once a second (heartbeat, request for stacks), and more often only while an asynchronous operation is open:
-every 20 ms, or every 60 ms while further operations come, for each of these looks at what is open too.
+It wakes once a second (heartbeat, stack requests), and more often only while an asynchronous operation is open: every
+20 ms, or every 60 ms while new operations arrive, since each of those polls open operations too.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from otel_torchdist import guard
 
 BEAT_S: Final = 1.0
 POLL_S: Final = 0.02
-"""Polling at 2 ms costs a training loop 12 %; at 20 ms it cannot be seen."""
+"""Polling every 2 ms slows a training loop by 12 %; every 20 ms has no visible cost."""
 RELAXED_POLL_S: Final = 0.06
-"""A wake costs some 80 µs, mostly for cold caches: every 20 ms that is 0.4 % of a core."""
+"""A wake-up costs about 80 µs, mostly for cold caches: 0.4 % of a core if it happens every 20 ms."""
 IDLE_POLLS: Final = 25
-"""Empty polls after which the thread goes back to its slow beat."""
+"""Empty polls after which the thread goes back to waking once a second."""
 
 
 class RankThread:
     """Calls `beat` once a second and `poll` more often while there is something to poll for."""
 
     def __init__(self, beat: Callable[[], None], poll: Callable[[], bool], calls: Callable[[], int]) -> None:
-        """Prepare.
+        """Initialize the thread without starting it.
 
         Args:
             beat: Called once a second.
-            poll: Looks at what is open; returns whether anything is.
-            calls: How many operations there have been.
+            poll: Polls open operations; returns whether any are left.
+            calls: Returns the number of operations so far.
         """
         self._beat = beat
         self._poll = poll
         self._calls = calls
         self._polling = False
-        # Held but for a moment. To wait for an event, which makes a lock each time, costs twice as much.
+        # Released only to wake the thread. Waiting for an event costs twice as much: it makes a lock each time.
         self._asleep = threading.Lock()
         self._asleep.acquire()
         self._stopping = False
@@ -50,13 +50,13 @@ class RankThread:
             self._thread.start()
 
     def poll_soon(self) -> None:
-        """Something to poll for exists. Cheap when the thread polls already, for it is on the path of operations."""
+        """Start polling. Cheap if the thread polls already, because this is on the path of operations."""
         if not self._polling:
             self._polling = True
             self._wake()
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stopping = True
         self._wake()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -87,7 +87,7 @@ class RankThread:
                 continue
             empty_polls = 0
             self._polling = False
-            self._polling = self._poll_guarded()  # one may have come in between
+            self._polling = self._poll_guarded()  # an operation may have started in between
 
     def _poll_guarded(self) -> bool:
         with guard.guarded("poll"):

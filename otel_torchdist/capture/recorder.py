@@ -1,4 +1,4 @@
-"""One rank's part in one run: its tape, its step, and what is the same for all of its operations."""
+"""One rank's state in one run: its tape, its step, and what all of its operations share."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from otel_torchdist.tape.writer import TapeWriter
 _logger = logging.getLogger("otel_torchdist")
 _LOCAL_RANK_VARIABLES: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _warned_of: Final[set[Path]] = set()
-"""Base directories of which this process has said that they are small: one that re-initializes says it once."""
+"""Base directories that this process has already reported as small, also before it re-initialized."""
 
 
 class Recorder:
-    """Lives as long as a default process group does.
+    """Recording state with the lifetime of one default process group.
 
     Attributes:
-        tape: Where it writes.
+        tape: The tape to which it writes.
         call_sites: Finds call sites.
-        step: Number of the step that runs.
+        step: Number of the current step.
     """
 
     def __init__(self, directory: Path, rank: int, world_size: int, capacity: int) -> None:
         """Create the tape.
 
         Raises:
-            TapeError: There is no room, or the directory cannot be used.
+            TapeError: There is not enough space, or the directory cannot be used.
         """
         room = find_room(directory, capacity, ranks_of_node(os.environ, world_size))
         identity = identify(rank, local_rank(), world_size, room.records, parent_tape(directory))
@@ -60,18 +60,18 @@ class Recorder:
         return identity
 
     def count_group(self, ranks: tuple[int, ...]) -> int:
-        """How many groups with these members came before; counts one more."""
+        """Return how many groups with these members came before, and count this one."""
         nth = self._group_counts[ranks]
         self._group_counts[ranks] += 1
         return nth
 
     def end_step(self, now_ns: int, sequence: int) -> None:
-        """The current step is over; the default group has issued `sequence` collectives by now."""
+        """End the current step; `sequence` is how many collectives the default group has issued so far."""
         self.tape.step_ended(self.step, now_ns, sequence)
         self.step += 1
 
     def warn_of_names(self) -> None:
-        """Say once that the dictionary is nearly full, and what that means for what is recorded."""
+        """Warn once that the name dictionary is nearly full, and how that limits what is recorded."""
         if self.tape.names.is_scarce and not self._has_warned:
             self._has_warned = True
             _logger.warning(
@@ -82,18 +82,18 @@ class Recorder:
             )  # fmt: skip
 
     def fail(self, failure: str) -> None:
-        """Say that this process is about to end, and by what name."""
+        """Record that this process is about to end, and the name of the failure."""
         self.tape.finish(TapeState.FAILED, self.tape.names.intern(failure))
 
     def close(self, state: TapeState, failure: type[BaseException] | None = None) -> None:
-        """Say how it ended and give the tape up."""
+        """Record how the process or its group ended, and close the tape."""
         failure_name = self.tape.names.intern(failure.__qualname__) if failure else 0
         self.tape.finish(state, failure_name)
         self.tape.close()
 
 
 def _warn_of_room(base: Path, wanted: int, room: Room) -> None:
-    """Say once on each node that tapes are smaller than they should be."""
+    """Warn once per node that tapes are smaller than configured."""
     if local_rank() or base in _warned_of:
         return
     _warned_of.add(base)
@@ -106,7 +106,7 @@ def _warn_of_room(base: Path, wanted: int, room: Room) -> None:
 
 
 def local_rank() -> int:
-    """This process's rank on its node as its launcher says, else 0."""
+    """This process's rank on its node according to its launcher, else 0."""
     for name in _LOCAL_RANK_VARIABLES:
         text = os.environ.get(name, "")
         if text.isdecimal():

@@ -1,10 +1,10 @@
-"""One id for the run on all of its ranks, agreed through the job's store, without a collective.
+"""Agrees on one run id for all ranks through the job's store, without a collective.
 
-Rank 0 draws it and sets it; the others read it. What they find may be left over from an attempt before: torchrun keeps
-its store through restarts, and it counts a restart only on the node that has failed, so that no name for the attempt is
-the same everywhere. So each rank *asks*, by drawing a number, and rank 0 says with the id up to which number it has
-seen questions. An id that answers a rank's own question is of its own attempt, for torchrun ends all ranks of an
-attempt before it begins the next.
+Rank 0 draws the id and sets it; the others read it. What they find may be left over from a previous attempt: torchrun
+keeps its store across restarts, and counts a restart only on the node that failed, so no name for the attempt is the
+same everywhere. So each rank *asks* by drawing a number, and rank 0 publishes with the id the number of the last
+question it has seen. An id that answers a rank's own question belongs to its own attempt, because torchrun ends all
+ranks of an attempt before it starts the next.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 
 SET_DEADLINE_S: Final = 2.0
-"""How long rank 0 waits, where it creates the default group anyway, for its `set` to be on its way."""
+"""How long rank 0 waits for its `set` to be sent, while it creates the default group anyway."""
 FIRST_LOOK_S: Final = 0.05
 LOOK_S: Final = 30e-6
-"""What a look costs the store (measured: 35,000 a second). All ranks look at the same time, and it has other work."""
+"""Cost of a poll to the store (measured: 35,000 a second). All ranks poll at once, and the store has other work."""
 LONGEST_LOOK_S: Final = 1.0
-"""Rank 0 may come minutes later than the others; ten thousand of them must not drown the store until then."""
+"""Rank 0 may arrive minutes after the others; ten thousand ranks must not overload the store until then."""
 DOUBT_S: Final = 2.0
-"""After so long an id that is no answer is taken, provisionally: rank 0 may be stuck, and that may be the stall."""
+"""After this time an id that is no answer is used provisionally: rank 0 may be stuck, and that may be the stall."""
 ANSWER_S: Final = 60.0
-"""For how long rank 0 looks for questions, unless a collective of all ranks has ended: that is as good as an answer."""
+"""How long rank 0 polls for questions, unless a collective of all ranks has ended: that is as good as an answer."""
 STOP_S: Final = 1.0
 _attempts = itertools.count()
-"""Default groups of this process so far: ranks that re-create theirs together agree on it."""
+"""Number of default groups of this process so far; ranks that re-create theirs together agree on it."""
 
 
 class _Said(NamedTuple):
-    """What rank 0 has set.
+    """What rank 0 has published.
 
     Attributes:
         run_id: The id; 0 while there is none.
-        answers: The last question that it had seen.
+        answers: Number of the last question it had seen.
     """
 
     run_id: int
@@ -55,7 +55,7 @@ class _Said(NamedTuple):
 
 
 class RunIdAgreement:
-    """Agrees on the run id of one recorder, on a thread and over a clone of the store."""
+    """Agrees on the run id of one recorder, on its own thread and through a clone of the store."""
 
     def __init__(
         self,
@@ -65,14 +65,15 @@ class RunIdAgreement:
         has_met_all: Callable[[], bool],
         meeting: Callable[[threading.Event], PeerDiscovery] | None = None,
     ) -> None:
-        """Start: rank 0 sets an id, the others begin to look for it.
+        """Start the agreement: rank 0 sets an id, the others poll for it.
 
         Args:
-            recorder: Whose id it is.
-            store: The default group's; None where there is none.
-            has_met_rank_0: Whether a collective has ended that rank 0 cannot have entered before it had set the id.
-            has_met_all: Whether one has ended that all ranks have entered.
-            meeting: Makes, from the event that ends it, the meeting of the nodes; held for each id that is found.
+            recorder: The recorder that needs the id.
+            store: The default group's store; None if there is none.
+            has_met_rank_0: Whether a collective has ended that rank 0 cannot have entered before it set the id.
+            has_met_all: Whether a collective has ended that all ranks entered.
+            meeting: Creates the peer discovery, given the event that ends it; the discovery runs for each id that is
+                found.
         """
         identity = recorder.tape.identity
         self._tape = recorder.tape
@@ -93,7 +94,7 @@ class RunIdAgreement:
         self._begin("otel-torchdist-run-id", agree, own_id)
 
     def wait_until_set(self) -> None:
-        """On rank 0, wait until the id lies in the store, but not for long; a signal handler may end that early."""
+        """On rank 0, wait briefly until the id is in the store; a signal handler may end the wait early."""
         if self._tape.identity.rank != 0:
             return
         try:
@@ -102,7 +103,7 @@ class RunIdAgreement:
             self._settle(self._own_id, RunIdState.UNAGREED)
 
     def stop(self) -> None:
-        """Look a last time. A thread that is inside torch when the interpreter ends would abort the process."""
+        """Poll one last time. A thread that is inside torch when the interpreter exits would abort the process."""
         self._stopping.set()
         deadline = time.monotonic() + STOP_S
         for thread in self._threads:  # the first may start the second meanwhile
@@ -129,7 +130,7 @@ class RunIdAgreement:
             self._has_set.set()
         self._meet(store, run_id)
         if self._tape.identity.world_size > 1:
-            with contextlib.suppress(RuntimeError, ValueError):  # the store is gone, or it has another use for our key
+            with contextlib.suppress(RuntimeError, ValueError):  # the store is gone, or our key holds something else
                 self._answer(store, said)
 
     def _say(self, store: Any, run_id: int) -> _Said:
@@ -138,7 +139,7 @@ class RunIdAgreement:
         return said
 
     def _answer(self, store: Any, said: _Said) -> None:
-        """Say the id again when somebody has asked, unless it is another attempt's turn."""
+        """Publish the id again whenever a rank has asked, until another attempt has set its own."""
         pause, deadline = FIRST_LOOK_S, time.monotonic() + ANSWER_S
         while not self._has_met_all() and time.monotonic() < deadline and not self._stopping.wait(pause):
             pause = min(pause * 1.5, LONGEST_LOOK_S)
@@ -156,19 +157,19 @@ class RunIdAgreement:
             store = self._store.clone()
             self._look(store, store.add(self._questions, 1))
         except (RuntimeError, AttributeError, TypeError, ValueError):
-            # It cannot be cloned, it is gone, or somebody else's value lies there.
+            # The store cannot be cloned or is gone, or our key holds something else.
             if not self._met:
                 self._settle(own_id, RunIdState.UNAGREED)
 
     def _look(self, store: Any, question: int) -> None:
-        """Look until rank 0 has answered, or for as long as we may."""
+        """Poll until rank 0 has answered or the agreement is stopped."""
         first_look_s = pause = FIRST_LOOK_S + LOOK_S * self._tape.identity.world_size
         doubts_at = time.monotonic() + DOUBT_S
         is_last_look = False
         while not is_last_look:
             is_last_look = self._stopping.wait(pause)
             pause = min(pause * 1.5, max(LONGEST_LOOK_S, first_look_s))
-            has_met_rank_0 = self._has_met_rank_0()  # asked before the id is read, which rank 0 then must have set
+            has_met_rank_0 = self._has_met_rank_0()  # checked before reading the id, which rank 0 must then have set
             run_id, answers = self._read(store)
             if run_id and (answers >= question or has_met_rank_0):
                 self._settle(run_id, RunIdState.AGREED)
@@ -186,22 +187,22 @@ class RunIdAgreement:
         return f"{self._key}/questions"
 
     def _read(self, store: Any) -> _Said:
-        """What rank 0 has set; `get` alone would block until the store's own timeout."""
+        """Read what rank 0 has published; `get` alone would block until the store's own timeout."""
         if not store.check([self._key]):
             return _Said(0, 0)
         run_id, _, answers = store.get(self._key).decode().partition("/")
         return _Said(int(run_id, 16), int(answers))
 
     def _meet(self, store: Any, run_id: int) -> None:
-        """Have the nodes' agents find each other; without that each of them judges by what it sees itself.
+        """Let the nodes' agents discover each other; otherwise each of them judges from its own ranks only.
 
-        On a thread of its own, for a node may come minutes later. Under an id that an earlier attempt has left there
-        is nothing to find, and the agents' own rules keep what is left of it out of their verdicts.
+        Runs on a separate thread because a node may join minutes later. Under an id left over from an earlier attempt
+        there is nothing to find, and the agents' own rules keep its leftovers out of their verdicts.
         """
         before, self._met = self._met, run_id
         if self._meeting is None or run_id == before or self._stopping.is_set():
             return
-        with contextlib.suppress(RuntimeError):  # no thread is to be had, at the interpreter's end for one
+        with contextlib.suppress(RuntimeError):  # no thread can be started, for example at interpreter exit
             self._begin("otel-torchdist-meeting", self._hold, self._meeting, store, run_id)
 
     def _hold(self, meeting: PeerDiscovery, store: Any, run_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Capture, switched on: it owns tapes, groups and hooks, and starts and ends them with the default group."""
+"""The capture session: owns tapes, groups and hooks, and starts and ends them with the default group."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class Capture:
         exchange_host: str | None = None,
         has_abort_hooks: bool = False,
     ) -> None:
-        """Prepare; nothing is touched yet.
+        """Initialize the capture; nothing is patched until `install`.
 
         Args:
-            directory: Gives the job directory for a new tape; raises TapeError where there is none.
-            capacity: Records in a tape's ring.
-            exchange_host: Where this node's agent listens for those of other nodes, '' for an address that is found
-                out; None when they do not speak with each other.
-            has_abort_hooks: Whether backends are to say that they give up; see `AbortHooks`.
+            directory: Returns the job directory for a new tape; raises TapeError if there is none.
+            capacity: Number of records in a tape's ring.
+            exchange_host: Address at which this node's agent listens for agents of other nodes, '' to determine it
+                automatically; None if the agents do not exchange data.
+            has_abort_hooks: Whether backends should report that they abort; see `AbortHooks`.
         """
         self._abort_hooks = AbortHooks(has_abort_hooks)
         self._exchange_host = exchange_host
@@ -94,15 +94,15 @@ class Capture:
         self._begins_tapes = False
 
     def on_tape(self, listener: Callable[[Recorder], None]) -> None:
-        """Have `listener` called with every recorder whose tape has just been created."""
+        """Call `listener` with each new recorder as soon as its tape has been created."""
         self._listeners.append(listener)
 
     def on_beat(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called once a second while there is a tape, on our own thread."""
+        """Call `listener` once a second, on our own thread, while there is a tape."""
         self._beat_listeners.append(listener)
 
     def install(self) -> None:
-        """Begin to record; groups that exist already are taken up, their sequences marked unaligned."""
+        """Start recording; groups that already exist are included, with their sequences marked unaligned."""
         existing = known_groups()
         self._groups.born_before_us(existing)
         follow_creation(self._patches, self)
@@ -143,7 +143,7 @@ class Capture:
     # --- groups ----------------------------------------------------------------------------------------------
 
     def default_group_begins(self, rank: int, world_size: int) -> Recorder | None:
-        """Start a tape; the one before, if any, is over."""
+        """Start a tape and finish the previous one, if any."""
         self._end_recorder(TapeState.FINISHED)
         if not self._begins_tapes:
             return None
@@ -161,29 +161,29 @@ class Capture:
         for listener in self._listeners:
             with guard.guarded("new tape"):
                 listener(recorder)
-        self._watch.start()  # after the listeners: its first beat, which comes at once, starts the agent
-        self._end.arm()  # after the listeners: the tape is finished before they read it for the last time
+        self._watch.start()  # after the listeners: its first beat is immediate and starts the agent
+        self._end.arm()  # after the listeners: the tape is then finished before their final read
         return recorder
 
     def current_recorder(self) -> Recorder | None:
-        """Where this rank records now."""
+        """The recorder in use; None if there is none."""
         return self._recorder
 
     def group_created(self, recorder: Recorder, group: ProcessGroup, ranks: tuple[int, ...], nth: int) -> None:
-        """Take up a group whose creation was seen."""
+        """Register a group whose creation was observed."""
         if self._groups.find(group) is None:
             self._groups.learn(recorder, group, ranks, nth)
             self._abort_hooks.attach(recorder, group)
 
     def default_group_set(self, group: ProcessGroup | None) -> None:
-        """Take up the default group and agree on the run's id, or end the tape."""
+        """Register the default group and agree on the run id, or end the tape if there is none any more."""
         if group is None:
             self._end_recorder(TapeState.FINISHED)
             return
         before = self._groups.default if self._recorder is not None else None
         if before is not None and before is self._groups.find(group):
             return
-        if self._recorder is None or before is not None:  # made elsewhere, or in place of another that still exists
+        if self._recorder is None or before is not None:  # created elsewhere, or replaces one that still exists
             self.default_group_begins(group.rank(), group.size())
         state = self._meet(group)
         if self._recorder is None or state is None:
@@ -212,7 +212,7 @@ class Capture:
         return lambda stopping: PeerDiscovery(place, stopping)
 
     def _meet(self, group: ProcessGroup) -> GroupState | None:
-        """A group that is first seen in an operation, or that existed before we were switched on."""
+        """Find a group; register one that is first seen in an operation or existed before capture was installed."""
         known = self._groups.find(group)
         if known is not None:
             return known
@@ -230,7 +230,7 @@ class Capture:
         self._steps.recorder = None
         self._expectations.write_to(None)
         try:
-            with contextlib.suppress(IndexError):  # several where ranks are threads, which may be here at once, too
+            with contextlib.suppress(IndexError):  # several if ranks are threads, which may also get here concurrently
                 while True:
                     self._agreements.pop().stop()
         finally:  # a signal handler may raise while we wait
@@ -257,7 +257,7 @@ class Capture:
             with guard.guarded("coalescing"):
                 state = self._meet(group)
                 if state is not None:
-                    self._hot_path.abandon_coalesced(state)  # of a block that was left by an exception
+                    self._hot_path.abandon_coalesced(state)  # left over from a block that ended with an exception
                     state.coalescing = []
             return result
 
@@ -299,7 +299,7 @@ class Capture:
         self._works.let_go_of_issued()
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
-        with contextlib.suppress(OSError):  # no room, or no directory any more: the agent says that once
+        with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
             answer_stack_request(recorder.tape)
         abort_if_asked(recorder.tape.path, lambda: recorder.fail(FAILURE))
         for listener in self._beat_listeners:
@@ -314,7 +314,7 @@ class Capture:
         return recorder.tape.next_number() if recorder is not None else 0
 
     def after_fork_in_child(self) -> None:
-        """A child is no rank until it creates a group of its own; it never writes to its parent's tape."""
+        """Reset: a child is not a rank until it creates its own group, and it never writes to its parent's tape."""
         self._recorder, self._steps.recorder, self._agreements = None, None, []
         self._expectations.write_to(None)
         self._groups.clear()
@@ -326,7 +326,7 @@ class Capture:
         write_no_stacks()
 
     def _at_end(self) -> None:
-        """Finish the tape; what other handlers still send after us is not recorded."""
+        """Finish the tape; operations that other exit handlers issue afterwards are not recorded."""
         self._begins_tapes = False
         self._watch.stop(timeout_s=1.0)
         error = _uncaught_error()
@@ -344,10 +344,10 @@ def _forget_in_child(capture: Capture | None) -> None:
 
 
 def _uncaught_error() -> BaseException | None:
-    """The exception that ends this process, None when there is none.
+    """The exception that ends this process; None if there is none.
 
     The interpreter leaves it in `sys.last_exc` (`last_value` before Python 3.12). Under `multiprocessing` it is still
-    on its way, and torch's launcher has turned it into `sys.exit(1)`; from Python 3.13 on it is gone by then.
+    propagating, and torch's launcher has turned it into `sys.exit(1)`; from Python 3.13 on it is gone by then.
     """
     printed: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     error = printed or sys.exc_info()[1]

@@ -1,8 +1,8 @@
-"""Where one training step ends and the next begins.
+"""Detects where one training step ends and the next begins.
 
-`mark_step()` when the user calls it; else the step of one optimizer, the outermost and first seen (a GAN or
-ZeroRedundancyOptimizer would count several a step otherwise); else windows of the default group's collectives.
-A `GradScaler` that finds an overflow does not call the optimizer: that ends a step too.
+The first of these that applies: `mark_step()`, if the user calls it; the step of one optimizer, the outermost and first
+seen (a GAN or ZeroRedundancyOptimizer would otherwise count several per step); windows of the default group's
+collectives. A `GradScaler` that finds an overflow does not call the optimizer: that ends a step too.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.torch_api import Patches
 
 WINDOW: Final = 64
-"""Collectives of the default group that make a step where nothing else does."""
+"""Number of collectives of the default group that make a step if nothing else ends steps."""
 TAKES_OVER_AFTER: Final = 16
-"""Steps of another optimizer, without one of the chosen one, after which that one is chosen: a new phase of training
-has begun. A discriminator makes fewer between two steps of its generator."""
+"""Steps of another optimizer, with none of the chosen one in between, after which that other one is chosen: a new phase
+of training has begun. A discriminator makes fewer between two steps of its generator."""
 
 
 _active: Steps | None = None
-"""The steps that `mark_step` ends: there is at most one capture in a process."""
+"""The instance whose steps `mark_step` ends; a process has at most one capture."""
 
 
 def mark_step() -> None:
-    """Say that a training step has ended; does nothing while instrumentation is off.
+    """Mark the end of a training step; does nothing while instrumentation is off.
 
     From the first call on, only these calls count: optimizers no longer end steps.
     """
@@ -48,7 +48,7 @@ def mark_step() -> None:
 
 
 class StepSource(enum.IntEnum):
-    """Who says that a step has ended; a higher one silences the lower ones for good."""
+    """What ended a step; a higher source permanently overrides the lower ones."""
 
     WINDOWS = 0
     OPTIMIZER = 1
@@ -64,15 +64,15 @@ class _Thread(threading.local):
 class Steps:
     """Ends steps on the recorder it is given.
 
-    Nothing is remembered while an optimizer's step runs: it may raise, and another thread may run one too. Whether it
-    runs inside the step of another can be seen in the stack.
+    No state is kept while an optimizer's step runs: it may raise, and another thread may run one too. Whether it runs
+    inside the step of another optimizer is visible in the stack.
     """
 
     def __init__(self, issued: Callable[[], int]) -> None:
-        """No step has been seen; `hook` makes optimizers count.
+        """Initialize the steps; optimizers count only after `hook`.
 
         Args:
-            issued: How many collectives the default group has issued.
+            issued: Returns how many collectives the default group has issued.
         """
         self._issued = issued
         self.source = StepSource.WINDOWS
@@ -84,7 +84,7 @@ class Steps:
         self._handles: list[Any] = []
 
     def hook(self, patches: Patches) -> None:
-        """Watch every optimizer of the process and its scaler, and listen to `mark_step`."""
+        """Watch every optimizer and gradient scaler of the process, and handle `mark_step`."""
         global _active
         _active = self
         for ours in (Steps._after_step, Steps._left_out):
@@ -93,7 +93,7 @@ class Steps:
         patches.replace(GRAD_SCALER, "_maybe_opt_step", self._make_scaled_step, is_traced=True)
 
     def unhook(self) -> None:
-        """Stop watching and listening."""
+        """Stop watching optimizers and handling `mark_step`."""
         global _active
         _active = None
         while self._handles:
@@ -109,7 +109,7 @@ class Steps:
     def _stepped(self, optimizer: Optimizer) -> None:
         chosen = self._optimizer() if self._optimizer else None
         if chosen is not None and chosen is not optimizer:
-            # Optimizers may be many, one for each parameter: no more than a count for those that are not chosen.
+            # There may be many optimizers, one per parameter: keep only a count for those that are not chosen.
             self._others[id(optimizer)] = steps = self._others[id(optimizer)] + 1
             if steps < TAKES_OVER_AFTER:
                 return
@@ -121,8 +121,8 @@ class Steps:
         self._end(StepSource.OPTIMIZER)
 
     def _make_scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        # Not `step` itself, which warns at the line of its caller. Fused optimizers look at the overflow themselves,
-        # are always called, and never come here.
+        # Not `step` itself, which warns at the line of its caller. Fused optimizers check for overflow themselves, are
+        # always called, and never get here.
         def maybe_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             self._thread.stepped = False
             result = original(scaler, optimizer, *args, **kwargs)
@@ -136,23 +136,23 @@ class Steps:
         return maybe_step
 
     def _left_out(self, given: Any) -> None:
-        """A scaler has found an overflow and did not call an optimizer, which may be wrapped in others."""
+        """Count a step of an optimizer, possibly wrapped in others, that a scaler skipped because of an overflow."""
         while given is not None and not is_hooked(given):
             given = getattr(given, "optimizer", None)
         if given is not None:
             self._stepped(given)
 
     def mark(self) -> None:
-        """The user says that a step has ended."""
+        """End a step because the user called `mark_step`."""
         self._end(StepSource.MARK_STEP)
 
     def collective_begins(self, sequence: int) -> None:
-        """The default group's `sequence` is about to be issued; it belongs to the next window when this one is full."""
+        """Handle the default group's next collective, `sequence`; if the window is full, it begins the next one."""
         window = (sequence - 1) // WINDOW
         if window > self._window:
             self._window = window
             self._end(StepSource.WINDOWS)
-        elif sequence == 1:  # of a new group
+        elif sequence == 1:  # the first one of a new group
             self._window = 0
 
     def _end(self, source: StepSource) -> None:
@@ -167,7 +167,7 @@ def _is_nested() -> bool:
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
-    # Of the step that has just ended: several where Dynamo has cut it into pieces.
+    # Frames of the step that has just ended: several if Dynamo has split it.
     while frame is not None and _is_step(frame.f_code):
         frame = frame.f_back
     while frame is not None and not _is_step(frame.f_code):
@@ -176,5 +176,5 @@ def _is_nested() -> bool:
 
 
 def _is_step(code: CodeType) -> bool:
-    """Whether code is what torch wraps around the step of every optimizer, compiled or not."""
+    """Whether `code` is torch's wrapper around the step of every optimizer, compiled or not."""
     return code.co_filename == HOOKED_STEP.co_filename and HOOKED_STEP.co_name in code.co_name

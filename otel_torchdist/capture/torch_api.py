@@ -1,4 +1,4 @@
-"""What we use of torch that it does not declare as public, typed as what it is: anything. Patches are made here too.
+"""The non-public parts of torch that capture uses, typed as Any, and the patching of torch.
 
 Each name exists in torch 2.8 and in 2.15 unless its comment says otherwise.
 """
@@ -21,22 +21,22 @@ _c10d: Any = distributed_c10d
 _bindings: Any = _torch._C._distributed_c10d
 
 c10d: Final = _c10d
-"""The module whose globals make and register process groups."""
+"""The module whose globals create and register process groups."""
 DISPATCH_KEY: Final[Any] = _torch._C.DispatchKey.BackendSelect
-"""Comes before every backend, for tensors of any device."""
+"""Precedes every backend, for tensors on any device."""
 REDUCE_OPS: Final[dict[int, str]] = {
     int(number): str(name).lower() for name, number in vars(ReduceOp)["RedOpType"].__members__.items()
 }
 _wait: Any = vars(Work)["wait"]
 _INSTANCE_METHOD: Final[Any] = _wait.__class__
 GRAD_SCALER: Final[Any] = _torch.amp.GradScaler
-"""The class from which the scalers of all devices and of FSDP are derived."""
+"""Base class of the scalers of all devices and of FSDP."""
 HOOKED_STEP: Final[CodeType] = next(
     constant for constant in Optimizer.profile_hook_step.__code__.co_consts if isinstance(constant, CodeType)
 )
-"""Code of the function that torch puts in place of the `step` of every class of optimizers."""
+"""Code of the function with which torch replaces the `step` of every optimizer class."""
 LIST: Final[Any] = list
-"""`list`, for `type(x) is LIST`: a type checker would make a list of unknowns of what is anything."""
+"""`list`, for `type(x) is LIST`: with `list` itself, a type checker would narrow Any to a list of unknowns."""
 
 
 def _no_label() -> str:
@@ -44,11 +44,11 @@ def _no_label() -> str:
 
 
 comm_label: Final[Callable[[], str]] = getattr(_bindings, "_get_comm_profiling_name", _no_label)
-"""The label that `dist.record_comm` has set on this thread; torch 2.8 has none."""
+"""Returns the label set by `dist.record_comm` on this thread; torch 2.8 has none."""
 
 
 def number_of_reduce_op(argument: Any) -> int:
-    """A reduce op among a c10d operation's arguments, as in `REDUCE_OPS`; -1 in torch 2.8, where it does not tell."""
+    """Number of a c10d operation's reduce op, as in `REDUCE_OPS`; -1 in torch 2.8, which does not expose it."""
     try:
         return argument.op()
     except AttributeError:
@@ -56,7 +56,7 @@ def number_of_reduce_op(argument: Any) -> int:
 
 
 def dispatcher_overloads(namespace: str) -> list[Any]:
-    """Every operation that is registered under a namespace of the dispatcher."""
+    """All operations registered under a namespace of the dispatcher."""
     prefix = f"{namespace}::"
     names: list[str] = _torch._C._dispatch_get_all_op_names()
     packets = [name.removeprefix(prefix).partition(".")[0] for name in sorted(names) if name.startswith(prefix)]
@@ -66,22 +66,22 @@ def dispatcher_overloads(namespace: str) -> list[Any]:
 
 
 def redispatch_of(overload: Any) -> Callable[..., Any]:
-    """The function that calls an operation's next kernel: takes the remaining key set and the arguments."""
+    """The function that calls an operation's next kernel; it takes the remaining key set and the arguments."""
     return overload._handle.redispatch_boxed
 
 
 def has_our_place(overload: Any) -> bool:
-    """Whether an operation has a kernel where ours go; torch has none there."""
+    """Whether an operation already has a kernel at our dispatch key; torch itself has none there."""
     return _torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), DISPATCH_KEY.name)
 
 
 def remove_library(library: Any) -> None:
-    """Take all kernels of a library out of the dispatcher."""
+    """Remove all kernels of a library from the dispatcher."""
     library._destroy()
 
 
 def current_cuda_stream(device: int) -> int:
-    """Handle of the calling thread's current stream on a CUDA device; in builds for CUDA only."""
+    """Handle of the calling thread's current stream on a CUDA device; only in builds for CUDA."""
     return _torch._C._cuda_getCurrentRawStream(device)
 
 
@@ -91,17 +91,17 @@ def default_group() -> Any:
 
 
 def known_groups() -> list[Any]:
-    """The process groups in torch's books, oldest first."""
+    """The process groups in torch's registry, oldest first."""
     return list(_c10d._world.pg_map)
 
 
 def backend_and_store(group: Any) -> tuple[str, Any]:
-    """Configured backend and store of a group; '' and None when it is not in torch's books."""
+    """Configured backend and store of a group; '' and None if it is not in torch's registry."""
     return _c10d._world.pg_map.get(group) or ("", None)
 
 
 def ranks_in_books(group: Any) -> dict[int, int] | None:
-    """Rank in the group by global rank; None when it is not in torch's books."""
+    """Rank in the group by global rank; None if the group is not in torch's registry."""
     return _c10d._world.pg_group_ranks.get(group)
 
 
@@ -115,36 +115,36 @@ def resolve_group(name: str) -> Any:
 
 
 def hook_optimizers(after: Callable[[Optimizer, Any, Any], None]) -> Any:
-    """Have a function called after the step of every optimizer; returns a handle with a `remove`."""
+    """Call a function after the step of every optimizer; returns a handle with a `remove` method."""
     module: Any = __import__("torch.optim.optimizer", fromlist=["register_optimizer_step_post_hook"])
     return module.register_optimizer_step_post_hook(opaque_to_dynamo(after))
 
 
 def is_hooked(optimizer: Any) -> bool:
-    """Whether the steps of an optimizer call hooks; what wraps one may be of that class, but does not."""
+    """Whether the steps of an optimizer call hooks; those of a wrapper of the same class may not."""
     step: Any = getattr(optimizer.__class__, "step", None)
     return getattr(step, "hooked", False)
 
 
 def is_bindings_method(attribute: Any) -> bool:
-    """Whether what lies in a class is a method of pybind's."""
+    """Whether a class attribute is a pybind method."""
     return type(attribute) is _INSTANCE_METHOD
 
 
 def opaque_to_dynamo(function: Callable[..., Any]) -> Any:
-    """A function as a method like those of pybind's.
+    """Wrap a function as a method like pybind's.
 
-    Dynamo runs such a method as it is, without a word, wherever it meets one while it traces. A function of Python's
-    it would trace as well, and warn the user of what it finds there.
+    Dynamo silently runs such a method as it is, wherever it meets one while tracing. It would trace a Python function
+    as well, and warn the user about what it finds there.
     """
     return ctypes.pythonapi.PyInstanceMethod_New(ctypes.py_object(function))
 
 
 def skip_in_dynamo(code: Any, with_callees: bool = True) -> None:
-    """Tell Dynamo to run a code object as it is, and usually all that it calls.
+    """Make Dynamo run a code object as it is, and usually everything that it calls.
 
-    Traced, our kernels add graph breaks and warnings that the user sees. The strategy costs nothing at run time,
-    `torch._dynamo.disable` 0.8 µs a call.
+    If traced, our kernels would add graph breaks and warnings that the user sees. This strategy costs nothing at run
+    time, `torch._dynamo.disable` 0.8 µs per call.
     """
     from torch._C._dynamo import eval_frame
 
@@ -160,22 +160,21 @@ class Patches:
     """Replaced attributes, restored in reverse order."""
 
     def __init__(self) -> None:
-        """Nothing is replaced yet."""
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any], is_traced: bool = False) -> None:
-        """Set `owner.name` to `make(original)`; nothing happens where this torch has no such attribute.
+        """Set `owner.name` to `make(original)`; do nothing if this torch has no such attribute.
 
         Args:
             owner: A module or a class.
             name: The attribute.
-            make: Gets the original as it is called, without `self`.
-            is_traced: Whether Dynamo may meet it while it traces a program, and compiles what the original calls.
+            make: Receives the original as it is called, without `self`.
+            is_traced: Whether Dynamo may encounter it while tracing a program, and compiles what the original calls.
         """
         original = getattr(owner, name, None)
         if original is None:
             return
-        # What lies in the class, not what `getattr` makes of it: a method of pybind's would come back unbound.
+        # The class attribute itself, not the result of `getattr`: a pybind method would come back unbound.
         stored: Any = _own(owner, name)
         function = make(original)
         skip_in_dynamo(function.__code__, with_callees=not is_traced)
@@ -184,7 +183,7 @@ class Patches:
         self._undo.append((owner, name, stored, replacement))
 
     def restore(self) -> None:
-        """Put back every original, except where somebody else has replaced ours since: ours then passes through."""
+        """Restore every original, except where other code has since replaced ours: ours then passes calls through."""
         while self._undo:
             owner, name, stored, replacement = self._undo.pop()
             if _own(owner, name) is not replacement:

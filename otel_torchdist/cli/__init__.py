@@ -33,14 +33,14 @@ def main() -> None:
 
 
 def _write_whatever_comes() -> None:
-    """Names of functions and files may hold what the terminal's encoding lacks: it is written as a number then."""
+    """Escape what the terminal's encoding lacks: names of functions and files may contain it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _leave_dead_streams() -> None:
-    """What cannot be written to a terminal that is gone goes nowhere; Python would make it exit code 120."""
+    """Discard what cannot be written to a terminal that is gone; Python would exit with code 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

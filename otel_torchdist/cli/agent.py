@@ -89,12 +89,12 @@ def agent(
 
 
 def _own_base(config: Config) -> Path | None:
-    """The base directory when it is set to another one than usual: else every user's is looked at."""
+    """Return the base directory if it is not the default; else None, for every user's."""
     return config.tape_dir if config.tape_dir != Config().tape_dir else None
 
 
 def _find(config: Config, run_dir: Path | None, timeout_s: float, stop: StopSignals) -> Path | None:
-    """The job directory; None when a signal ended the wait."""
+    """Return the job directory; None if a signal ended the wait."""
     try:
         base = base_directory(config.tape_dir, config.tape_on_disk)
     except TapeError as error:

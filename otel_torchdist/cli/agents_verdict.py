@@ -1,4 +1,4 @@
-"""What the agents of all nodes have said of a run of which this node has only some of the tapes."""
+"""The verdict of the agents of all nodes on a run of which this node has only some of the tapes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from otel_torchdist.world.model import Channel, RankView, WorldSnapshot
 
 
 def agents_verdict(directory: Path, world_size: int, world: WorldSnapshot, own: Verdict | None) -> AgentsVerdict | None:
-    """What this node's agent has heard, or said, of all ranks; None where these tapes say the same, or all there is.
+    """Return the verdict of this node's agent on all ranks; None if these tapes show the same, or show all ranks.
 
     Args:
         directory: The job directory.
         world_size: How many ranks the run has on all nodes.
         world: Its ranks that have a tape here.
-        own: The verdict on these.
+        own: The verdict on these ranks.
     """
     if len(world.ranks) == world_size:
         return None
@@ -30,12 +30,12 @@ def agents_verdict(directory: Path, world_size: int, world: WorldSnapshot, own: 
 
 
 def ranks_of(verdict: AgentsVerdict) -> tuple[int, ...]:
-    """The ranks that it names, ascending."""
+    """Return the ranks that the verdict names, ascending."""
     return tuple(listed_ranks(verdict.ranks))
 
 
 def _has_gone_on(view: RankView, verdict: AgentsVerdict) -> bool:
-    """Whether a rank has completed what follows in that channel: the agent that wrote this died before it was over."""
+    """Whether a rank has completed a later operation in that channel: the agent died before its verdict was over."""
     kind, group, source, destination, tag = verdict.channel
     if kind not in [*RecordKind]:
         return False

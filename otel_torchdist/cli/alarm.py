@@ -1,4 +1,4 @@
-"""A verdict for people at a terminal: a sentence, and the line of code with it."""
+"""A verdict for people at a terminal: a sentence with its line of code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Alarm:
 
     Attributes:
         text: The verdict as a sentence.
-        place: File and line of the first rank that it names, with the code there; '' when it is not known.
+        place: File and line of the first rank that it names, with the code there; '' if it is not known.
     """
 
     text: str
@@ -31,7 +31,7 @@ class Alarm:
 
 
 def alarm(event: VerdictGiven) -> Alarm:
-    """What to tell of a verdict."""
+    """Build the alarm of a verdict."""
     verdict = event.verdict
     place = verdict.places.get(verdict.ranks[0]) if verdict.ranks else None
     text = sentence(verdict, (event.world.taken_ns - verdict.since_ns) / 1e9)
@@ -43,8 +43,8 @@ def alarm(event: VerdictGiven) -> Alarm:
 
 
 def _may_be_source(file: str) -> bool:
-    """Whether reading it comes to an end: a tape can name a pipe or a device as the place of a call."""
+    """Whether reading the file comes to an end: a tape can name a pipe or a device as the place of a call."""
     with contextlib.suppress(OSError, ValueError):
         facts = os.stat(file)
         return stat.S_ISREG(facts.st_mode) and facts.st_size <= MAX_SOURCE_BYTES
-    return True  # it may be a relative name, which is looked for among the modules
+    return True  # it may be a relative name, which is searched among the modules

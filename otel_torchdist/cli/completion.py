@@ -1,4 +1,4 @@
-"""Ids of runs, for the shell to complete."""
+"""Completes ids of runs in the shell."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from otel_torchdist.job.runs import Run, whole_index
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:
-    """The ids that begin so, the newest first, each with a word about its run."""
-    # A complaint would end up in the middle of the command line.
+    """Return the ids that begin with `incomplete`, newest first, each with a description of its run."""
+    # A warning would end up in the middle of the command line.
     logging.getLogger("otel_torchdist").addHandler(logging.NullHandler())
     try:
         index = whole_index(Config.from_environment(), None)

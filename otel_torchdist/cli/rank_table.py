@@ -19,9 +19,9 @@ from otel_torchdist.tape.records import CallSiteName, Operation
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 
 WAITING_NS: Final = 1_000_000_000
-"""An operation that is open for less passes by; its rank runs."""
+"""An operation that is open for less is not a wait; its rank runs."""
 NOT_IN: Final = "not in "
-"""Comes before the operation in which a rank is missing."""
+"""Precedes the operation in which a rank is missing."""
 
 
 class Doing(enum.Enum):
@@ -31,7 +31,7 @@ class Doing(enum.Enum):
     RUNNING = "running"
     WAITING = "waiting"
     STALLED = "stalled"
-    """It waits longer than the threshold."""
+    """It has waited longer than the threshold."""
     ABSENT = "absent"
     """The others wait for it."""
     FROZEN = "frozen"
@@ -49,8 +49,8 @@ class RankRow:
         rank: Global rank.
         doing: What it does.
         step: Its step.
-        operation: The operation that it is in, or that it is missing in; '' for none.
-        age_s: For how long; None without an operation.
+        operation: The operation that it is in, or that it is missing in; '' if there is none.
+        age_s: For how long, in seconds; None without an operation.
         place: The line of its code, or ''.
     """
 
@@ -73,11 +73,11 @@ _ENDS: Final = {RankLife.FINISHED: Doing.ENDED, RankLife.FAILED: Doing.FAILED, R
 
 
 def rank_rows(tapes: Iterable[TapeReader], verdict: Verdict | None, threshold_s: float, now_ns: int) -> list[RankRow]:
-    """A row for each rank, ascending.
+    """Return a row for each rank, ascending.
 
     Args:
-        tapes: One for each rank.
-        verdict: On the stall that is on, if any.
+        tapes: One tape per rank.
+        verdict: Verdict on the ongoing stall, if any.
         threshold_s: Age at which a waiting rank counts as stalled.
         now_ns: Monotonic clock.
     """
@@ -106,7 +106,7 @@ def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: 
 
 
 def longest_wait(tape: TapeReader) -> Operation | None:
-    """The open operation in which a rank has waited longest, None when it waits in none."""
+    """Return the open operation in which a rank has waited longest; None if it waits in none."""
     waits = [(since, operation) for operation in tape.open_operations() if (since := operation.waiting_since_ns)]
     return min(waits, key=lambda wait: wait[0])[1] if waits else None
 
@@ -128,7 +128,7 @@ def _waiting_row(tape: TapeReader, step: int, operation: Operation, age_ns: int,
 
 
 def _line(frame: CallSiteName | None) -> str:
-    """The line first: a narrow table cuts off what comes behind."""
+    """Format a call site, line first: a narrow table cuts off the rest."""
     return f"{PurePath(frame.file).name}:{frame.line} {frame.function}" if frame is not None else ""
 
 
@@ -147,11 +147,11 @@ STYLES: Final = {
     Doing.FAILED: "bold red",
     Doing.DEAD: "bold red",
 }
-"""How each is shown."""
+"""Style of each state."""
 
 
 def rank_table(rows: Iterable[RankRow]) -> Table:
-    """A table with a row for each rank."""
+    """Build a table with a row for each rank."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True, min_width=10)

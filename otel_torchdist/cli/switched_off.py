@@ -1,4 +1,4 @@
-"""Why nothing is recorded, as far as the environment of this terminal says it: a job's is often the same."""
+"""Why nothing is recorded, as far as this terminal's environment shows it: a job's is often the same."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _AUTOLOAD: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def reasons(environ: Mapping[str, str], config: Config) -> list[str]:
-    """Settings that keep jobs with this environment from being recorded, one sentence each.
+    """Return settings that keep jobs with this environment from being recorded, one sentence each.
 
     Args:
         environ: The environment.
-        config: What we have made of it.
+        config: The configuration read from it.
     """
     found: list[str] = []
     switch = environ.get(OTEL_PYTHON_TORCHDIST_ENABLED, "").strip()
@@ -26,7 +26,7 @@ def reasons(environ: Mapping[str, str], config: Config) -> list[str]:
     if not config.enabled:
         found.append(f"{OTEL_PYTHON_TORCHDIST_ENABLED}={switch} is not `true`")
     autoload = environ.get(_AUTOLOAD, "1")
-    if autoload != "1":  # torch takes no other word for it
+    if autoload != "1":  # torch accepts no other value
         found.append(
             f"{_AUTOLOAD}={autoload} keeps torch from loading otel_torchdist: leave it out, start the job with "
             "`opentelemetry-instrument`, or call `TorchDistInstrumentor().instrument()`"
@@ -39,5 +39,5 @@ def reasons(environ: Mapping[str, str], config: Config) -> list[str]:
 
 
 def with_reasons(message: str, environ: Mapping[str, str], config: Config) -> str:
-    """A message that nothing was found, with what may be the reason."""
+    """Append possible reasons to a message that nothing was found."""
     return "\n".join([message, *(f"  {reason}" for reason in reasons(environ, config))])

@@ -1,7 +1,7 @@
-"""How commands show times, paths and fates of ranks, and how they end when they cannot go on.
+"""How commands show times, paths and fates of ranks, and how they end if they cannot continue.
 
-A usage error and a defect of ours have exit codes of their own (those of `sysexits.h`), so that a script can tell them
-from what a command has found.
+Usage errors and internal errors have exit codes of their own (those of `sysexits.h`), so that a script can distinguish
+them from what a command has found.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from otel_torchdist.world.model import RankView, life_in
 
 
 def day_and_time(wall_ns: int) -> str:
-    """`2026-11-21 12:46:05`, local time."""
+    """Format a time as `2026-11-21 12:46:05`, local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns // 1_000_000_000))
 
 
 def time_of_day(wall_ns: int) -> str:
-    """`12:46:05.1`, local time."""
+    """Format a time as `12:46:05.1`, local time."""
     tenths = wall_ns // 100_000_000
     return f"{time.strftime('%H:%M:%S', time.localtime(tenths // 10))}.{tenths % 10}"
 
 
 def iso_time(wall_ns: int) -> str:
-    """`2026-11-21T12:46:05.123456Z`."""
+    """Format a time as `2026-11-21T12:46:05.123456Z`."""
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, timezone.utc)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ns // 1000 % 1_000_000:06d}Z"
 
 
 def length(seconds: float) -> str:
-    """`12 ms`, `8.1 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
+    """Format a duration as `12 ms`, `8.1 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
     if seconds < 0.1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -51,7 +51,7 @@ def length(seconds: float) -> str:
 
 
 def shown(path: Path | str) -> str:
-    """A path as one would type it here: relative where it lies below the current directory."""
+    """Return a path as typed here: relative if it is below the current directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
@@ -59,7 +59,7 @@ def shown(path: Path | str) -> str:
 USAGE_ERROR: Final = 64
 """The command line itself is wrong."""
 INTERNAL_ERROR: Final = 70
-"""A defect of ours; the traceback is on stderr."""
+"""An internal error; the traceback is on stderr."""
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
@@ -69,7 +69,7 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 
 def give_usage_errors_their_code() -> None:
-    """Typer's own is 2, which says of `diagnose` that there is nothing to diagnose."""
+    """Replace Typer's exit code 2, which for `diagnose` means that there is nothing to diagnose."""
     for kind in typer.BadParameter.__mro__:
         if kind.__name__ == "UsageError":
             kind.exit_code = USAGE_ERROR
@@ -84,7 +84,7 @@ _FATES: Final = {
 
 
 def fates(views: Iterable[RankView]) -> list[str]:
-    """A clause for all ranks that share a fate: `ranks 0-2 have failed with RuntimeError`."""
+    """Return a clause for all ranks that share a fate: `ranks 0-2 have failed with RuntimeError`."""
     crowds: dict[tuple[RankLife, str], list[int]] = {}
     for view in views:
         crowds.setdefault((life_in(view), view.failure), []).append(view.rank)

@@ -1,1 +1,1 @@
-"""Agents of different nodes speak with each other while a stall is near, so that one of them sees all ranks."""
+"""Exchange between the agents of different nodes, so that one of them sees all ranks when a stall is near."""

@@ -1,4 +1,4 @@
-"""What an agent answers to others. Whoever does not know the token of a run learns nothing of it."""
+"""Answers the requests of other agents. Without the token of a run, a client learns nothing about it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Respondent(Protocol):
 
     @property
     def token(self) -> bytes:
-        """Proves that who asks belongs to the run."""
+        """Proves that the caller belongs to the run."""
         ...
 
     def respond(self, path: str, body: bytes) -> bytes | None:
-        """The answer; None when there is no such path.
+        """The answer; None if there is no such path.
 
         Raises:
-            WireError: The question is none.
+            WireError: The body is not a valid question.
         """
         ...
 
@@ -59,7 +59,7 @@ class ExchangeApp:
     """A WSGI application for `POST /v1/…`."""
 
     def __init__(self, life: str) -> None:
-        """Answer in the name of this agent's `life`, for no run yet."""
+        """Answer requests that are addressed to this agent's `life`, for no run yet."""
         self._life = life
         self._runs: dict[int, Respondent] = {}
         self._numbers = Numbers()
@@ -70,7 +70,7 @@ class ExchangeApp:
         self._runs[run] = respondent
 
     def drop(self, run: int) -> None:
-        """Answer for a run no more."""
+        """Stop answering for a run."""
         self._runs.pop(run, None)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:

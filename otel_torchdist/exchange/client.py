@@ -1,4 +1,4 @@
-"""Asks one other agent, within a deadline, and takes no answer that it has not signed."""
+"""Queries one other agent, within a deadline, and accepts only answers that the agent has signed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from otel_torchdist.job.peers import Peer
 MAX_ANSWER: Final = 8 << 20
 OK: Final = 200
 WRONG_LIFE: Final = 409
-"""The request was meant for an agent that is gone; the answer names the one that has taken its place."""
+"""The request was meant for an agent that is gone; the answer names its successor."""
 _PIECE: Final = 1 << 16
 
 
 class NoAnswerError(Exception):
-    """An agent has not answered, or not as it should; the message says why."""
+    """An agent did not answer, or not correctly; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What came back.
+    """An answer.
 
     Attributes:
         body: Signed by the other agent.
@@ -40,10 +40,9 @@ class Answered:
 
 
 class Line:
-    """The way to one other agent. Requests go one after the other: their numbers must arrive in order."""
+    """Sends requests to one other agent, one at a time: their numbers must arrive in order."""
 
     def __init__(self, peer: Peer, run: int, token: bytes, own_life: str) -> None:
-        """Nothing is sent yet."""
         self.peer = peer
         self._run, self._token, self._own_life = run, token, own_life
         self._their_life = ""
@@ -51,7 +50,7 @@ class Line:
         self._lock = threading.Lock()
 
     def ask(self, path: str, body: bytes, timeout_s: float) -> Answered:
-        """Ask, a second time if the agent has been restarted since the last one.
+        """Send a request, a second time if the agent has been restarted since the last one.
 
         Raises:
             NoAnswerError: No answer came in time, or none that was signed.
@@ -79,7 +78,7 @@ class Line:
                 connection.request("POST", path, body, envelope.headers(self._token, path, body))
                 with connection.getresponse() as response:
                     answer = _read(response)
-        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no host can be called that
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: not a valid host name
             raise NoAnswerError(str(error) or type(error).__name__) from error
         expected = envelope.sign_answer(self._token, response.status, answer)
         if not is_signed(response.headers.get(SIGNATURE_HEADER, ""), expected):
@@ -88,7 +87,7 @@ class Line:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection that is over at its deadline."""
+    """A connection with one deadline for everything."""
 
     def __init__(self, peer: Peer, deadline: float) -> None:
         super().__init__(peer.host, peer.port, timeout=_left(deadline))
@@ -101,7 +100,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Socket(socket.socket):
-    """Waits for what comes until its deadline, where others wait as long again for each byte."""
+    """A socket that waits for data until its deadline; the timeout of a plain socket starts anew at every read."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         timeout_s = connected.gettimeout()
@@ -115,7 +114,7 @@ class _Socket(socket.socket):
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
-    """The body, of bounded size."""
+    """Read the body, up to `MAX_ANSWER` bytes."""
     pieces: list[bytes] = []
     size = 0
     while piece := response.read1(_PIECE):

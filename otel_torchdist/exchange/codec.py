@@ -1,4 +1,4 @@
-"""Snapshots of ranks to the wire and back, their times moved from one node's clock to the other's."""
+"""Converts snapshots of ranks to wire messages and back, and their times from one node's clock to another's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_torchdist.tape.records import GroupName, Operation
 from otel_torchdist.world.model import Channel, GroupView, OperationView, Progress, RankView, Window, WorldSnapshot
 
 MAX_LANES: Final = 256
-"""Of a rank, of collectives and of sends and receives; where there are more it is said that some are left out."""
+"""Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""
 MAX_OPEN: Final = 256
 
 
@@ -24,15 +24,15 @@ def answer_of(
     calls: Collection[tuple[Channel, int]] = (),
     before: Iterable[WorldSnapshot] = (),
 ) -> Answer:
-    """What one agent sees, for another one.
+    """What this agent sees, as an answer to another one.
 
     Args:
-        world: What it sees.
+        world: The snapshot.
         seat: See `Answer`.
-        suspects_stall: Likewise.
-        now_ns: Likewise.
+        suspects_stall: See `Answer`.
+        now_ns: See `Answer`.
         calls: Windows that are wanted in full.
-        before: Snapshots that were shown before, where these windows may still be.
+        before: Snapshots sent earlier, in which these windows may still be.
     """
     groups = _Groups()
     snapshots = [world, *before]
@@ -43,23 +43,23 @@ def answer_of(
 
 
 def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int) -> tuple[RankView, ...]:
-    """The ranks that another agent sees.
+    """The ranks in the answer of another agent.
 
     Args:
-        answer: What it has said.
-        run: The run.
+        answer: The answer.
+        run: Id of the run.
         offset_ns: Our monotonic clock minus its.
-        wall_offset_ns: Our wall clock minus our monotonic clock: what is told of one incident has one clock.
+        wall_offset_ns: Our wall clock minus our monotonic clock: all reports on one incident use one clock.
 
     Raises:
-        WireError: It speaks of a group that it does not name.
+        WireError: The answer refers to a group that it does not list.
     """
     groups = [GroupView(name.key, name, frozenset(name.ranks)) for name in answer.groups]
     return tuple(_view(rank, groups, run, offset_ns, wall_offset_ns) for rank in answer.ranks)
 
 
 class _Groups:
-    """The groups of an answer: each is written once, for it may have thousands of members."""
+    """The groups of an answer: each is written once, since it may have thousands of members."""
 
     def __init__(self) -> None:
         self.names: list[GroupName] = []
@@ -92,7 +92,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
         open=tuple(_wire_operation(operation, groups) for operation in view.open[:MAX_OPEN]),
         last=None if view.last is None else _wire_operation(view.last, groups),
         progress={channel: _without_needless(channel, view.progress[channel]) for channel in channels},
-        # What is left out here must not look as if it had ended.
+        # Operations that are left out must not look as if they had ended.
         losses=view.losses + (len(view.open) > MAX_OPEN),
         forgotten=view.forgotten or len(channels) < len(view.progress),
         stacks=view.stacks,
@@ -106,7 +106,7 @@ def _wire_rank(view: RankView, groups: _Groups) -> WireRank:
 def _windows(
     rank: int, snapshots: list[WorldSnapshot], calls: Collection[tuple[Channel, int]]
 ) -> dict[Channel, tuple[Window, ...]]:
-    """The digests of a rank's windows; the calls themselves, which are many, only of windows that are wanted."""
+    """The digests of a rank's windows; the calls themselves, which are many, only for the windows that are wanted."""
     found: dict[Channel, dict[int, Window]] = {}
     for snapshot in reversed(snapshots):
         view = snapshot.ranks.get(rank)
@@ -120,7 +120,7 @@ def _windows(
 
 
 def _channels_that_matter(view: RankView) -> set[Channel]:
-    """Those of collectives, those that it is in, and of the others the ones that it began to use last."""
+    """Channels with open operations and, of collectives and point-to-point each, those that came into use last."""
     inside = {operation.operation_id.channel for operation in view.open} & view.progress.keys()
     collective = [channel for channel in view.progress if not channel.is_point_to_point][-MAX_LANES:]
     others = [channel for channel in view.progress if channel.is_point_to_point][-MAX_LANES:]
@@ -128,7 +128,7 @@ def _channels_that_matter(view: RankView) -> set[Channel]:
 
 
 def _without_needless(channel: Channel, progress: Progress) -> Progress:
-    """Sends and receives are not compared, so nobody needs what was called."""
+    """Drop the calls of sends and receives, which are not compared."""
     return progress._replace(recent=()) if channel.is_point_to_point else progress
 
 

@@ -1,7 +1,7 @@
-"""Who asks whom, and the proof of it: HMAC-SHA256 with the run's token over everything that is said.
+"""Sender, receiver and proof of a message: HMAC-SHA256 with the run's token over the whole message.
 
-A request names the life of the agent that it is meant for and a number that only grows, so that nobody can send it
-again, to the same agent or, once that has been restarted, to the next one. No clock is compared.
+A request names the life of the agent that it is meant for and a number that only grows, so that it cannot be replayed,
+neither to the same agent nor, after a restart, to its successor. Clocks are not compared.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ NUMBER_HEADER: Final = "X-Torchdist-Number"
 SIGNATURE_HEADER: Final = "X-Torchdist-Signature"
 
 MAX_SENDERS: Final = 4_096
-"""Many more than there are agents in a run; only who knows the token becomes one."""
+"""Many more than there are agents in a run; only clients that know the token are counted."""
 _MAX_NUMBER: Final = 1 << 63
 
 
 def new_life() -> str:
-    """A name for an agent, from its start to its end."""
+    """A new name for an agent process, valid from its start to its end."""
     return secrets.token_hex(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What stands on a request.
+    """The signed metadata of a request.
 
     Attributes:
         run: 128-bit id.
-        sender: RankLife of the agent that asks.
-        receiver: RankLife of the agent that is asked; '' when it is not known yet.
-        number: Greater than that of every request before between these two.
+        sender: Life of the agent that asks.
+        receiver: Life of the agent that is asked; '' while it is not known.
+        number: Greater than that of every earlier request between these two.
     """
 
     run: int
@@ -69,7 +69,7 @@ class Envelope:
 
 
 def envelope_from(headers: Mapping[str, str]) -> Envelope | None:
-    """What the headers of a request say; None when they are not all there, or not what they should be."""
+    """Parse the headers of a request; None if any is missing or invalid."""
     try:
         run = int(headers[RUN_HEADER], 16)
         number = int(headers[NUMBER_HEADER])
@@ -82,19 +82,18 @@ def envelope_from(headers: Mapping[str, str]) -> Envelope | None:
 
 
 def is_signed(signature: str, expected: str) -> bool:
-    """Whether two signatures are the same, in a time that says nothing about where they differ."""
+    """Whether two signatures are equal, compared in constant time."""
     return hmac.compare_digest(signature.encode(), expected.encode())
 
 
 class Numbers:
-    """The last number of every sender: what is not greater has been sent before."""
+    """The last number of every sender: a request whose number is not greater is a replay."""
 
     def __init__(self) -> None:
-        """Nobody has asked."""
         self._last: OrderedDict[tuple[int, str], int] = OrderedDict()
 
     def is_new(self, envelope: Envelope) -> bool:
-        """Whether this request has not been seen; from now on it has."""
+        """Whether this request has not been seen before; remembers it."""
         key = envelope.run, envelope.sender
         if envelope.number <= self._last.get(key, 0):
             return False

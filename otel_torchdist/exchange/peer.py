@@ -1,4 +1,4 @@
-"""Another agent, as one that asks knows it: its ranks, and whether it answers."""
+"""Another agent, from the view of the one that queries it: its ranks, and whether it answers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from otel_torchdist.world.model import Channel, RankView
 STATE_PATH: Final = "/v1/state"
 KNOCK_PATH: Final = "/v1/knock"
 LOST_AFTER: Final = 2
-"""Questions in a row without an answer after which an agent is out of reach."""
+"""Consecutive questions without an answer after which an agent is out of reach."""
 LOST_ROUND_S: Final = 2.0
-"""How often one is asked that is out of reach: each question to it holds the others up."""
+"""How often an agent out of reach is asked: each question to it delays the others."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -28,14 +28,13 @@ class PeerAgent:
     """One agent of the run.
 
     Attributes:
-        peer: Where it is.
+        peer: Its address.
         views: The ranks that it sees, as of its last answer.
-        suspects_stall: Whether it saw a stall coming then.
-        unanswered: Questions in a row that it has not answered.
+        suspects_stall: Whether it suspected a stall then.
+        unanswered: Consecutive questions that it has not answered.
     """
 
     def __init__(self, peer: Peer, run: int, token: bytes, own_life: str) -> None:
-        """Nothing has been said yet."""
         self.peer = peer
         self.views: tuple[RankView, ...] = ()
         self.suspects_stall = False
@@ -48,12 +47,12 @@ class PeerAgent:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is out of reach, with ranks that may live; an agent leaves when all of its ranks have ended."""
+        """Whether it is out of reach while its ranks may be alive; an agent exits when all of its ranks have ended."""
         return self.unanswered >= LOST_AFTER and (not self.views or any(view.alive for view in self.views))
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it did not answer, and the next question will tell whether it is out of reach."""
+        """Whether it did not answer, and the next question will show whether it is out of reach."""
         return 0 < self.unanswered < LOST_AFTER
 
     def is_due(self, now: float) -> bool:
@@ -61,7 +60,7 @@ class PeerAgent:
         return now >= self._next_at
 
     def want(self, wanted: StacksWanted | StacksOverdue) -> bool:
-        """Have it ask those of its ranks for their stacks that are wanted; whether there are any."""
+        """Have it request the wanted stacks from its ranks; returns whether it has any of these ranks."""
         here = wanted.nonces & {view.nonce for view in self.views}
         (self._stacks if isinstance(wanted, StacksWanted) else self._signals).update(here)
         return bool(here)
@@ -74,18 +73,18 @@ class PeerAgent:
         said: Ruling | None,
         calls: Iterable[tuple[Channel, int]] = (),
     ) -> Question:
-        """The next question, with all that it should know and do; that is not asked for again."""
+        """The next question, with all pending requests for stacks, which it clears."""
         wishes = tuple(self._stacks), tuple(self._signals)
         question = Question(seat, is_hurried, tuple(ranks), wire_ruling(said), *wishes, tuple(calls))
         self._stacks, self._signals = set(), set()
         return question
 
     def ask(self, question: Question, timeout_s: float) -> bool:
-        """Ask it what it sees; False when it does not answer."""
+        """Ask what it sees; False if it does not answer."""
         try:
             answered = self._line.ask(STATE_PATH, encode(question), timeout_s)
             answer = decode_answer(answered.body)
-            # Its clock is read half-way between question and answer, as far as anybody can know.
+            # Its clock is assumed to have been read halfway between question and answer.
             offset_ns = (answered.asked_ns + answered.heard_ns) // 2 - answer.now_ns
             views = views_of(answer, self._run, offset_ns, time.time_ns() - time.monotonic_ns())
         except (NoAnswerError, WireError) as error:
@@ -99,7 +98,7 @@ class PeerAgent:
         return True
 
     def knock(self, timeout_s: float) -> bool:
-        """Wake it, for a stall is near; False when it does not answer."""
+        """Wake it, because a stall is near; False if it does not answer."""
         try:
             self._line.ask(KNOCK_PATH, b"", timeout_s)
         except NoAnswerError as error:

@@ -1,4 +1,4 @@
-"""The agents of a job's other nodes: found through files that a rank of this node writes, heard on one more port."""
+"""The agents of a job's other nodes: found through files that a rank of this node writes, served on an extra port."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from otel_torchdist.world.model import Channel, WorldSnapshot
 
 SEARCH_S: Final = 0.5
 UNSEEN_S: Final = 120.0
-"""A run of which no rank has been seen for so long is over."""
+"""A run of which no rank has been seen for this long is over."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class AgentPeers:
-    """A `PeerAgents` for all runs of an agent."""
+    """Implements `PeerAgents` for all runs of an agent."""
 
     def __init__(self) -> None:
-        """Nobody is known."""
         life = new_life()
         self._life = life
         self._app = ExchangeApp(life)
@@ -41,7 +40,7 @@ class AgentPeers:
         self._searched_at = float("-inf")
 
     def search(self, directories: list[Path]) -> None:
-        """Take in what ranks have written into their job directories, at most twice a second."""
+        """Read what ranks have written into their job directories, at most twice a second."""
         now = time.monotonic()
         if now - self._searched_at < SEARCH_S:
             return
@@ -73,7 +72,7 @@ class AgentPeers:
         self._seen_at[peers.run] = time.monotonic()
 
     def _listen(self, directory: Path, peers: Peers) -> None:
-        """Open a port there, the one that an agent before this one had if possible, and say which."""
+        """Listen on the run's address, on the port of the previous agent if possible, and publish the port."""
         host, last = peers.own_host, read_listening(directory)
         if host not in self._servers:
             before = [last.port] if last is not None and last.host == host else []
@@ -93,8 +92,8 @@ class AgentPeers:
         return left
 
     def stop(self) -> None:
-        """Speak with nobody any more."""
-        for directory in self._runs_of:  # what it says is true no longer
+        """Stop the exchange with all agents."""
+        for directory in self._runs_of:  # the port in it is no longer ours
             with contextlib.suppress(OSError):
                 (directory / PORT_FILE).unlink()
         for server in self._servers.values():
@@ -105,10 +104,10 @@ class AgentPeers:
     # --- PeerAgents --------------------------------------------------------------------------------------------------
 
     def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
-        """See `PeerAgents`; of a run that is on this node only, this agent judges."""
+        """See `PeerAgents`; a run on this node only is judged by this agent."""
         run = self._runs.get(world.run)
         if run is None:
-            return Leads(world, min(world.ranks))  # on each node another seat
+            return Leads(world, min(world.ranks))  # a different seat on each node
         self._seen_at[world.run] = time.monotonic()
         return run.meet(world, suspects_stall)
 

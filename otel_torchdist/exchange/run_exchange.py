@@ -1,6 +1,7 @@
-"""One agent among those of a run: shows what it sees, and either asks all others or is asked.
+"""One agent's part in the exchange about a run: it publishes what it sees, and either queries all others or is queried.
 
-All that waits for the network waits on threads of its own; who reads tapes only looks at what has come.
+Everything that waits for the network runs on separate threads; the thread that reads tapes only picks up what has
+arrived.
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ PEACEFUL_ROUND_S: Final = 2.0
 PEACEFUL_ROUND_S_PER_AGENT: Final = 0.012
 HURRIED_ROUND_S: Final = 0.2
 ROUND_S_PER_AGENT: Final = 0.002
-"""What one answer costs the agent that asks, with room to spare."""
+"""What one answer costs the agent that asks, with a margin."""
 PEACEFUL_TIMEOUT_S: Final = 1.5
 HURRIED_TIMEOUT_S: Final = 0.7
 HOLD_S: Final = 2.5
-"""How long a judgement waits for a first round of answers, and to learn whether who did not answer is out of reach: a
-question in peace that nobody answers, and one in a hurry after it."""
+"""How long a judgement waits for a first round of answers, and to learn whether agents that did not answer are out of
+reach: long enough for an unanswered question at the peaceful timeout, and another at the hurried one."""
 KNOCK_AFTER_S: Final = 1.0
-"""Who sees a stall coming and is not asked for so long knocks at the agent that should ask."""
+"""An agent that suspects a stall and is not asked for this long wakes the agent that should ask."""
 SHORTEST_PAUSE_S: Final = 0.05
 WORKERS: Final = 16
 MAX_CALLS: Final = 16
-"""Windows of calls that are asked for at once."""
+"""Windows of calls that are requested at once."""
 MAX_SHOWN: Final = 3
-"""Snapshots that are kept after they were shown: what was called is asked for when digests have been compared."""
+"""Snapshots that are kept after they were sent: calls are requested only after digests have been compared."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class RunExchange:
-    """One run.
+    """The exchange about one run.
 
     Attributes:
         token: See `Respondent`.
     """
 
     def __init__(self, peers: Peers, life: str) -> None:
-        """Begin to speak with the others, whoever they are so far."""
+        """Start the exchange with the peers known so far."""
         self.token = peers.token
         self._run, self._life, self._own = peers.run, life, peers.own_seat
         self._seats = Election(peers.own_seat)
@@ -84,7 +85,7 @@ class RunExchange:
         self._thread.start()
 
     def renew(self, peers: Peers) -> None:
-        """Take in agents that have been announced since."""
+        """Add peers that have been announced since."""
         with self._changed:
             for peer in peers.others:
                 known = self._others.get(peer.seat)
@@ -93,13 +94,13 @@ class RunExchange:
             self._wake()
 
     def stop(self) -> None:
-        """Ask nobody any more; does not wait for the threads, which may be in the middle of a question."""
+        """Stop asking, without waiting for the threads, which may be in the middle of a question."""
         with self._changed:
             self._stopping = True
             self._wake()
 
     def join(self) -> None:
-        """Wait for the threads of one that has been stopped."""
+        """Wait for the thread of an exchange that has been stopped."""
         self._thread.join(PEACEFUL_TIMEOUT_S + 1)
 
     # --- on the thread that reads tapes ---------------------------------------------------------------------------
@@ -125,7 +126,7 @@ class RunExchange:
             return Leads(self._all_that_is_seen(world), self._own)
 
     def _judge(self, now: float) -> int:
-        """The seat of the agent that judges; one that has just become it has nobody's answers yet."""
+        """The seat of the agent that judges; one that has only now become it has no answers yet."""
         judge = self._seats.judge(now)
         if judge != self._own:
             self._judges_since = None
@@ -154,7 +155,7 @@ class RunExchange:
         if ruling is not self._said:
             with self._changed:
                 self._said = ruling
-                # The last verdict on a job that ends is over a moment later; the others hear it nevertheless.
+                # The last verdict on a job that ends is over a moment later; peers must receive it nevertheless.
                 self._unsaid = ruling or self._unsaid
                 self._wake()
 
@@ -203,12 +204,12 @@ class RunExchange:
         return encode(answer_of(world, self._own, suspects_stall, time.monotonic_ns(), question.calls, before))
 
     def _take(self, question: Question) -> None:
-        """Somebody asks: the agent that judges, or one that does not know that we live."""
+        """Process a question: from the agent that judges, or from one that does not know that we are alive."""
         if question.seat == self._own or not 0 <= question.seat <= MAX_SEAT:
             raise WireError("no other agent can have its seat")
         self._stacks.update(question.stacks)
         self._signals.update(question.signals)
-        # Who asks may be announced to us only later, and be out of reach by then.
+        # The agent that asks may be announced to us only later, and be out of reach by then.
         if question.seat in self._ranks_of or len(self._ranks_of) < MAX_PEERS:
             self._ranks_of[question.seat] = frozenset(question.ranks)
         if question.seat > self._own:
@@ -220,7 +221,7 @@ class RunExchange:
             self._asked_at = now
         self._seats.asked_by(question.seat, now, question.is_hurried)
         self._heard = ruling_from(question.ruling, self._run)
-        self._unshown = self._heard or self._unshown  # that it is over may be heard before anybody has looked
+        self._unshown = self._heard or self._unshown  # it may be withdrawn before it is read
 
     # --- on our own thread ----------------------------------------------------------------------------------------
 
@@ -238,13 +239,13 @@ class RunExchange:
 
     def _take_turn(self, now: float) -> None:
         with self._changed:
-            judge, known = self._judge(now), dict(self._others)  # who judges may not have been announced to us yet
+            judge, known = self._judge(now), dict(self._others)  # the judging agent may not be announced yet
             is_hurried = self._is_hurried
-            if judge != self._own:  # whoever judges knows better what the others see
+            if judge != self._own:  # the judging agent knows better what the others see
                 for other in known.values():
                     other.suspects_stall = False
             is_forgotten = self._suspects_since is not None and now - self._asked_at > KNOCK_AFTER_S
-            if self._local is None:  # of a run that is over, or not seen yet
+            if self._local is None:  # the run is over, or not seen yet
                 return
         if judge == self._own:
             self._ask_all(list(known.values()), now, is_hurried)
@@ -257,7 +258,7 @@ class RunExchange:
         timeout_s = HURRIED_TIMEOUT_S if is_hurried else PEACEFUL_TIMEOUT_S
         with self._changed:
             self._is_knocked_at = False
-            # Those first that answer: the others take the workers' time.
+            # Agents that answer come first: the others occupy the workers.
             due = sorted((other for other in others if other.is_due(now)), key=lambda other: other.unanswered)
             own_ranks = self._local.ranks if self._local is not None else ()
             said, calls, self._unsaid = self._said or self._unsaid, self._wanted_calls, None
@@ -278,7 +279,7 @@ class RunExchange:
         return self._is_knocked_at or self._suspects_since is not None or any(other.suspects_stall for other in others)
 
     def _pause_s(self) -> float:
-        # The first question in peace comes at once: who was asked in a hurry does not trust us for long.
+        # The first peaceful question comes at once: an agent asked in a hurry trusts us only for a short time.
         if not self._is_hurried and not self._was_hurried:
             return PEACEFUL_ROUND_S + PEACEFUL_ROUND_S_PER_AGENT * len(self._others)
         return HURRIED_ROUND_S + ROUND_S_PER_AGENT * len(self._others)

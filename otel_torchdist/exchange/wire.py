@@ -1,6 +1,6 @@
-"""What agents say to each other, in MessagePack: who is where, and what was said about it.
+"""The messages between agents, in MessagePack: where ranks are, and what was reported about them.
 
-Times are of the monotonic clock of whoever says them; whoever hears them moves them to its own.
+Times are on the monotonic clock of the sender; the receiver converts them to its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from otel_torchdist.world.model import Channel, OperationId, Progress, Stacks, W
 
 
 class WireError(Exception):
-    """What another agent has said cannot be understood; the message says why."""
+    """A message from another agent cannot be decoded; the error message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class WireRuling:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the agent that judges wants to know.
+    """What the agent that judges asks.
 
     Attributes:
-        seat: Its own.
+        seat: Its own seat.
         is_hurried: Whether it will ask again at once.
-        ranks: Those that it sees itself.
-        ruling: What it says of the stall that is on; None when there is none.
+        ranks: The ranks that it sees itself.
+        ruling: Its ruling on the ongoing stall; None if there is none.
         stacks: Tapes whose ranks should write their stacks.
         signals: Tapes whose ranks should be asked by a signal.
-        calls: Windows of calls that it wants to see in full, by channel and number.
+        calls: Windows of calls that it wants in full, by channel and number.
     """
 
     seat: int
@@ -59,7 +59,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class WireOperation:
-    """An `OperationView`; its group is a place among the groups of the answer, -1 when it is not known."""
+    """An `OperationView`; its group is an index into the groups of the answer, -1 if it is not known."""
 
     record: Operation
     name: str
@@ -75,7 +75,7 @@ class WireOperation:
 
 @dataclass(frozen=True, slots=True)
 class WireRank:
-    """A `RankView`, without what whoever hears it knows anyway."""
+    """A `RankView`, without what the receiver knows anyway."""
 
     rank: int
     nonce: int
@@ -106,10 +106,10 @@ class Answer:
     """What an agent sees.
 
     Attributes:
-        seat: Its own.
-        now_ns: Its clock as the answer is written.
-        suspects_stall: Whether a stall is near, or on.
-        groups: Those that its operations are of.
+        seat: Its own seat.
+        now_ns: Its clock when the answer is written.
+        suspects_stall: Whether a stall is near or ongoing.
+        groups: The groups of its operations.
         ranks: Its ranks.
     """
 
@@ -127,7 +127,7 @@ _answers: Final = msgspec.msgpack.Decoder(Answer)
 
 
 def wire_ruling(ruling: Ruling | None) -> WireRuling | None:
-    """A ruling as it goes over the wire."""
+    """A ruling as it is sent."""
     if ruling is None:
         return None
     incident = ruling.incident
@@ -136,31 +136,31 @@ def wire_ruling(ruling: Ruling | None) -> WireRuling | None:
 
 
 def ruling_from(wire: WireRuling | None, run: int) -> Ruling | None:
-    """A ruling on a run as it came over the wire."""
+    """A ruling on a run as it was received."""
     if wire is None:
         return None
     return Ruling(Incident(run, wire.name, wire.seat), wire.epoch, wire.operation_id, wire.text, dict(wire.attributes))
 
 
 def encode(message: Question | Answer) -> bytes:
-    """The bytes of a message."""
+    """Encode a message."""
     return _encoder.encode(message)
 
 
 def decode_question(body: bytes) -> Question:
-    """The question.
+    """Decode a question.
 
     Raises:
-        WireError: It is something else.
+        WireError: The body is not a question.
     """
     return _decode(_questions, body)
 
 
 def decode_answer(body: bytes) -> Answer:
-    """The answer.
+    """Decode an answer.
 
     Raises:
-        WireError: It is something else.
+        WireError: The body is not an answer.
     """
     return _decode(_answers, body)
 

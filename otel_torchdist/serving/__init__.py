@@ -1,1 +1,1 @@
-"""HTTP: `/metrics`, and where Prometheus finds it."""
+"""Serves `/metrics` over HTTP, and publishes where Prometheus finds it."""

@@ -1,4 +1,4 @@
-"""Who is connected to `/metrics`: at most so many at once, and in want of room the slow make way for the next."""
+"""The clients connected to `/metrics`: a bounded number at once; for lack of room, slow ones make way for the next."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from typing import Final
 
 MAX_CLIENTS: Final = 128
 PATIENCE_S: Final = 0.25
-"""How long a client may take to ask, or to read its answer, while others wait for its place."""
+"""How long a client may take to send its request, or to read its response, while others wait for its place."""
 
 _AT_WORK: Final = math.inf
 
 
 class ScrapeClients:
-    """Bounds the threads and descriptors that clients take, without letting those who say nothing shut others out."""
+    """Bounds the threads and descriptors that clients take, without letting silent clients shut others out."""
 
     def __init__(self) -> None:
-        """Nobody is connected."""
         self._changed = threading.Condition()
         self._connections: dict[threading.Thread, socket.socket] = {}
         self._slow_since: dict[threading.Thread, float] = {}
-        """Since when it is up to the client to go on; infinite while its answer is being made."""
+        """Since when the client has to act; infinite while its response is being made."""
         self._is_closed = False
 
     def wait_for_room(self) -> bool:
-        """Wait until one more can be served, for which a slow one may have to go; False once closed."""
+        """Wait until one more client can be served, for which a slow one may be dismissed; False once closed."""
         with self._changed:
             while len(self._connections) >= MAX_CLIENTS and not self._is_closed:
                 slowest = min(self._slow_since, key=lambda thread: self._slow_since[thread])
@@ -41,20 +40,20 @@ class ScrapeClients:
             return not self._is_closed
 
     def start(self, thread: threading.Thread, connection: socket.socket) -> None:
-        """Start the thread of a new client, which must call `left` at its end."""
+        """Start the thread of a new client; the thread must call `left` when it ends."""
         with self._changed:
             thread.start()
             self._connections[thread] = connection
             self._slow_since[thread] = time.monotonic()
 
     def left(self) -> None:
-        """The client of the calling thread is served, or has gone."""
+        """Unregister the calling thread, whose client has been served or has gone."""
         with self._changed:
             self._forget(threading.current_thread())
 
     @contextlib.contextmanager
     def at_work(self) -> Generator[None, None, None]:
-        """While the calling thread makes an answer, its client is not slow."""
+        """Mark the client as not slow while the calling thread makes a response."""
         self._be_slow_since(_AT_WORK)
         try:
             yield
@@ -63,7 +62,7 @@ class ScrapeClients:
 
     @contextlib.contextmanager
     def asking(self) -> Generator[None, None, None]:
-        """While the calling thread, which is at work, waits for the rest of a question, its client is slow."""
+        """Mark the client as slow while the calling thread, which is at work, waits for the rest of a request."""
         self._be_slow_since(time.monotonic())
         try:
             yield
@@ -71,13 +70,13 @@ class ScrapeClients:
             self._be_slow_since(_AT_WORK)
 
     def close(self) -> None:
-        """Let nobody wait for room any more."""
+        """End all waits for room."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def dismiss_all(self, timeout_s: float) -> None:
-        """End the connections that are still open, and their threads with them."""
+        """Close the connections that are still open, which ends their threads."""
         with self._changed:
             threads = list(self._connections)
             for thread in threads:
@@ -87,7 +86,7 @@ class ScrapeClients:
             thread.join(max(deadline - time.monotonic(), 0.0))
 
     def close_in_child(self) -> None:
-        """Give the descriptors back without a word to anybody: they are copies of the parent's."""
+        """Close the descriptors without notifying the clients: they are copies of the parent's."""
         for connection in self._connections.values():
             connection.close()
 

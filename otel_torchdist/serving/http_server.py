@@ -1,10 +1,10 @@
-"""An HTTP server for a WSGI application, in daemon threads, that slow clients cannot hold up.
+"""An HTTP server for a WSGI application, in daemon threads, that slow clients cannot block.
 
-`prometheus_client.start_http_server` was not enough: on `localhost` it may listen on IPv6 only, it asks the DNS for
-this host's name, its threads have no names, it waits for any number of clients for any time, it prints errors of
-their connections on the training script's stderr, and a forked DataLoader worker keeps its port.
+`prometheus_client.start_http_server` was not sufficient: on `localhost` it may listen on IPv6 only, it queries the DNS
+for this host's name, its threads have no names, it waits for any number of clients for any time, it prints errors of
+their connections to the training script's stderr, and a forked DataLoader worker keeps its port.
 
-Requests that come at the same time share one page: a storm of scrapes costs no more than a few.
+Concurrent requests share one page: a storm of scrapes costs no more than a few.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLIENT_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 2.0
 _POLL_S: Final = 0.25
 _BACKLOG: Final = 1024
-"""Connections that the kernel keeps while they wait for room; a client whose connection it drops waits for seconds."""
+"""Connections that the kernel queues while they wait for room; a client whose connection it drops waits for seconds."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -41,16 +41,16 @@ class HttpServer:
     """
 
     def __init__(self, host: str, ports: Iterable[int], name: str) -> None:
-        """Listen on the first port that nobody else listens on; clients wait until `serve`.
+        """Listen on the first free port; clients wait until `serve`.
 
         Args:
-            host: Address or name to listen on; IPv4 where it has both.
-            ports: In the order in which they are tried; 0 for any free one.
-            name: Of the threads.
+            host: Address or name to listen on; IPv4 if it has both.
+            ports: Ports to try, in this order; 0 for any free one.
+            name: Name of the threads.
 
         Raises:
-            OSError: It is not possible to listen there; EADDRINUSE when all ports are taken.
-            UnicodeError: The host is no name.
+            OSError: It is not possible to listen there; EADDRINUSE if all ports are taken.
+            UnicodeError: The host is not a valid name.
         """
         self._name = name
         self._server: _Server | None = _open(host, ports, name)
@@ -82,7 +82,7 @@ class HttpServer:
             self._thread.join(STOP_TIMEOUT_S)
 
     def _close_in_child(self) -> None:
-        """A forked child has no thread to serve with, and must not keep the port from its parent."""
+        """Close the sockets in a forked child: it has no serving thread, and must leave the port to its parent."""
         server, self._server = self._server, None
         if server is not None:
             server.close_sockets()
@@ -103,15 +103,15 @@ def _open(host: str, ports: Iterable[int], name: str) -> _Server:
 
 
 def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
-    """Address family and address to listen on."""
+    """Return the address family and the address to listen on."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # A client that asks for `localhost` tries 127.0.0.1 too, but one that asks for 127.0.0.1 never tries ::1.
+    # A client that connects to `localhost` tries 127.0.0.1 too, but one that connects to 127.0.0.1 never tries ::1.
     found.sort(key=lambda info: info[0] != socket.AF_INET)
     return found[0][0], str(found[0][4][0])
 
 
 class _DebugLog(io.TextIOBase):
-    """Takes what wsgiref would print on stderr about a client that went away."""
+    """Logs what wsgiref would print to stderr about a client that went away."""
 
     def write(self, text: str) -> int:
         _logger.debug("HTTP: %s", text.rstrip())
@@ -119,7 +119,7 @@ class _DebugLog(io.TextIOBase):
 
 
 class _Body:
-    """What a client sends after its headers; it is up to the client how long that takes."""
+    """The body of a request; how long it takes is up to the client."""
 
     def __init__(self, stream: io.BufferedIOBase, clients: ScrapeClients) -> None:
         self._stream = stream
@@ -136,17 +136,17 @@ class _Handler(WSGIRequestHandler):
     timeout = CLIENT_TIMEOUT_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a scrape every few seconds is no news."""
+        """Log nothing: a scrape every few seconds is not worth a line."""
 
     def get_stderr(self) -> io.TextIOBase:
         return _DebugLog()
 
 
 class _Server(WSGIServer):
-    """A thread for each client.
+    """Serves each client in its own thread.
 
     Attributes:
-        clients: Who is connected.
+        clients: The connected clients.
     """
 
     request_queue_size = _BACKLOG
@@ -158,7 +158,7 @@ class _Server(WSGIServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        # As in WSGIServer, but without the question to the DNS.
+        # As in WSGIServer, but without the DNS query.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -166,7 +166,7 @@ class _Server(WSGIServer):
         self.setup_environ()
 
     def at_work(self, app: App) -> App:
-        """An application whose clients are not slow while it makes their answers."""
+        """Wrap an application so that its clients are not slow while it makes their responses."""
 
         def at_work(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
             with self.clients.at_work():
@@ -196,7 +196,7 @@ class _Server(WSGIServer):
         _logger.debug("HTTP: the connection of %s failed", client_address, exc_info=True)
 
     def close_sockets(self) -> None:
-        """As `ScrapeClients.close_in_child`, for the port as well."""
+        """Like `ScrapeClients.close_in_child`, for the port as well."""
         self.socket.close()
         self.clients.close_in_child()
 
@@ -209,14 +209,14 @@ _VARIES_BY: Final = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_ACCEPT
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """An answer.
+    """A response.
 
     Attributes:
-        request: What was asked for.
-        begun: When its making began; it holds for all who had asked by then.
-        status: Of HTTP.
-        headers: Of HTTP.
-        body: The rest.
+        request: What was requested.
+        begun: When its creation began; it is valid for all requests made by then.
+        status: HTTP status.
+        headers: HTTP headers.
+        body: Response body.
     """
 
     request: tuple[str, ...]
@@ -229,12 +229,12 @@ class _Page:
 class SharedPage:
     """A WSGI application in front of another one, which is called by one thread at a time.
 
-    Whoever comes while a page is made waits for the next one, and that one is for all who wait. So an answer is never
-    older than its question.
+    A request that comes while a page is being made waits for the next one, which serves all that wait. So a response is
+    never older than its request.
     """
 
     def __init__(self, app: App) -> None:
-        """Answer what `app` answers."""
+        """Answer with the responses of `app`."""
         self._app = app
         self._making = threading.Lock()
         self._last: _Page | None = None

@@ -1,4 +1,4 @@
-"""Serves `/metrics` over HTTP: prometheus_client's application, on the first free one of 16 ports."""
+"""Serves `/metrics` over HTTP with prometheus_client's application, on the first free one of 16 ports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_torchdist.serving.http_server import App, HttpServer, SharedPage
 
 PORTS_TRIED: Final = 16
 RETRY_S: Final = 30.0
-"""Between two attempts to listen: jobs that have the ports end."""
+"""Seconds between two attempts to listen: the jobs that hold the ports end eventually."""
 _LAST_PORT: Final = 65535
 
 _logger = logging.getLogger("otel_torchdist")
@@ -29,13 +29,13 @@ class MetricsServer:
     """
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, last_port: int | None = None) -> None:
-        """Nothing is opened yet.
+        """Set up without opening a port.
 
         Args:
-            host: Address or name to listen on; IPv4 where it has both.
-            port: The first of the 16 ports that are tried; 0 for any free one.
+            host: Address or name to listen on; IPv4 if it has both.
+            port: The first of the 16 ports to try; 0 for any free one.
             registry: What to serve.
-            last_port: Where a predecessor served it, to be tried before all others if it is among those 16.
+            last_port: Port of a predecessor, tried before all others if it is among those 16.
         """
         self._host = host
         self._first_port = port
@@ -47,7 +47,7 @@ class MetricsServer:
         self.port: int | None = None
 
     def start(self) -> bool:
-        """Listen and serve; returns False, after one warning, while that is not possible. Tries each half minute."""
+        """Listen and serve; returns False, after one warning, while that is not possible. Retries every half minute."""
         if self._server is not None:
             return True
         if time.monotonic() - self._tried_at < RETRY_S:
@@ -78,7 +78,7 @@ class MetricsServer:
             ports.insert(0, self._last_port)
         try:
             return HttpServer(self._host, ports, "metrics")
-        except (OSError, UnicodeError) as error:  # a name that is no name fails as UnicodeError
+        except (OSError, UnicodeError) as error:  # an invalid host name raises UnicodeError
             has_warned, self._has_warned = self._has_warned, True
             if has_warned:
                 return None

@@ -1,6 +1,7 @@
-"""Says where `/metrics` of a job is served, in the form of Prometheus's file-based service discovery.
+"""Publishes where `/metrics` of a job is served, for Prometheus's file-based service discovery.
 
-One file a job in `<base>/prometheus/`, because the pattern of `file_sd_configs` takes a `*` in its last part only:
+There is one file per job in `<base>/prometheus/`, because the pattern of `file_sd_configs` allows a `*` only in its
+last part:
 `files: [/dev/shm/otel-torchdist-1000/prometheus/*.json]`.
 """
 
@@ -27,28 +28,27 @@ from otel_torchdist.tape.decoding import DecodingError, decode_json
 FOLDER: Final = "prometheus"
 MAX_BYTES: Final = 65_536
 _PORT: Final = re.compile("[0-9]{1,5}")
-"""`str.isdecimal` takes digits of other scripts, and any number of them, too."""
+"""Unlike `str.isdecimal`, which takes digits of other scripts, and any number of them."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """An entry of the file, as far as it matters here."""
+    """The relevant part of an entry of the file."""
 
     targets: tuple[str, ...]
 
 
 class ScrapeTarget:
-    """The file of one job directory."""
+    """The service discovery file of one job directory."""
 
     def __init__(self, job_directory: Path) -> None:
-        """Nothing is written yet."""
         self._job = job_directory.name
         self._path = job_directory.parent / FOLDER / f"{self._job}.json"
 
     def last_target(self) -> str:
-        """Host and port of the agent, or of one that died before it could remove the file; '' when there is none."""
+        """Return host and port of the agent, or of one that died before it removed the file; '' if there is none."""
         try:
             content = read_regular(self._path, MAX_BYTES, owner=self._path.parent.parent.stat().st_uid)
             return decode_json(content, tuple[_Target, ...])[0].targets[0]
@@ -56,12 +56,12 @@ class ScrapeTarget:
             return ""
 
     def last_port(self) -> int | None:
-        """The port of an agent that died, for the next one to keep it."""
+        """Return the port of an agent that died, so that the next one can keep it."""
         port = self.last_target().rpartition(":")[2]
         return int(port) if _PORT.fullmatch(port) and 0 < int(port) < 1 << 16 else None
 
     def publish(self, host: str, port: int) -> None:
-        """Write the file; a failure is one warning."""
+        """Write the file; a failure is logged as one warning."""
         target = {"targets": [f"{_reachable(host)}:{port}"], "labels": {"torchdist_job": self._job}}
         hidden = self._path.with_name(f".{self._job}.new")
         try:
@@ -77,7 +77,7 @@ class ScrapeTarget:
 
 
 def _reachable(host: str) -> str:
-    """A host to connect to; one that means every address is not one."""
+    """Return a host to connect to, in place of one that stands for every address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -88,9 +88,9 @@ def _reachable(host: str) -> str:
 
 
 def withdraw_stale(base: Path) -> None:
-    """Remove the files of jobs that are over and whose agents died, as when a whole cgroup is killed.
+    """Remove the files of jobs that are over and whose agents died, for example when a whole cgroup was killed.
 
-    While a rank lives its next agent is to take the same port.
+    While a rank is alive, its next agent should take the same port.
     """
     found = live_jobs(base)
     live = {directory.name for directory in (*found.live, *found.unseen)}

@@ -1,1 +1,1 @@
-"""From tapes to verdicts: who holds everybody up, since when, and where. Never imports torch."""
+"""From tapes to verdicts: which ranks hold up the others, since when, and where. Never imports torch."""

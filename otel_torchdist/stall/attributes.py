@@ -1,4 +1,4 @@
-"""Attributes of what belongs to a stall: markers, the bars of an incident, log events."""
+"""Attributes of everything that belongs to a stall: markers, the bars of an incident, log events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Attributes = dict[str, AttributeValue]
 
 
 def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
-    """What a verdict says, and about which operation."""
+    """Attributes of a verdict and of its operation."""
     found: Attributes = {
         semconv.STALLED: True,
         semconv.RUN: run_label(run),
@@ -45,7 +45,7 @@ def of_verdict(verdict: Verdict, run: int, age_s: float) -> Attributes:
 
 
 def _of_death(first: FirstDeath) -> Attributes:
-    """How the first that a verdict names has died."""
+    """How the first rank that a verdict names died."""
     found: Attributes = {semconv.DEATH_ORDER: "inferred" if first.is_inferred else "seen"}
     if first.lead_ns is not None:
         found[semconv.DEATH_LEAD] = first.lead_ns / 1e9
@@ -62,7 +62,7 @@ def _of_death(first: FirstDeath) -> Attributes:
 
 
 def of_mismatch(event: MismatchFound) -> Attributes:
-    """A mismatch that holds nobody up."""
+    """Attributes of a mismatch that holds up no rank."""
     mismatch = event.mismatch
     found: Attributes = {
         semconv.RUN: run_label(event.incident.run),
@@ -73,7 +73,7 @@ def of_mismatch(event: MismatchFound) -> Attributes:
 
 
 def of_straggler(event: StragglerFound) -> Attributes:
-    """A rank that is always late."""
+    """Attributes of a rank that is always late."""
     late = event.straggler
     return {
         semconv.RUN: run_label(event.incident.run),
@@ -96,7 +96,7 @@ def _of_mismatch(mismatch: Mismatch) -> Attributes:
 
 
 def of_operation(view: RankView, operation: OperationView) -> Attributes:
-    """An operation as its own span will show it, as far as it is known while it is open."""
+    """Attributes of an open operation, as its own span will show them, as far as they are known."""
     record = operation.record
     found = _of_operation_id(operation.name, operation.group, operation.operation_id)
     found[semconv.RANK] = view.rank
@@ -116,7 +116,7 @@ def of_operation(view: RankView, operation: OperationView) -> Attributes:
 
 
 def of_place(place: Place) -> Attributes:
-    """Where a rank is; of one that has moved on since its last operation, no line is claimed."""
+    """Attributes of a rank's place; none if it has moved on since its last operation."""
     if place.source is Source.LAST_OPERATION:
         return {}
     found = _of_frame(place.frame)
@@ -156,7 +156,7 @@ def _of_frame(frame: CallSiteName | None) -> Attributes:
 
 
 def describe_finding(event: Finding) -> str:
-    """Say what was found without a stall, and what it costs."""
+    """Describe what was found without a stall, and what it costs."""
     if isinstance(event, MismatchFound):
         return f"{describe_mismatch(event.mismatch, event.group)}; nothing stalls, and results may be wrong"
     late = event.straggler
@@ -168,7 +168,7 @@ def describe_finding(event: Finding) -> str:
 
 
 def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
-    """Say how a stalled operation ended, and after how long."""
+    """Describe how a stalled operation ended, and after how long."""
     where = describe_operation(verdict.operation, verdict.group, verdict.operation_id)
     length = f"{length_ns / 1e9:.1f} s"
     if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
@@ -184,10 +184,10 @@ def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
 
 
 def ruling_of(verdict: Verdict, incident: Incident, epoch: int, now_ns: int) -> Ruling:
-    """The words for a verdict.
+    """Put a verdict into words.
 
     Args:
-        verdict: With places, see `locate`.
+        verdict: The verdict with places; see `locate`.
         incident: The incident to which it belongs.
         epoch: See `Ruling`.
         now_ns: Monotonic time.

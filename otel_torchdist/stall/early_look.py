@@ -1,6 +1,7 @@
-"""Looks what ranks do that call nothing for long: when others have waited for the threshold, it may be over.
+"""Checks early what ranks are doing that make no calls for long.
 
-A rank that is late for no other reason than that it compiled has done so for the threshold at least, and so was seen.
+When others have waited for the threshold, it may be over. A rank that is late only because it compiled has done so for
+at least the threshold, and so was seen compiling.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from otel_torchdist.verdict.waits import Wait
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 LEAST_PAUSE_NS: Final = 1_500_000_000
-"""Ranks look for requests once a second, and a new request takes the place of one that is not answered yet."""
+"""Ranks check for requests once a second, and a new request replaces one that is not answered yet."""
 
 
 class EarlyLook:
-    """Asks ranks of one run where they are each time they have called nothing for three quarters of the threshold."""
+    """Asks ranks of one run for their stacks whenever they have made no call for three quarters of the threshold."""
 
     def __init__(self, threshold_ns: int, roots: RootFinder, excuses: CompileExcuses) -> None:
-        """Ask four times in three times `threshold_ns`, and let `excuses` know what is compiled."""
+        """Ask four times in three times `threshold_ns`, and report to `excuses` what is compiled."""
         self._pause_ns = max(threshold_ns * 3 // 4, LEAST_PAUSE_NS)
         self._roots = roots
         self._excuses = excuses
@@ -30,7 +31,7 @@ class EarlyLook:
         self._wait: tuple[int, int] | None = None
 
     def look(self, world: WorldSnapshot, waits: list[Wait]) -> list[Event]:
-        """Take in a snapshot of which nothing is reported, and the waits that may become stalls soon, longest first."""
+        """Process a snapshot without a verdict, and the waits that may become stalls soon, longest first."""
         self._asked_ns = {
             view.nonce: max(self._asked_ns.get(view.nonce, 0), view.stacks.asked_ns if view.stacks is not None else 0)
             for view in world.ranks.values()
@@ -42,7 +43,7 @@ class EarlyLook:
         return [StacksWanted(frozenset(due))] if due else []
 
     def _late(self, world: WorldSnapshot, waits: list[Wait]) -> list[RankView]:
-        """Who holds up the longest wait, once for each, if another thread of that rank may call something meanwhile."""
+        """Ranks that hold up the longest wait, once per wait, if another of their threads may make calls meanwhile."""
         longest = waits[0].key if waits else None
         if longest is None or longest == self._wait:
             return []
@@ -53,7 +54,7 @@ class EarlyLook:
         return [view for view in (world.ranks[rank] for rank in found.ranks) if _calls_on_several_threads(view)]
 
     def _is_due(self, view: RankView, now_ns: int) -> bool:
-        """Whether it has called nothing for long, and was not asked for as long either; not while it waits."""
+        """Whether a rank has made no call and was not asked for the length of the pause, and is not waiting."""
         seen_ns = min(now_ns, view.seen_alive_ns) if view.is_remote else now_ns
         if seen_ns - max(self._asked_ns[view.nonce], last_call_ns(view)) < self._pause_ns:
             return False

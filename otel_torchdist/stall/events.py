@@ -1,4 +1,4 @@
-"""What the detector has to say, as data."""
+"""What the detector reports, as data."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from otel_torchdist.world.model import GroupView, OperationId, WorldSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """The name of a run's incident: the same for whichever process watches the run.
+    """The name of a run's incident, the same in every process that watches the run.
 
     Attributes:
         run: 128-bit id of the run.
         name: The operation with the longest wait when the incident began.
-        seat: Of the agent that judges. Agents that cannot reach each other may judge at the same time, in one trace.
+        seat: Seat of the agent that judges. Agents that cannot reach each other may judge at the same time, in one
+            trace.
     """
 
     run: int
@@ -34,15 +35,15 @@ class Incident:
 
     @property
     def trace_id(self) -> int:
-        """Its trace."""
+        """The id of its trace."""
         return stall_trace_id(self.run, self.name)
 
     def root(self, epoch: int) -> LinkTarget:
-        """The root span of what was said in one epoch."""
+        """The root span of one epoch."""
         return LinkTarget(self.trace_id, self.bar(epoch, "root"))
 
     def bar(self, epoch: int, bar: str) -> int:
-        """The id of one bar of an epoch."""
+        """The span id of one bar of an epoch."""
         return stall_span_id(self.run, self.name, epoch, f"{bar} of {self.seat}" if self.seat else bar)
 
 
@@ -52,33 +53,33 @@ class Occasion(enum.Enum):
     OPENED = "opened"
     CHANGED = "changed"
     GROWN = "grown"
-    """It holds, at twice the age."""
+    """The same verdict still holds, at twice the age."""
 
 
 @dataclass(frozen=True, slots=True)
 class StacksWanted:
-    """The ranks that write these tapes should be asked where they are."""
+    """The ranks that write these tapes should be asked for their stacks."""
 
     nonces: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class StacksOverdue:
-    """The ranks that write these tapes were asked in vain: the GIL is held, and only a signal can get a stack."""
+    """The ranks that write these tapes did not answer: the GIL is held, and only a signal can get a stack."""
 
     nonces: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A verdict in words, for whoever only passes it on.
+    """A verdict in words, for code that only passes it on.
 
     Attributes:
         incident: The incident.
-        epoch: Its newest epoch, or the one that is about to be told.
+        epoch: Its newest epoch, or the one that is about to be reported.
         operation_id: The operation at which the search for the cause ended.
         text: The verdict as a sentence.
-        attributes: The verdict as attributes of a span.
+        attributes: The verdict as span attributes.
     """
 
     incident: Incident
@@ -90,12 +91,12 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class OngoingStall:
-    """A stall that is on.
+    """An ongoing stall.
 
     Attributes:
-        ruling: What was said of it last.
-        is_ours: Whether it was this process that said so.
-        nonces: Tapes of the run's ranks that are seen from here.
+        ruling: The latest ruling on it.
+        is_ours: Whether this process gave that ruling.
+        nonces: Tapes of the run's ranks that this process sees.
         stands_still: Whether no rank of the run shows any sign of life, as when the whole job is suspended.
     """
 
@@ -129,11 +130,11 @@ class VerdictGiven:
     Attributes:
         occasion: Why now.
         incident: The incident.
-        epoch: Its number among what was said about the incident; only ever grows.
-        epoch_before: The one before; None for the first.
-        verdict: With places.
+        epoch: Its number among the reports on the incident; only ever grows.
+        epoch_before: The previous one; None for the first.
+        verdict: The verdict with places.
         world: The snapshot.
-        predecessor: What another agent said of this incident last, which is gone.
+        predecessor: The last report on this incident by another agent, which is gone.
     """
 
     occasion: Occasion
@@ -147,7 +148,7 @@ class VerdictGiven:
 
 @dataclass(frozen=True, slots=True)
 class IncidentHandedOver:
-    """Another agent judges from now on; an incident that was on is its to go on with."""
+    """Another agent judges from now on, and continues an ongoing incident."""
 
     incident: Incident
 
@@ -161,8 +162,8 @@ class IncidentResolved:
         incident: The incident.
         epoch: As in `VerdictGiven`.
         epoch_before: As in `VerdictGiven`.
-        verdict: The last one.
-        world: The snapshot; the last one with the run in it, when its tapes are gone.
+        verdict: The last verdict.
+        world: The snapshot; if the run's tapes are gone, the last one with the run in it.
         ended_ns: Monotonic time.
     """
 
@@ -176,13 +177,13 @@ class IncidentResolved:
 
     @property
     def length_ns(self) -> int:
-        """From the first wait to the end."""
+        """The time from the first wait to the end."""
         return self.ended_ns - self.verdict.since_ns
 
 
 @dataclass(frozen=True, slots=True)
 class MismatchFound:
-    """Ranks have called different things at the same place of a group, and nothing stalls.
+    """Ranks have made different calls at the same position of a group, and nothing stalls.
 
     Attributes:
         incident: Names its trace.
@@ -199,11 +200,11 @@ class MismatchFound:
 
 @dataclass(frozen=True, slots=True)
 class StragglerFound:
-    """A rank comes last again and again.
+    """A rank repeatedly comes last.
 
     Attributes:
         incident: Names its trace.
-        straggler: The rank, and what is lost.
+        straggler: The rank, and what the others lose.
         world: The snapshot.
     """
 
@@ -214,7 +215,7 @@ class StragglerFound:
 
 @dataclass(frozen=True, slots=True)
 class StragglerGone:
-    """It does so no longer.
+    """A rank is no longer a straggler.
 
     Attributes:
         run: 128-bit id.
@@ -229,11 +230,11 @@ class StragglerGone:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalsCompared:
-    """Who came last in some calls.
+    """Which ranks came last in some calls.
 
     Attributes:
         run: 128-bit id.
-        lateness: Of each group.
+        lateness: One entry per group.
     """
 
     run: int

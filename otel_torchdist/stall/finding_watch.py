@@ -1,4 +1,4 @@
-"""What is worth knowing though nothing stalls: calls that do not fit, and ranks that are always last."""
+"""Findings without a stall: calls that do not match, and ranks that are always last."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ CONCLUDED_AFTER_NS: Final = 2_000_000_000
 """How long after the end of its ranks an agent waits for comparisons with those of other nodes."""
 ALL_READ_AFTER_NS: Final = 500_000_000
 MAX_STRAGGLERS: Final = 64
-"""Of one run, over all its time: more of them say nothing more."""
+"""Maximum stragglers reported for a run over its whole lifetime; more would add no information."""
 
 
 class FindingWatch:
     """Compares the ranks of one run."""
 
     def __init__(self) -> None:
-        """Nothing has been compared."""
         self._silent = SilentMismatches()
         self._stragglers = Stragglers()
         self._told = 0
@@ -33,11 +32,11 @@ class FindingWatch:
 
     @property
     def wanted_calls(self) -> frozenset[tuple[Channel, int]]:
-        """Windows of calls of other nodes' ranks that should be shown in full."""
+        """Windows of calls of other nodes' ranks that should be sent in full."""
         return self._silent.wanted
 
     def is_concluding(self, local: WorldSnapshot) -> bool:
-        """Whether the ranks of this node are over, and comparisons with those of other nodes may not be.
+        """Whether the ranks of this node are over, while comparisons with those of other nodes may not be.
 
         Args:
             local: A snapshot of this node's ranks.
@@ -49,13 +48,13 @@ class FindingWatch:
         return not self._is_concluded and local.taken_ns - self._over_ns < CONCLUDED_AFTER_NS
 
     def look(self, world: WorldSnapshot, run: int, seat: int, cause: Mismatch | None) -> list[Event]:
-        """Take in a snapshot.
+        """Process a snapshot.
 
         Args:
             world: The snapshot.
-            run: Its run's id, or what stands for it.
+            run: Id of its run, or a substitute.
             seat: See `Incident`.
-            cause: The mismatch that is the cause of a stall, and has been reported as that.
+            cause: The mismatch that has been reported as the cause of a stall, if any.
         """
         if self._is_left_to_another:
             return self.look_for_stragglers(world, run, seat)
@@ -72,7 +71,7 @@ class FindingWatch:
         return found + self.look_for_stragglers(world, run, seat)
 
     def conclude(self, world: WorldSnapshot, run: int, seat: int, is_last: bool = True) -> list[Event]:
-        """Bring comparisons to their end; arguments as for `look`. What still goes on may yet be a stall."""
+        """Finish the comparisons; arguments as for `look`. Operations that are not over may yet become a stall."""
         if self._is_left_to_another:
             return []
         concluded = self._silent.conclude(world, is_last)
@@ -85,14 +84,14 @@ class FindingWatch:
         ]
 
     def leave_to_another(self, local: WorldSnapshot) -> None:
-        """Another agent judges, which sees all ranks: once those of this node are over, it compares them for good.
+        """Leave comparisons to another agent, which judges and sees all ranks, once those of this node are over.
 
-        When it has done so it may leave first; what is seen from here then is not all, and has been reported.
+        That agent may exit first when it is done; what is seen from here then is incomplete, and has been reported.
         """
         self._is_left_to_another = _over_since(local, None) is not None
 
     def look_for_stragglers(self, world: WorldSnapshot, run: int, seat: int) -> list[Event]:
-        """Take in a snapshot of this node's ranks, whose calls another agent compares; arguments as for `look`."""
+        """Look for stragglers only, as while another agent compares the calls; arguments as for `look`."""
         found: list[Event] = []
         for straggler in self._stragglers.look(world):
             if self._told < MAX_STRAGGLERS:
@@ -106,10 +105,10 @@ class FindingWatch:
 
 
 def _patience_ns(world: WorldSnapshot) -> int:
-    """How long after their end ranks are compared for good.
+    """How long after the end of the ranks their final comparison is made.
 
-    What a process wrote just before its end may not have been read when it is first seen to be gone; and agents of
-    other nodes may come, and meet, only after the end of a short job.
+    What a process wrote just before its end may not have been read when it is first seen to be gone, and agents of
+    other nodes may start, and find each other, only after the end of a short job.
     """
     members = {rank for view in world.ranks.values() for group in view.groups.values() for rank in group.members}
     return ALL_READ_AFTER_NS if members <= world.ranks.keys() else CONCLUDED_AFTER_NS
@@ -123,12 +122,12 @@ def _over_since(world: WorldSnapshot, before_ns: int | None) -> int | None:
 
 
 def _takes_part(view: RankView, operation_id: OperationId) -> bool:
-    """Whether a rank that lives takes part in an operation: of one that is gone nothing more will come."""
+    """Whether a live rank takes part in an operation; from one that is over nothing more will come."""
     return not view.is_over and operation_id.channel in view.progress
 
 
 def _mismatch(found: Mismatch, world: WorldSnapshot, run: int, seat: int) -> MismatchFound:
-    # With the time, for an agent that was started again may find it again.
+    # With the time, since a restarted agent may find it again.
     name = f"calls {incident_name(found.operation_id)} {world.taken_ns}"
     return MismatchFound(Incident(run, name, seat), found, _group_of(world, found.operation_id), world)
 
@@ -139,7 +138,7 @@ def _group_of(world: WorldSnapshot, operation_id: OperationId) -> GroupView | No
 
 
 def incident_name(operation_id: OperationId) -> str:
-    """A name for a operation_id that every agent gives it."""
+    """A name for an operation, the same in every agent."""
     channel = operation_id.channel
     meeting = (
         f"{channel.source}>{channel.destination} tag {channel.tag}"

@@ -1,12 +1,12 @@
-"""When a stalled operation is shown, and the numbers that its markers get.
+"""When markers of a stalled operation are due, and how they are numbered.
 
 A marker appears at the threshold, then each time the operation's age has doubled; at once for an operation that is
 known to wait for a rank that will not come.
 
-Span ids of markers and of an incident's bars are hashes over such numbers, and no span id may be exported twice. A
+Span ids of markers and of an incident's bars are hashes over these numbers, and no span id may be exported twice. A
 process that has watched an operation from its start counts 1, 2, 3, … One that takes over cannot know how far its
-predecessor came, and goes on from the operation's age in milliseconds. The predecessor cannot have come that far: it
-counted from 1, or from an earlier age, and at most once a look, which is never twice within a millisecond.
+predecessor got, and continues from the operation's age in milliseconds. The predecessor cannot have got that far: it
+counted from 1, or from an earlier age, and at most once per pass, and passes are at least a millisecond apart.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Numbering(Generic[K]):
-    """Counts for each of many things."""
+    """A counter for each key."""
 
     def __init__(self, watching_since_ns: int) -> None:
-        """Count from 1 what began after `watching_since_ns`, the monotonic time at which this process began."""
+        """Count from 1 what began after `watching_since_ns`, the monotonic time at which it started watching."""
         self._watching_since_ns = watching_since_ns
         self._last: dict[K, int] = {}
 
@@ -35,7 +35,7 @@ class Numbering(Generic[K]):
         return self._last.get(key)
 
     def following(self, key: K, began_ns: int, now_ns: int) -> int:
-        """The number that comes next, without taking it.
+        """The next number, without taking it.
 
         Args:
             key: What is counted.
@@ -53,7 +53,7 @@ class Numbering(Generic[K]):
         self._last[key] = number
         if len(self._last) > MAX_REMEMBERED:
             del self._last[next(iter(self._last))]
-            # What has been forgotten is numbered as if somebody else had counted it.
+            # A forgotten key is numbered as if another process had counted it.
             self._watching_since_ns = now_ns
 
 
@@ -62,7 +62,7 @@ MAX_PER_RANK: Final = 16
 
 
 class MarkerClock:
-    """Knows for each stalled operation at which age its next marker is due."""
+    """Tracks for each stalled operation at which age its next marker is due."""
 
     def __init__(self, threshold_ns: int, watching_since_ns: int) -> None:
         """The first marker is due at `threshold_ns`."""
@@ -99,7 +99,7 @@ class MarkerClock:
         return found
 
     def forget_all_but(self, waits: Iterable[Wait]) -> None:
-        """Drop what is over."""
+        """Forget all other operations."""
         open_keys = {wait.key for wait in waits}
         self._next_ns = {key: next_ns for key, next_ns in self._next_ns.items() if key in open_keys}
 

@@ -1,4 +1,4 @@
-"""Who else sees ranks of a run: agents of other nodes, one of which judges for all."""
+"""Interface to the agents of other nodes that see ranks of the same run; one of them judges for all."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from otel_torchdist.world.model import Channel, WorldSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """It is this agent that judges.
+    """This agent judges.
 
     Attributes:
         world: All ranks that any agent sees.
-        seat: This agent's, see `Incident`.
+        seat: This agent's seat; see `Incident`.
     """
 
     world: WorldSnapshot
@@ -27,7 +27,7 @@ class Follows:
     """Another agent judges.
 
     Attributes:
-        ruling: What it says of the stall that is on; None when there is none.
+        ruling: Its ruling on the ongoing stall; None if there is none.
         is_hurried: Whether it asks at short intervals.
     """
 
@@ -37,36 +37,36 @@ class Follows:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The others have been asked, and have not answered yet."""
+    """The peers have been asked, and have not answered yet."""
 
 
 Seating: TypeAlias = Leads | Follows | Undecided
 
 
 class PeerAgents(Protocol):
-    """The agents that see ranks of the same runs. Nothing of it blocks."""
+    """The agents that see ranks of the same runs. No method blocks."""
 
     def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
-        """Show the others what is seen here, and learn who judges.
+        """Share what is seen here with the peers, and learn which agent judges.
 
         Args:
             world: The local ranks of a run.
-            suspects_stall: Whether a stall is on, or near.
+            suspects_stall: Whether a stall is ongoing or near.
         """
         ...
 
     def tell(self, run: int, ruling: Ruling | None) -> None:
-        """Let the others know what is said of a run; None when nothing is."""
+        """Send the current ruling on a run to the peers; None if there is none."""
         ...
 
     def want_calls(self, run: int, windows: frozenset[tuple[Channel, int]]) -> None:
-        """Have the others show these windows of calls in full, as long as they have them."""
+        """Request these windows of calls in full from the peers, as long as they have them."""
         ...
 
     def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
-        """Pass on which ranks should say where they are."""
+        """Pass on which ranks should write their stacks."""
         ...
 
     def asked(self) -> list[StacksWanted | StacksOverdue]:
-        """What others want to know of ranks that are seen here, each once."""
+        """Requests of peers for stacks of ranks that are seen here, each once."""
         ...

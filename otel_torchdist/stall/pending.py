@@ -1,4 +1,4 @@
-"""A verdict that waits for the stacks of the ranks in it: whom it asks, for how long it waits, and when it is ready."""
+"""A verdict that waits for the stacks of its ranks: which ranks it asks, how long it waits, and when it is ready."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from otel_torchdist.world.model import RankView, WorldSnapshot
 STACK_PATIENCE_NS: Final = 1_500_000_000
 """How long after the threshold a verdict waits for stacks."""
 ANSWER_DUE_NS: Final = 1_000_000_000
-"""A rank looks for requests once a second."""
+"""A rank checks for requests once a second."""
 UNSEEN_NS: Final = 500_000_000
-"""Who has not looked for so long may have been stopped, and the ranks with it: what they owe counts from then on."""
+"""A pause between snapshots after which this process may have been stopped along with the ranks: the time for their
+answers starts anew."""
 USUAL_LOOK_NS: Final = 250_000_000
 CHANGE_SETTLES_NS: Final = 1_000_000_000
-"""A changed verdict must have held for this long: ranks that come in one after the other are one change."""
+"""A changed verdict must have held for this long: ranks that arrive one after the other are one change."""
 OTHERS_END_NS: Final = 500_000_000
-"""torchrun looks every 0.1 s whether a rank has died, and then ends the others."""
+"""torchrun checks every 0.1 s whether a rank has died, and then ends the others."""
 OTHERS_END_FAR_NS: Final = 1_000_000_000
-"""What is seen of other nodes is a little older."""
+"""Data from other nodes is a little older."""
 
 
 @dataclass(slots=True)
@@ -32,12 +33,12 @@ class Pending:
 
     Attributes:
         occasion: Why it is given.
-        verdict: It, without places.
+        verdict: The verdict, without places.
         asked: Tapes of the ranks that were asked.
         began_ns: When they were asked.
-        unanswered_since_ns: Since when answers are awaited; earlier where a verdict has taken another's place.
-        not_before_ns: It is not given before.
-        deadline_ns: Then it is given with or without stacks.
+        unanswered_since_ns: Since when answers are awaited; earlier if this verdict has replaced another.
+        not_before_ns: The earliest time at which it is given.
+        deadline_ns: When it is given with or without stacks.
         signalled: Tapes of the ranks that were asked by a signal too.
     """
 
@@ -51,7 +52,7 @@ class Pending:
     signalled: frozenset[int] = field(default_factory=frozenset[int])
 
     def is_ready(self, world: WorldSnapshot) -> bool:
-        """Whether it can be given: all that live have answered, or it has waited for long enough."""
+        """Whether it can be given: all live ranks have answered, or it has waited long enough."""
         if world.taken_ns >= self.deadline_ns:
             return True
         if world.taken_ns < self.not_before_ns:
@@ -78,7 +79,7 @@ class Pending:
 
 
 def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pending:
-    """A verdict on a death, given once it has been seen what became of the others, which launchers end."""
+    """A verdict on a death, given once it is known what happened to the others, which launchers end."""
     now, first = world.taken_ns, verdict.first
     if first is None or not (first.deaths or _are_ending(verdict, world)):
         return without_stacks(occasion, verdict, now)
@@ -88,31 +89,31 @@ def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pend
 
 
 def _are_ending(verdict: Verdict, world: WorldSnapshot) -> bool:
-    """Whether ranks have said that an exception ends them: how their processes end is known a moment later."""
+    """Whether ranks have recorded that an exception ends them: how their processes end is known a moment later."""
     return any(world.ranks[rank].state is TapeState.FAILED for rank in verdict.ranks if rank in world.ranks)
 
 
 def without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int) -> Pending:
-    """A verdict that asks nobody, and is given at once."""
+    """A verdict that asks no ranks, and is given at once."""
     return Pending(occasion, verdict, frozenset(), now_ns, now_ns, now_ns, now_ns)
 
 
 def with_stacks(
     occasion: Occasion, verdict: Verdict, world: WorldSnapshot, crossed_ns: int, before: Pending | None
 ) -> Pending:
-    """A verdict that waits until those whom it asks have answered.
+    """A verdict that waits until the ranks that it asks have answered.
 
     Args:
         occasion: Why it is given.
-        verdict: It, without places.
+        verdict: The verdict, without places.
         world: The snapshot on which it rests.
-        crossed_ns: When the wait became a stall; when the snapshot was taken, for one that was told before.
-        before: The verdict that it replaces, if one is waiting.
+        crossed_ns: When the wait became a stall; if it was reported before, when the snapshot was taken.
+        before: The pending verdict that it replaces, if any.
     """
     now = world.taken_ns
     deadline_ns, since_ns = max(crossed_ns, now - USUAL_LOOK_NS) + STACK_PATIENCE_NS, now
     if before is not None and before.occasion is occasion:
-        # Ranks that trickle in do not put it off.
+        # Ranks that trickle in do not postpone it.
         deadline_ns, since_ns = min(deadline_ns, before.deadline_ns), before.unanswered_since_ns
     not_before_ns = now + CHANGE_SETTLES_NS if occasion is Occasion.CHANGED else now
     asked = frozenset(view.nonce for view in _to_ask(world, verdict))
@@ -120,7 +121,7 @@ def with_stacks(
 
 
 def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:
-    """Ranks whose stacks matter and can come: those that the verdict names, and those that wait."""
+    """Ranks whose stacks matter and are available: those that the verdict names, and those that wait."""
     views = [world.ranks[rank] for rank in sorted({*verdict.ranks, *verdict.waiting}) if rank in world.ranks]
     return [view for view in views if view.alive and (view.stopped is None or view.stopped.state == "D")]
 

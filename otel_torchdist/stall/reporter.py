@@ -1,4 +1,4 @@
-"""Tells the world of a stall, in every way at once: spans, a log event, a line in the log."""
+"""Reports stalls as spans, as log events and in the log."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class StallReporter:
     """Turns events into spans and logs."""
 
     def __init__(self, sink: SpanSink, events: Logger, traces: StepTraces | None = None) -> None:
-        """Report.
+        """Report to these receivers.
 
         Args:
-            sink: Takes the spans, all of them urgent.
-            events: Takes the log events.
-            traces: Gives markers their place in the traces of steps; where there is none they are roots there.
+            sink: Receives the spans, all of them urgent.
+            events: Receives the log events.
+            traces: Places markers in the traces of steps; without it, they are roots there.
         """
         self._sink = sink
         self._events = events
         self._traces = traces or NoStepTraces()
 
     def report(self, events: Iterable[Event]) -> None:
-        """Report everything that one look has found."""
+        """Report everything that one pass has found."""
         found = list(events)
         markers = [marker_span(event, self._traces) for event in found if isinstance(event, MarkerDue)]
         if markers:
@@ -109,5 +109,5 @@ class StallReporter:
 
 
 def _where(incident: Incident) -> str:
-    """Which job it was, as metrics label it, for an agent may read many; and what to look for in Jaeger."""
+    """The run as metrics label it, since an agent may read many, and the trace to look up in Jaeger."""
     return f"run {run_label(incident.run)}, trace {incident.trace_id:032x}"

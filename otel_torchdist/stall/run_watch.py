@@ -42,12 +42,12 @@ from otel_torchdist.world.model import Channel, OperationId, WorldSnapshot
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
 ENDLESS_NS: Final = 1 << 62
 UNEASY_BEFORE_NS: Final = 1_000_000_000
-"""How long before a stall other agents are asked for their ranks, so that theirs are known when it comes."""
+"""How long before a stall other agents are asked for their ranks, so that these are known when it comes."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """The incident that is on."""
+    """The ongoing incident."""
 
     verdict: Verdict
     told_ns: int
@@ -55,11 +55,11 @@ class _Open:
 
 
 class RunWatch:
-    """Watches one run. Pure: looks at snapshots, keeps its own state, says what happened.
+    """Watches one run. Pure: takes snapshots, keeps its own state, returns events.
 
     Attributes:
-        seat: Of this agent among those that see ranks of the run; 0 where it is the only one.
-        ruling: What was said last of the incident that is on; None where there is none.
+        seat: Seat of this agent among those that see ranks of the run; 0 if it is the only one.
+        ruling: The latest ruling on the ongoing incident; None if there is none.
     """
 
     def __init__(self, rules: StallRules, watching_since_ns: int) -> None:
@@ -89,18 +89,18 @@ class RunWatch:
 
     @property
     def current(self) -> Ruling | None:
-        """What was said last of the stall that is on, by whichever agent judges; None where there is none."""
+        """The latest ruling on the ongoing stall, by whichever agent judges; None if there is none."""
         return self.ruling or self._heard
 
     @property
     def own_nonces(self) -> frozenset[int]:
-        """Tapes of the run's ranks that this process reads itself, as of the last look."""
+        """Tapes of the run's ranks that this process reads itself, as of the last pass."""
         views = self._world.ranks.values() if self._world is not None else ()
         return frozenset(view.nonce for view in views if not view.is_remote)
 
     @property
     def stands_still(self) -> bool:
-        """Whether no rank of the run showed a sign of life at the last look; known only to the agent that judges."""
+        """Whether no rank of the run showed a sign of life in the last pass; known only to the agent that judges."""
         return self.ruling is not None and self._world is not None and self._standstill.is_on(self._world.taken_ns)
 
     @property
@@ -110,11 +110,11 @@ class RunWatch:
 
     @property
     def is_hurried(self) -> bool:
-        """Whether answers are awaited, so that the next look should come soon."""
+        """Whether answers are awaited, so that the next pass should come soon."""
         return self._pending is not None
 
     def suspects_stall(self, world: WorldSnapshot) -> bool:
-        """Whether a stall is on, or near, or the end has come, as far as this snapshot of some ranks shows."""
+        """Whether a stall is ongoing or near, or the end has come, as far as this snapshot of some ranks shows."""
         if self.is_concluding(world) or self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
         early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
@@ -127,15 +127,15 @@ class RunWatch:
         return self._rules.compares_calls and self._local is not None and self._findings.is_concluding(self._local)
 
     def conclude(self, world: WorldSnapshot) -> list[Event]:
-        """Nobody looks after this: what can be compared is, and what was found is reported."""
+        """Make the last pass: compare what can be compared, and report what was found."""
         return self._findings.conclude(world, _run_of(world), self.seat) if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
-        """Take in a new snapshot while another agent judges.
+        """Process a new snapshot while another agent judges.
 
         Args:
             world: The ranks that are seen from here.
-            ruling: What that agent says.
+            ruling: That agent's ruling.
         """
         events: list[Event] = []
         if self._open is not None and self._incident is not None:
@@ -158,7 +158,7 @@ class RunWatch:
         return events
 
     def look(self, world: WorldSnapshot) -> list[Event]:
-        """Take in a new snapshot of the run."""
+        """Process a new snapshot of the run."""
         events: list[Event] = []
         waits = waits_of(world)
         self._standstill.look(world, waits)
@@ -169,7 +169,7 @@ class RunWatch:
         if self._open is not None and not _is_waited_for(waits, self._open.verdict.operation_id):
             outcome = Outcome.RANKS_ENDED if is_ended else outcome_of(world, self._open.verdict)
             events.append(self._resolve(world, outcome))
-            # What waited behind it gets the time to go on before it counts as a stall of its own.
+            # Operations that waited behind it get time to proceed before they count as stalls of their own.
             self._spare(waits, world)
         self._spare_while_expected(waits, world)
         stalled = [wait for wait in waits if self._is_stalled(wait, world)]
@@ -180,10 +180,10 @@ class RunWatch:
             self._expected |= {wait.key for wait in stalled}
             self._spare(stalled, world)
             verdict = None
-        if _is_being_aborted(world):  # what ranks do now are the consequences of that
+        if _is_being_aborted(world):  # what ranks do now is a consequence of that
             verdict = None
         if verdict is None and not stalled:
-            self._heard = None  # what another agent has told is over
+            self._heard = None  # what another agent has reported is over
         if verdict is None:
             events += self._last_words(world)
             self._drop_pending()
@@ -199,7 +199,7 @@ class RunWatch:
         return events
 
     def lose_sight(self) -> list[Event]:
-        """The run's tapes are gone, or belong to another run now."""
+        """End the incident: the run's tapes are gone, or belong to another run now."""
         if self._open is None or self._world is None:
             return []
         return [self._resolve(self._world, Outcome.OUT_OF_SIGHT)]
@@ -215,7 +215,7 @@ class RunWatch:
         return self._pending.verdict if self._pending is not None else None
 
     def _spare_while_expected(self, waits: list[Wait], world: WorldSnapshot) -> None:
-        """Waits that were expected to take long count from the last look at which they still were."""
+        """Count waits that were expected to take long only from the last pass in which they still were."""
         self._expected &= {wait.key for wait in waits}
         expected = [wait for wait in waits if wait.key in self._expected]
         cause = self._roots.find(world, expected, None) if expected else None
@@ -223,16 +223,16 @@ class RunWatch:
             self._spare(expected, world)
 
     def _spare(self, stalled: list[Wait], world: WorldSnapshot) -> None:
-        """Count the ages of these waits from now on."""
+        """Count the ages of these waits only from now on."""
         self._standstill.forgive(stalled)
         self._spared |= {wait.key: world.taken_ns for wait in stalled}
 
     def _is_stalled(self, wait: Wait, world: WorldSnapshot) -> bool:
-        """Whether it has waited for longer than it may, or has been given up."""
+        """Whether a wait is longer than it may be, or its rank's backend has given up."""
         return self._rules.is_stalled(wait, ENDLESS_NS if wait.view.has_given_up else self._age_ns(wait, world))
 
     def _age_ns(self, wait: Wait, world: WorldSnapshot) -> int:
-        """For how long a wait has counted; one that another agent sees, until that has said so."""
+        """How long a wait has counted; on a remote rank, up to when its agent last saw it alive."""
         seen_ns = min(world.taken_ns, wait.view.seen_alive_ns) if wait.view.is_remote else world.taken_ns
         ran_until_ns = self._standstill.ran_until_ns(seen_ns)
         return ran_until_ns - max(wait.since_ns, self._spared.get(wait.key, 0)) - self._standstill.lost_ns(wait)
@@ -252,7 +252,7 @@ class RunWatch:
     # --- the incident -----------------------------------------------------------------------------------------
 
     def _advance(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
-        """Move the incident on: ask for stacks, wait for them, give the verdict."""
+        """Advance the incident: ask for stacks, wait for them, give the verdict."""
         occasion = self._occasion(verdict, world.taken_ns)
         if occasion is None:
             self._pending = None
@@ -271,7 +271,7 @@ class RunWatch:
         if not pending.is_ready(world):
             return events
         if self._open is None and self._compiling.excuse(world, verdict, self._oldest_ns(stalled, world)):
-            # Of all that wait, for they began one after the other, and are held up by the same ranks.
+            # All waits, since they began one after the other and are held up by the same ranks.
             self._spare(waits_of(world), world)
             self._drop_pending()
         else:
@@ -289,11 +289,11 @@ class RunWatch:
         return Occasion.GROWN if now_ns - self._began_ns >= due_ns else None
 
     def _name_incident(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> None:
-        """Name it by the longest wait: that stays when the root moves, and another process finds the same."""
+        """Name it by the longest wait, which stays when the root moves and which another process finds as well."""
         operation_id, self._began_ns = verdict.operation_id, verdict.since_ns
         if stalled:
             operation_id, self._began_ns = stalled[0].operation.operation_id, stalled[0].since_ns
-        if self._began_ns > self._heard_ns:  # what was heard of is over
+        if self._began_ns > self._heard_ns:  # the incident of the other agent is over
             self._heard = None
         heard = self._heard
         name = heard.incident.name if heard is not None else incident_name(operation_id)
@@ -329,11 +329,11 @@ class RunWatch:
         return VerdictGiven(occasion, incident, epoch, before, verdict, world, predecessor)
 
     def _last_words(self, world: WorldSnapshot) -> list[Event]:
-        """Of a stall that was about to be told when everybody in it died: what was seen while they lived."""
+        """Report a stall whose verdict was pending when all ranks in it died, as it was seen while they lived."""
         pending, before = self._pending, self._world
         if pending is None or before is None or self._open is not None:
             return []
-        if pending.verdict.kind is VerdictKind.DEAD:  # it waited for what has become of the others
+        if pending.verdict.kind is VerdictKind.DEAD:  # it was waiting to see what happens to the others
             return []
         waiting = [world.ranks[rank] for rank in pending.verdict.waiting if rank in world.ranks]
         if outcome_of(world, pending.verdict) is not Outcome.RANKS_ENDED or not all(view.is_dead for view in waiting):
@@ -341,7 +341,7 @@ class RunWatch:
         return [self._give(pending.occasion, locate(before, pending.verdict), before)]
 
     def _next_epoch(self, incident: Incident) -> int:
-        """Fixed when the incident is named: markers link to the root of the first epoch before it is told."""
+        """The next epoch. The first is fixed when the incident is named: markers link to its root before it exists."""
         last = self._epochs.last(incident)
         return self._first_epoch if last is None else last + 1
 
@@ -365,7 +365,7 @@ class RunWatch:
         self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait], waits: list[Wait]
     ) -> list[Event]:
         early = self._roots.held_up(world, self._without_marker(waits), verdict) if self._open is not None else []
-        # Markers hang in traces of steps, which the agent of that rank makes.
+        # Markers belong to traces of steps, which the agent of that rank creates.
         due = self._markers.due((wait for wait in stalled if not wait.view.is_remote), world.taken_ns, early)
         if not due or self._incident is None:
             return []
@@ -374,13 +374,13 @@ class RunWatch:
         return [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
 
     def _without_marker(self, waits: Iterable[Wait]) -> list[Wait]:
-        """Waits of this node's ranks that have had no marker, and are not left alone."""
+        """Waits of this node's ranks that have had no marker and are not ignored."""
         mine = [wait for wait in waits if not wait.view.is_remote and not self._rules.is_left_alone(wait)]
         return [wait for wait in mine if not self._markers.has_marked(wait)]
 
 
 def _run_of(world: WorldSnapshot) -> int:
-    """Its id; ranks that do not know their run yet share one with nobody."""
+    """The run's id; ranks that do not know their run yet get one that no other run has."""
     return world.run or lone_run_id(min(view.nonce for view in world.ranks.values()))
 
 

@@ -1,7 +1,7 @@
 """The spans of a stall: markers in the trace of the step, and a trace for the incident.
 
-What the detector says becomes spans that have ended: each with an id of its own, a root or the child of something
-that was handed over before it.
+Events of the detector become spans that have already ended: each with an id of its own, a root or the child of a span
+that was emitted before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from otel_torchdist.world.model import OperationView, RankView, WorldSnapshot
 from otel_torchdist.world.places import Place, Source
 
 MAX_BARS: Final = 64
-"""Member ranks with a bar of their own, those first that the verdict names."""
+"""Member ranks with a bar of their own; those that the verdict names come first."""
 _SHORTEST_NS: Final = 1_000
 
 _ORDER: Final = tuple(Standing)
@@ -31,10 +31,10 @@ _ORDER: Final = tuple(Standing)
 
 
 class StepTraces(Protocol):
-    """Knows the spans of steps, which others make."""
+    """Access to the spans of steps, which are created elsewhere."""
 
     def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
-        """End the current segment of a rank because of a stall; a marker is about to hang under it.
+        """End the current segment of a rank because of a stall, so that a marker can become its child.
 
         Args:
             nonce: Tape of the rank.
@@ -43,21 +43,21 @@ class StepTraces(Protocol):
             incident: The root of the incident.
 
         Returns:
-            The segment's anchor, handed over already; None where the rank's spans are made elsewhere.
+            The segment's anchor, already emitted; None if the rank's spans are created elsewhere.
         """
         ...
 
 
 class NoStepTraces:
-    """For a reader that makes no spans of steps: markers are roots in the trace of their step."""
+    """For a reader that creates no spans of steps: markers are roots in the trace of their step."""
 
     def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
-        """There is none."""
+        """Return None: there is no segment."""
         return None
 
 
 def marker_span(event: MarkerDue, traces: StepTraces) -> FinishedSpan:
-    """An operation that goes on: from its start to now, linked to the span that it will have when it has ended."""
+    """An operation in progress: from its start to now, linked to the span that it will have when it has ended."""
     view, operation, now_ns = event.wait.view, event.wait.operation, event.taken_ns
     number = operation.record.number
     ruling = event.ruling
@@ -89,19 +89,19 @@ def _marker_text(event: MarkerDue, age_s: float) -> str:
 
 
 def incident_spans(event: VerdictGiven) -> list[FinishedSpan]:
-    """One epoch of an incident: a root, and a bar for each member rank, those first that are missing."""
+    """One epoch of an incident: a root, and a bar for each member rank, missing ranks first."""
     before = event.predecessor if not event.epoch_before else event.incident.root(event.epoch_before)
     return _Epoch(event.incident, event.epoch, before, event.verdict, event.world).told()
 
 
 def resolution_spans(event: IncidentResolved) -> list[FinishedSpan]:
-    """The last root of an incident, as long as the stall was."""
+    """The last root of an incident, which covers the whole stall."""
     before = event.incident.root(event.epoch_before) if event.epoch_before else None
     return [_Epoch(event.incident, event.epoch, before, event.verdict, event.world).closed(event)]
 
 
 def finding_span(event: Finding) -> FinishedSpan:
-    """The one span of what was found without a stall; its trace is its own."""
+    """The single span of a finding without a stall, in a trace of its own."""
     target = event.incident.root(1)
     view = event.world.in_order[0]
     now_ns = _wall(view, event.world.taken_ns)
@@ -122,7 +122,7 @@ def finding_span(event: Finding) -> FinishedSpan:
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """What is said of an incident at one time."""
+    """One report on an incident."""
 
     incident: Incident
     number: int

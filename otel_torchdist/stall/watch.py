@@ -1,4 +1,4 @@
-"""The stall side of a reader: it follows tapes, and turns each look at all of them into events.
+"""The stall side of a reader: follows tapes, and turns each pass over all of them into events.
 
 The detector is a pure state machine: snapshots in, events out; time comes with the snapshots.
 """
@@ -20,13 +20,13 @@ from otel_torchdist.world.model import WorldSnapshot
 
 
 class StallWatch:
-    """Follows tapes, takes snapshots, asks ranks for their stacks, and says what happened.
+    """Follows tapes, takes snapshots, asks ranks for their stacks, and returns events.
 
     Where several processes read the same tapes, all of them may follow, so that each can take over, but only the
-    one that was elected looks.
+    elected one makes passes.
 
     Attributes:
-        failed: Tapes that the last look could make nothing of, by nonce, and why.
+        failed: Tapes that could not be evaluated in the last pass, by nonce, and why.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class StallWatch:
         peer_agents: PeerAgents | None = None,
         deaths: DeathWatch | None = None,
     ) -> None:
-        """Watch without tapes.
+        """Start without tapes.
 
         Args:
             threshold_s: Age at which an open operation is stalled.
-            ignored: Operations that never are, see `StallRules`.
-            compares_calls: Likewise.
-            peer_agents: Who else sees ranks of the same runs; None for nobody.
-            deaths: Sees the ends of processes; None where only locks tell of them.
+            ignored: Operations that are never stalled; see `StallRules`.
+            compares_calls: See `StallRules`.
+            peer_agents: Other agents that see ranks of the same runs; None if there are none.
+            deaths: Observes the ends of processes; None if only locks show them.
         """
         self._peer_agents = peer_agents
         self._deaths = deaths
@@ -68,12 +68,12 @@ class StallWatch:
             self._deaths.forget(nonce)
 
     def observe(self, nonce: int, batch: Batch) -> None:
-        """Take in what a poll of a followed tape found."""
+        """Process what a poll of a followed tape found."""
         self._followers[nonce].observe(batch)
 
     @property
     def next_look_s(self) -> float:
-        """Seconds until the next look, which a poll of every tape comes before."""
+        """Seconds until the next pass, before which every tape must be polled."""
         return self._detector.next_look_s if self._detector is not None else LOOK_S
 
     @property
@@ -82,14 +82,14 @@ class StallWatch:
         return self._detector is not None and self._detector.is_concluding
 
     def look(self, now_ns: int, is_last: bool = False) -> list[Event]:
-        """Look at all ranks.
+        """Evaluate all ranks.
 
         Args:
             now_ns: Monotonic time after the tapes were polled.
-            is_last: Whether nobody looks after this.
+            is_last: Whether this is the last pass.
 
         Returns:
-            What there is to report, in this order.
+            The events to report, in this order.
         """
         if self._detector is None:
             self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls, self._peer_agents)
@@ -117,27 +117,27 @@ class StallWatch:
 
     @property
     def ongoing(self) -> list[OngoingStall]:
-        """The stalls that are on."""
+        """The ongoing stalls."""
         return self._detector.ongoing if self._detector is not None else []
 
     def stand_down(self) -> None:
-        """Another process looks from now on; what was told so far is its to remember."""
+        """Leave evaluation to another process, which also takes over what was reported so far."""
         self._detector = None
 
 
 LOOK_S: Final = 0.25
 HURRIED_LOOK_S: Final = 0.05
-"""While ranks have been asked for their stacks."""
+"""Interval while ranks have been asked for their stacks."""
 
 _Key: TypeAlias = tuple[str, bool, int]
-"""Source of a world, whether it is another user's, and its run."""
+"""Source of a snapshot, whether it is another user's, and its run."""
 
 
 class Detector:
-    """Watches every run of which it is shown snapshots.
+    """Watches every run of which it is given snapshots.
 
     Attributes:
-        failed: Worlds that the last look could not judge, and why.
+        failed: Snapshots that could not be judged in the last pass, and why.
     """
 
     def __init__(
@@ -148,14 +148,14 @@ class Detector:
         compares_calls: bool = True,
         peer_agents: PeerAgents | None = None,
     ) -> None:
-        """Begin to watch.
+        """Start watching.
 
         Args:
             threshold_s: Age in seconds at which an open operation is stalled.
-            watching_since_ns: Monotonic time from which on nobody else has watched these runs.
-            ignored: Operations that are left alone, see `StallRules`.
-            compares_calls: Likewise.
-            peer_agents: Who else sees ranks of these runs; None for nobody.
+            watching_since_ns: Monotonic time since which no other process has watched these runs.
+            ignored: Operations that are ignored; see `StallRules`.
+            compares_calls: See `StallRules`.
+            peer_agents: Other agents that see ranks of these runs; None if there are none.
         """
         self._rules = StallRules(round(threshold_s * 1e9), ignored, compares_calls)
         self._watching_since_ns = watching_since_ns
@@ -167,21 +167,21 @@ class Detector:
 
     @property
     def next_look_s(self) -> float:
-        """When to look again at the latest, in seconds."""
+        """Seconds until the next pass at the latest."""
         is_hurried = self._undecided or any(run.is_hurried for run in self._runs.values())
         return HURRIED_LOOK_S if is_hurried else LOOK_S
 
     @property
     def is_concluding(self) -> bool:
-        """Whether ranks of other nodes are still compared with those of this node, which are over."""
+        """Whether this node's ranks are over, but are still being compared with those of other nodes."""
         return any(run.is_concluding() for run in self._runs.values())
 
     def look(self, worlds: Iterable[WorldSnapshot], is_last: bool = False) -> list[Event]:
-        """Take in the newest snapshot of every run that is there.
+        """Process the newest snapshot of every run.
 
         Args:
             worlds: The snapshots.
-            is_last: Whether nobody looks after this; comparisons are then brought to their end.
+            is_last: Whether this is the last pass; comparisons are then finished.
         """
         events: list[Event] = []
         seen: set[_Key] = set()
@@ -191,7 +191,7 @@ class Detector:
             seen.add((world.source, world.is_foreign, world.run))
             try:
                 events += self._look_at(world, is_last)
-            except Exception as error:  # the other runs are looked at whatever one is like
+            except Exception as error:  # one run's failure must not affect the others
                 self.failed.append((world, error))
             self._looked_ns = world.taken_ns
         for key in self._runs.keys() - seen:
@@ -199,7 +199,7 @@ class Detector:
             events += self._runs.pop(key).lose_sight()
             if self._peer_agents is not None and not is_foreign:
                 self._peer_agents.tell(run, None)
-            # Should its tapes come back, what was told of it before is not remembered.
+            # If its tapes come back, what was reported about it before is not remembered.
             self._watching_since_ns = self._looked_ns
         return events
 
@@ -209,13 +209,13 @@ class Detector:
         if watch is None:
             watch = self._runs[key] = RunWatch(self._rules, self._watching_since_ns)
         if self._peer_agents is None or world.is_foreign:
-            watch.seat = min(world.ranks)  # on each node another one
+            watch.seat = min(world.ranks)  # a different one on each node
             return [*watch.look(world), *(watch.conclude(world) if is_last else ())]
         return self._look_with(self._peer_agents, watch, world, is_last)
 
     @property
     def ongoing(self) -> list[OngoingStall]:
-        """The stalls that are on, as far as something has been said of them."""
+        """The ongoing stalls that have been reported."""
         return [
             OngoingStall(watch.current, watch.ruling is not None, watch.own_nonces, watch.stands_still)
             for watch in self._runs.values()

@@ -1,1 +1,1 @@
-"""The verdict on a stall. Pure: frozen snapshots of the ranks go in, verdicts come out; nothing is asked or written."""
+"""The verdict on a stall. Pure: frozen snapshots of the ranks in, verdicts out; nothing is requested or written."""

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other in a circle: whose fault that is, where the records show it."""
+"""Ranks that wait for each other in a circle: which of them is at fault, if the records show it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Hop(NamedTuple):
     """A step of the search: from an operation at which a rank is missing to one in which that rank waits.
 
     Attributes:
-        roll: Where the rank is missing.
+        roll: The operation at which the rank is missing.
         rank: The rank.
-        waits_in: Where it waits.
-        is_own_thread: Whether it is a thread that waits there which enters operations like the first.
+        waits_in: The operation in which it waits.
+        is_own_thread: Whether the thread that waits there is one that enters the channel of the first operation.
     """
 
     roll: RollCall
@@ -29,12 +29,12 @@ class Hop(NamedTuple):
 
 
 def judge_circle(hops: Sequence[Hop]) -> Verdict:
-    """Ranks that wait for each other; the same verdict from wherever the circle was entered.
+    """Judge ranks that wait for each other; the verdict does not depend on where the circle was entered.
 
     A rank that is not seen to block may be busy with something else. If it is the only one, it is absent.
 
     Args:
-        hops: Each waits where the next one is missing, the last where the first is.
+        hops: Each waits where the next one is missing, the last where the first is missing.
     """
     free = [hop for hop in hops if not hop.waits_in.record.is_blocking]
     if len(free) == 1:
@@ -53,7 +53,7 @@ def _age(roll: RollCall) -> tuple[int, object]:
 
 
 def _left_out(hops: Sequence[Hop]) -> Verdict | None:
-    """A rank that has left out the creation of a group, or creates one for itself, and waits for those who differ."""
+    """A rank that has skipped the creation of a group, or creates one by itself, and waits for ranks that differ."""
     opposed = [
         (hop.roll, after.roll, hop.rank)
         for hop, after in _pairs(hops)
@@ -66,10 +66,10 @@ def _left_out(hops: Sequence[Hop]) -> Verdict | None:
 
 
 def _unmatched(hops: Sequence[Hop]) -> Verdict | None:
-    """A send or receive, the oldest, of which the other side does not seem to exist.
+    """The oldest send or receive whose other side does not seem to exist.
 
     Its peer waits for that very rank in something else: in a collective, or in a send or receive with another tag. A
-    peer that waits for a third rank may come yet. Where all ranks of a circle send to or receive from the next one,
+    peer that waits for a third rank may still come. Where all ranks of a circle send to or receive from the next one,
     they have only chosen the wrong order.
     """
     channels = [hop.roll.operation_id.channel for hop in hops]
@@ -93,7 +93,7 @@ def _pairs(hops: Sequence[Hop]) -> list[tuple[Hop, Hop]]:
 
 
 def _links(hops: Sequence[Hop]) -> tuple[Link, ...]:
-    """Who waits where, from the lowest rank on."""
+    """Which rank waits where, starting with the lowest rank."""
     links = [Link(hop.rank, hop.waits_in.operation_id, hop.waits_in.name, hop.waits_in.group) for hop in hops]
     lowest = min(range(len(links)), key=lambda place: links[place].rank)
     return (*links[lowest:], *links[:lowest])

@@ -1,4 +1,4 @@
-"""Ranks that compile a model while others wait for them: that takes minutes, and not equally long on all ranks."""
+"""Excuses ranks that compile a model while others wait: that takes minutes, and not equally long on all ranks."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from otel_torchdist.world.model import RankView, WorldSnapshot
 from otel_torchdist.world.places import FrameOwner, owner_of
 
 COMPILE_NS: Final = 600_000_000_000
-"""How long others may wait for a rank that compiles."""
+"""How long others may wait for a rank that is compiling."""
 AGAIN: Final = 2
-"""Who compiles once more at a line may take so many times as long as any rank was seen to take there before, …"""
+"""A repeated compilation at a line may take this many times as long as any rank was seen to take there before, …"""
 MORE_NS: Final = 60_000_000_000
-"""… or so much longer: the end of a compilation is not seen."""
+"""… or this much longer, whichever is more: the end of a compilation is not seen."""
 LATER: Final = 2
-"""Who was seen to compile may take as long from there as those did that wait, without what they compiled, and so many
-thresholds more: in the first of them it may have compiled on."""
+"""A rank that was seen compiling may take as long from there as the waiting ranks did, not counting what they compiled,
+and this many thresholds more: during the first of them it may still have been compiling."""
 MAX_WAITS: Final = 64
 MAX_LINES: Final = 1_024
 MAX_OF_LINE: Final = 64
 
-# Modules that run while something is compiled, and functions of modules that run in a compiled model's steady state
-# too. All of a stack cannot be asked for: it may be deeper than what a rank writes down.
+# Modules that run while something is compiled, and functions of modules that also run in a compiled model's steady
+# state. Not all of a stack can be requested: it may be deeper than what a rank writes down.
 _COMPILER: Final = re.compile(
     r"/torch/_dynamo/(convert_frame|symbolic_convert|output_graph|codegen|bytecode_\w+|side_effects)\.py:"
     r"|/torch/_dynamo/(variables/|backends/(common|registry)\.py:)"
@@ -47,19 +47,19 @@ _COMPILER: Final = re.compile(
 )
 _GENERATED: Final = re.compile(r"/torchinductor_|/torch_compile_")
 _MADE_UP: Final = ("<string>", "<eval_with_key>")
-"""Files of code that dataclasses and torch.fx make up."""
+"""File names of code that dataclasses and torch.fx generate."""
 _THREADS: Final = re.compile(r"^(MainThread|)$|^thread \d|^Dummy-")
-"""The main thread, the one that a signal came to, and threads that C++ has started, such as autograd's."""
+"""The main thread, the one that received a signal, and threads that C++ has started, such as autograd's."""
 
 
 @dataclass(slots=True)
 class _Compilation:
-    """One rank compiles at one line.
+    """A compilation of one rank at one line.
 
     Attributes:
-        began_ns: When it was last seen to do something else.
+        began_ns: When the rank was last seen doing something else.
         limit_ns: How long others may wait for it.
-        seen_ns: When it was last seen to compile.
+        seen_ns: When it was last seen compiling.
     """
 
     began_ns: int
@@ -69,12 +69,12 @@ class _Compilation:
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """A rank was seen to compile.
+    """An observation of a rank that was compiling.
 
     Attributes:
-        seen_ns: When that was last.
-        thread: On which thread; 0 where that is not known.
-        total_ns: For how long it has compiled since it called something last, as far as was seen.
+        seen_ns: When it was last seen compiling.
+        thread: On which thread; 0 if that is not known.
+        total_ns: How long it has compiled since its last call, as far as was seen.
     """
 
     seen_ns: int
@@ -84,12 +84,12 @@ class _Sighting:
 
 @dataclass(slots=True)
 class _ExcusedWait:
-    """A wait for ranks of which some compile.
+    """A wait for ranks, some of which compile.
 
     Attributes:
         waited_ns: How long it has lasted, without the time in which the job was suspended.
-        compiling: What the ranks compiled when they were last looked at, by their tapes.
-        late: Tapes of ranks that did not compile then; they may just have come to the end of it.
+        compiling: By tape, what the ranks were compiling at the last check.
+        late: Tapes of ranks that were not compiling then; they may have only now finished.
     """
 
     waited_ns: int = 0
@@ -98,10 +98,9 @@ class _ExcusedWait:
 
 
 class CompileExcuses:
-    """Remembers of one run what ranks were excused for: once in full, and later for about as long as that took."""
+    """Remembers what ranks of one run were excused for: once in full, and later for about as long as that took."""
 
     def __init__(self, threshold_ns: int) -> None:
-        """Nothing has been excused."""
         self._threshold_ns = threshold_ns
         self._waits: dict[int, _ExcusedWait] = {}
         self._known: dict[CallSiteName | None, list[_Compilation]] = {}
@@ -109,7 +108,7 @@ class CompileExcuses:
         self._read_ns: dict[int, int] = {}
 
     def note(self, world: WorldSnapshot) -> None:
-        """See which ranks compile, by what they have answered since they last called something there."""
+        """Record which ranks compile, according to stacks that are newer than the last call of that thread."""
         here = {view.nonce for view in world.ranks.values()}
         self._sightings = {nonce: seen for nonce, seen in self._sightings.items() if nonce in here}
         self._read_ns = {nonce: asked_ns for nonce, asked_ns in self._read_ns.items() if nonce in here}
@@ -128,12 +127,12 @@ class CompileExcuses:
                 self._sightings[view.nonce] = _Sighting(world.taken_ns, thread.thread, total_ns)
 
     def excuse(self, world: WorldSnapshot, verdict: Verdict, age_ns: int | None = None) -> bool:
-        """Whether ranks that hold the others up are seen to compile and may, and the others can have done so lately.
+        """Whether the ranks that hold the others up are compiling within their limits, or may have been until recently.
 
         Args:
             world: The snapshot.
-            verdict: What would be reported.
-            age_ns: How long the wait has counted since it was last excused; None for all of its time.
+            verdict: The verdict that would be reported.
+            age_ns: How long the wait has counted since it was last excused; None for its whole duration.
         """
         if not verdict.ranks or verdict.kind is not VerdictKind.ABSENT:
             return False
@@ -158,7 +157,7 @@ class CompileExcuses:
         return is_in_time and all(world.taken_ns <= due for due in due_ns.values()) and not before & wait.late
 
     def _due_ns(self, view: RankView, world: WorldSnapshot, verdict: Verdict) -> int | None:
-        """By when a rank must come that has compiled since its last call; None for one that has not."""
+        """When a rank that has compiled since its last call must arrive; None for one that has not compiled."""
         sighting = self._sightings.get(view.nonce)
         if sighting is None or sighting.seen_ns < last_call_ns(view, sighting.thread):
             return None
@@ -167,7 +166,7 @@ class CompileExcuses:
         return sighting.seen_ns + min(usual_ns, COMPILE_NS) + LATER * self._threshold_ns
 
     def _way_ns(self, view: RankView) -> int:
-        """How long a rank that waits took from its last call to where it waits, without what it compiled meanwhile."""
+        """How long a waiting rank took from its last call to where it waits, without what it compiled meanwhile."""
         entered_ns = max((operation.record.entered_ns for operation in view.open), default=view.created_ns)
         ended_ns = (view.last.record.completed_ns or 0) if view.last is not None else 0
         since_ns = max(view.created_ns, ended_ns if ended_ns <= entered_ns else 0)
@@ -184,7 +183,7 @@ class CompileExcuses:
         return wait
 
     def _see(self, known: _Compilation | None, view: RankView, thread: ThreadStack, now_ns: int) -> _Compilation:
-        """A compilation, as it was seen at the look before or as it begins to be seen."""
+        """The compilation that a rank is in: the known one, or a new one with its limit."""
         if known is not None:
             known.seen_ns = now_ns
             return known
@@ -192,7 +191,7 @@ class CompileExcuses:
         if len(self._known) >= MAX_LINES and line not in self._known:
             self._known.clear()
         others = self._known.setdefault(line, [])
-        # Whatever else compiles there now says nothing about how long that takes.
+        # Compilations that are still running there do not show how long they take.
         earlier = [one.seen_ns - one.began_ns for one in others if one.seen_ns <= began_ns]
         longest_ns = max(earlier, default=COMPILE_NS)
         found = _Compilation(began_ns, min(max(AGAIN * longest_ns, longest_ns + MORE_NS), COMPILE_NS), now_ns)
@@ -202,17 +201,17 @@ class CompileExcuses:
 
 
 def _compiling_thread(view: RankView) -> ThreadStack | None:
-    """The thread of a rank that compiles; None when it does not."""
+    """The thread of a rank that compiles; None if there is none."""
     threads = (view.stacks.threads or ()) if view.stacks is not None else ()
     return next((thread for thread in threads if _THREADS.search(thread.name) and is_compiling(thread)), None)
 
 
 def last_call_ns(view: RankView, thread: int = 0) -> int:
-    """When a rank last came to a collective, or out of one: what it compiles it has begun since.
+    """When a rank last entered or left a collective: what it compiles now, it began to compile after that.
 
     Args:
         view: The rank.
-        thread: The thread that called, as far as it is known which did; 0 for any.
+        thread: The thread whose calls count, as far as their threads are known; 0 for any.
     """
     calls = [operation.record for operation in (*view.open, view.last) if operation is not None]
     own = [record for record in calls if not thread or record.thread == thread]
@@ -220,9 +219,9 @@ def last_call_ns(view: RankView, thread: int = 0) -> int:
 
 
 def is_compiling(thread: ThreadStack) -> bool:
-    """Whether a thread runs the compiler: inward of the innermost line that is the user's.
+    """Whether a thread runs the compiler, in a frame inside the innermost line of the user's code.
 
-    Calls of a compiled model lead through the compiler's packages too, and what the user's code in it does is no
+    Calls of a compiled model also pass through the compiler's packages, and what the user's code in it does is not
     compilation.
     """
     for frame in thread.frames:

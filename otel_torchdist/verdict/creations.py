@@ -1,4 +1,4 @@
-"""Compares the creation of groups between ranks: it is a collective of the world, for all create all in one order."""
+"""Compares the creation of groups across ranks, a collective of the world: all ranks create all groups in one order."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from otel_torchdist.verdict.roll_call import RollCall, Standing
 from otel_torchdist.world.mismatch import Field, Mismatch
 
 DEFAULT_GROUP: Final = "init_process_group"
-"""Ranks meet there under an address, not under the group's name."""
+"""Ranks rendezvous there under an address, not under the group's name."""
 
 
 def other_creation(roll: RollCall) -> Mismatch | None:
-    """Ranks that create a group under different names; None when they agree, or when nobody creates one.
+    """Ranks that create a group under different names; None if they agree, or if no rank creates one.
 
-    torch counts the groups that a process has created, members or not, and meets in the store under that number: ranks
-    whose numbers differ have left a creation out before this one, and never meet.
+    torch counts the groups that a process has created, members or not, and uses that number for the rendezvous in the
+    store: ranks whose numbers differ have skipped an earlier creation, and never meet.
     """
     if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or roll.operation == DEFAULT_GROUP:
         return None
@@ -36,9 +36,9 @@ def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
     """A verdict on members of a group of which some create it while others are in another operation.
 
     Args:
-        creation: Who has come to the creation.
-        elsewhere: Who has come to the other operation.
-        rank: A member of the group that is there.
+        creation: Roll call of the creation.
+        elsewhere: Roll call of the other operation.
+        rank: A member of the group that is in the other operation.
     """
     inside = creation.ranks(Standing.WAITING)
     outside = creation.members & {rank, *elsewhere.ranks(Standing.WAITING)}
@@ -51,7 +51,7 @@ def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
 
 
 def _describe(roll: RollCall) -> str:
-    """What was entered, and which group is created, for all creations have the same name."""
+    """What was entered, and which group is created, since all creations have the same name."""
     if roll.operation_id.channel.kind is not RecordKind.RENDEZVOUS or roll.group is None:
         return roll.operation
     return f"{roll.operation} ({roll.group.label})"

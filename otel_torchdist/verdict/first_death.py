@@ -1,7 +1,7 @@
-"""Who died first of a run's ranks: what launchers and backends do to the others is a consequence of that.
+"""Which of a run's ranks died first: what launchers and backends do to the others is a consequence of that.
 
-A rank that was thrown out of an operation, or asked to end, went with another one; among the rest the time decides.
-Where the kernel's order is not known, the tapes say more than the times do.
+A rank that was interrupted in an operation, or asked to end, followed another one; among the rest, the time decides.
+Where the kernel's order is not known, the tapes show more than the times do.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from otel_torchdist.verdict.waits import DYING_NS
 from otel_torchdist.world.model import Channel, OperationView, RankView
 
 AT_ONCE_NS: Final = 250_000_000
-"""Ranks that one signal ends may take so long one after the other, for each gives its memory back."""
+"""Ranks that one signal ends may die this far apart, since each has to free its memory."""
 AT_ONCE_UNKNOWN_NS: Final = 30_000_000
-"""The same where it is not known what ended them: a launcher that has seen a death may be as quick as 100 ms."""
+"""The same if it is not known what ended them: a launcher may react to a death within 100 ms."""
 THROWN_OUT_NS: Final = 20_000_000
-"""Who outlives another rank by so much, and was thrown out of an operation by its death, was not ended with it."""
+"""A rank that outlives another one by this much, and was interrupted by its death, was not ended together with it."""
 SAME_ERROR_NS: Final = 2_000_000_000
 SLOW_END_NS: Final = 10_000_000_000
-"""For how long a process that was killed may hold up its own end after its connections are gone: drivers tidy up."""
+"""How long a process that was killed may take to end after its connections are gone: drivers clean up."""
 OTHER_NODE_NS: Final = 5_000_000
-"""How well the clocks of two nodes are compared."""
+"""How precisely the clocks of two nodes are compared."""
 _ASKED: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _ASKED_BY_EXCEPTION: Final = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|SignalException|SystemExit")
 
@@ -37,16 +37,16 @@ class FirstDeath:
     """The death that explains the others.
 
     Attributes:
-        ranks: Those who died first; more than one where their order is not known.
-        deaths: What is known of their ends.
-        together: Whether nobody was first: something ended all of them at the same moment.
+        ranks: The ranks that died first; more than one if their order is not known.
+        deaths: What is known about their ends.
+        together: Whether none was first: something ended all of them at the same moment.
         may_follow: Whether they ended as ranks do after the death of another one, which may not be seen: asked to end,
-            thrown out of an operation, or with all others in a way that is not known.
+            interrupted in an operation, or with all others in a way that is not known.
         is_inferred: Whether the order was not seen, but follows from other signs.
-        is_known: Whether the end of each process was seen, or told by its tape.
+        is_known: Whether the end of each process was seen, or recorded on its tape.
         at_ns: When the first one died.
-        lead_ns: How long after that the next one did; None when none has, or when that is not known.
-        spread_ns: How long after that the last one did.
+        lead_ns: How long after that the next one died; None if none did, or if that is not known.
+        spread_ns: How long after that the last one died.
     """
 
     ranks: tuple[int, ...]
@@ -61,11 +61,11 @@ class FirstDeath:
 
 
 def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) -> FirstDeath | None:
-    """The death that explains the others among ranks that share an operation; None when nobody is dead.
+    """The death that explains the others among ranks that share an operation; None if none is dead.
 
     Args:
-        views: All of these ranks that are seen.
-        interrupted_ns: When the first rank was thrown out of that operation; None when none was.
+        views: These ranks, as far as they are seen.
+        interrupted_ns: When the first rank was interrupted in that operation; None if none was.
     """
     dead = [view for view in views if view.is_dead]
     if not dead:
@@ -92,12 +92,12 @@ def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) ->
 
 
 def has_raised(view: RankView) -> bool:
-    """Whether an exception of its own ended a rank, and not one by which it was thrown out, or asked to end."""
+    """Whether an exception of its own ended a rank, not a failed operation or a request to end."""
     return view.state is TapeState.FAILED and interrupted_operation(view) is None and not _was_interrupted(view)
 
 
 def interrupted_operation(view: RankView) -> OperationView | None:
-    """The operation whose failure was the last thing that a rank did in any; None when it did not fail."""
+    """The last operation of a rank, if it failed; None if it did not."""
     last = view.last
     return last if last is not None and last.record.how is How.FAILED else None
 
@@ -132,7 +132,7 @@ def _was_interrupted(view: RankView) -> bool:
 
 
 def _was_asked(view: RankView) -> bool:
-    """Whether somebody asked the rank to end, as launchers and schedulers do."""
+    """Whether the rank was asked to end, as launchers and schedulers do."""
     if has_raised(view):
         return False
     return _was_interrupted(view) or (view.death is not None and view.death.signal in _ASKED)
@@ -157,7 +157,7 @@ def _died_ns(view: RankView) -> int:
 
 
 def _blur_ns(view: RankView) -> int:
-    """How far the time of a death may be off when it is compared with others."""
+    """How inaccurate the time of a death may be when it is compared with others."""
     seen_ns = view.death.resolution_ns if view.death is not None else 0
     return max(seen_ns, OTHER_NODE_NS) if view.is_remote else seen_ns
 
@@ -170,11 +170,11 @@ def _is_known(view: RankView) -> bool:
     return view.death is not None or view.state is TapeState.FAILED
 
 
-# --- whose order is not known -----------------------------------------------------------------------------------
+# --- deaths whose order is not known ----------------------------------------------------------------------------
 
 
 def _narrowed(tied: list[RankView], interrupted_ns: int | None) -> list[RankView]:
-    """Those of them that other signs show to have been first; all when there are none."""
+    """The ranks that other signs show to have been first; all if there are no such signs."""
     raised = [view for view in tied if has_raised(view)]
     if raised:
         return raised
@@ -185,7 +185,7 @@ def _narrowed(tied: list[RankView], interrupted_ns: int | None) -> list[RankView
 
 
 def _behind(tied: list[RankView]) -> list[RankView]:
-    """Those who have entered fewer operations of a group that all of them share."""
+    """The ranks that have entered fewer operations of a group that all of them share; all if none has."""
     shared = set[Channel].intersection(
         *({channel for channel in view.progress if _is_shared(channel)} for view in tied)
     )
@@ -206,16 +206,16 @@ def _last_sign_ns(view: RankView) -> int:
     return max(view.heartbeat_ns, ended_ns or 0)
 
 
-# --- ended by somebody else ---------------------------------------------------------------------------------------
+# --- ended from outside -------------------------------------------------------------------------------------------
 
 
 def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> bool:
-    """Whether one and the same thing ended all of them: a cancelled job, or an error that all of them made."""
+    """Whether one and the same thing ended all of them: a cancelled job, or an error that all of them raised."""
     first = causes[0]
     if len(dead) < 2 or interrupted_operation(first) is not None:
         return False
     if _was_interrupted(first) or (first.death is not None and first.death.signal == signal.SIGINT):
-        return True  # that comes from a terminal, and to all
+        return True  # a terminal sends it to all
     if any(_way(view) != _way(first) for view in causes):
         return False
     start_ns = _died_ns(first)
@@ -229,7 +229,7 @@ def _ended_together(causes: Sequence[RankView], dead: Sequence[RankView]) -> boo
 
 
 def _vanished_together(chosen: Sequence[RankView], dead: Sequence[RankView]) -> bool:
-    """Whether nothing tells who was first of ranks that were only seen to be gone, from one look to the next."""
+    """Whether nothing shows which rank was first, if they were only seen to be gone from one pass to the next."""
     if len(dead) < 2 or any(view.death is not None or has_raised(view) or interrupted_operation(view) for view in dead):
         return False
     gone = list(map(_died_ns, dead))
@@ -241,7 +241,7 @@ def _ranks(views: Sequence[RankView]) -> list[int]:
 
 
 def _way(view: RankView) -> str:
-    """How a rank ended, in so far as it can be the same for all."""
+    """How a rank ended, as far as it can be the same for all."""
     if has_raised(view):
         return view.failure
     if _was_asked(view):

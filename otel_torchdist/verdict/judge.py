@@ -1,11 +1,11 @@
 """Judges stalled operations. A pure function of a snapshot of the ranks.
 
-Blame follows the waiting to its root: a rank that is missing here because it waits elsewhere is not blamed; the
-one for which it waits there is. The verdict never says more than the records show.
+Blame follows the waits to their root: a rank that is missing here because it waits elsewhere is not blamed; the one
+that it waits for is. The verdict never claims more than the records show.
 
-Backends tolerate some calls that do not match: gloo adds up bytes of another type and goes on. A mismatch that every
-member has come out of is no cause of a later stall, unless ranks are out of step since: one that has left a call out
-is missing at the end.
+Backends tolerate some calls that do not match: gloo adds up bytes of another type and continues. A mismatch that every
+member has come out of is not the cause of a later stall, unless ranks have been out of step since: one that has skipped
+a call is missing at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatc
 from otel_torchdist.world.model import ANYBODY, Arrival, Channel, OperationId, OperationView, RankView, WorldSnapshot
 
 SETTLED_NS: Final = 1_000_000_000
-"""A rank that has been in an operation for less than this passes through it; it does not wait there."""
+"""A rank that has been in an operation for less than this is passing through, not waiting."""
 UNINTERRUPTIBLE_NS: Final = 3_000_000_000
 
 
@@ -36,11 +36,11 @@ class Judge:
     """Judges the operations of one snapshot."""
 
     def __init__(self, world: WorldSnapshot, threshold_ns: int) -> None:
-        """Prepare.
+        """Index the open operations of a snapshot.
 
         Args:
             world: The snapshot.
-            threshold_ns: For how long all ranks must have been in an operation before it is called stuck.
+            threshold_ns: How long all ranks must have been in an operation before it counts as stuck.
         """
         self._world = world
         self._threshold_ns = threshold_ns
@@ -48,10 +48,10 @@ class Judge:
         self._open_at = open_by_operation(world)
 
     def verdict_on(self, operation_id: OperationId) -> Verdict | None:
-        """Find what holds up the operation at `operation_id`, in which at least one rank waits or has failed.
+        """Find what holds up the operation `operation_id`, in which at least one rank waits or has failed.
 
         Returns:
-            None when all ranks have come and have not been there for the threshold: it moves.
+            None if all ranks have come, and not all have been there for the threshold: it makes progress.
         """
         return self._search(operation_id, (), {})
 
@@ -59,7 +59,7 @@ class Judge:
         self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> Verdict | None:
         if operation_id not in seen:
-            seen[operation_id] = None  # so that no maze of waits is walked twice
+            seen[operation_id] = None  # visited once, however the waits are connected
             seen[operation_id] = self._search_at(operation_id, path, seen)
         return seen[operation_id]
 
@@ -67,7 +67,7 @@ class Judge:
         self, operation_id: OperationId, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> Verdict | None:
         roll = self._roll(operation_id)
-        # Before deaths: backends end processes whose calls do not fit.
+        # Before deaths: backends end processes whose calls do not match.
         mismatch = other_creation(roll) or find_cause(
             {rank: self._world.ranks[rank] for rank in roll.standings}, operation_id
         )
@@ -115,15 +115,15 @@ class Judge:
         return first_death([self._world.ranks[rank] for rank in roll.standings], self._torn_at(roll))
 
     def _is_to_blame(self, first: FirstDeath, roll: RollCall) -> bool:
-        """Whether that death is what the others wait for, or were thrown out by."""
+        """Whether that death is what the others wait for, or what interrupted them."""
         if first.together and not self._is_outlived(roll):
             return False
         if first.may_follow and roll.silent and not self._is_outlived(roll):
             return False
         if any(roll.standings[rank] is Standing.DEAD for rank in first.ranks):
             return True
-        # They had come out of it, or are the only ones that failed in it: then nobody else may be missing.
-        # What has thrown those out who failed in it may be a death that is yet to be seen.
+        # They had come out of it, or are the only ones that failed in it: then no other rank may be missing.
+        # The ranks that failed in it may have been interrupted by a death that is yet to be seen.
         failed = roll.ranks(Standing.FAILED)
         is_alone = len(failed) == 1 and not any(self._world.ranks[rank].alive for rank in roll.standings)
         if {*first.ranks} <= {*failed} and not is_alone:
@@ -131,12 +131,12 @@ class Judge:
         return not roll.silent and not roll.ranks(Standing.ABSENT, Standing.ENDED, Standing.QUEUED)
 
     def _is_outlived(self, roll: RollCall) -> bool:
-        """Whether a rank lives that has waited for the threshold: those who ended together are dead to it."""
+        """Whether a live rank has waited for the threshold: to it, ranks that ended together are dead."""
         living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
         return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
 
     def _torn_at(self, roll: RollCall) -> int | None:
-        """When the first rank was thrown out of the operation; None when none was."""
+        """When the first rank was interrupted in the operation; None if none was."""
         interrupted = [self._world.ranks[rank].last for rank in roll.ranks(Standing.FAILED)]
         times = [
             one.record.completed_ns for one in interrupted if one is not None and one.operation_id == roll.operation_id
@@ -146,17 +146,17 @@ class Judge:
     def _blame(
         self, roll: RollCall, missing: tuple[int, ...], path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> Verdict:
-        """Blame those who are missing and do not wait elsewhere; else whoever those wait for."""
+        """Blame the ranks that are missing and do not wait elsewhere; else the ranks that they wait for."""
         held_up = {rank: self._follow(roll, rank, path, seen) for rank in missing}
         guilty = tuple(rank for rank, causes in held_up.items() if not causes)
         if guilty:
-            # Of some it has been announced that they may take long; that excuses nobody else.
+            # Some have announced that they may take long; that excuses no other rank.
             unexpected = tuple(rank for rank in guilty if not expects(self._world.ranks[rank], self._world))
             return self._accuse(roll, unexpected or guilty)
         return min(itertools.chain.from_iterable(held_up.values()), key=urgency)
 
     def _accuse(self, roll: RollCall, guilty: tuple[int, ...]) -> Verdict:
-        """Say of what ranks are guilty that are missing and wait for nobody."""
+        """The verdict on ranks that are missing and wait for no other."""
         frozen = self._frozen(guilty)
         if frozen:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
@@ -166,7 +166,7 @@ class Judge:
         channel = roll.operation_id.channel
         if channel.kind is RecordKind.RENDEZVOUS:
             return _verdict(VerdictKind.RENDEZVOUS, roll, tuple(sorted((*absent, *roll.unseen))))
-        # Who has ended in good order will not send what another one waits for.
+        # A rank that has ended cleanly will not send what another one waits for.
         has_ended = channel.is_point_to_point and roll.standings[absent[0]] is Standing.ENDED
         return _verdict(VerdictKind.UNMATCHED if has_ended else VerdictKind.ABSENT, roll, absent)
 
@@ -174,7 +174,7 @@ class Judge:
         return tuple(rank for rank in ranks if self._is_frozen(self._world.ranks[rank].stopped))
 
     def _is_frozen(self, stopped: Stopped | None) -> bool:
-        """A process that reads from a disk sleeps uninterruptibly again and again, each time for a moment."""
+        """Whether a process is frozen; one that reads from a disk sleeps uninterruptibly often, but only briefly."""
         if stopped is None:
             return False
         return stopped.state != "D" or self._world.taken_ns - stopped.since_ns >= UNINTERRUPTIBLE_NS
@@ -182,7 +182,7 @@ class Judge:
     def _follow(
         self, roll: RollCall, rank: int, path: tuple[Hop, ...], seen: dict[OperationId, Verdict | None]
     ) -> list[Verdict]:
-        """What keeps a missing rank from coming. Nothing, if it only passes through operations that move."""
+        """What keeps a missing rank from coming; nothing if it only passes through operations that make progress."""
         causes: list[Verdict | None] = []
         view = self._world.ranks[rank]
         for operation in self._waits_of(view):
@@ -194,9 +194,9 @@ class Judge:
         return [cause for cause in causes if cause is not None]
 
     def _waits_of(self, view: RankView) -> list[OperationView]:
-        """Where a rank waits: in each channel the first operation; what comes after waits for that.
+        """Where a rank waits: in the first operation of each channel; later ones wait for that.
 
-        What it has in flight counts only when it is not seen to block: torch's C++ code waits unseen.
+        Operations in flight count only if the rank is not seen to block: torch's C++ code waits unseen.
         """
         settled = self._world.taken_ns - self._settled_ns
         waits = [operation for operation in view.open if view.waits_in(operation) and since_of(operation) <= settled]
@@ -241,11 +241,11 @@ def _has_come_out(view: RankView, operation_id: OperationId) -> bool:
     progress = view.progress.get(operation_id.channel)
     if progress is None or progress.completed < operation_id.sequence or progress.failed == operation_id.sequence:
         return False
-    return view.at(operation_id) is None  # operations of one group may end in another order than they began
+    return view.at(operation_id) is None  # operations of a group may end out of order
 
 
 def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
-    """Whether the ranks in the minority have left calls out, or made some more, from that mismatch on."""
+    """Whether the ranks in the minority have skipped calls, or made extra ones, from that mismatch on."""
     channel, first = mismatch.operation_id
     entered = {rank: view.progress[channel].entered for rank, view in views.items()}
     behind = {rank for rank, count in entered.items() if count < max(entered.values())}
@@ -259,7 +259,7 @@ def _is_out_of_step(views: Mapping[int, RankView], mismatch: Mismatch) -> bool:
 
 
 def _fits_later(behind: RankView, ahead: RankView, channel: Channel, first: int) -> bool:
-    """Whether the calls of one rank are those that another has made some places later."""
+    """Whether the calls of one rank equal those that another one has made some positions later."""
     own, others = _calls(behind, channel), _calls(ahead, channel)
     shift = ahead.progress[channel].entered - behind.progress[channel].entered
     pairs = [(call, others[at + shift]) for at, call in own.items() if at >= first and at + shift in others]

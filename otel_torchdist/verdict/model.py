@@ -14,14 +14,14 @@ from otel_torchdist.world.model import GroupView, OperationId, RankView, WorldSn
 from otel_torchdist.world.places import Place, missing_thread, place_of
 
 MAX_THREADS_CHOSEN: Final = 16
-"""Ranks of a verdict of which the thread is looked for that should have come."""
+"""Maximum ranks of a verdict for which the thread that should have come is looked up."""
 
 
 class VerdictKind(enum.Enum):
-    """What holds an operation up, the firmest first; the value is the attribute's."""
+    """What holds an operation up, strongest evidence first; the value is that of the span attribute."""
 
     MISMATCHED = "mismatched"
-    """They have come to the same place of a group with different calls."""
+    """The ranks have made different calls at the same position of a group."""
     DEAD = "dead"
     """Their processes are gone."""
     FROZEN = "frozen"
@@ -29,22 +29,22 @@ class VerdictKind(enum.Enum):
     CIRCULAR = "circular"
     """They wait for each other."""
     UNMATCHED = "unmatched"
-    """The other side of a send or receive does not come: it waits elsewhere, or has ended."""
+    """The other side of a send or receive does not arrive: it waits elsewhere, or has ended."""
     ABSENT = "absent"
-    """Alive and elsewhere."""
+    """They are alive and elsewhere."""
     RENDEZVOUS = "rendezvous"
-    """They do not come to the creation of a group."""
+    """They do not join the creation of a group."""
     DEVICE = "device"
-    """Their devices have not come to it."""
+    """Their devices have not reached it."""
     TRANSPORT = "transport"
-    """All have come, and it does not end."""
+    """All ranks have entered, and it does not end."""
     UNREACHABLE = "unreachable"
-    """The agent of their node does not answer, which is all that is known of them."""
+    """The agent of their node does not answer, which is all that is known about them."""
     UNKNOWN = "unknown"
 
 
 class Doubt(enum.Enum):
-    """Why a verdict is `unknown`, or says less than it could."""
+    """Why a verdict is `unknown`, or less specific than it could be."""
 
     SILENT = "not all ranks report"
     RECORDS_LOST = "records of it were overwritten before they were read"
@@ -61,7 +61,7 @@ class Link:
 
     Attributes:
         rank: The rank.
-        operation_id: Where it waits, for the next one.
+        operation_id: The operation in which it waits for the next one.
         operation: The operation's name.
         group: Its group.
     """
@@ -80,17 +80,17 @@ class Verdict:
         kind: What it is.
         operation_id: The operation at which the search for the cause ended.
         operation: Its name.
-        group: Its group, None when not known.
-        ranks: Those whom the verdict names, ascending.
+        group: Its group; None if it is not known.
+        ranks: The ranks that the verdict names, ascending.
         roll: The standing of every member.
-        since_ns: Since when the first rank waits there.
+        since_ns: When the first rank began to wait there.
         doubt: Why it is unknown; None for other kinds.
         mismatch: What they disagree about; None for other kinds.
-        circle: Who waits where, each for the next one and the last for the first; empty where there is no circle.
+        circle: Which rank waits where, each for the next one and the last for the first; empty without a circle.
         places: Where the ranks are; see `locate`.
         failures: By rank, the type of the exception that ended it or its call.
-        hosts: Whose agents do not answer; empty for other kinds than `unreachable`.
-        first: The death that explains the others; None for other kinds than `dead`.
+        hosts: Hosts whose agents do not answer; empty for kinds other than `unreachable`.
+        first: The death that explains the others; None for kinds other than `dead`.
     """
 
     kind: VerdictKind
@@ -110,7 +110,7 @@ class Verdict:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """Ranks that have entered and not come out."""
+        """Ranks that have entered and not left."""
         return self.roll.ranks(Standing.WAITING)
 
     @property
@@ -128,7 +128,7 @@ class Verdict:
         return self._claim() == other._claim()
 
     def _claim(self) -> tuple[object, ...]:
-        # Ranks that went astray wait in different places after the one where they did.
+        # Ranks whose calls differ wait in different operations afterwards.
         where = self.operation_id if self.mismatch is None else self.mismatch.operation_id
         return self.kind, where, self.ranks, self.doubt
 
@@ -169,7 +169,7 @@ def locate(world: WorldSnapshot, verdict: Verdict) -> Verdict:
 
 
 def _missing_at(verdict: Verdict) -> dict[int, OperationId]:
-    """By rank, where it is missing."""
+    """By rank, the operation at which it is missing."""
     named = verdict.ranks[:MAX_THREADS_CHOSEN]
     found = {rank: verdict.operation_id for rank in named if verdict.roll.standings.get(rank) is Standing.ABSENT}
     if verdict.doubt is Doubt.THREADS:
@@ -188,7 +188,7 @@ def _failure(view: RankView, operation_id: OperationId) -> str:
 
 
 def urgency(verdict: Verdict) -> tuple[int, int, OperationId]:
-    """Which of several verdicts comes first: the firmest, then the one that has waited longest."""
+    """The order of verdicts: the strongest evidence first, then the longest wait."""
     return list(VerdictKind).index(verdict.kind), verdict.since_ns, verdict.operation_id
 
 

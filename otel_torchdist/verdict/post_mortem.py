@@ -1,9 +1,9 @@
-"""The verdict on a run at its last moment: what an agent would have said that had seen it come.
+"""The verdict on a run at its last moment: what an agent would have reported if it had been watching.
 
-While a rank lives, that moment is now. Afterwards it is the newest sign of life on any tape. A rank that ended without
-a word was alive then, unless its tape says otherwise: it fell silent long before, while nothing held its GIL, or the
-last that others did was to fail in an operation that they shared with it. Where an agent has seen the end, it left
-beside the tapes when each rank died.
+While a rank is alive, that moment is now. Afterwards it is the newest sign of life on any tape. A rank that ended
+silently was alive then, unless the tapes show otherwise: it fell silent long before, while nothing held its GIL, or the
+last thing that others did was to fail in an operation that they shared with it. Where an agent has seen the end, it has
+recorded beside the tapes when each rank died.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _OF_FAILURES: Final = (*_OF_DEATHS, VerdictKind.ABSENT)
 
 
 def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
-    """The verdict with its places; None when nothing had stalled and nobody was left behind.
+    """The verdict with its places; None if nothing had stalled and no rank was left behind.
 
     Args:
-        moment: The run.
+        moment: The run at its last moment.
         rules: Which waits are stalls.
     """
     world = moment.world
@@ -45,7 +45,7 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
         _OF_DEATHS, (verdict_on(operation_id) for operation_id in left_behind(world, dict(moment.signs)))
     )
     failures = _of_kinds(_OF_FAILURES, (verdict_on(operation_id) for operation_id in _interrupted(world)))
-    # Who is not seen may have thrown these out.
+    # Ranks that are not seen may have interrupted these.
     found += [verdict for verdict in failures if verdict.kind is not VerdictKind.ABSENT or not verdict.roll.silent]
     best = min(found, key=urgency, default=None)
     return locate(world, best) if best is not None else None
@@ -63,14 +63,14 @@ def _of_stalls(world: WorldSnapshot, rules: StallRules) -> list[Verdict]:
 
 
 def age_ns(verdict: Verdict, moment_ns: int) -> int:
-    """For how long the first rank has waited: until the moment, or until the last that waited was thrown out."""
+    """How long the first rank has waited: until the moment, or until the last waiting rank was interrupted."""
     ends = [operation.record.completed_ns for operation in verdict.roll.waits.values()]
     known = [end for end in ends if end is not None]
     return (max(known) if len(known) == len(ends) else moment_ns) - verdict.since_ns
 
 
 def _is_excused(world: WorldSnapshot, verdict: Verdict, rules: StallRules) -> bool:
-    """Whether ranks expect the wait or compile. What was expected counts as a wait from when it no longer was."""
+    """Whether ranks expect the wait or compile. An expected wait counts from when it was no longer expected."""
     lately = dataclasses.replace(world, taken_ns=world.taken_ns - rules.threshold_ns)
     return is_expected(lately, verdict) or CompileExcuses(rules.threshold_ns).excuse(world, verdict)
 
@@ -80,7 +80,7 @@ def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]
 
 
 def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[OperationId]:
-    """The first operation of each channel that has waited for too long; what comes after waits for that."""
+    """The first operation of each channel that has waited for too long; later ones wait for that."""
     first: dict[Channel, OperationId] = {}
     waits, standstill = waits_of(world), Standstill()
     standstill.look(world, waits)
@@ -93,7 +93,7 @@ def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[OperationId]:
 
 
 def _interrupted(world: WorldSnapshot) -> set[OperationId]:
-    """The operations out of which ranks that failed were interrupted."""
+    """The operations in which ranks that failed were interrupted."""
     failed = [view for view in world.ranks.values() if life_in(view) is RankLife.FAILED]
     return {interrupted.operation_id for view in failed if (interrupted := interrupted_operation(view)) is not None}
 
@@ -107,8 +107,8 @@ class LastMoment:
     """A run at the last moment that its tapes show.
 
     Attributes:
-        world: The snapshot; who was alive then is shown alive.
-        is_now: Whether that moment is now, because a rank lives.
+        world: The snapshot; ranks that were alive then are shown as alive.
+        is_now: Whether that moment is now, because a rank is alive.
         signs: By rank, the monotonic time of its last sign of life.
     """
 
@@ -127,7 +127,7 @@ def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMome
     """
     signs = {view.rank: last_sign_ns(view) for view in views}
     is_now = any(view.alive for view in views)
-    # A little later than what happened last: what is over by then is over.
+    # A little later than the last event: what is over by then is over.
     moment_ns = now_ns if is_now else max(signs.values()) + 1
     alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, views, moment_ns))}
     gone = _gone_since([view for view in views if view.rank not in alive])
@@ -139,7 +139,7 @@ def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMome
 
 
 def last_sign_ns(view: RankView) -> int:
-    """When a rank last showed that it lived: by its heartbeat, a record, or a stack that it wrote since."""
+    """When a rank last showed a sign of life: a heartbeat, a record, or a stack that it wrote since."""
     return max(view.heartbeat_ns, last_record_ns(view), view.stacks.asked_ns if view.stacks is not None else 0)
 
 
@@ -149,22 +149,22 @@ def _was_alive(view: RankView, views: Sequence[RankView], moment_ns: int) -> boo
     if life_in(view) is not RankLife.DEAD or is_silent:
         return False
     if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in views):
-        return True  # that rank began it: launchers then end the others
+        return True  # that rank failed first: launchers then end the others
     return not any(_was_torn_from(view, other, sign_ns) for other in views if other is not view)
 
 
 def _was_silent_for_the_gil(view: RankView) -> bool:
-    """Whether the last thing seen of a rank is the stack that a signal took: it lived, and its heart could not beat."""
+    """Whether the last sign of a rank is a stack that a signal took: it was alive, but could not write heartbeats."""
     return view.stacks is not None and view.stacks.by_signal and view.stacks.asked_ns > view.heartbeat_ns
 
 
 def _was_torn_from(view: RankView, other: RankView, after_ns: int) -> bool:
-    """Whether `other` failed in an operation that it shared with a rank, of which there is no sign after that."""
+    """Whether `other` failed in an operation that it shared with a rank, after that rank's last sign of life."""
     interrupted, own = interrupted_operation(other), interrupted_operation(view)
     if interrupted is None or (interrupted.record.completed_ns or 0) < after_ns:
         return False
     if own is not None and own.operation_id == interrupted.operation_id:
-        return False  # both were thrown out by somebody else
+        return False  # both were interrupted by another rank
     channel = interrupted.operation_id.channel
     if channel.is_point_to_point:
         return view.rank in (channel.source, channel.destination)
@@ -172,7 +172,7 @@ def _was_torn_from(view: RankView, other: RankView, after_ns: int) -> bool:
 
 
 def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
-    """By rank, when it was gone. Of those without a word, whose order the heartbeats do not show count as one death."""
+    """By rank, when it was gone. Silent deaths whose order the heartbeats do not show count as one death."""
     signs = {view.rank: last_sign_ns(view) for view in gone}
     silent = [signs[view.rank] for view in gone if life_in(view) is RankLife.DEAD]
     together = range(min(silent), min(silent) + TOGETHER_NS) if silent else range(0)
@@ -184,13 +184,13 @@ def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SeenEnd:
-    """What the deaths of a run's ranks say.
+    """What the deaths of a run's ranks show.
 
     Attributes:
-        verdict: With places; None when nobody held the others up, and nobody died first.
-        at_ns: The moment of which it speaks.
+        verdict: The verdict with places; None if no rank held the others up, and none died first.
+        at_ns: The moment that it refers to.
         was_hung: Whether the verdict is on ranks that hung, and were ended afterwards.
-        first: The death that explains the others; None when nobody has died.
+        first: The death that explains the others; None if none has died.
     """
 
     verdict: Verdict | None
@@ -200,7 +200,7 @@ class SeenEnd:
 
 
 def seen_end(run_id: int, views: Sequence[RankView], rules: StallRules, now_ns: int) -> SeenEnd | None:
-    """Judge a run by the deaths that an agent has seen; None where it has not seen all that there were.
+    """Judge a run by the deaths that an agent has seen; None if it has not seen all of them.
 
     Args:
         run_id: Its id.
@@ -236,7 +236,7 @@ def _gone(view: RankView) -> RankView:
 
 
 def _alive_at(view: RankView, at_ns: int) -> RankView:
-    """A rank as it was just before the first one died, in the operations out of which that has thrown it."""
+    """A rank as it was just before the first death, back in the operation that this death interrupted."""
     death = view.death
     if death is None or view.state is TapeState.FINISHED or view.has_left:
         return view

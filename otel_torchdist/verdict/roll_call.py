@@ -1,4 +1,4 @@
-"""Who has come to a meeting: the standing of every member of a group at one of its operations."""
+"""The roll call of an operation: the standing of every member of its group."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from otel_torchdist.world.model import ANYBODY, GroupView, OperationId, Operatio
 
 
 class Standing(enum.Enum):
-    """What one member has done about one operation; the value is its word in span names."""
+    """What one member has done about one operation; the value is used in span names."""
 
     DEAD = "dead"
-    """Its process is gone and did not end in good order."""
+    """Its process is gone and did not end cleanly."""
     ABSENT = "absent"
     """Alive, and has not entered."""
     ENDED = "ended"
-    """Left the run in good order before the operation was over."""
+    """Left the run cleanly before the operation was over."""
     QUEUED = "queued"
-    """Has enqueued it on a device that has not come to it: its own earlier work there comes first."""
+    """Has enqueued it on a device that has not reached it: its own earlier work there comes first."""
     RAISED = "raised"
     """Its call raised before the operation was issued."""
     WAITING = "waiting"
@@ -30,7 +30,7 @@ class Standing(enum.Enum):
     OUT = "out"
     """Entered and came out."""
     UNSURE = "unsure"
-    """Reports, but its records do not tell."""
+    """Reports, but its records do not show it."""
     SILENT = "silent"
     """Does not report: on another node, or not instrumented."""
 
@@ -40,14 +40,14 @@ class RollCall:
     """The standing of every member that reports.
 
     Attributes:
-        operation_id: Where they meet.
-        operation: Its name, as those who wait know it.
-        group: Their group; None when the dictionaries do not have it.
+        operation_id: The operation.
+        operation: Its name, according to the ranks that wait.
+        group: Its group; None if the dictionaries do not contain it.
         members: All ranks that should come.
-        standings: By rank, of the members that report.
-        waits: The operations of those who wait; where nobody does any more, of those who are in it without waiting,
-            or who waited until it failed.
-        aligned: Whether those who wait can compare their sequence with others.
+        standings: By rank, for the members that report.
+        waits: By rank, the operations of the ranks that wait; if none does any more, of those that are in it without
+            waiting, or that waited until it failed.
+        aligned: Whether the sequence of the ranks that wait can be compared with that of others.
     """
 
     operation_id: OperationId
@@ -74,23 +74,23 @@ class RollCall:
 
     @property
     def since_ns(self) -> int:
-        """Since when the first of them waits."""
+        """When the first of the waiting ranks began to wait."""
         return min(since_of(operation) for operation in self.waits.values())
 
     @property
     def last_entered_ns(self) -> int:
-        """When the last of those who wait came in."""
+        """When the last of the waiting ranks entered."""
         return max(operation.record.arrived_ns for operation in self.waits.values())
 
 
 def since_of(operation: OperationView) -> int:
-    """Since when an open operation waits; since it was entered when nobody waits for it."""
+    """Since when an open operation waits; since it was entered, if nothing waits for it."""
     since = operation.waiting_since_ns
     return operation.record.entered_ns if since is None else since
 
 
 def open_by_operation(world: WorldSnapshot) -> dict[OperationId, dict[int, OperationView]]:
-    """The open operations of all ranks by where they meet, then by rank."""
+    """The open operations of all ranks, by operation id and then by rank."""
     found: dict[OperationId, dict[int, OperationView]] = {}
     for rank, view in world.ranks.items():
         for operation in view.open:
@@ -99,12 +99,12 @@ def open_by_operation(world: WorldSnapshot) -> dict[OperationId, dict[int, Opera
 
 
 def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mapping[int, OperationView]) -> RollCall:
-    """Ask every member that reports what it has done at `operation_id`, where at least one of them waits or has failed.
+    """Determine what every member that reports has done at `operation_id`, where at least one waits or has failed.
 
     Args:
         world: The snapshot.
         operation_id: The operation.
-        open_here: Those that are in it, by rank.
+        open_here: The operations of the ranks that are in it, by rank.
     """
     waits = {
         rank: operation
@@ -136,7 +136,7 @@ def _members(operation: OperationView) -> frozenset[int]:
 
 
 def _is_aligned(world: WorldSnapshot, operation: OperationView) -> bool:
-    """Whether the sequence means the same to all: a receive from anybody has upset its sender's count."""
+    """Whether the sequence means the same to all: a receive from any source disturbs its sender's count."""
     if operation.group is None or not operation.group.name.aligned:
         return False
     channel = operation.operation_id.channel
@@ -153,7 +153,7 @@ def _standing(view: RankView, operation_id: OperationId, operation: OperationVie
     if operation is None and progress is not None and progress.entered >= sequence:
         if progress.failed == sequence:
             return Standing.FAILED
-        # An operation that left our sight without an end may still be open.
+        # An operation whose end we did not see may still be open.
         return Standing.OUT if certain or progress.completed >= sequence else Standing.UNSURE
     if view.is_dead:
         return Standing.DEAD

@@ -18,15 +18,15 @@ AT_ONCE: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
 
 
 class RootFinder:
-    """Remembers of one run only what a single snapshot does not show: that its deaths are explained."""
+    """Finds the root cause in snapshots of one run; remembers only whether its deaths have been explained."""
 
     def __init__(self, threshold_ns: int) -> None:
-        """Operations that all have entered are stuck after `threshold_ns`."""
+        """Treat operations that all ranks have entered as stuck after `threshold_ns`."""
         self._threshold_ns = threshold_ns
         self._death_told = False
 
     def death_told(self) -> None:
-        """A verdict `dead` has been given, or a job that hung is being ended: the deaths that follow mean nothing."""
+        """Note that a verdict `dead` was given, or a hung job is being ended: the deaths that follow mean nothing."""
         self._death_told = True
 
     def find(self, world: WorldSnapshot, stalled: list[Wait], current: Verdict | None) -> Verdict | None:
@@ -35,10 +35,10 @@ class RootFinder:
         Args:
             world: The snapshot.
             stalled: Waits beyond the threshold, the longest first.
-            current: The verdict that was given last on an incident that is still on.
+            current: The latest verdict on an ongoing incident.
 
         Returns:
-            None when nothing stalls, or when the root has all its ranks and is about to end.
+            None if nothing stalls, or if the root has all its ranks and is about to end.
         """
         deaths, last_words = set[OperationId](), set[OperationId]()
         if not self._death_told:
@@ -52,8 +52,8 @@ class RootFinder:
         if current is not None and kept is None:
             return None
         verdicts = [kept, *(judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(stalled))]
-        # Where all were gone at once and nobody saw them go, who died first is not known; that their calls did not
-        # fit is.
+        # Where all ranks vanished at once and unseen, it is not known which died first; that their calls did not match
+        # is known.
         explaining = {operation_id: judge.verdict_on(operation_id) for operation_id in deaths | last_words}
         verdicts += [
             found
@@ -68,15 +68,15 @@ class RootFinder:
         if not candidates and is_over:
             candidates = [found for found in (_after_the_end(world, judge),) if found is not None]
         unexpected = [verdict for verdict in candidates if _blames(verdict) and not is_expected(world, verdict)]
-        # What is expected to take long does not hide another rank that is not.
+        # A wait that is expected to take long does not hide a rank that is not.
         best = min(unexpected or candidates, key=urgency, default=None)
         if current is None or kept is None or best is None:
             return best
-        # Among equals the one that was told stays.
+        # Among equals, the one that was reported stays.
         return kept if kept.operation_id == current.operation_id and kept.kind is best.kind else best
 
     def held_up(self, world: WorldSnapshot, waits: list[Wait], verdict: Verdict) -> list[Wait]:
-        """Those of some waits that lead to a verdict for which nobody waits until the threshold."""
+        """Those of `waits` that lead to a verdict for which no rank has to wait until the threshold."""
         if verdict.kind not in AT_ONCE or not waits:
             return []
         judge = Judge(world, self._threshold_ns)
@@ -100,7 +100,7 @@ def _was_seen(verdict: Verdict, world: WorldSnapshot) -> bool:
 
 
 def _after_the_end(world: WorldSnapshot, judge: Judge) -> Verdict | None:
-    """The verdict on a run all of whose ranks are gone, and none of which was in an operation when the first died."""
+    """The verdict on a run whose ranks are all gone, if none of them was in an operation when the first died."""
     views = world.ranks.values()
     first = first_death(tuple(views))
     if first is None or first.together or not first.is_known or first.lead_ns is None:
@@ -120,7 +120,7 @@ def _alive_at(world: WorldSnapshot) -> dict[int, int]:
 
 
 def _first_of_each_channel(stalled: Iterable[Wait]) -> list[OperationId]:
-    """In a channel only the first operation can be a cause; what comes after waits for that."""
+    """The first operation of each channel: only that can be a cause, since later ones wait for it."""
     first: dict[Channel, OperationId] = {}
     for wait in stalled:
         operation_id = wait.operation.operation_id

@@ -1,13 +1,13 @@
-"""Which waits are stalls: the threshold, what is usual at a call site, what the user wants left alone, suspensions.
+"""Which waits are stalls: the threshold, what is usual at a call site, what the user wants ignored, suspensions.
 
-A suspended job (gang scheduling, `docker pause`, a cgroup freezer, SIGSTOP to all its processes) goes on after hours as
-if nothing had been, but CLOCK_MONOTONIC has gone on. Ranks show that they run by a heartbeat each second or, where
-native code holds the GIL, by the kernel's counts (`processes/state.py`). Where no rank of a run has shown either, the
-run did not run, whether its agent was stopped too or not. A single rank that is stopped is another matter: the others'
-hearts beat while they wait for it.
+A suspended job (gang scheduling, `docker pause`, a cgroup freezer, SIGSTOP to all its processes) continues after hours
+as if nothing had happened, but CLOCK_MONOTONIC has kept running. Ranks show that they run by a heartbeat each second
+or, where native code holds the GIL, by the kernel's counts (`processes/state.py`). If no rank of a run has shown
+either, the run was not running, whether its agent was stopped too or not. A single stopped rank is different: the
+heartbeats of the others continue while they wait for it.
 
 Where the kernel's counts cannot be read (ranks in another PID namespace), a run without heartbeats counts as suspended:
-to abort a healthy job is worse than to report nothing when native code hangs in every rank.
+aborting a healthy job is worse than reporting nothing when native code hangs in every rank.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ class StallRules:
 
     Attributes:
         threshold_ns: The age at which an open operation is stalled at the earliest.
-        compares_calls: Whether calls are compared between ranks where nothing stalls.
+        compares_calls: Whether calls are compared between ranks even where nothing stalls.
     """
 
     def __init__(self, threshold_ns: int, ignored: Sequence[str] = (), compares_calls: bool = True) -> None:
         """Set the rules.
 
         Args:
-            threshold_ns: See above.
-            ignored: Patterns as in `fnmatch`; an operation is left alone whose name, group, label or call site (as
+            threshold_ns: See `StallRules`.
+            ignored: Patterns as in `fnmatch`; an operation is ignored if its name, group, label or call site (as
                 `evaluate.py:run`) matches one.
-            compares_calls: See above.
+            compares_calls: See `StallRules`.
         """
         self.threshold_ns = threshold_ns
         self.compares_calls = compares_calls
         self._ignored = tuple(ignored)
 
     def is_stalled(self, wait: Wait, age_ns: int) -> bool:
-        """Whether a wait of this age is longer than it may be."""
+        """Whether a wait of this age is longer than allowed."""
         if age_ns < max(self.threshold_ns, wait.operation.tolerance_ns):
             return False
         return not self.is_left_alone(wait)
 
     def is_left_alone(self, wait: Wait) -> bool:
-        """Whether a wait is none of those that the user wants to hear of."""
+        """Whether a wait is one that the user wants ignored."""
         return bool(self._ignored) and self._is_ignored(wait.operation)
 
     def _is_ignored(self, operation: OperationView) -> bool:
@@ -67,7 +67,7 @@ class StallRules:
 
 
 def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Whether all ranks that hold the others up, or all that wait, have said that it may take this long.
+    """Whether all ranks that hold the others up, or all that wait, have announced that it may take this long.
 
     In a circle each rank holds up all others, so one is enough.
     """
@@ -81,26 +81,25 @@ def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
 
 
 def expects(view: RankView, world: WorldSnapshot) -> bool:
-    """Whether a rank has said that it waits, or lets others wait."""
+    """Whether a rank has announced that it waits, or lets others wait."""
     return view.alive and view.expects_until_ns > world.taken_ns
 
 
 HEARTBEAT_DUE_NS: Final = 1_500_000_000
-"""It comes once a second, from a thread that may have to wait for a core."""
+"""Heartbeats come once a second, from a thread that may have to wait for a core."""
 LONG_NS: Final = 30_000_000_000
-"""For so long nothing else keeps an agent from looking: such a pause counts in no part after the last heartbeat."""
+"""Nothing else keeps an agent from checking for this long: no part of such a pause after the last heartbeat counts."""
 
 
 class Standstill:
-    """Knows for each wait of one run how much of it fell into times in which the whole run stood still."""
+    """Tracks how much of each wait of one run fell into times in which the whole run stood still."""
 
     def __init__(self) -> None:
-        """Nothing has been seen yet."""
         self._sign_ns = 0
         self._lost_ns: dict[tuple[int, int], int] = {}
 
     def look(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
-        """Take in a snapshot and the waits in it."""
+        """Process a snapshot and the waits in it."""
         before_ns = self._sign_ns
         self._sign_ns = max((_last_sign_ns(view) for view in world.ranks.values() if view.alive), default=0)
         self._sign_ns = max(self._sign_ns, before_ns)
@@ -119,15 +118,15 @@ class Standstill:
         return self.ran_until_ns(now_ns) < now_ns
 
     def ran_until_ns(self, now_ns: int) -> int:
-        """Up to when the run is known to have run."""
+        """The latest time at which the run is known to have been running."""
         return min(now_ns, self._sign_ns + HEARTBEAT_DUE_NS) if self._sign_ns else now_ns
 
     def lost_ns(self, wait: Wait) -> int:
-        """How much of a wait does not count."""
+        """How much of a wait does not count because the run stood still."""
         return self._lost_ns.get(wait.key, 0)
 
     def forgive(self, waits: Iterable[Wait]) -> None:
-        """These waits count from now on; what was lost before is no part of that."""
+        """Count these waits from now on: forget what they lost before."""
         for wait in waits:
             self._lost_ns.pop(wait.key, None)
 

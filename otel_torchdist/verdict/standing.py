@@ -1,4 +1,4 @@
-"""What stands, stands: how a job ends that hung does not change who held it up."""
+"""Keeps a verdict final: how a hung job ends does not change which ranks held it up."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from otel_torchdist.world.model import WorldSnapshot
 
 
 def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
-    """Whether the ranks in a verdict began to die with others than those that it names.
+    """Whether ranks other than those that a verdict names were the first to die.
 
-    A launcher, a scheduler or a person then ends a job that hangs. Where the ranks that it names are the first to
-    die, and by themselves, that is news.
+    Then a launcher, a scheduler or a person is ending a hung job. If the ranks that it names are the first to die, and
+    by themselves, that is news.
     """
     if verdict.kind is VerdictKind.DEAD:
         return False
@@ -23,7 +23,7 @@ def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
 
 
 def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
-    """What became of an operation in which nobody waits any more."""
+    """What became of an operation in which no rank waits any more."""
     operation_id = verdict.operation_id
     waiters = [world.ranks[rank] for rank in verdict.roll.waits if rank in world.ranks]
     progress = [view.progress[operation_id.channel] for view in waiters if operation_id.channel in view.progress]

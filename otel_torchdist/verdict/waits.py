@@ -14,12 +14,12 @@ DYING_NS: Final = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A rank waits in an operation.
+    """The wait of a rank in an operation.
 
     Attributes:
         view: The rank.
-        operation: What it waits in.
-        since_ns: Since when.
+        operation: The operation in which it waits.
+        since_ns: When it began to wait.
     """
 
     view: RankView
@@ -28,12 +28,12 @@ class Wait:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Names the operation among all tapes."""
+        """Identifies the operation among all tapes."""
         return self.view.nonce, self.operation.record.number
 
 
 def waits_of(world: WorldSnapshot) -> list[Wait]:
-    """Every wait, the longest first."""
+    """All waits, the longest first."""
     waits = [
         Wait(view, operation, operation.waiting_since_ns)
         for view in world.ranks.values()
@@ -44,7 +44,7 @@ def waits_of(world: WorldSnapshot) -> list[Wait]:
 
 
 def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[OperationId]:
-    """Operations in which ranks wait, or were thrown out of their waiting, after a member has died.
+    """Operations in which ranks wait, or were interrupted while waiting, after a member has died.
 
     Ranks that were gone when a death was found prove nothing: their launcher may have ended all of them.
 
@@ -68,7 +68,7 @@ def left_behind(world: WorldSnapshot, alive_at: dict[int, int]) -> set[Operation
 
 
 def died_in(world: WorldSnapshot) -> set[OperationId]:
-    """Operations in which ranks were when their processes came to an end, or in which they were interrupted before."""
+    """Operations in which ranks were when their processes ended, or in which they were interrupted before that."""
     dead = [view for view in world.ranks.values() if view.is_dead]
     interrupted = [view.last for view in dead if view.last is not None and view.last.record.how is How.FAILED]
     return {operation.operation_id for view in dead for operation in view.open} | {
@@ -77,9 +77,9 @@ def died_in(world: WorldSnapshot) -> set[OperationId]:
 
 
 def torn_apart(world: WorldSnapshot) -> set[OperationId]:
-    """Operations out of which ranks were interrupted after a member had last been seen alive, that has gone since.
+    """Operations in which ranks were interrupted after the last sign of life of a member that is now gone.
 
-    Told from `left_behind` by that they may all be gone by now: a launcher ends the others within a moment.
+    Unlike in `left_behind`, they may all be gone by now: a launcher ends the others within a moment.
     """
     found: set[OperationId] = set()
     for dead in world.ranks.values():
@@ -101,14 +101,14 @@ def _interrupted_operations(view: RankView, dead: RankView) -> list[OperationId]
 
 
 def _waits_after(view: RankView, seen_ns: int, now_ns: int) -> list[OperationView]:
-    """Where it waits, from the second look at the death on: only then all that the dead rank wrote has been read."""
+    """Where a rank waits, from the second pass after a death on: by then all that the dead rank wrote has been read."""
     if seen_ns >= now_ns:
         return []
     return [operation for operation in view.open if operation.waiting_since_ns is not None]
 
 
 def _interrupted_after(view: RankView, alive_ns: int | None) -> list[OperationView]:
-    """What raised after the dead rank had last been seen alive, or just before: its sockets go before its lock."""
+    """What raised after the dead rank was last seen alive, or shortly before: its sockets close before its lock."""
     last = view.last
     if last is None or alive_ns is None or last.record.how is not How.FAILED:
         return []

@@ -1,1 +1,1 @@
-"""What the ranks of a run are doing at one moment, and what they did before: all that a verdict may rest on."""
+"""What the ranks of a run are doing now and what they did before: everything that a verdict is based on."""

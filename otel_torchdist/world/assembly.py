@@ -1,8 +1,8 @@
-"""Which ranks belong to one run: snapshots of all runs that some tapes belong to.
+"""Assigns tapes to runs, and takes a snapshot of each run.
 
-Ranks of an earlier attempt of the job are left out. A helper is a process that a rank has started and that made a
-group of its own (the checkpoint process of `async_save`, for one). It is terminated when its rank ends, without a
-word. That is no death, as long as it was waiting for nothing.
+Ranks of an earlier attempt of the job are left out. A helper is a process that a rank started and that created a group
+of its own, such as the checkpoint process of `async_save`. It is terminated silently when its rank ends; that does not
+count as a death unless the helper was waiting for something.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Whose ranks may be of one run: those of one user, and while they do not know their run, of one directory."""
+    """What the ranks of one run share: a user and, while they do not know their run yet, a directory."""
 
     owner: int
     directory: Path | None
@@ -54,7 +54,7 @@ class _Source:
         if self.directory is not None:
             source = f"{source} {self.directory}"
         elif is_foreign and sum(other.run == run for other in others) > 1:
-            # Whoever has learnt the id of another user's run can write it on tapes of their own.
+            # Any user who has learned the id of someone else's run can write it on tapes of their own.
             run = run_id_of_claim(run, self.owner)
         return WorldSnapshot(run, now_ns, MappingProxyType(_ranks(members)), source=source, is_foreign=is_foreign)
 
@@ -65,12 +65,12 @@ def _job_of(follower: TapeFollower) -> tuple[int, Path, int]:
 
 
 def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:
-    """A rank as it is now; one that leads us astray is left out from then on, and costs the others nothing."""
+    """A rank as it is now; one that cannot be viewed is left out from then on, without affecting the others."""
     if follower.failure is not None:
         return None
     try:
         return follower.view(now_ns)
-    except Exception as error:  # whatever a tape that was made up may lead to
+    except Exception as error:  # a forged tape may lead to anything
         follower.failure = error
         return None
 
@@ -78,7 +78,7 @@ def _view_of(follower: TapeFollower, now_ns: int) -> RankView | None:
 def _add_unnamed(
     view: RankView, source: _Source, runs: Iterable[_Source], found: dict[_Source, list[RankView]]
 ) -> None:
-    """A rank that does not know its run yet, or came to its end before it did, is of the job that runs with it."""
+    """Assign a rank that does not know its run yet, or ended before it did, to the run of its job that it overlaps."""
     named = [run for run in runs if _runs_with(view, found[run])]
     if len(named) == 1:
         found[named[0]].append(view)
@@ -87,9 +87,9 @@ def _add_unnamed(
 
 
 def _runs_with(view: RankView, members: list[RankView]) -> bool:
-    """Whether a rank has lived at the same time as a run of which it could be a member.
+    """Whether a rank was alive at the same time as a run that it could be a member of.
 
-    A launcher begins a new attempt only when the one before is gone.
+    A launcher starts a new attempt only after the previous one is gone.
     """
     is_missing = all(member.rank != view.rank for member in members)
     began_ns = min(member.created_ns for member in members)
@@ -97,27 +97,27 @@ def _runs_with(view: RankView, members: list[RankView]) -> bool:
 
 
 def _ranks(views: list[RankView]) -> dict[int, RankView]:
-    """One snapshot for each rank, without what is left of an earlier attempt."""
+    """One view per rank, without leftovers of an earlier attempt."""
     ordered = sorted(of_this_attempt(views), key=lambda view: (view.alive, view.created_ns))
     return {view.rank: view for view in ordered}
 
 
 def of_this_attempt(views: Collection[RankView]) -> list[RankView]:
-    """Leave out what an earlier attempt has left.
+    """Leave out the ranks of an earlier attempt.
 
-    An id that is not agreed upon yet may be that of the attempt before, whose ranks are dead: they were gone before
-    this attempt's tapes were created.
+    An id that is not agreed upon yet may be that of the previous attempt. Its ranks are dead, and were gone before this
+    attempt's tapes were created.
     """
     youngest_ns = max((view.created_ns for view in views if view.alive and not view.run_is_sure), default=0)
-    # Heartbeats come once a second; whoever reads the tape looks more often, if he was there in time.
+    # Heartbeats come once a second; a reader that was there in time checks more often.
     return [view for view in views if view.alive or max(view.heartbeat_ns, view.seen_alive_ns) >= youngest_ns]
 
 
 def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
-    """The views of tapes, where helpers that have ended with their rank are shown as finished.
+    """The views of tapes, with helpers that ended along with their rank shown as finished.
 
     Args:
-        seen: Each tape's identity and view, those of the ranks that have helpers among them.
+        seen: Each tape's identity and view, including those of the ranks that started the helpers.
     """
     if not any(identity.parent for identity, _ in seen):
         return [view for _, view in seen]
@@ -132,5 +132,5 @@ def settled(seen: Sequence[tuple[TapeIdentity, RankView]]) -> list[RankView]:
 
 
 def is_idle(view: RankView) -> bool:
-    """Whether a rank that is gone was waiting for nothing, and did not fail."""
+    """Whether a rank that is gone was not waiting and did not fail."""
     return view.state is TapeState.RUNNING and all(one.waiting_since_ns is None for one in view.open)

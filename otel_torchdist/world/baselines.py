@@ -1,4 +1,4 @@
-"""How long the operations of a call site usually take, so that what is routine is no stall.
+"""How long the operations of a call site usually take, so that routine waits are not reported as stalls.
 
 A barrier around a checkpoint that takes a minute each time is as usual as an `all_reduce` that takes a millisecond.
 """
@@ -13,19 +13,19 @@ from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.records import Operation
 
 LONG_NS: Final = 20_000_000
-"""What is shorter is not remembered: five times as much is below any threshold."""
+"""Shorter operations are not remembered: five times as long is still below any threshold."""
 WINDOW: Final = 1_000
-"""Operations of a call site that count for its percentile."""
+"""Number of recent operations of a call site that its percentile is taken over."""
 RECENT: Final = 100
-"""Those that count for its maximum."""
+"""Number of recent operations of a call site that its maximum is taken over."""
 MAX_LONG: Final = 64
 MAX_SITES: Final = 4_096
 MOST_ADDED_NS: Final = 60_000_000_000
 MOST_ONCE_NS: Final = 120_000_000_000
-"""What a wait earns at most that has come only once. The first step is often the longest by far, and backends give up
-after some minutes."""
+"""Maximum tolerance for a long wait that has occurred only once. The first step is often the longest by far, and
+backends give up after some minutes."""
 SIMILAR: Final = 2
-"""A wait has come more than once if another one was at least this part of it."""
+"""A wait has occurred more than once if another one lasted at least 1/`SIMILAR` of it."""
 
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _KNOWN_ENDS: Final = frozenset({How.CALL, How.WAIT, How.EVENT})
@@ -34,16 +34,15 @@ BaselineKey: TypeAlias = tuple[int, int, int]
 
 
 class Baselines:
-    """One rank's call sites, and how long each of them usually takes."""
+    """How long each call site of one rank usually takes."""
 
     def __init__(self) -> None:
-        """Nothing is usual yet."""
         self._counts: Counter[BaselineKey] = Counter()
         self._long: dict[BaselineKey, deque[tuple[int, int]]] = {}
-        self._patience_ns: dict[BaselineKey, int] = {}  # as of the last end at that site, for each look asks again
+        self._patience_ns: dict[BaselineKey, int] = {}  # cached until the next end there, as each pass asks again
 
     def ended(self, operation: Operation) -> None:
-        """Take note of an operation that has ended."""
+        """Record an operation that has ended."""
         site = _key(operation)
         self._counts[site] += 1
         self._patience_ns.pop(site, None)
@@ -57,10 +56,10 @@ class Baselines:
         self._long.setdefault(site, deque(maxlen=MAX_LONG)).append((self._counts[site], took_ns))
 
     def tolerance_ns(self, operation: Operation) -> int:
-        """For how long an operation may be open before it is longer than usual for its call site; 0 if not known.
+        """How long an operation may stay open before it exceeds what is usual for its call site; 0 if not known.
 
-        Five times the 99th percentile, or half as much again as the longest of late, but at most a minute more than
-        that; and not more than two minutes for what has come only once.
+        Five times the 99th percentile or 1.5 times the recent maximum, whichever is greater, but each at most a minute
+        above its base; at most two minutes for a long wait that has occurred only once.
         """
         site = _key(operation)
         remembered = self._long.get(site)
@@ -82,10 +81,10 @@ class Baselines:
 
 
 def _patience_ns(window: list[tuple[int, int]], count: int) -> int:
-    """What long waits earn.
+    """Tolerance that follows from long waits.
 
     Args:
-        window: The number of each and how long it took, longest first.
+        window: The ordinal number and duration of each, longest first.
         count: How many waits there have been, long or short.
     """
     above = min(count, WINDOW) // 100
@@ -96,12 +95,12 @@ def _patience_ns(window: list[tuple[int, int]], count: int) -> int:
 
 
 def _key(operation: Operation) -> BaselineKey:
-    # Calls from C++ have no call site of their own; their signature tells some of them apart.
+    # Calls from C++ have no call site of their own; their signature distinguishes some of them.
     return operation.group, operation.call_site, 0 if operation.call_site else operation.signature
 
 
 def _duration_ns(operation: Operation) -> int:
-    """From where its age would have counted; 0 when its end is not known well."""
+    """Duration from the point at which its age would have started to count; 0 if its end is not known precisely."""
     if operation.how not in _KNOWN_ENDS or operation.completed_ns is None:
         return 0
     since_ns = operation.arrived_ns

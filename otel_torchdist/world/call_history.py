@@ -1,10 +1,10 @@
-"""What one rank has called and when it came there, in all its groups, for comparison with other ranks.
+"""What one rank has called, and when it arrived there, in all its groups, for comparison with other ranks.
 
-Ranks are never read at the very same moment, and thousands of calls may pass between two reads. So each 64 calls
-of a channel make a window with one digest, and the last few windows are kept: ranks that have called the same have the
-same digests, and where they have not, the calls themselves are still there.
+Ranks are never read at exactly the same moment, and thousands of calls may pass between two reads. So each 64 calls of
+a channel form a window with one digest, and the last few windows are kept: ranks that made the same calls have the same
+digests, and where they did not, the calls themselves are still available.
 
-When a rank's device came to a call is known when the call has ended, and not before.
+When a rank's device reached a call is known only once the call has ended.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from otel_torchdist.world.mismatch import comparable
 from otel_torchdist.world.model import Arrival, Channel, TimedWindow, Window
 
 MAX_LANES: Final = 64
-"""Groups of a rank whose calls are kept; each takes some 30 kB."""
+"""Groups of a rank whose calls are kept; each takes about 30 kB."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
 class RankLogs:
-    """Both logs of every channel.
+    """Call log and arrival log of every channel of a rank.
 
     Attributes:
         windows: What was called, by channel; replaced whenever there is more.
-        arrivals: When the rank came there, likewise.
+        arrivals: When the rank arrived there, by channel; replaced whenever there is more.
     """
 
     def __init__(self) -> None:
-        """Nothing has been called."""
         self._calls: dict[Channel, CallLog] = {}
         self._on_device: dict[Channel, ArrivalLog] = {}
         self._digests = Digests()
@@ -42,7 +41,7 @@ class RankLogs:
         self.arrivals: Mapping[Channel, tuple[TimedWindow, ...]] = MappingProxyType({})
 
     def entered(self, channel: Channel, arrival: Arrival, operation: Operation) -> None:
-        """Take in a collective."""
+        """Record a collective that was entered."""
         self._all_windows = None
         log = self._calls.get(channel)
         if log is None:
@@ -52,14 +51,14 @@ class RankLogs:
         if not log.entered(arrival, operation.entered_ns, self._digests):
             return
         self.windows = MappingProxyType({**self.windows, channel: log.windows})
-        # When it was enqueued says nothing about when the device came to it.
+        # The time at which it was enqueued does not show when the device reached it.
         if log.times is not None and not int(operation.flags) & _ON_DEVICE:
             before = self.arrivals.get(channel, ())
             self.arrivals = MappingProxyType({**self.arrivals, channel: (*before[1 - MAX_WINDOWS :], log.times)})
 
     @property
     def all_windows(self) -> Mapping[Channel, tuple[Window, ...]]:
-        """What was called, with the calls since the last complete windows."""
+        """What was called, including the calls since the last complete windows."""
         if self._all_windows is None:
             unfinished = {channel: log.unfinished(self._digests) for channel, log in self._calls.items()}
             last = {
@@ -69,7 +68,7 @@ class RankLogs:
         return self._all_windows
 
     def ended_on_device(self, channel: Channel, operation: Operation) -> None:
-        """Take in the end of a collective on a device."""
+        """Record the end of a collective on a device."""
         if operation.started_ns is None or channel not in self._calls or operation.how is How.FAILED:
             return
         log = self._on_device.get(channel)
@@ -85,17 +84,16 @@ MAX_DIGESTS: Final = 4_096
 
 
 class CallLog:
-    """One channel of one rank.
+    """Calls of one rank in one channel.
 
     Attributes:
-        windows: The last complete ones.
-        times: When the calls of the newest one were entered.
+        windows: The last complete windows.
+        times: When the calls of the newest window were entered.
     """
 
     __slots__ = ("_arrivals", "_next", "_times", "times", "windows")
 
     def __init__(self) -> None:
-        """Nothing has been called."""
         self._arrivals: list[Arrival] = []
         self._next = 1
         self._times: list[int] = []
@@ -103,7 +101,7 @@ class CallLog:
         self.times: TimedWindow | None = None
 
     def entered(self, arrival: Arrival, at_ns: int, digests: Digests) -> bool:
-        """Take in a call; whether a window is complete with it."""
+        """Record a call; returns whether it completes a window."""
         sequence = arrival.sequence
         if sequence != self._next and not self._goes_on_at(sequence):
             return False
@@ -120,12 +118,12 @@ class CallLog:
         return True
 
     def unfinished(self, digests: Digests) -> Window | None:
-        """The calls since the last complete window, which will not become one where the run is over."""
+        """The calls since the last complete window; once the run is over, they will never fill one."""
         arrivals = tuple(self._arrivals)
         return Window((arrivals[0].sequence - 1) // LENGTH, digests.of(arrivals), arrivals) if arrivals else None
 
     def _goes_on_at(self, sequence: int) -> bool:
-        """Whether the window can be completed from here on: records were lost, or a call was refused."""
+        """Whether the window can still be completed after a gap: records were lost, or a call was refused."""
         place = (sequence - 1) % LENGTH
         if not self._next - len(self._arrivals) <= sequence < self._next:
             place = 0 if place == 0 else -1
@@ -141,7 +139,6 @@ class Digests:
     """Digests of calls, the same in every process."""
 
     def __init__(self) -> None:
-        """None is known."""
         self._known: dict[tuple[object, int], bytes] = {}
 
     def of(self, arrivals: tuple[Arrival, ...]) -> int:
@@ -159,25 +156,24 @@ class Digests:
 
 
 MAX_PARTIAL: Final = 2
-"""Asynchronous calls may end in another order than they began."""
+"""Asynchronous calls may end in a different order than they began."""
 
 
 class ArrivalLog:
-    """One channel of one rank.
+    """When one rank arrived at its calls in one channel; recorded as the calls end.
 
     Attributes:
-        windows: The last complete ones.
+        windows: The last complete windows.
     """
 
     __slots__ = ("_partial", "windows")
 
     def __init__(self) -> None:
-        """Nothing has ended."""
         self._partial: dict[int, list[int]] = {}
         self.windows: tuple[TimedWindow, ...] = ()
 
     def ended(self, sequence: int, arrived_ns: int) -> bool:
-        """Take in a call; whether a window is complete with it."""
+        """Record a call that has ended; returns whether it completes a window."""
         number = (sequence - 1) // LENGTH
         times = self._partial.get(number)
         if times is None:
@@ -188,6 +184,6 @@ class ArrivalLog:
         if len(times) < LENGTH:
             return False
         del self._partial[number]
-        # A rank comes to its calls in their order, whatever the order in which they end.
+        # A rank arrives at its calls in order, whatever the order in which they end.
         self.windows = (*self.windows[1 - MAX_WINDOWS :], TimedWindow(number, tuple(sorted(times))))
         return True

@@ -35,7 +35,7 @@ from otel_torchdist.world.model import (
 )
 
 MAX_LANES: Final = 65_536
-"""Tags make new channels without bound; beyond this the oldest quarter is forgotten."""
+"""Tags create channels without bound; beyond this the oldest quarter is forgotten."""
 
 _NEVER: Final = Progress()
 _SEND: Final = "send"
@@ -44,20 +44,20 @@ _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
 DYING_NS: Final = 1_000_000_000
-"""How long a process may close its files after the one with the lock, before it has ended."""
+"""How long an ending process may take to close its other files after the locked one."""
 
 
 class TapeFollower:
     """Keeps what a snapshot of one rank needs: the last sequences of each channel, the last operation, its stacks.
 
     Attributes:
-        reader: The tape. Who polls it hands every batch to `observe`.
-        failure: What a view of it has raised; it is not looked at again.
-        is_last_look: Whether nobody looks after this, so that all calls should be compared that are there.
+        reader: The tape. Whatever polls it must pass every batch to `observe`.
+        failure: The exception that viewing the tape raised; it is not viewed again.
+        is_last_look: Whether this is the last pass, so that all available calls should be compared.
     """
 
     def __init__(self, reader: TapeReader, deaths: Deaths | None = None) -> None:
-        """Follow a tape from its reader's first batch on; `deaths` knows how its process ends, where that is known."""
+        """Follow a tape from its reader's first batch on; `deaths`, if given, knows how processes end."""
         self.reader = reader
         self._deaths = deaths
         self._unlocked_ns: int | None = None
@@ -85,7 +85,7 @@ class TapeFollower:
         self.failure: Exception | None = None
 
     def observe(self, batch: Batch) -> None:
-        """Take in what one poll of the tape found."""
+        """Process what one poll of the tape found."""
         certain_from = self._certain_from(batch)
         losses_before = self._losses
         self._losses += batch.lost > 0
@@ -100,7 +100,7 @@ class TapeFollower:
             self._forget_channels()
 
     def _certain_from(self, batch: Batch) -> int:
-        """The record after which this batch has no hole: what was entered earlier may have had successors."""
+        """The record from which on this batch has no gap: operations entered earlier may have had successors."""
         numbers = sorted([operation.number for operation in batch.entered] + [mark.number for mark in batch.steps])
         expected, certain = self._last_number + 1, 0
         for number in numbers:
@@ -117,7 +117,7 @@ class TapeFollower:
         before = self._progress.get(channel, _NEVER)
         group = self._group(operation.group)
         arrival = Arrival(operation.sequence, self._called(operation), operation.peer)
-        # Made anew here and below: `_replace` is slow, and this happens twice for each operation.
+        # Constructed here and below: `_replace` is slow, and this happens twice for each operation.
         self._progress[channel] = Progress(
             entered=max(before.entered, operation.sequence),
             completed=before.completed,
@@ -132,7 +132,7 @@ class TapeFollower:
             self._logs.entered(channel, arrival, operation)
 
     def _called(self, operation: Operation) -> SignatureName | None:
-        """What was called, as far as that was looked at for this very call."""
+        """What was called; its reduce op is `UNREAD` if it was not read for this very call."""
         signature = self.reader.names.signature(operation.signature)
         if signature is None or not int(operation.flags) & _REDUCE_OP_UNREAD:
             return signature
@@ -154,7 +154,7 @@ class TapeFollower:
 
     def _after_end(self, before: Progress, operation: Operation) -> Progress:
         sequence = operation.sequence
-        # One that raised in the same channel meanwhile may have taken this back.
+        # An operation that raised in the same channel meanwhile may have lowered it.
         entered = max(before.entered, sequence)
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
@@ -170,7 +170,7 @@ class TapeFollower:
                 before.threads,
             )
         if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
-            # It raised before it was issued, and capture gives its number to the next one.
+            # It raised before it was issued, and capture gives its number to the next operation.
             entered = min(before.entered, sequence - 1)
         failure = self.reader.names.text(operation.failure) or "an exception"
         return before._replace(entered=entered, failed=sequence, failure=failure)
@@ -182,21 +182,21 @@ class TapeFollower:
         self._forgotten = True
 
     def ask_for_stacks(self, now_ns: int) -> None:
-        """Ask the rank where its threads are; the answer shows in later views. Does not wait."""
+        """Ask the rank for its stacks, without waiting; the answer appears in later views."""
         self._request = self.reader.request_stacks()
         self._stacks = Stacks(now_ns, None)
         self._asked_by_signal = None
 
     def ask_by_signal(self) -> None:
-        """Ask once more, by a signal, where the thread is that is in an operation, else the main thread."""
+        """Ask again, by a signal, for the stack of the thread that is in an operation, else of the main thread."""
         blocking = (operation.thread for operation in self.reader.open_operations() if operation.is_blocking)
         self._asked_by_signal = ask_by_signal(self.reader, next(blocking, 0))
 
     def view(self, now_ns: int) -> RankView | None:
-        """The rank as it is now; None when its tape cannot be read any more."""
-        # In this order: a process says that it has finished before it lets go of its lock.
+        """The rank as it is now; None if its tape can no longer be read."""
+        # In this order: a process records that it has finished before it releases its lock.
         alive = self._is_alive(now_ns)
-        # Only now: a death that was seen meanwhile is why it does not live.
+        # After the lock: a death that was seen meanwhile is the reason why the rank is not alive.
         death = self._deaths.death_of(self.reader.identity.nonce) if self._deaths is not None else None
         alive = alive and death is None
         try:
@@ -246,7 +246,7 @@ class TapeFollower:
         )
 
     def _is_alive(self, now_ns: int) -> bool:
-        """Whether its lock is held; once it is not, for a moment, whether its process has not ended yet."""
+        """Whether its lock is held or, for a moment after its release, its process has not ended yet."""
         if self.reader.is_alive():
             self._unlocked_ns = None
             return True
@@ -254,12 +254,12 @@ class TapeFollower:
         self._unlocked_ns = self._unlocked_ns or now_ns
         if self._deaths is None or now_ns - self._unlocked_ns > DYING_NS:
             return False
-        if is_first:  # what it wrote last, as that an operation had thrown it out, is read before the next look
+        if is_first:  # its last records, such as an operation's exception, are read before the next pass
             return True
         return self._deaths.holds(self.reader.identity.nonce) and not self._has_ended()
 
     def _has_ended(self) -> bool:
-        """Whether the rank has said how it ended; its process may go on for as long as it likes."""
+        """Whether the rank has recorded how it ended; its process may live on for any length of time."""
         try:
             return self.reader.status().state is not TapeState.RUNNING
         except TapeError:

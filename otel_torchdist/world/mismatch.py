@@ -1,7 +1,7 @@
-"""Finds ranks that have come to the same place of a group with different calls.
+"""Finds ranks that made different calls at the same position of a group.
 
-Some differences are legal: `all_to_all` and `all_gather` take tensors of different sizes from each rank. What is
-compared must therefore be alike for that operation on every rank that follows torch's rules.
+Some differences are legal: `all_to_all` and `all_gather` take tensors of different sizes from each rank. So only what
+must be equal for that operation on every rank that follows torch's rules is compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from otel_torchdist.world.model import UNREAD, Arrival, Channel, OperationId, Ra
 
 
 class Field(enum.Enum):
-    """What differs; the value is the attribute's."""
+    """What differs; the value is that of the span attribute."""
 
     OPERATION = "operation"
     DTYPE = "dtype"
@@ -26,7 +26,7 @@ class Field(enum.Enum):
     ROOT = "root"
     GROUP_NAME = "group name"
     DIMENSIONS = "dimensions"
-    """As many elements, and backends do not tell them apart: it holds nobody up."""
+    """Same number of elements, which backends do not distinguish: no rank is held up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Mismatch:
     """Ranks that disagree.
 
     Attributes:
-        operation_id: Where they disagree first.
+        operation_id: The first operation at which they disagree.
         field: What they disagree about.
-        operation: What the largest party has entered.
-        parties: What is said there and by which ranks, ascending; the largest party first.
+        operation: What the largest party entered.
+        parties: Each value and the ranks that have it, ascending; the largest party first.
     """
 
     operation_id: OperationId
@@ -52,7 +52,7 @@ class Mismatch:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those in the minority, ascending; all, where there is no majority."""
+        """Ranks in the minority, ascending; all ranks if there is no majority."""
         named = self.parties[1:] if self.has_majority else self.parties
         return tuple(sorted(rank for _, ranks in named for rank in ranks))
 
@@ -60,7 +60,7 @@ class Mismatch:
 _ANY_SIZE: Final = frozenset(
     {"all_gather", "all_gather_coalesced", "all_to_all", "all_to_all_single", "reduce_scatter"}
 )
-"""Each rank may bring a tensor of its own size."""
+"""Operations to which each rank may pass a tensor of its own size."""
 _SAME_DIMENSIONS: Final = frozenset(
     {
         "all_gather",
@@ -76,12 +76,12 @@ _SAME_DIMENSIONS: Final = frozenset(
         "reduce_scatter_tensor_coalesced",
     }
 )
-"""What one rank brings is laid upon, or beside, what the others bring."""
+"""Operations that combine or concatenate the tensors of all ranks."""
 _ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
 
 
 def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Iterator[Mismatch]:
-    """The places of a channel, up to `operation_id`, at which ranks are seen to disagree, in order.
+    """Yield the mismatches in a channel, up to `operation_id`, in order.
 
     Args:
         views: The members that report.
@@ -98,7 +98,7 @@ def find_mismatches(views: Iterable[RankView], operation_id: OperationId) -> Ite
 
 
 def find_difference(views: Collection[RankView], channel: Channel, dimensions: bool) -> Mismatch | None:
-    """The first place of a channel of which the calls of all are known and at which ranks disagree; see `differ`."""
+    """The first mismatch of a channel at a position where the calls of all ranks are known; see `differ`."""
     places = sorted(_places(views, channel).items())
     complete = (
         differ(here, OperationId(channel, sequence), dimensions) for sequence, here in places if len(here) == len(views)
@@ -122,22 +122,22 @@ def _arrivals(view: RankView, channel: Channel) -> dict[int, Arrival]:
 
 
 def comparable(arrival: Arrival) -> tuple[object, ...]:
-    """All that should be alike on every rank."""
+    """Everything that should be equal on every rank."""
     if arrival.signature is None:
         return ()
     return (*(value_of(arrival) for value_of in _VALUES.values()), *_dimensions(arrival))
 
 
 def compare(arrivals: Mapping[int, Arrival], operation_id: OperationId) -> Mismatch | None:
-    """What ranks disagree about at one place that may hold them up, None when they agree.
+    """What ranks disagree about at one position that may hold them up; None if they agree.
 
     Args:
-        arrivals: What each rank has entered there.
-        operation_id: The place.
+        arrivals: What each rank entered there.
+        operation_id: The position.
     """
     known = _known(arrivals)
     if len({(arrival.signature, arrival.root) for arrival in known.values()}) < 2:
-        return None  # the usual case, told from the others without a word for each rank
+        return None  # the usual case, detected without building a text for each rank
     for field, value_of in _VALUES.items():
         described = {rank: one for rank, one in sorted(known.items()) if field is not Field.SHAPE or _has_shapes(one)}
         found = _split(field, {rank: value_of(one) for rank, one in described.items()}, known, operation_id)
@@ -147,15 +147,15 @@ def compare(arrivals: Mapping[int, Arrival], operation_id: OperationId) -> Misma
 
 
 def differ(arrivals: Mapping[int, Arrival], operation_id: OperationId, dimensions: bool = True) -> Mismatch | None:
-    """What ranks disagree about at one place that may make results wrong, None when they agree.
+    """What ranks disagree about at one position that may make results wrong; None if they agree.
 
-    Tensors of as many dimensions and elements, but of another shape, are such a case: one rank has transposed its own.
-    Where the number of dimensions differs, one rank has flattened it, which is usual.
+    This includes tensors with the same number of dimensions and elements but different shapes: one rank has transposed
+    its own. A different number of dimensions is not included: one rank has flattened its tensor, which is usual.
 
     Args:
-        arrivals: What each rank has entered there.
-        operation_id: The place.
-        dimensions: Whether those are compared as well.
+        arrivals: What each rank entered there.
+        operation_id: The position.
+        dimensions: Whether dimensions are compared as well.
     """
     found = compare(arrivals, operation_id)
     if found is not None or not dimensions:
@@ -177,7 +177,7 @@ def _known(arrivals: Mapping[int, Arrival]) -> dict[int, Arrival]:
 def _split(
     field: Field, values: Mapping[int, str], known: Mapping[int, Arrival], operation_id: OperationId
 ) -> Mismatch | None:
-    """The parties that have different values; None when there is one."""
+    """Group ranks by value; None if all have the same."""
     parties: dict[str, list[int]] = {}
     for rank, value in values.items():
         if value != UNREAD:
@@ -190,7 +190,7 @@ def _split(
 
 
 def _has_shapes(arrival: Arrival) -> bool:
-    """Whether shapes are known: they are left out where they would fill a rank's dictionary, not on all at once."""
+    """Whether shapes are known: a rank omits them once they would fill its dictionary, not all at the same time."""
     signature = _signature(arrival)
     return bool(signature.shapes) or not signature.tensors
 
@@ -204,7 +204,7 @@ def _dtype(arrival: Arrival) -> str:
 
 
 def _shape(arrival: Arrival) -> str:
-    """Shapes as people write them; alike for tensors of as many elements, which backends do not tell apart."""
+    """Shapes as text; equal for tensors with the same number of elements, which backends do not distinguish."""
     signature = _signature(arrival)
     if signature.operation in _ANY_SIZE:
         return "any"
@@ -219,7 +219,7 @@ def _dimensions(arrival: Arrival) -> tuple[tuple[int, ...], ...]:
 
 
 def _order(shape: tuple[int, ...]) -> str:
-    """What decides where an element lies: `1x32` and `32x1` are the same."""
+    """The dimensions that determine where an element is stored: `1x32` and `32x1` are equal."""
     return "x".join(str(size) for size in shape if size != 1) or "1"
 
 
@@ -244,4 +244,5 @@ _VALUES: Final[Mapping[Field, Callable[[Arrival], str]]] = {
     Field.REDUCE_OP: _reduce_op,
     Field.ROOT: _root,
 }
-"""How to say what a rank has entered. Earlier ones make later ones meaningless: another operation has other shapes."""
+"""How to describe what a rank entered. A difference in one makes later ones meaningless: another operation has other
+shapes."""

@@ -1,4 +1,4 @@
-"""The snapshot on which verdicts rest: what the ranks of one run were doing at one moment. Frozen data only."""
+"""The snapshot that verdicts are based on: what the ranks of one run were doing at one moment. Frozen data only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from otel_torchdist.tape.layout import RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 
 ANYBODY = -1
-"""Source of a receive that takes from whoever sends first."""
+"""Source of a receive that accepts from any rank."""
 MAX_RECENT: Final = 8
 MAX_THREADS: Final = 4
 UNREAD: Final = "?"
-"""Reduce op of a call whose own was not read: it agrees with every other."""
+"""Reduce op of a call for which it was not read: it matches every other."""
 
 
 class Channel(NamedTuple):
-    """Where operations are counted: a group's collectives, its creation, or what one rank sends another.
+    """A sequence of operations: a group's collectives, its creation, or what one rank sends another.
 
     Attributes:
         kind: `OPERATION` or `RENDEZVOUS`.
@@ -41,24 +41,24 @@ class Channel(NamedTuple):
 
     @property
     def is_point_to_point(self) -> bool:
-        """Whether two ranks meet here rather than a group."""
+        """Whether the channel connects two ranks rather than a group."""
         return self.destination >= 0
 
 
 class OperationId(NamedTuple):
-    """One meeting of ranks, named alike by all of them: the `sequence`-th operation of a channel."""
+    """The `sequence`-th operation of a channel: the same id on all ranks that take part."""
 
     channel: Channel
     sequence: int
 
 
 class Arrival(NamedTuple):
-    """What one rank entered at one place of a channel.
+    """What one rank entered at one position of a channel.
 
     Attributes:
-        sequence: Which place.
-        signature: What it called and with what; None when the dictionary does not have it.
-        root: Global rank of the root, or of the peer; -1 where there is none.
+        sequence: The position.
+        signature: What it called, with which arguments; None if the dictionary does not contain it.
+        root: Global rank of the root, or of the peer; -1 if there is none.
     """
 
     sequence: int
@@ -67,11 +67,11 @@ class Arrival(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Calls of one rank in consecutive places of a channel.
+    """Calls of one rank at consecutive positions of a channel.
 
     Attributes:
-        number: Which 64 places, from 0.
-        digest: The same for all ranks that have called the same there.
+        number: Which block of 64 positions, from 0.
+        digest: Equal for all ranks that made the same calls there.
         arrivals: The calls.
     """
 
@@ -81,11 +81,11 @@ class Window(NamedTuple):
 
 
 class TimedWindow(NamedTuple):
-    """When one rank came to the calls in consecutive places of a channel.
+    """When one rank arrived at the calls at consecutive positions of a channel.
 
     Attributes:
-        number: Which 64 places, from 0.
-        times: In order.
+        number: Which block of 64 positions, from 0.
+        times: Monotonic times, in order.
     """
 
     number: int
@@ -93,7 +93,7 @@ class TimedWindow(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far one rank has come in one channel.
+    """How far one rank has advanced in one channel.
 
     Attributes:
         entered: Highest sequence entered.
@@ -101,9 +101,9 @@ class Progress(NamedTuple):
         failed: Highest sequence that raised, 0 when there is none.
         failure: Type of that exception.
         aligned: Whether the sequence can be compared with that of other ranks.
-        losses: `RankView.losses` when this was last renewed: if it has grown since, more may have been entered.
+        losses: `RankView.losses` when this was last updated: if it has grown since, more may have been entered.
         recent: What it entered last, oldest first; at most `MAX_RECENT`.
-        threads: Native ids of its threads that have entered it, the last ones; at most `MAX_THREADS`.
+        threads: Native ids of the threads that entered it last; at most `MAX_THREADS`.
     """
 
     entered: int = 0
@@ -122,8 +122,8 @@ class GroupView:
 
     Attributes:
         key: Eight hex digits, the same on all members.
-        name: As the member sees it.
-        members: Its ranks, for look-ups.
+        name: The group as the member sees it.
+        members: Its ranks, for lookups.
     """
 
     key: str
@@ -132,7 +132,7 @@ class GroupView:
 
     @property
     def label(self) -> str:
-        """What to call it in a sentence."""
+        """The group's name in a sentence."""
         return self.name.description or self.name.name or self.key
 
 
@@ -141,15 +141,15 @@ class OperationView:
     """An operation of one rank with its names resolved.
 
     Attributes:
-        record: As it lies on the tape.
+        record: The record on the tape.
         name: `all_reduce`, `send`, …
-        operation_id: Where its members meet.
-        group: Its group; None when the dictionary does not have it.
-        signature: Its signature, likewise.
+        operation_id: Its id, the same on all members.
+        group: Its group; None if the dictionary does not contain it.
+        signature: Its signature; None if the dictionary does not contain it.
         call_site: Where it was called; None when no Python frame outside torch led to it.
         label: The `record_comm` label, or ''.
         failure: Type of the exception that it raised, or ''.
-        waiting_since_ns: Since when its being open is evidence of something; None when it is none.
+        waiting_since_ns: Since when it shows that its rank waits; None if being open is no evidence of that.
         tolerance_ns: How long it may take because its call site usually takes long; see `Baselines`.
     """
 
@@ -172,7 +172,7 @@ class Stacks:
     Attributes:
         asked_ns: When the rank was asked.
         threads: Its answer; None while there is none.
-        by_signal: Whether a signal took it, while the GIL was held; then it is one thread's.
+        by_signal: Whether a signal took the stack while the GIL was held; then it is that of one thread.
     """
 
     asked_ns: int
@@ -186,33 +186,33 @@ class RankView:
 
     Attributes:
         rank: Global rank.
-        nonce: Its tape's.
+        nonce: Nonce of its tape.
         run: 128-bit id of its run, 0 until known.
         run_is_sure: False while that id may still be the one of an earlier attempt.
         host: Host name.
         created_ns: When its tape was created.
         alive: Whether its process exists.
-        state: What it last said of itself.
+        state: The state that it last recorded.
         failure: Type of the exception that ended it, or ''.
         gone_since_ns: When it was first seen to be gone; None while it is alive.
         heartbeat_ns: When its Python threads last ran, as far as its heartbeat shows.
         step: Its current step.
         open: Operations that have not ended, oldest first.
         last: The operation that ended last.
-        progress: How far it has come in each channel.
-        losses: How often records were lost to us.
-        forgotten: Whether channels were dropped for want of room.
+        progress: How far it has advanced in each channel.
+        losses: How often records were lost before they were read.
+        forgotten: Whether channels were dropped for lack of room.
         wall_offset_ns: Wall clock minus monotonic clock.
-        stacks: What came of the newest request for its stacks; None when it was never asked.
-        stopped: Whether the kernel lets its process run; None when it does, or when that is not known.
-        expects_until_ns: Until when it expects that it waits, or that others wait for it; 0 for not at all.
-        windows: What it has called in each group lately; see `CallLog`.
-        arrivals: When it came to the calls of each group lately; see `ArrivalLog`.
+        stacks: Result of the newest request for its stacks; None if it was never asked.
+        stopped: How the kernel keeps its process from running; None if it does not, or if that is not known.
+        expects_until_ns: Until when it expects to wait, or others to wait for it; 0 if it does not.
+        windows: What it has called recently in each group; see `CallLog`.
+        arrivals: When it arrived recently at the calls of each group; see `ArrivalLog`.
         groups: The groups that it has used, by their key.
         seen_alive_ns: When it was last seen to be alive; 0 for never.
-        ran_ns: When the kernel was last seen to let its process run though its heart did not beat; 0 for never.
+        ran_ns: When the kernel last showed that its process ran although its heartbeat had stopped; 0 for never.
         is_remote: Whether another agent reads its tape.
-        death: The end of its process as its agent has seen it; None while none was seen.
+        death: The end of its process as observed by its agent; None if none was observed.
     """
 
     rank: int
@@ -246,29 +246,29 @@ class RankView:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is gone and did not end in good order."""
+        """Whether it is gone and did not end cleanly."""
         if self.alive or self.state is TapeState.FINISHED or self.has_given_up:
             return False
         return not self.has_left
 
     @property
     def has_given_up(self) -> bool:
-        """Whether its backend gave up waiting for the others: how its process ends then says nothing about it."""
+        """Whether its backend gave up waiting for the others; how its process ends then is no evidence against it."""
         return self.failure == GIVEN_UP and self.state is TapeState.RUNNING
 
     @property
     def has_left(self) -> bool:
-        """Whether its process has exited with code 0, out of no operation: by `os._exit`, which leaves no word."""
+        """Whether its process exited with code 0, outside of any operation: by `os._exit`, which leaves no record."""
         is_zero = self.death is not None and self.death.exit_code == 0
         return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
 
     @property
     def is_over(self) -> bool:
-        """Whether it calls nothing any more: its process is gone, or has said that it is done or has failed."""
+        """Whether it makes no more calls: its process is gone, or has recorded that it finished or failed."""
         return not self.alive or self.state is not TapeState.RUNNING
 
     def at(self, operation_id: OperationId) -> OperationView | None:
-        """Its open operation at a operation_id."""
+        """The rank's open operation with this id, if any."""
         return next((operation for operation in self.open if operation.operation_id == operation_id), None)
 
     def uses(self, thread: int, channel: Channel) -> bool:
@@ -279,7 +279,7 @@ class RankView:
     def waits_in(self, operation: OperationView) -> bool:
         """Whether an open operation of this rank is evidence that it waits.
 
-        An operation that nobody waits for means nothing once its rank has said that it is done.
+        An operation that blocks no thread means nothing once its rank has recorded that it is done.
         """
         if not (self.alive or self.has_given_up) or operation.waiting_since_ns is None:
             return False
@@ -288,16 +288,16 @@ class RankView:
 
 @dataclass(frozen=True, slots=True)
 class WorldSnapshot:
-    """The ranks of one run at one moment, as far as they can be seen.
+    """The ranks of one run at one moment, as far as they are visible.
 
     Attributes:
         run: 128-bit id; 0 for ranks that do not know theirs yet.
         taken_ns: Monotonic time.
         ranks: By their global rank.
         unreachable: Ranks whose agent does not answer, with the host that it was on.
-        source: What tells it from other worlds with the same id: another user, who may have made the id up, or the
-            directory of ranks without one. '' for a run of this process's own user.
-        is_foreign: Whether another user's ranks say all this.
+        source: What distinguishes it from other snapshots with the same id: another user, who may have forged the id,
+            or the directory of ranks without one. '' for a run of this process's own user.
+        is_foreign: Whether the ranks belong to another user.
     """
 
     run: int
@@ -314,7 +314,7 @@ class WorldSnapshot:
 
 
 def life_in(view: RankView) -> RankLife:
-    """What became of a rank in a snapshot."""
+    """Whether a rank in a snapshot is running, finished, failed or dead."""
     if view.state is TapeState.FINISHED or view.has_left:
         return RankLife.FINISHED
     if view.state is TapeState.FAILED:

@@ -1,4 +1,4 @@
-"""Where a rank is in its code, as far as is known: which thread, which frame, and how a stack is shown."""
+"""Where a rank is in its code, as far as is known: which thread, which frame, and how a stack is formatted."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from otel_torchdist.world.model import OperationId, OperationView, RankView, Wor
 
 
 class Source(enum.Enum):
-    """How a place is known."""
+    """How a place was determined."""
 
     STACK = "stack"
-    """The rank's own thread wrote its stack when it was asked."""
+    """The rank's own thread wrote its stack on request."""
     SIGNAL = "signal"
     """A signal took the stack of one thread, while something held the GIL."""
     OPEN_OPERATION = "open operation"
-    """Where it called the operation that it is in."""
+    """The call site of the operation that the rank is in."""
     LAST_OPERATION = "last operation"
-    """Where it called the operation that ended last; it has moved on since."""
+    """The call site of the operation that ended last; the rank has moved on since."""
     NOTHING = "nothing"
 
 
@@ -34,8 +34,8 @@ class Place:
     """Where a rank is.
 
     Attributes:
-        source: How this is known.
-        frame: The line of its code; None when there is none.
+        source: How the place was determined.
+        frame: The line of its code; None if there is none.
         operation: The operation that `frame` called; '' when the frame comes from a stack.
         stacktrace: Its whole stack as text, or ''.
         frozen_for_ns: How long its Python threads have not run; None when they run or are gone.
@@ -57,7 +57,7 @@ def place_of(view: RankView, operation: OperationView | None, now_ns: int, threa
         view: The rank.
         operation: The open operation of interest that it is in, if any.
         now_ns: When the snapshot was taken.
-        thread: The thread of interest where it is in none, if that is known.
+        thread: The thread of interest if it is in no operation, as far as that is known.
     """
     place = _place_of(view, operation, now_ns, thread)
     return replace(place, stopped=view.stopped.state) if view.stopped is not None else place
@@ -93,7 +93,7 @@ class FrameOwner(enum.Enum):
     STANDARD_LIBRARY = "standard library"
 
 
-# By path alone: the process that reads need not have the interpreter, or the packages, of the one that wrote.
+# By path alone: the reading process need not have the interpreter, or the packages, of the one that wrote.
 _OWNERS: Final = (
     (
         FrameOwner.OTEL_TORCHDIST,
@@ -111,7 +111,7 @@ _FOLDED: Final = (FrameOwner.TORCH, FrameOwner.OTEL_TORCHDIST)
 
 
 def owner_of(file: str) -> FrameOwner:
-    """Whose code lies in `file`, judged by its path."""
+    """The owner of the code in `file`, judged by its path."""
     return next((owner for owner, pattern in _OWNERS if pattern.search(file)), FrameOwner.USER)
 
 
@@ -128,7 +128,7 @@ def thread_to_show(threads: Sequence[ThreadStack], native_id: int | None) -> Thr
 
 
 def user_frame(frames: Sequence[CallSiteName]) -> CallSiteName | None:
-    """Where in its own code a thread is: the innermost frame of the user's, else of a package, else of any.
+    """The frame to show for a thread: the innermost one of the user's code, else of a package, else of any.
 
     Args:
         frames: Innermost first.
@@ -141,7 +141,7 @@ def user_frame(frames: Sequence[CallSiteName]) -> CallSiteName | None:
 
 
 def stack_text(frames: Sequence[CallSiteName]) -> str:
-    """A stack as Python writes it, most recent call last; runs of torch's frames and ours are folded into a line.
+    """Format a stack as Python does, most recent call last, with runs of torch's and our own frames folded into a line.
 
     Args:
         frames: Innermost first.
@@ -149,7 +149,7 @@ def stack_text(frames: Sequence[CallSiteName]) -> str:
     lines: list[str] = []
     for owner, group in itertools.groupby(reversed(frames), lambda frame: owner_of(frame.file)):
         lines += _lines(owner, list(group))
-    # What is innermost matters most.
+    # The innermost frames matter most.
     return "\n".join(lines)[-MAX_STACK_TEXT:]
 
 
@@ -161,9 +161,10 @@ def _lines(owner: FrameOwner, frames: list[CallSiteName]) -> Iterable[str]:
 
 
 def missing_thread(world: WorldSnapshot, rank: int, operation_id: OperationId) -> ThreadStack | None:
-    """The thread that entered such operations last, or the one with the name of the threads that wait there.
+    """The thread of a rank that should have entered an operation.
 
-    None when that is not known, or when the thread has nothing to do: then another one should give it something.
+    That is the thread that entered this channel last, else one named like the threads that wait there. None if it is
+    not known, or if it is idle: then another thread should have given it work.
     """
     view = world.ranks[rank]
     progress = view.progress.get(operation_id.channel)

@@ -1,4 +1,4 @@
-"""Stacks that a rank has written because somebody else asked for them."""
+"""Stacks that a rank has written at the request of another process."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _OF_ANY_REQUEST: Final = 0
 
 
 class RecordedStacks:
-    """What one rank last wrote of its stacks, by itself or when a signal made it. Asks for nothing."""
+    """The stacks that one rank last wrote, by itself or when a signal made it. Requests nothing."""
 
     def __init__(self, tape: Path) -> None:
-        """Look beside this tape."""
+        """Read the files beside this tape."""
         self._tape = tape
         self._of_threads = _File(stacks_path(tape))
         self._of_signal = _File(offer_path(tape))
         self._newest: Stacks | None = None
 
     def shown_in(self, view: RankView) -> RankView:
-        """The rank with these stacks, if it has recorded nothing since: then that is where it still is.
+        """Add these stacks to a view, if the rank has recorded nothing since and so is still there.
 
         `Stacks.asked_ns` is when they were written.
         """
@@ -39,7 +39,7 @@ class RecordedStacks:
         return dataclasses.replace(view, stacks=dataclasses.replace(self._newest, asked_ns=written_ns))
 
     def _read(self) -> Stacks | None:
-        """The newer of the two, with the wall-clock time at which it was written."""
+        """The newer of the two kinds, with the wall-clock time at which it was written."""
         found: list[Stacks] = []
         threads = read_stacks(self._tape, _OF_ANY_REQUEST)
         if threads is not None:
@@ -51,10 +51,10 @@ class RecordedStacks:
 
 
 class _File:
-    """A file that is replaced or grows.
+    """Detects changes to a file that is replaced or grows.
 
     Attributes:
-        written_ns: When that was last seen to have happened, by the wall clock; 0 while there is no file.
+        written_ns: Wall-clock time of its last known change; 0 while there is no file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +63,7 @@ class _File:
         self._size = 0
 
     def has_changed(self) -> bool:
-        """Look again."""
+        """Check the file; returns whether it has changed since the last check."""
         before = self.written_ns, self._size
         try:
             facts = os.stat(self._path)
@@ -74,7 +74,7 @@ class _File:
 
 
 def last_record_ns(view: RankView) -> int:
-    """The monotonic time of the newest thing on a rank's tape, its heartbeat aside."""
+    """The monotonic time of the newest record on a rank's tape, its heartbeat aside."""
     records = [operation.record for operation in view.open]
     times = [view.created_ns]
     for record in records:

@@ -1,1 +1,1 @@
-"""How a rank starts an agent that outlives it, and notices when the agent is gone."""
+"""Starts an agent that outlives the rank that starts it, and notices when the agent is gone."""

@@ -1,4 +1,4 @@
-"""The agent as ranks start it: nobody's child, in a session of its own, with a log file instead of a terminal."""
+"""The agent as ranks start it: detached, in its own session, with a log file instead of a terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINE: Final = "%(asctime)s %(levelname)s %(message)s"
 def main(directory: str) -> None:
     """Read a job directory until its ranks are gone."""
     job_directory = Path(directory)
-    config = Config.from_environment()  # before there is a log: of bad values the ranks have warned already
+    config = Config.from_environment()  # before there is a log: the ranks have already warned of bad values
     _log_to_file(job_directory / LOG_NAME)
     _leave_the_ranks_cores()
     withdraw_stale(job_directory.parent)
@@ -44,7 +44,7 @@ def main(directory: str) -> None:
 
 
 def _log_to_file(path: Path) -> None:
-    """Two files of at most half a megabyte; what is printed past the log goes to the first as well."""
+    """Log to two files of at most half a megabyte each; output that bypasses the log goes to the first as well."""
     handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace")
     logging.basicConfig(handlers=[handler], format=LINE)
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
@@ -55,6 +55,6 @@ def _log_to_file(path: Path) -> None:
 
 
 def _leave_the_ranks_cores() -> None:
-    """The rank that has started this process may be bound to cores that it wants for itself."""
+    """Drop the inherited CPU affinity: the rank that started this process may want its cores for itself."""
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))

@@ -1,4 +1,4 @@
-"""What a starting agent reports on its standard error, until it has a log of its own."""
+"""What a starting agent reports on stderr until it has its own log."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Final
 from otel_torchdist.agent.launch.detached import kill_session
 
 READY_TIMEOUT_S: Final = 300.0
-"""Modules come slowly from a file system that all nodes read at once; after that we stop listening."""
+"""Modules load slowly from a file system that all nodes read at once; after this time we stop listening."""
 KEPT_BYTES: Final = 65_536
 
 
 class BootReport:
-    """A pipe from a process that starts; belongs to one thread."""
+    """A pipe from a starting process; belongs to one thread."""
 
     def __init__(self, runs: bytes, ready: bytes) -> None:
-        """Make the pipe.
+        """Create the pipe.
 
         Args:
-            runs: What the process says as soon as it runs our code.
-            ready: What it says when it has found all modules.
+            runs: What the process writes as soon as it runs our code.
+            ready: What it writes once it has found all modules.
 
         Raises:
             OSError: No descriptors are left.
@@ -35,18 +35,18 @@ class BootReport:
 
     @contextlib.contextmanager
     def saying(self) -> Generator[int, None, None]:
-        """The end that the process gets; closed here afterwards."""
+        """Yield the end for the process to write to; closed here afterwards."""
         try:
             yield self._writing
         finally:
             os.close(self._writing)
 
     def problem(self, program: str, session: int, timeout_s: float) -> str:
-        """Wait until the process is ready; why it is not, else ''.
+        """Wait until the process is ready; return the reason if it is not, else ''.
 
         Args:
             program: What was started.
-            session: Killed when it does not run our code within `timeout_s`: it is something else then.
+            session: Killed if it does not run our code within `timeout_s`, because then it is something else.
             timeout_s: See `session`.
         """
         is_open = self._read_until(self._runs, timeout_s)
@@ -60,7 +60,7 @@ class BootReport:
         return f"{program} failed: {lines[-1].strip()}" if lines else f"{program} ended at once"
 
     def _read_until(self, word: bytes, timeout_s: float) -> bool:
-        """Read until the word comes or time is up; whether anybody can still write."""
+        """Read until the word comes or time is up; return whether the other end is still open."""
         end = time.monotonic() + timeout_s
         poll = select.poll()  # `select.select` fails for descriptors beyond 1023
         poll.register(self._reading, select.POLLIN)
@@ -75,5 +75,5 @@ class BootReport:
         return True
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         os.close(self._reading)

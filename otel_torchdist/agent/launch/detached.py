@@ -1,8 +1,9 @@
-"""Runs a command in a process that is nobody's child, and that the program does not meet on its way there.
+"""Runs a command in a detached process without the program noticing the process in between.
 
-The process in between, a shell that puts the command into the background, is a child of the program for a millisecond
-or two; a Python that forks would be one for thirty or more. Until it has been reaped Python's other threads wait: an
-`os.wait()` or a SIGCHLD handler of theirs would reap it, and the program would meet a child that it does not know.
+That process, a shell that puts the command into the background, is a child of the program for only a millisecond or
+two; a Python that forks would be one for thirty or more. Python's other threads are kept waiting until it has been
+reaped: an `os.wait()` or a SIGCHLD handler of theirs would reap it, and the program would see a child that it does not
+know.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from typing import Any, Final
 
 SHELL: Final = "/bin/sh"
 HOLD_MS: Final = 50
-"""For how long Python's other threads stand still at most."""
+"""How long Python's other threads are held up at most."""
 SETTLE_US: Final = 3_000
-"""A thread that has just given the GIL up for an `os.wait()` needs a moment to get into the kernel."""
+"""A thread that has just released the GIL for an `os.wait()` needs a moment to enter the kernel."""
 
 _IN_BACKGROUND: Final = (SHELL, "-c", '"$0" "$@" &')
 _TO_DEFAULT: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Python ignores them, and so would everything that it starts."""
+"""Signals that Python ignores, and that everything it starts would ignore as well."""
 _THREADS: Final = "/proc/self/task"
 _WAITS: Final = {"x86_64": (61, 247), "aarch64": (260, 95)}
-"""Numbers of the system calls `wait4` and `waitid`."""
+"""System call numbers of `wait4` and `waitid`."""
 _ANY_CHILD: Final = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 _P_ALL: Final = 0
 _LIBC: Final[Any] = ctypes.PyDLL(None)
-"""Its functions keep the GIL."""
+"""Calls through it keep the GIL."""
 
 
 class ChildrenAwaitedError(Exception):
-    """A thread of the program waits for any child, and would get ours."""
+    """A thread of the program waits for any child, and would reap ours."""
 
 
 def has_shell() -> bool:
@@ -47,29 +48,29 @@ def has_shell() -> bool:
 
 
 def awaits_any_child() -> bool:
-    """Whether a thread of this process is in an `os.wait()` right now, as far as the kernel says."""
+    """Whether a thread of this process is in an `os.wait()` right now, according to the kernel."""
     return _any_awaits(os.listdir(_THREADS))
 
 
 def run_detached(command: Sequence[str], environ: dict[str, str], stderr: int, timeout_s: float, last: bool) -> int:
-    """Run a command in a session of its own; returns the session's id.
+    """Run a command in its own session; returns the session's id.
 
-    Without a shell the command itself must fork and end.
+    Without a shell, the command itself must fork and end.
 
     Args:
-        command: What to run, and its arguments. Descriptors that are not marked "close on exec" reach it.
+        command: What to run, and its arguments. It inherits descriptors that are not marked "close on exec".
         environ: Its environment.
         stderr: Its standard error; it has no other streams.
-        timeout_s: The process in between is killed when it has not ended by then.
-        last: Whether there is no later: the program has ended.
+        timeout_s: The process in between is killed if it has not ended by then.
+        last: Whether there is no later opportunity, because the program has ended.
 
     Raises:
-        ChildrenAwaitedError: It was not started, for the program would be disturbed.
-        OSError: It cannot be started.
+        ChildrenAwaitedError: The command was not started, because that would disturb the program.
+        OSError: The command cannot be started.
     """
     whole = [*_IN_BACKGROUND, *command] if has_shell() else list(command)
     actions = [
-        (os.POSIX_SPAWN_DUP2, stderr, 2),  # first, for it may be 0 or 1 where the program has closed these
+        (os.POSIX_SPAWN_DUP2, stderr, 2),  # first, because it may be 0 or 1 if the program has closed these
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
     ]
@@ -87,7 +88,7 @@ def run_detached(command: Sequence[str], environ: dict[str, str], stderr: int, t
 
 
 def kill_session(session: int) -> None:
-    """Kill all of a session; its id cannot be another's while one of them lives."""
+    """Kill all processes of a session; its id cannot be reused while one of them lives."""
     with contextlib.suppress(OSError):
         os.killpg(session, signal.SIGKILL)
 
@@ -97,7 +98,7 @@ def _alone() -> Generator[None, None, None]:
     """Keep Python's other threads waiting for the GIL for a moment."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(HOLD_MS / 1000)
-    time.sleep(0.0001)  # who waits for the GIL already gets it first, and from then on waits for the new time
+    time.sleep(0.0001)  # threads already waiting get the GIL first; from then on the new interval applies
     try:
         yield
     finally:
@@ -117,7 +118,7 @@ def _any_awaits(threads: list[str]) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """The first bytes of a file, read with the GIL held; nothing where it cannot be read."""
+    """Read the first bytes of a file with the GIL held; empty if it cannot be read."""
     fd = _LIBC.open(path.encode(), os.O_RDONLY | os.O_CLOEXEC)
     if fd < 0:
         return b""
@@ -128,10 +129,10 @@ def _read(path: str) -> bytes:
 
 
 def _is_reaped_at_once(process: int) -> bool:
-    """Wait for a child with the GIL held; whether it has ended."""
+    """Wait for a child with the GIL held; return whether it has been reaped."""
     try:
         ended = _PollFd(os.pidfd_open(process), select.POLLIN, 0)
-    except OSError:  # somebody was quicker, or the kernel has no pidfds
+    except OSError:  # it has already been reaped, or the kernel has no pidfds
         return False
     _LIBC.poll(ctypes.byref(ended), 1, HOLD_MS)
     is_reaped = _LIBC.waitpid(process, None, os.WNOHANG) != 0
@@ -140,7 +141,7 @@ def _is_reaped_at_once(process: int) -> bool:
 
 
 def _reap(process: int, timeout_s: float) -> None:
-    """Wait in the kernel, without asking from time to time: the child is ours the moment it ends."""
+    """Wait in the kernel instead of polling, so that the child is reaped the moment it ends."""
     timer = threading.Timer(timeout_s, kill_session, [process])
     timer.daemon = True
     timer.start()

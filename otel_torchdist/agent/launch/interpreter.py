@@ -1,7 +1,8 @@
-"""Finds the Python that can run an agent: the program's own executable may be no interpreter at all.
+"""Finds a Python that can run an agent: the program's own executable may not be an interpreter.
 
-What PyInstaller, cx_Freeze, Nuitka or PyOxidizer build is an application that ignores `-c`: started again it would
-train once more, as a second rank 0. A host program with Python embedded in it (uWSGI, a simulator) names itself too.
+PyInstaller, cx_Freeze, Nuitka and PyOxidizer build applications that ignore `-c`: started again, such an application
+would train once more, as a second rank 0. A host program with Python embedded in it (uWSGI, a simulator) also names
+itself.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from typing import Any, Final
 _INTERPRETER: Final = re.compile(
     r"\.?(python|pypy|graalpy)([0-9]+(\.[0-9]+)*)?[a-z]?([-_](dbg|debug|gil|nogil|wrapped|intel64))?", re.IGNORECASE
 )
-"""`python3.13t`, `python3.11-dbg`, `pypy3`, `.python3.11-wrapped`; not `python-train`."""
+"""Matches `python3.13t`, `python3.11-dbg`, `pypy3`, `.python3.11-wrapped`; not `python-train`."""
 
 
 def find_interpreter() -> str:
-    """Path of a Python that has this program's standard library; '' where there is none, which `why_none` explains."""
+    """Return the path of a Python with this program's standard library; '' if there is none (see `why_none`)."""
     if _is_bundled():
         return ""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    # A program that embeds Python is not an interpreter, but the installation that it uses usually has one.
+    # A program that embeds Python is not an interpreter, but the installation it uses usually has one.
     installed = [os.path.join(prefix, "bin", version) for prefix in (sys.exec_prefix, sys.base_exec_prefix)]
     candidates = [sys.executable, *(path for path in installed if os.access(path, os.X_OK))]
     return next((path for path in candidates if path and _is_named_like_one(path)), "")
 
 
 def why_none() -> str:
-    """Why `find_interpreter` has found none, as the first half of a sentence."""
+    """Why `find_interpreter` found none, as the first half of a sentence."""
     if _is_bundled():
         return f"{sys.executable or 'this program'} is an application with Python built in"
     if not sys.executable:
@@ -39,7 +40,7 @@ def why_none() -> str:
 
 
 def _is_bundled() -> bool:
-    """Whether the program was frozen or compiled with its modules inside, where no other Python finds them."""
+    """Whether the program was frozen or compiled with its modules inside, where no other Python can find them."""
     if getattr(sys, "frozen", False) or getattr(sys, "oxidized", False):
         return True
     compiled: Any = getattr(sys.modules.get("__main__"), "__compiled__", None)  # Nuitka's
@@ -52,7 +53,7 @@ def _is_named_like_one(path: str) -> bool:
 
 
 def interpreter_flags() -> list[str]:
-    """Those of this interpreter that decide from where modules come and how paths are encoded."""
+    """Flags of this interpreter that decide where modules come from and how paths are encoded."""
     flags = sys.flags
     if flags.isolated:
         given = "I"
@@ -64,10 +65,10 @@ def interpreter_flags() -> list[str]:
 
 
 def module_path(path: list[Any]) -> list[str]:
-    """Where modules are found here, for a process that must not find others in their place.
+    """Return this process's module path, for a process that must not find other modules instead.
 
-    Anything but text is left out: programs put a `Path` into `sys.path`, which Python ignores without a word. The
-    standard library comes first: a script may have a `queue.py` beside it and never need Python's; the agent does.
+    Anything but text is left out: programs put a `Path` into `sys.path`, which Python silently ignores. The standard
+    library comes first: a script may have a `queue.py` beside it and never need Python's; the agent does.
     """
     entries = [_absolute(entry) for entry in path if isinstance(entry, str) and "\0" not in entry]
     library = _standard_library()
@@ -79,7 +80,7 @@ def _absolute(entry: str) -> str:
         absolute = os.path.abspath(entry)
     except OSError:  # the working directory is gone
         return entry
-    # What is no file may be the name of a path hook, as editable installations have it.
+    # What is not a file may be the name of a path hook, as in editable installations.
     return absolute if os.path.exists(absolute) else entry
 
 

@@ -1,7 +1,7 @@
-"""In the training process: sees to it that an agent reads this job's tapes, and starts one where none does.
+"""Ensures, in the training process, that an agent reads this job's tapes, and starts one if none does.
 
-All ranks of a node look once a second; the one that gets the lock starts it. It asks files and locks only, so that
-ranks need not know each other, and no rank's death leaves the others without an agent.
+All ranks of a node check once a second; the one that gets the lock starts the agent. They rely on files and locks only,
+so ranks need not know each other, and no rank's death leaves the others without an agent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STARTS_WITHIN_S: Final = 600.0
 FIRST_PAUSE_S: Final = 1.0
 
 PATIENCE_S: Final = 30.0
-"""For how long a program may wait for its children before we say that it keeps the agent from being started."""
+"""How long a program may wait for its children before we warn that this keeps the agent from being started."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -39,28 +39,28 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class AgentKeeper:
-    """Keeps an agent for whatever job directory this process records to."""
+    """Keeps an agent running for the job directory that this process records to."""
 
     def __init__(self) -> None:
-        """Nothing is recorded yet."""
         self._wanted: Path | None = None
         self._post: _Post | None = None
         self._process = os.getpid()
         self._end = ProcessEnd(self.close)
 
     def keep(self, directory: Path) -> None:
-        """From the next look on, keep an agent for `directory`.
+        """Keep an agent running for `directory`, from the next check on.
 
-        Called before capture arms its own end: ends go backwards, so the tape is finished when this ends.
+        Called before capture registers its own `ProcessEnd`: they run in reverse order, so the tape is finished when
+        ours runs.
         """
         self._end.arm()
-        if os.getpid() != self._process:  # a rank that was forked from a rank has none of its locks
+        if os.getpid() != self._process:  # a rank forked from a rank holds none of its locks
             self._process = os.getpid()
             self._post = None
         self._wanted = directory
 
     def look(self) -> None:
-        """Start an agent where there is none; pass on what it has to say. Called once a second, on one thread."""
+        """Start an agent if there is none, and relay its warnings. Called once a second, on one thread."""
         wanted = self._wanted
         if wanted is not None:
             self._post_in(wanted).look()
@@ -73,7 +73,7 @@ class AgentKeeper:
         return self._post
 
     def close(self) -> None:
-        """Leave the agent to itself: it ends when all ranks have ended. A job that was over sooner gets one now."""
+        """Leave the agent alone: it ends when all ranks have ended. A job that ended before it had one gets one now."""
         self._end.disarm()
         wanted, self._wanted = self._wanted, None
         with guard.guarded("leaving the agent"):
@@ -83,15 +83,15 @@ class AgentKeeper:
 
 
 class _Post:
-    """Looks after the agent of one job directory.
+    """Keeps an agent running for one job directory.
 
-    An agent that ends is started again after 1, 2, 4, 8 s, but no more than five times within ten minutes: what ends it
-    (no room, no memory) may pass. One that cannot be started at all is given up.
+    An agent that ends is restarted after 1, 2, 4, 8 s, but at most five times within ten minutes, because the cause (no
+    space, no memory) may pass. One that cannot be started at all is given up.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        # Closing a descriptor drops the locks that this process has on the file, so each is opened once, and kept.
+        # Closing a descriptor drops the locks that this process has on the file, so each is opened once and kept open.
         self._watch_lock = os.open(directory / LOCK_NAME, _FLAGS, 0o600)
         self._start_lock = os.open(directory / START_LOCK_NAME, _FLAGS, 0o600)
         self._starting_since: float | None = None
@@ -123,7 +123,7 @@ class _Post:
         self._starting = threading.Thread(target=self._start, name="otel-torchdist-start", daemon=True)
         try:
             self._starting.start()
-        except RuntimeError:  # Python 3.12 begins no thread once it ends; nor could one be waited for
+        except RuntimeError:  # Python 3.12 starts no thread during shutdown, nor could one be waited for
             self._starting = None
             self._start(follows=False)
 
@@ -132,7 +132,7 @@ class _Post:
         if not self._was_read:
             self.look()
         if self._starting is not None:
-            self._detached.wait(FORK_TIMEOUT_S)  # or it would end with this process, half-way
+            self._detached.wait(FORK_TIMEOUT_S)  # or it would end halfway, with this process
         self._relay.close()
         os.close(self._watch_lock)
         os.close(self._start_lock)
@@ -164,7 +164,7 @@ class _Post:
             self._detached.set()
 
     def _may_start(self) -> bool:
-        """Whether it is time for another start; all ranks write the times of starts into the file that they lock."""
+        """Whether it is time for another start; all ranks record the times of starts in the file that they lock."""
         now_ns = time.monotonic_ns()
         words = os.pread(self._start_lock, 4096, 0).split()
         starts = [int(word) for word in words if word.isdigit()]

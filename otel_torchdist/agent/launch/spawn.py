@@ -33,32 +33,32 @@ say({READY!r})
 os.dup2(1, 2)
 main(sys.argv[1])
 """
-"""Nothing may be imported before the path is set: `-c` puts the working directory first, where a user's `json.py` may
-lie. Sockets that some library has opened without "close on exec" end here. How far it has come is reported on standard
-error, where Python says what went wrong."""
+"""Nothing may be imported before the path is set: `-c` puts the working directory first, which may contain a user's
+`json.py`. Sockets that some library has opened without "close on exec" are closed here. Progress is reported on stderr,
+where Python also reports errors."""
 FORK: Final = "import os\nif os.fork(): os._exit(0)\n"
-"""In place of its import where there is no shell that could put the process into the background."""
+"""Replaces `import os` in `BOOT` if there is no shell that could put the process into the background."""
 FORK_TIMEOUT_S: Final = 30.0
-"""An executable that has not run our code by then is no Python, or cannot come up."""
+"""An executable that has not run our code by then is not Python, or cannot start."""
 
 _AUTO_INSTRUMENTATION: Final = str(Path("opentelemetry", "instrumentation", "auto_instrumentation"))
-"""Where `opentelemetry-instrument` has a `sitecustomize`, which would instrument the agent as well."""
+"""Where `opentelemetry-instrument` has a `sitecustomize` that would instrument the agent as well."""
 
 
 def spawn_agent(directory: Path, detached: Callable[[], object], last: bool = False, follows: bool = True) -> str:
-    """Start an agent for a job directory; returns when it has begun or failed.
+    """Start an agent for a job directory; returns when it has started or failed.
 
     Args:
-        directory: What it is to read.
+        directory: The directory to read.
         detached: Called as soon as the agent no longer needs this process.
-        last: Whether it must be now, for the program has ended.
-        follows: Whether to wait for its first word once it no longer needs this process.
+        last: Whether it must start now, because the program has ended.
+        follows: Whether to wait for its first report once it no longer needs this process.
 
     Returns:
-        Why it could not be started; '' when it could.
+        Why it could not be started; '' if it was.
 
     Raises:
-        ChildrenAwaitedError: It would disturb the program now.
+        ChildrenAwaitedError: Starting it now would disturb the program.
     """
     python = find_interpreter()
     if not python:
@@ -84,6 +84,6 @@ def _environment() -> dict[str, str]:
     environ["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if _AUTO_INSTRUMENTATION not in entry)
     if not environ["PYTHONPATH"]:
         del environ["PYTHONPATH"]
-    # If this is no Python in spite of its name, what starts is the training: it must not start the next one.
+    # If this is not Python despite its name, it is the training that starts, and it must not start another one.
     environ[OTEL_PYTHON_TORCHDIST_ENABLED] = "false"
     return environ

@@ -1,4 +1,4 @@
-"""What the backends of a process group call themselves, for each type of device."""
+"""Names of a process group's backends, as they report them, for each device type."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from otel_torchdist.capture.torch_api import backend_and_store
 
 
 class Backends:
-    """What a group's backends call themselves. It knows the group only weakly, so that no cycle keeps the tape.
+    """Names of a group's backends. References the group only weakly, so that no cycle keeps the tape alive.
 
     Attributes:
-        names: Those that have been asked for, by device type.
+        names: Names looked up so far, by device type.
     """
 
     def __init__(self, reference: weakref.ref[ProcessGroup]) -> None:
@@ -23,7 +23,7 @@ class Backends:
         self.names: dict[str, str] = {}
 
     def __call__(self, device: str) -> str:
-        """The name of the backend for a device type; '' when the group has none."""
+        """The name of the backend for a device type; '' if the group has none."""
         known = self.names.get(device, "")
         group = None if known else self._reference()
         if group is not None:
@@ -32,7 +32,7 @@ class Backends:
 
 
 def has_several_backends(group: ProcessGroup) -> bool:
-    """Whether it has different backends for different types of devices."""
+    """Whether a group has different backends for different device types."""
     try:
         backends = [group._get_backend(device) for device in group._device_types]
     except (RuntimeError, ValueError) as error:
@@ -43,7 +43,7 @@ def has_several_backends(group: ProcessGroup) -> bool:
 
 @_guard.calls_plug_ins
 def backend_name(group: ProcessGroup, device: str) -> str:
-    """`gloo`, `nccl`, … for a device type; '' when the group has no backend for it."""
+    """`gloo`, `nccl`, … for a device type; '' if the group has no backend for it."""
     try:
         backend = group._get_backend(torch.device(device))
     except (RuntimeError, ValueError) as error:
@@ -59,5 +59,5 @@ def backend_name(group: ProcessGroup, device: str) -> str:
 
 
 def configured_backend(group: ProcessGroup) -> str:
-    """What the group was made with: `gloo`, or `cpu:gloo,cuda:nccl`."""
+    """The backend with which a group was created: `gloo`, or `cpu:gloo,cuda:nccl`."""
     return str(backend_and_store(group)[0])

@@ -1,9 +1,9 @@
-"""An operation on its way, how it is recorded, and the process group that it belongs to. They refer to each other.
+"""Operations in flight, how they are recorded, and their process groups. The classes refer to each other.
 
-Where a group's operations are counted is a channel. Ranks compare how far they have come by these numbers, so they have
-to be counted as the backend orders them. A group with a backend for each device type (`cpu:gloo,cuda:nccl`) has two
-orders that know nothing of each other: while one thread trains on CUDA, another gathers a checkpoint's plan on the
-CPU, at another moment on each rank.
+A channel counts a group's operations. Ranks compare their progress by these numbers, so operations have to be counted
+in the order in which the backend runs them. A group with a backend for each device type (`cpu:gloo,cuda:nccl`) has two
+independent orders: while one thread trains on CUDA, another gathers a checkpoint's plan on the CPU, at a different
+moment on each rank.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ PlanKey: TypeAlias = tuple[Any, ...]
 
 
 class Channel:
-    """The operations of one group that one backend carries out.
+    """The operations of one group that run on one backend.
 
     Attributes:
-        name_id: The group's id in the dictionary.
-        rank: This rank's global number.
+        name_id: The group's id in the name dictionary.
+        rank: This rank's global rank.
         sequence: Collectives issued so far.
         point_to_point: Operations so far by (source, destination, tag).
     """
@@ -48,36 +48,35 @@ class Channel:
     __slots__ = ("name_id", "point_to_point", "rank", "sequence")
 
     def __init__(self, name_id: int, rank: int) -> None:
-        """Nothing has been issued."""
         self.name_id = name_id
         self.rank = rank
         self.sequence = 0
         self.point_to_point: Counter[tuple[int, int, int]] = Counter()
 
     def count_point_to_point(self, is_send: bool, peer: int, tag: int) -> int:
-        """Count one operation among those with the same source, destination and tag; returns its place, from 1."""
+        """Count an operation among those with the same source, destination and tag; returns its position, from 1."""
         key = (self.rank, peer, tag) if is_send else (peer, self.rank, tag)
         self.point_to_point[key] += 1
         return self.point_to_point[key]
 
     def uncount_point_to_point(self, is_send: bool, peer: int, tag: int) -> None:
-        """Take one count back: the operation was refused."""
+        """Undo one count, because the operation was refused."""
         self.point_to_point[(self.rank, peer, tag) if is_send else (peer, self.rank, tag)] -= 1
 
 
 class GroupState(Channel):
-    """A process group of this rank; all of its operations are one channel, unless it has several backends.
+    """A process group of this rank; its operations form a single channel, unless it has several backends.
 
     Attributes:
-        recorder: Whose tape its operations go to.
-        name: As it stands in the dictionary.
-        backend_on: What the backend for a device type calls itself; '' when the group has none.
+        recorder: Recorder of its operations.
+        name: Its entry in the name dictionary.
+        backend_on: Returns the name of the backend for a device type; '' if the group has none.
         coalescing: Operations issued since `_start_coalescing`; None outside.
-        has_been_asked: Whether it is known if its Works know when they are complete.
+        has_been_asked: Whether it is known if its Works can report completion.
         synchronized: Whether a collective has ended that proves that every member was there.
         is_default: Whether it is the default group.
-        is_over: Whether nothing of it is recorded any more.
-        plans: How its calls are recorded, by kind and place.
+        is_over: Whether its operations are no longer recorded.
+        plans: How its calls are recorded, by kind and call site.
     """
 
     __slots__ = (
@@ -98,7 +97,7 @@ class GroupState(Channel):
     )
 
     def __init__(self, recorder: Recorder, group: ProcessGroup, name: GroupName, group_rank: int) -> None:
-        """Learn a group that was not known before, in which this rank is number `group_rank`."""
+        """Initialize the state of a new group, in which this rank has rank `group_rank`."""
         rank = name.ranks[group_rank] if 0 <= group_rank < len(name.ranks) else group_rank
         super().__init__(recorder.tape.names.intern(name, SPARE_OF_GROUPS), rank)
         self.group_rank = group_rank
@@ -121,23 +120,23 @@ class GroupState(Channel):
         return self.sequence + sum(channel.sequence for channel in tuple((self._channels or {}).values()))
 
     def end_by_wait(self) -> None:
-        """Its backend's Works cannot be asked whether they are complete: from now on only a wait shows an end."""
+        """From now on, take ends from waits only: its backend's Works cannot report whether they are complete."""
         if not self.signatures.only_wait_ends:
             self.signatures.only_wait_ends = True
             self.plans.clear()
 
     def give_up(self) -> None:
-        """It is over: nothing may keep the tape and its memory. Many trainings run without Python's collector."""
+        """Stop recording the group and drop what keeps the tape's memory: many trainings run without Python's GC."""
         self.is_over = True
-        self.plans.clear()  # they refer to this
+        self.plans.clear()  # plans refer to this group
 
     def global_rank(self, group_rank: int) -> int:
-        """Global rank of a member; -1 when there is no such member."""
+        """Global rank of a member; -1 if there is no such member."""
         ranks = self.name.ranks
         return ranks[group_rank] if 0 <= group_rank < len(ranks) else -1
 
     def channel_of(self, device: str) -> Channel:
-        """Where operations on a type of device are counted."""
+        """The channel that counts operations on a device type."""
         if self._channels is None:
             return self
         channel = self._channels.get(device)
@@ -154,22 +153,22 @@ class GroupState(Channel):
 
 
 class Plan:
-    """How calls of one kind from one place are recorded.
+    """How calls of one kind from one call site are recorded.
 
     Attributes:
         group: Their process group.
-        channel: Where they are counted.
-        operation: What is called.
-        tape: Where they are recorded.
-        tail: The constant part of their records; where there is a reduce op, of those whose op was not read.
-        tail_read: The same for those whose reduce op was read.
+        channel: The channel that counts them.
+        operation: The operation that is called.
+        tape: The tape on which they are recorded.
+        tail: The constant part of their records; if there is a reduce op, of those whose op was not read.
+        tail_read: The constant part of records whose reduce op was read.
         flags: Their flags.
-        on_cpu: Whether the host can know their end.
+        on_cpu: Whether the host can observe their end.
         is_left_alone: Whether the caller goes on while they run.
-        is_plain: Whether they run on the CPU, one at a time, and their callers wait for them at once.
-        reduce_op: The reduce op in `tail`; -1 where there is none.
+        is_plain: Whether they run on the CPU, one at a time, and their callers wait for them immediately.
+        reduce_op: The reduce op in `tail`; -1 if there is none.
         code: Code of the call site, held because its `id` is in the key.
-        reading: When the reduce op is read: `SOMETIMES`, `ALWAYS`, or 0 where there is none.
+        reading: When the reduce op is read: `SOMETIMES`, `ALWAYS`, or 0 if there is none.
         reads: How often it has been read.
         varies: Whether it has been seen to change.
     """
@@ -204,7 +203,6 @@ class Plan:
         reduce_op: int,
         code: CodeType | None,
     ) -> None:
-        """A plan that has not been used."""
         self.group = group
         self.channel = channel
         self.operation = operation
@@ -223,38 +221,38 @@ class Plan:
 
 
 class OnDevice(Protocol):
-    """What is known of an operation on its device.
+    """State of an operation on its device.
 
     Attributes:
-        is_void: Whether there is nothing to find out any more.
+        is_void: Whether nothing more will be found out about it.
     """
 
     is_void: bool
 
     def coalesce(self, members: list[Call]) -> None:
-        """Operations that were issued after this one have been issued as one with it."""
+        """Add operations that were issued after this one and coalesced with it."""
         ...
 
 
 class Call:
-    """An operation on its way.
+    """An operation in flight.
 
-    What most operations never have lies in a dictionary that only the others get; its defaults are below.
+    Attributes that most operations never need are kept in a dictionary that only the others get; defaults are below.
 
     Attributes:
-        number: Its record.
+        number: Number of its record.
         entered_ns: When it was entered.
-        plan: What is the same for all calls of its kind.
-        tape: Where it is recorded.
-        is_plain: Whether nothing is to be noted of it between its call and its end; see `Plan.is_plain`.
-        work: Its Work, held only until the end is known, and never for a device's operation.
-        work_id: `id` of a Work that is let go of before the end is known.
-        own_ns: When our part before the call was over, on calls whose overhead is measured.
+        plan: What all calls of its kind share.
+        tape: The tape on which it is recorded.
+        is_plain: Whether nothing has to be recorded between its call and its end; see `Plan.is_plain`.
+        work: Its Work, held only until the end is known, and never for a device operation.
+        work_id: `id` of a Work that is released before the end is known.
+        own_ns: Time that our code took before the call, on calls whose overhead is measured.
         members: Operations that end with this one (coalesced).
         reference: Weak reference to a Work that must not be held.
-        pointers: Where it writes to.
-        gave_up: Whether a wait for it has given up and left it open.
-        enqueued: What is known of it on its device, None when it cannot be followed there.
+        pointers: Addresses of the memory that it writes to.
+        gave_up: Whether a wait for it gave up and left it open.
+        enqueued: Its state on its device; None if it cannot be followed there.
     """
 
     __slots__ = ("__dict__", "entered_ns", "is_plain", "number", "plan", "tape", "work")
@@ -268,7 +266,6 @@ class Call:
     enqueued: OnDevice | None = None
 
     def __init__(self, number: int, entered_ns: int, plan: Plan) -> None:
-        """An operation that has just been entered."""
         self.number = number
         self.entered_ns = entered_ns
         self.plan = plan
@@ -278,20 +275,20 @@ class Call:
 
     @property
     def group(self) -> GroupState:
-        """Its process group."""
+        """The operation's process group."""
         return self.plan.group
 
     @property
     def operation(self) -> OperationSchema:
-        """What was called."""
+        """The operation that was called."""
         return self.plan.operation
 
     @property
     def flags(self) -> int:
-        """Its record's flags."""
+        """Flags of the operation's record."""
         return self.plan.flags
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the host can know its end."""
+        """Whether the host can observe the operation's end."""
         return self.plan.on_cpu

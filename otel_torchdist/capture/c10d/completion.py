@@ -1,8 +1,8 @@
-"""How we know that an operation has ended, on the CPU.
+"""Determines when operations on the CPU have ended.
 
-The earliest of: `Work.wait` returned, `wait_tensor` returned, `is_completed()` turned true (polled). Never a
-future's callback: gloo runs it with the GIL held *before* the operation counts as finished, and one in flight at
-exit turns exit codes into SIGABRT. Some libraries bring Works of their own, in Python.
+The end is the earliest of: `Work.wait` returned, `wait_tensor` returned, `is_completed()` turned true (polled). Never a
+future's callback: gloo runs it with the GIL held *before* the operation counts as finished, and one in flight at exit
+turns exit codes into SIGABRT. Some libraries bring their own Works, written in Python.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.plans import Plan
 
 SWEPT_PER_CALL: Final = 4
-"""Open operations that a new call looks at, so that ends are known finer than the poll where traffic is dense."""
+"""Open operations that a new call polls: with dense traffic, ends are then known more exactly than from the poller."""
 MAX_MAPPED_TENSORS: Final = 64
 MAX_DROPPED: Final = 32
 """Operations whose Work was dropped and for which `wait_tensor` may still be called; the tape keeps 64 open ones."""
 ISSUED_NS: Final = 1_000_000_000
-"""How long a Work that must not be held is held at most: until its caller surely has it."""
+"""Maximum time for which a Work that must not be held is held: by then its caller certainly has it."""
 
 _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
 _ASYNC: Final = int(Flag.ASYNC)
@@ -42,7 +42,7 @@ _BY_WAIT: Final = int(How.WAIT)
 BEFORE: Final = 0
 INSIDE: Final = 1
 AFTER: Final = 2
-"""How far a wait has come."""
+"""Stages of a wait."""
 
 _STRIDED: Final = torch.strided
 _now: Final = time.monotonic_ns
@@ -65,11 +65,11 @@ class Works:
     """The operations whose end is not known yet.
 
     Attributes:
-        open: Those operations, by the `id` of their Work.
+        open: The operations by the `id` of their Work.
     """
 
     def __init__(self, patches: Patches, on_async: Callable[[], None]) -> None:
-        """Patch `Work.wait`; `on_async` is called when an operation is left to itself."""
+        """Patch `Work.wait`; `on_async` is called when an operation is left running."""
         self._patches = patches
         self.on_async = on_async
         self.open: dict[int, Call] = {}
@@ -81,7 +81,7 @@ class Works:
         self._patch_wait(Work)
 
     def _patch_wait(self, cls: type[Any]) -> None:
-        """Patch every class that brings a `wait` of its own, FakeWork for one."""
+        """Patch every class that defines its own `wait`, such as FakeWork."""
         for owner in cls.__mro__:
             if owner in self._patched_types or "wait" not in vars(owner):
                 continue
@@ -113,7 +113,7 @@ class Works:
                     if not plan.group.has_been_asked:
                         self._ask_once(plan, work)
                     return result
-                now = _now()  # how most operations end, and no longer than need be
+                now = _now()  # most operations end here, so this is as short as possible
                 call.work = None
                 call.tape.complete(call.number, call.entered_ns, now, _BY_WAIT)
                 if plan.operation.synchronizing:
@@ -130,15 +130,15 @@ class Works:
         return wait
 
     def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
-        """Take up an operation that the backend has accepted."""
+        """Follow an operation that the backend has accepted."""
         try:
             plan = call.plan
             index = plan.operation.work
             boxed = result[1] if index > 0 else None if index < 0 else result
-            if boxed is None:  # it blocked until it was over
+            if boxed is None:  # the call blocked until the operation was over
                 self.ended(call, How.CALL)
                 return
-            # pybind gives the same Python object to the caller as long as this one lives: its id is the key.
+            # pybind gives the caller this same Python object as long as it lives, so its id is the key.
             call.work = work = _unbox(boxed)
             self.open[id(work)] = call
             if type(work) not in self._patched_types:
@@ -159,7 +159,7 @@ class Works:
             self.on_async()
 
     def follow_coalesced(self, members: list[Call], work: object) -> None:
-        """Take up the Work that `_end_coalescing` returned for all operations issued since the start."""
+        """Follow the Work that `_end_coalescing` returned for all operations issued since the start."""
         if not members:
             return
         head = members[0]
@@ -187,17 +187,17 @@ class Works:
             before.work = None
 
     def let_go_of_issued(self) -> None:
-        """Let go of Works that are held only until their callers have them."""
+        """Release Works that are held only until their callers have them."""
         long_ago = _now() - ISSUED_NS
         for call in list(self._just_issued.values()):
             if call.entered_ns < long_ago:
                 call.work = None
 
     def _look_at_dropped(self) -> None:
-        """Take up Works that are gone.
+        """Handle Works that have been freed.
 
-        What their references call is built-in code. Where Python ran in it, a signal handler could raise there, and
-        the interpreter drops what is raised in a destructor.
+        Their references call built-in code: if that ran Python, a signal handler could raise in it, and the interpreter
+        drops exceptions raised in a destructor.
         """
         while self._gone:
             call = self._gone.popleft().call
@@ -205,7 +205,7 @@ class Works:
                 self._work_dropped(call)
 
     def _work_dropped(self, call: Call) -> None:
-        """Nobody can wait for its Work any more. But c10d may have its own for `wait_tensor`, which we would see."""
+        """Handle a dropped Work: no one can wait for it, but c10d may have its own, whose `wait_tensor` we see."""
         if not call.pointers:
             self.ended(call, How.ABANDONED)
             return
@@ -217,7 +217,7 @@ class Works:
             self.ended(next(iter(self._dropped)), How.ABANDONED)
 
     def _map_tensors(self, call: Call, output: Any) -> None:
-        """c10d's first argument is what it writes to; `wait_tensor` names an operation by that memory."""
+        """Map the memory that c10d's first argument writes to: `wait_tensor` names an operation by that memory."""
         outputs: list[Any] = output if type(output) is LIST else [output]
         if outputs and type(outputs[0]) is LIST:
             return  # lists of lists never come from functional collectives
@@ -226,16 +226,16 @@ class Works:
         for pointer in pointers:
             if self._dropped:
                 before = self._by_tensor.get(pointer)
-                if before in self._dropped:  # its memory serves another operation now: nobody will wait
+                if before in self._dropped:  # another operation uses its memory now: no one will wait for it
                     self.ended(before, How.ABANDONED)
             self._by_tensor[pointer] = call
 
     def of_tensor(self, tensor: Any) -> Call | None:
-        """The open operation that writes to `tensor`."""
+        """The open operation that writes to `tensor`, if any."""
         return self._by_tensor.get(tensor.data_ptr()) if self._by_tensor and not tensor.is_meta else None
 
     def wait_began(self, call: Call) -> None:
-        """The calling thread is about to wait for an operation; also when an earlier wait has given up."""
+        """Record that the calling thread is about to wait for an operation, possibly after an earlier wait gave up."""
         try:
             if call.gave_up:
                 for one in (call, *(call.members or ())):
@@ -249,12 +249,12 @@ class Works:
             guard.report("Work.wait", error)
 
     def wait_failed(self, call: Call, error: BaseException, work: Any = None) -> None:
-        """A wait raised. That the call itself had returned is written down: the operation was issued.
+        """Handle a wait that raised. The call itself is recorded as returned, because the operation was issued.
 
         Args:
             call: The operation.
             error: What the wait raised.
-            work: What was waited for, where that is known.
+            work: What was waited for, if known.
         """
         try:
             if guard.came_after_call(error):  # the wait had returned when a signal handler raised
@@ -268,7 +268,7 @@ class Works:
             if work is None or call.flags & _END_BY_WAIT or not is_under_way(work):
                 self.ended(call, How.FAILED, error)
                 return
-            # It has only given up: the operation goes on, and somebody may wait for it again.
+            # The wait has only given up: the operation continues and may be waited for again.
             for one in members:
                 one.tape.mark(one.number, Word.WAIT_RETURNED, now - one.entered_ns, How.WAIT)
             call.gave_up = True
@@ -279,20 +279,20 @@ class Works:
                 raise
 
     def wait_interrupted(self, call: Call, work: Any, has_returned: bool) -> None:
-        """Something has raised beside a wait.
+        """Handle an exception raised right before or after a wait.
 
         Args:
             call: The operation.
             work: What was waited for.
-            has_returned: Whether the wait was over; else it had not begun.
+            has_returned: Whether the wait was over; otherwise it had not begun.
         """
         if not has_returned and call.plan.is_left_alone:
-            self.open[id(work)] = call  # who has the Work may wait again
+            self.open[id(work)] = call  # the holder of the Work may wait again
             return
         self.ended(call, How.WAIT if has_returned else How.ABANDONED)
 
     def ended(self, call: Call, how: How, error: BaseException | None = None) -> None:
-        """Record an end, whoever sees it first, and let go of the Work."""
+        """Record an end, however it was first observed, and release the Work."""
         now = _now()
         try:
             self._let_go(call)
@@ -304,7 +304,7 @@ class Works:
             if call.operation.synchronizing and how in (How.WAIT, How.POLL):
                 call.group.synchronized = True
         except BaseException as own:
-            for one in (call, *(call.members or ())):  # no record stays open, whatever has come in between
+            for one in (call, *(call.members or ())):  # leave no record open, whatever has interrupted this
                 one.tape.complete(one.number, one.entered_ns, now, how)
             if not guard.contains("completion", own):
                 raise
@@ -324,10 +324,10 @@ class Works:
 
     @guard.calls_plug_ins
     def sweep(self, limit: int) -> int:
-        """Look at the oldest `limit` operations and record those that are complete.
+        """Poll the oldest `limit` operations and record those that are complete.
 
         Returns:
-            How many are still open and can be looked at.
+            How many are still open and can be polled.
         """
         left = 0
         if self._gone:
@@ -351,9 +351,10 @@ class Works:
         return left
 
     def _ask_once(self, plan: Plan, work: Any) -> None:
-        """See by a Work whose wait has returned whether those of its backend know when they are complete.
+        """Check with a Work whose wait has returned whether its backend's Works can report completion.
 
-        Torch sees of a Work in Python only what it is in C++, and torchcomms' lack `isCompleted` too: never complete.
+        Of a Work written in Python torch sees only the C++ part; torchcomms' Works also lack `isCompleted`, so they are
+        never complete.
         """
         if plan.flags & _MEANS_NOTHING:
             return
@@ -362,9 +363,9 @@ class Works:
             plan.group.end_by_wait()
 
     def _cannot_say(self, call: Call, work: object) -> None:
-        """A Work does not know whether it is complete: only a wait shows its end, and that of its group's others."""
+        """Handle a Work that cannot report completion: only waits show its end and those of its group's others."""
         call.group.end_by_wait()
-        if call.entered_ns < _now() - ISSUED_NS:  # its caller surely has it
+        if call.entered_ns < _now() - ISSUED_NS:  # by then its caller has it
             call.work_id = id(work)
             call.reference = reference = _Reference(work, self._gone.append)
             reference.call = call
@@ -373,24 +374,24 @@ class Works:
     def _oldest(self, limit: int) -> list[Call]:
         try:
             return list(itertools.islice(self.open.values(), limit))
-        except RuntimeError as error:  # the garbage collector came in between, and a dropped Work left the table
+        except RuntimeError as error:  # the garbage collector ran meanwhile, and a dropped Work left the table
             guard.pass_on(error)
             return []
 
     def _completed(self, call: Call, work: Any) -> None:
-        """A poll found it complete, which it also is when its peer has died: only its future tells."""
+        """Record the end of a Work that a poll found complete; only its future shows whether its peer has died."""
         error = failure_of(work) if type(work) is Work else None
         self.ended(call, How.POLL if error is None else How.FAILED, error)
 
     def forget_all(self) -> None:
-        """Let go of everything; the operations stay open on their tapes."""
+        """Release everything; the operations stay open on their tapes."""
         for table in (self.open, self._by_tensor, self._just_issued, self._dropped, self._gone):
             table.clear()
 
 
 @guard.calls_plug_ins
 def is_under_way(work: Any) -> bool:
-    """Whether a Work says that its operation is not over; one that cannot be asked does not."""
+    """Whether a Work reports that its operation is not over; false if it cannot report that."""
     try:
         return not work.is_completed()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Operations that a device carries out: the host sees them enqueued, not begun or ended."""
+"""Operations that run on a device: the host sees when they are enqueued, but not when they start or end."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import Call, OnDevice
 
 MAX_WRITTEN: Final = 64
-"""Output tensors of an operation by which a wait for it is recognised."""
+"""Output tensors of an operation by which a wait for it is recognized."""
 
 RETURNS_WORK: Final = frozenset({"nccl2", "nccl-lazy"})
-"""Backends that return a Work of synchronous operations too, which run on the caller's stream as NCCL's do elsewhere.
+"""Backends that also return a Work for synchronous operations, which run on the caller's stream as NCCL's otherwise do.
 
-From torch 2.15 on `nccl` means the first of them."""
+From torch 2.15 on, `nccl` means the first of them.
+"""
 ONE_STREAM: Final = frozenset({"nccl2"})
-"""Backends that carry out sends and receives on the same stream as asynchronous collectives."""
+"""Backends that run sends and receives on the same stream as asynchronous collectives."""
 
 LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT)
-"""NCCL carries these out on streams of its own."""
+"""Flags of operations that NCCL runs on its own streams."""
 
 _ASYNC: Final = int(Flag.ASYNC)
 _STRIDED: Final = torch.strided
@@ -38,69 +39,69 @@ class DeviceOperations(Protocol):
     """Follows operations on the devices of one type.
 
     Attributes:
-        written: Asynchronous operations by the memory that they write to, for a wait that names only that.
+        written: Asynchronous operations by the memory that they write to, for a wait that names only that memory.
     """
 
     written: dict[int, Any]
 
     def begin(self, call: Call, device: int, peer: int) -> OnDevice | None:
-        """An operation is about to be handed over; None when it cannot be followed."""
+        """Follow an operation that is about to be issued; None if it cannot be followed."""
         ...
 
     def issued(self, enqueued: Any, work: Any, pointers: tuple[int, ...] = ()) -> bool:
-        """The backend has accepted an operation; whether its end will be found out."""
+        """Note that the backend has accepted an operation; return whether its end will be observed."""
         ...
 
     def wait_begins(self, pointer: int, device: int) -> object | None:
-        """A stream is about to be made to wait for what writes to `pointer`; None when that is not watched."""
+        """Note that a stream is about to wait for what writes to `pointer`; None if that is not followed."""
         ...
 
     def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> object | None:
-        """As `wait_begins`, for several."""
+        """Like `wait_begins`, for several pointers."""
         ...
 
     def wait_ends(self, wait: Any) -> None:
-        """The stream waits."""
+        """Note that the wait has been enqueued on the stream."""
         ...
 
     def settle(self, timeout_s: float) -> None:
-        """A tape is about to end: look a last time, and let go of what is open."""
+        """Poll one last time before a tape ends, and drop operations that are still open."""
         ...
 
     def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
-        """End what runs in the background."""
+        """Stop background work."""
         ...
 
 
 class Devices:
-    """Follows operations on devices: on CUDA to their end; on others only that they were enqueued.
+    """Follows operations on devices: on CUDA to their end, on others only until they are enqueued.
 
-    Of what cannot be followed the tape says so: begun when it was entered, ended when the call returned, `UNTRACKED`.
+    Operations that cannot be followed are marked `UNTRACKED`: started when entered, ended when the call returned.
 
     Attributes:
-        written: As `DeviceOperations.written`.
+        written: See `DeviceOperations.written`.
     """
 
     def __init__(self, begin_cuda: Callable[[], DeviceOperations | None]) -> None:
-        """No device has been seen; `begin_cuda` is called with the first operation on a CUDA device."""
+        """Initialize with no devices; `begin_cuda` is called on the first operation on a CUDA device."""
         self._begin_cuda = begin_cuda
         self._has_begun_cuda = False
         self._cuda: DeviceOperations | None = None
         self.written: dict[int, Any] = {}
 
     def before(self, call: Call, tensors: Any, peer: int) -> None:
-        """An operation is about to be handed to its backend.
+        """Follow an operation that is about to be handed to its backend.
 
         Args:
             call: The operation.
-            tensors: What it works on: a tensor or a list of some.
-            peer: Global rank of the other side of a point-to-point operation.
+            tensors: The tensor or list of tensors that it works on.
+            peer: Global rank of the peer in a point-to-point operation.
         """
         call.enqueued = None
         try:
             coalescing = call.group.coalescing
             if coalescing:
-                # Of several that are issued as one, the first stands for all.
+                # Operations that are issued as one are represented by the first.
                 head = next((member for member in coalescing if not member.on_cpu), call)
                 if head is not call:
                     if head.enqueued is None:
@@ -125,12 +126,12 @@ class Devices:
         return self._cuda
 
     def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
-        """The backend has accepted an operation.
+        """Follow an operation that the backend has accepted.
 
         Args:
             call: The operation.
             result: What the dispatcher returned.
-            args: What it was given.
+            args: The dispatcher's arguments.
         """
         index = call.operation.work
         boxed = result if index == 0 else result[1] if index > 0 else None
@@ -144,7 +145,7 @@ class Devices:
             _end_unknown(call)
 
     def follow_coalesced(self, members: list[Call], work: Any) -> None:
-        """The backend has accepted what was issued as one; `work` is the Work of all, None for a synchronous one."""
+        """Follow operations issued as one; `work` is the Work of all of them, None if they were synchronous."""
         if not members:
             return
         head = members[0].enqueued
@@ -156,12 +157,12 @@ class Devices:
             _end_unknown(call)
 
     def failed(self, call: Call) -> None:
-        """The backend has refused an operation."""
+        """Stop following an operation that the backend has refused."""
         if call.enqueued is not None:
             call.enqueued.is_void = True
 
     def wait_begins(self, tensor: Any) -> object | None:
-        """The current stream is about to be made to wait for what writes to `tensor`, if anything does."""
+        """Note that the current stream is about to wait for what writes to `tensor`, if anything does."""
         try:
             if not tensor.is_meta and tensor.is_cuda and self._cuda is not None:
                 return self._cuda.wait_begins(tensor.data_ptr(), tensor.get_device())
@@ -170,7 +171,7 @@ class Devices:
         return None
 
     def wait_for_several_begins(self, tensors: Any) -> object | None:
-        """The current stream is about to be made to wait for what writes to any of these tensors, if anything does."""
+        """Note that the current stream is about to wait for what writes to any of these tensors, if anything does."""
         try:
             devices = {tensor.get_device() for tensor in tensors if not tensor.is_meta and tensor.is_cuda}
             if len(devices) == 1 and self._cuda is not None:
@@ -180,29 +181,29 @@ class Devices:
         return None
 
     def wait_ends(self, wait: object) -> None:
-        """The stream waits."""
+        """Note that the wait has been enqueued on the stream."""
         with guard.guarded("wait_tensor"):
             if self._cuda is not None:
                 self._cuda.wait_ends(wait)
 
     def settle(self, timeout_s: float) -> None:
-        """A tape is about to end: look a last time, and let go of what is open."""
+        """Poll one last time before a tape ends, and drop operations that are still open."""
         if self._cuda is not None:
             self._cuda.settle(timeout_s)
 
     def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
-        """End what runs in the background.
+        """Stop background work.
 
         Args:
-            timeout_s: How long to wait for it.
-            give_events_up: Destroy what belongs to the device. Not at the end of the process: it may be gone.
+            timeout_s: How long to wait for it to stop.
+            give_events_up: Destroy what belongs to the device. Not at the end of the process: the device may be gone.
         """
         if self._cuda is not None:
             self._cuda.stop(timeout_s, give_events_up=give_events_up)
         self._cuda = None
 
     def after_fork_in_child(self) -> None:
-        """Nothing of the parent's can be used, and nothing is freed."""
+        """Forget the parent's state, which a child can neither use nor free."""
         self._has_begun_cuda = False
         self._cuda = None
         self.written = {}
@@ -222,6 +223,6 @@ def _not_followed(call: Call) -> None:
 
 
 def _end_unknown(call: Call) -> None:
-    """Close the record with an end that says so."""
+    """Complete the record with an end that is marked as unknown."""
     _not_followed(call)
     call.tape.complete(call.number, call.entered_ns, _now(), How.UNTRACKED)

@@ -1,7 +1,7 @@
-"""Our kernels in torch's dispatcher: the one place that every collective passes, wherever it is called from.
+"""Registers kernels in torch's dispatcher, the one place that every collective passes, wherever it is called from.
 
-They sit on `BackendSelect`, which comes before any backend, and redispatch with that key removed. Those of
-`_c10d_functional::wait_tensor` and `wait_tensors` (from torch 2.15 on) see functional collectives end.
+They are registered for `BackendSelect`, which precedes any backend, and redispatch with that key removed. The kernels
+of `_c10d_functional::wait_tensor` and `wait_tensors` (from torch 2.15 on) observe the end of functional collectives.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class Dispatcher:
-    """Registers kernels for every c10d operation and takes them out again."""
+    """Registers kernels for every c10d operation and removes them again."""
 
     def __init__(self, hot_path: HotPath, works: Works) -> None:
-        """Register.
+        """Register the kernels.
 
         Args:
-            hot_path: Told of every operation.
-            works: Told of every `wait_tensor`.
+            hot_path: Called for every operation.
+            works: Called for every `wait_tensor`.
         """
         self._c10d = torch.library.Library("c10d", "IMPL")
         self._functional = torch.library.Library("_c10d_functional", "IMPL")
@@ -57,7 +57,7 @@ class Dispatcher:
         library.impl(qualified, kernel, DISPATCH_KEY.name, with_keyset=True)
 
     def remove(self) -> None:
-        """Take all kernels out."""
+        """Remove all kernels."""
         remove_library(self._c10d)
         remove_library(self._functional)
 
@@ -70,7 +70,7 @@ def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[...,
     remaining: dict[int, Any] = {}
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        keys = keyset.raw_repr()  # a number costs a third of another key set
+        keys = keyset.raw_repr()  # an int costs a third as much as another key set
         rest = remaining.get(keys)
         if rest is None:
             rest = remaining[keys] = keyset.remove(DISPATCH_KEY)
@@ -78,7 +78,7 @@ def _make_kernel(operation: OperationSchema, hot_path: HotPath) -> Callable[...,
         is_issued = False
         try:  # a signal handler may raise at any call here
             call = enter(operation, args, keys)
-            result = redispatch(rest, *args)  # nothing between the two at which a handler could run
+            result = redispatch(rest, *args)  # no point between these two at which a handler could run
             is_issued = True
             if call is None:
                 return result
@@ -104,7 +104,7 @@ MAX_SWEPT: Final = 1024
 
 
 def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:
-    """The kernel of `_c10d_functional::wait_tensor`."""
+    """Make the kernel of `_c10d_functional::wait_tensor`."""
 
     def wait_tensor(keyset: Any, tensor: Any) -> Any:
         call = works.of_tensor(tensor)
@@ -136,7 +136,7 @@ def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., A
 
 
 def make_wait_tensors(works: Works, devices: Devices, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:
-    """The kernel of `_c10d_functional::wait_tensors`: an end for each operation."""
+    """Make the kernel of `_c10d_functional::wait_tensors`, which records an end for each operation."""
 
     def wait_tensors(keyset: Any, tensors: Any) -> Any:
         calls = _writing_to(tensors, works)
@@ -181,7 +181,7 @@ def _ended(calls: list[Call], works: Works) -> None:
 
 
 def _failed(calls: list[Call], works: Works, error: BaseException) -> None:
-    """The wait raised, and does not say for which: those that are found complete have ended well, or say themselves."""
+    """Handle a wait that raised without naming the operation: completed ones have succeeded, or know their error."""
     works.sweep(MAX_SWEPT)
     for call in calls:
         works.wait_failed(call, error, call.work)

@@ -1,8 +1,8 @@
-"""Follows the creation of process groups, whoever asks for it.
+"""Follows the creation of process groups by any caller.
 
-Hooked where all ways meet, `_new_process_group_helper`, `_update_default_pg` and the method `split_group`:
-`init_device_mesh` holds its own references to `init_process_group` and `split_group` and never passes patched ones.
-Torch 2.8 has no such method: a group that was split off is known there from its first operation on.
+The hooks are where all paths meet: `_new_process_group_helper`, `_update_default_pg` and the method `split_group`.
+`init_device_mesh` holds its own references to `init_process_group` and `split_group`, so patches of those would miss
+it. Torch 2.8 has no such method; there, a group that was split off is known from its first operation on.
 """
 
 from __future__ import annotations
@@ -30,40 +30,39 @@ if TYPE_CHECKING:
 
 
 class GroupEvents(Protocol):
-    """Who is told of groups."""
+    """Receiver of group events."""
 
     def default_group_begins(self, rank: int, world_size: int) -> Recorder | None:
-        """A default group is about to be created; returns where it is recorded."""
+        """Prepare for a default group that is about to be created; return its recorder."""
         ...
 
     def current_recorder(self) -> Recorder | None:
-        """Where this rank records now."""
+        """The recorder in use; None if there is none."""
         ...
 
     def group_created(self, recorder: Recorder, group: ProcessGroup, ranks: tuple[int, ...], nth: int) -> None:
-        """A group exists of which this rank is a member."""
+        """Register a new group of which this rank is a member."""
         ...
 
     def default_group_set(self, group: ProcessGroup | None) -> None:
-        """The default group of torch is `group` from now on, or none."""
+        """Follow torch's default group, which is `group` from now on, or none."""
         ...
 
 
 class Rendezvous:
-    """The creation of one group, recorded as an operation that is open until every member has come.
+    """The creation of one group, recorded as an operation that is open until every member has joined.
 
-    A signal handler may raise at any moment before, in or after it. No record may stay open for that: torch has given
-    the creation up, and nobody would ever complete it. So this is there before its record is, and is told of the end
-    by the frame in which torch's own code was called.
+    A signal handler may raise at any moment before, in or after it. No record may stay open because of that: torch has
+    given up the creation, and nothing would ever complete the record. So this object exists before its record does, and
+    the frame that calls torch's own code reports the end to it.
 
     Attributes:
-        recorder: Where it is recorded; None while it is not.
+        recorder: Recorder of the operation; None while it is not recorded.
         ranks: Global ranks of the members.
         nth: How many groups with these members came before.
     """
 
     def __init__(self) -> None:
-        """Nothing is recorded yet."""
         self.recorder: Recorder | None = None
         self.ranks: tuple[int, ...] = ()
         self.nth = 0
@@ -73,15 +72,15 @@ class Rendezvous:
     def enter(
         self, recorder: Recorder, kind: str, ranks: tuple[int, ...], name: str, description: str, backend: str
     ) -> None:
-        """Publish it as entered.
+        """Publish the operation as entered.
 
         Args:
-            recorder: Where it is recorded.
-            kind: The function that makes it, as users know it.
+            recorder: Recorder of the operation.
+            kind: The function that creates the group, as users know it.
             ranks: Global ranks of the members.
             name: The group's name in torch.
-            description: What it is for.
-            backend: As it was asked for.
+            description: What the group is for.
+            backend: The backend as requested.
         """
         self.recorder = recorder
         self.ranks = ranks
@@ -107,11 +106,11 @@ class Rendezvous:
         )
 
     def over(self) -> None:
-        """The group exists."""
+        """Record that the group exists."""
         self._complete(How.CALL, 0)
 
     def failed(self, error: BaseException) -> None:
-        """Its creation raised, or was interrupted. Does nothing once it is over."""
+        """Record that the creation raised or was interrupted. Does nothing once it is over."""
         if self.recorder is None or not self._entered:
             return
         self._number = self._number or self.recorder.tape.begun_at(self._entered)
@@ -149,7 +148,7 @@ def _helper(original: Callable[..., Any], events: GroupEvents) -> Callable[..., 
         arguments = bound.arguments
         is_default = not arguments["global_ranks_in_group"]
         if is_default and arguments["group_size"] < 1:
-            return  # MPI: ranks are known when the group is
+            return  # MPI: ranks are not known before the group is
         if is_default:
             recorder = events.default_group_begins(arguments["group_rank"], arguments["group_size"])
         else:
@@ -196,7 +195,7 @@ def _split(
         by_group_rank = {group_rank: rank for rank, group_rank in books.items()}
         ranks = tuple(by_group_rank[int(group_rank)] for group_rank in given)
         if recorder.tape.identity.rank not in ranks:
-            return  # it takes part in the split, and not in the group
+            return  # this rank takes part in the split, but is not in the group
         name, description = names.get("group_name") or "", names.get("group_desc") or ""
         rendezvous.enter(recorder, "split_group", ranks, name, description, backend_and_store(parent)[0])
 

@@ -1,4 +1,4 @@
-"""The process groups of this rank: who their members are, and how they are recognised from one call to the next."""
+"""The process groups of this rank: their members, and how a group is recognized from one call to the next."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ class Groups:
     """The groups of this process.
 
     Attributes:
-        by_identity: What is known of them, by the `id` of torch's Python object.
+        by_identity: States of the groups, by the `id` of torch's Python object.
         default: The default group, once it is known.
     """
 
     def __init__(self) -> None:
-        """No group is known yet."""
         self.by_identity: dict[int, GroupState] = {}
         self.default: GroupState | None = None
         self._before_us: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
     def born_before_us(self, groups: list[ProcessGroup]) -> None:
-        """Remember groups whose first collectives nobody counted: their sequence cannot be compared."""
+        """Remember groups whose first collectives were not counted: their sequences cannot be compared."""
         self._before_us.update(groups)
 
     def find(self, group: ProcessGroup) -> GroupState | None:
@@ -48,20 +47,20 @@ class Groups:
         nth: int | None = None,
         membership: Membership | None = None,
     ) -> GroupState:
-        """Take up a group at its creation or when it is first met in an operation.
+        """Register a group at its creation, when it is first seen in an operation, or when its members have changed.
 
         Args:
-            recorder: Whose tape it belongs to.
+            recorder: Recorder to whose tape it belongs.
             group: The group.
-            ranks: Global ranks of its members, where the caller knows them.
-            nth: How many groups with these members came before, where it was counted already.
-            membership: Where its members have just changed.
+            ranks: Global ranks of its members, if the caller knows them.
+            nth: How many groups with these members came before, if already counted.
+            membership: The new membership, if its members have just changed.
         """
         if membership is not None:
             ranks, nth = membership.ranks, 0
         members = ranks if ranks is not None else member_ranks(group)
         is_listed = ranks is not None or ranks_in_books(group) is not None
-        # A group that a library made by hand, smaller than the world: who its members are is a guess.
+        # A group that a library made by hand, smaller than the world: its members are a guess.
         is_guess = not is_listed and group.size() != recorder.tape.identity.world_size
         name = GroupName(
             name=_text_of(group, "group_name"),
@@ -74,7 +73,7 @@ class Groups:
         )
         state = GroupState(recorder, group, name, group.rank() if membership is None else membership.group_rank)
         identity = id(group)
-        # The object may go while C++ keeps the group; another object may then get its id.
+        # The object may be freed while C++ keeps the group; another object may then get its id.
         weakref.finalize(group, self._forget, identity, weakref.ref(state)).atexit = False
         self.by_identity[identity] = state
         return state
@@ -102,7 +101,7 @@ class Groups:
 
 
 def member_ranks(group: ProcessGroup) -> tuple[int, ...]:
-    """Global ranks of a group's members by their rank in the group; as torch's books say, else 0 to size - 1."""
+    """Global ranks of a group's members by their rank in the group; from torch's registry, else 0 to size - 1."""
     by_global = ranks_in_books(group)
     if by_global is None:
         return tuple(range(group.size()))

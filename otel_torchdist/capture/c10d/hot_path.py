@@ -1,6 +1,6 @@
-"""What happens to every operation before and after the backend has it. Each line here is paid for by a training step.
+"""Records every operation before and after the backend has it. Training steps pay for each line here.
 
-A caller's exception passes unchanged; ours are contained, and the operation then goes unrecorded.
+A caller's exception propagates unchanged; ours are contained, and the operation then goes unrecorded.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.steps import Steps
 
 OVERHEAD_SAMPLE: Final = 16
-"""One call in so many measures what our own code costs."""
+"""One call in this many measures the cost of our own code."""
 MAX_COALESCED: Final = 8192
-"""Operations in one block of coalescing."""
+"""Maximum number of operations in one coalescing block."""
 MAX_TAG: Final = 0x7FFFFFFF
 
 # Plain integers: arithmetic with enum members is several times slower.
 _LEFT_ALONE: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
-"""Only here is the time between return and end the caller's own; a synchronous call is waited for at once."""
+"""Only for these is the time between return and end the caller's own; a synchronous call is waited for immediately."""
 _RETURNED: Final = int(Word.RETURNED)
 _BY_CALL: Final = int(How.CALL)
 _BEING_COUNTED: Final = -1
@@ -45,11 +45,11 @@ _unbox_group: Final = ProcessGroup.unbox
 
 
 class _Thread(threading.local):
-    """What belongs to the calling thread.
+    """State of the calling thread.
 
     Attributes:
-        native_id: Its id: a system call once a thread, not once a call.
-        entered: The last operation that it has entered; None when its last call was not recorded.
+        native_id: Its id, kept because it takes a system call: once per thread, not once per call.
+        entered: The last operation that it entered; None if its last call was not recorded.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class _Thread(threading.local):
 
 
 class HotPath:
-    """Records operations as they come and go."""
+    """Records operations as they are entered and left."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class HotPath:
         devices: Devices,
         meet: Callable[[ProcessGroup], GroupState | None],
     ) -> None:
-        """Wire the parts.
+        """Initialize the hot path.
 
         Args:
             groups: Known groups.
             steps: Counts steps.
             works: Follows operations on the CPU.
             devices: Follows operations on devices.
-            meet: Takes up a group that is not known yet; None when nothing can be recorded.
+            meet: Registers a group that is not known yet; returns None if nothing can be recorded.
         """
         self._state_of = groups.by_identity.get
         self._steps = steps
@@ -85,19 +85,19 @@ class HotPath:
         self._thread = _Thread()
 
     def forget_threads(self) -> None:
-        """Let go of each thread's last operation, which holds its tape, and of its id, which is another in a child."""
+        """Drop each thread's last operation, which holds its tape, and its id, which differs in a forked child."""
         self._thread = _Thread()
 
     def enter(self, operation: OperationSchema, args: tuple[Any, ...], keys: int) -> Call | None:
-        """Publish an operation before the backend gets it; None when it is not recorded.
+        """Publish an operation before the backend gets it; None if it is not recorded.
 
         Args:
-            operation: What is called.
-            args: With what.
-            keys: The dispatch keys of the call, as a number: they tell devices, layouts and meta tensors apart.
+            operation: The operation that is called.
+            args: Its arguments.
+            keys: The dispatch keys of the call, as a number: they distinguish devices, layouts and meta tensors.
         """
         entered = _now()
-        # Until the call is handed over these say what has to be taken back.
+        # Until the call is handed over, these record what has to be undone.
         group = plan = call = None
         counted = number = 0
         thread = self._thread
@@ -126,7 +126,7 @@ class HotPath:
                 shape,
                 dtype,
                 keys,
-                # The dispatcher drops trailing arguments that have their default, which is True here.
+                # The dispatcher drops trailing arguments that equal their default, which is True here.
                 async_op >= 0 and (len(args) <= async_op or args[async_op]),
                 peer,
                 tag,
@@ -173,18 +173,18 @@ class HotPath:
                 self.devices.failed(call)
             if guard.contains("operation entered", error):
                 if not counted and group is not None and plan is not None and not operation.point_to_point:
-                    plan.channel.sequence += 1  # it will be issued, unrecorded
+                    plan.channel.sequence += 1  # it is still issued, but unrecorded
                 return None
             if counted and plan is not None:
                 _uncount(plan, operation, args)
             raise
 
     def not_received(self, args: tuple[Any, ...], error: BaseException) -> None:
-        """Take back what `enter` has returned if a signal handler raised before its caller had it.
+        """Undo `enter` if a signal handler raised before its caller received the result.
 
         Args:
-            args: Those of `enter`.
-            error: What its caller has caught, without an operation.
+            args: The arguments of `enter`.
+            error: What its caller has caught without having an operation.
         """
         call = self._thread.entered
         inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
@@ -197,7 +197,7 @@ class HotPath:
         self.works.ended(call, How.ABANDONED)
 
     def leave(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
-        """The backend has accepted an operation."""
+        """Record that the backend has accepted an operation."""
         returned = _now()
         try:
             plan = call.plan
@@ -221,14 +221,14 @@ class HotPath:
                 raise
 
     def failed(self, call: Call, args: tuple[Any, ...], error: BaseException) -> None:
-        """An operation raised inside torch: it was not issued, so its place in the sequence is free again."""
+        """Record that an operation raised inside torch: it was not issued, which frees its place in the sequence."""
         try:
             if guard.came_after_call(error):
                 self.interrupted(call)
                 return
             operation = call.operation
             if operation.point_to_point or operation.work >= 0:
-                # What returns no Work does not issue: it runs, and raises in the end.
+                # An operation that returns no Work is not only issued: it runs in the call, and raises at the end.
                 _uncount(call.plan, operation, args)
             if not call.on_cpu:
                 self.devices.failed(call)
@@ -239,14 +239,14 @@ class HotPath:
                 raise
 
     def interrupted(self, call: Call) -> None:
-        """An operation was issued, and then a signal handler raised: nobody has its Work."""
+        """Close an operation that was issued before a signal handler raised, so that no one has its Work."""
         call.tape.mark(call.number, _RETURNED, _now() - call.entered_ns, _BY_CALL)
         if not call.on_cpu:
             self.devices.failed(call)
         self.works.ended(call, How.ABANDONED)
 
     def abandon_coalesced(self, group: GroupState) -> None:
-        """Close what was issued since `_start_coalescing`: an exception has left the block, which then has no end."""
+        """Close what was issued since `_start_coalescing`: the block was left with an exception and never ends."""
         members = group.coalescing
         while members:
             self.interrupted(members.pop())
@@ -256,7 +256,7 @@ _ENTER: Final = HotPath.enter.__code__
 
 
 def _uncount(plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> None:
-    """Give an operation's place back."""
+    """Free an operation's place in its sequence."""
     if operation.point_to_point:
         peer = plan.group.global_rank(args[operation.peer]) if operation.peer >= 0 else -1
         plan.channel.uncount_point_to_point(operation.name == "send", peer, args[operation.tag] & MAX_TAG)

@@ -1,4 +1,4 @@
-"""Who belongs to a group whose members have just changed, from what each of them says of itself."""
+"""Derives the members of a group that has just been reconfigured from the handle that each member provides."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Final
 
 _HANDLE: Final = re.compile(r"[^:]+:(\d+):(-?\d+):")
-"""A backend's handle of one member: its rank so far, and the membership in which it has that; -1 where in none."""
+"""A backend's handle of one member: its rank so far, and the membership in which it has that rank; -1 if in none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who belongs to a group from now on.
+    """The members of a group from now on.
 
     Attributes:
         epoch: The id that its members have agreed on.
-        ranks: Global ranks by rank in the group; 0 to size - 1 where they are not known.
-        is_known: Whether they are.
-        group_rank: This rank's own place among them; -1 where it is not known.
+        ranks: Global ranks by rank in the group; 0 to size - 1 if they are not known.
+        is_known: Whether the global ranks are known.
+        group_rank: This rank's rank in the group; -1 if it is not known.
     """
 
     epoch: int
@@ -29,16 +29,16 @@ class Membership:
 
 
 def find_membership(before: Sequence[int], own: str, handles: Sequence[str], epoch: int) -> Membership:
-    """Read the handles, as all members do alike.
+    """Read the handles, with the same result on all members.
 
-    Ranks that come from different memberships, as when one is replaced, are not known: what one of them calls rank 1
-    says nothing to those who were not there. Then none of them claims to know.
+    Global ranks are unknown if the handles come from different memberships, as after a replacement: what one member
+    calls rank 1 means nothing to members that were not in its group. Then they count as unknown on all members.
 
     Args:
         before: Global ranks of the members so far, by rank in the group.
         own: This rank's handle.
-        handles: All of them, by rank in the group to come.
-        epoch: The id of the membership to come.
+        handles: All handles, by rank in the new group.
+        epoch: The id of the new membership.
     """
     found = [match.groups() if (match := _HANDLE.match(handle)) else ("-1", handle) for handle in handles]
     places = [int(rank) for rank, _ in found]

@@ -1,4 +1,4 @@
-"""Everything about a call that is the same each time it comes from the same place: found out once, then looked up."""
+"""What stays the same for all calls of one kind from one call site: determined once, then looked up."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MAX_CACHED: Final = 2048
 REDUCE_OP_FIRST: Final = 16
 REDUCE_OP_EVERY: Final = 31
 """A plan's reduce op is read on its first 16 calls, and after that where the group's sequence is a multiple of 31: in
-the same operations on every rank, however often each has come there from which line. Reading it is a TorchScript call
-of 2 to 5 µs, up to half of all that a recorded call costs; a place whose reduce op has been seen to change is read
-always. Records say whether theirs was read."""
+the same operations on every rank, no matter how often each rank got there from which line. Reading it is a TorchScript
+call of 2 to 5 µs, up to half the cost of a recorded call; at a call site whose reduce op has been seen to change, it is
+always read. Records state whether theirs was read."""
 
 
 def read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: tuple[Any, ...]) -> Plan:
-    """Check a plan's reduce op against this call's; the plan that fits."""
+    """Check a plan's reduce op against this call's; return the plan that fits."""
     current = args[operation.reduce_op].op()
     if current == plan.reduce_op:
         plan.reads += 1
@@ -37,14 +37,13 @@ def read_reduce_op(key: PlanKey, plan: Plan, operation: OperationSchema, args: t
 
 
 def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args: tuple[Any, ...]) -> Plan | None:
-    """Plan a call that is seen for the first time; None for meta and fake tensors, which only pretend.
+    """Make the plan of a call that is seen for the first time; None for meta and fake tensors, which only pretend.
 
     Args:
         group: The process group.
-        key: As `HotPath.enter` builds it: ends with asynchronous, peer, tag, coalesced, label, thread and call
-            site.
-        operation: What is called.
-        args: With what.
+        key: As built by `HotPath.enter`: ends with asynchronous, peer, tag, coalesced, label, thread and call site.
+        operation: The operation that is called.
+        args: Its arguments.
     """
     if group.is_over:
         return None

@@ -1,8 +1,8 @@
-"""Groups whose members change while they live, as gloo's and nccl2's can from torch 2.15 on.
+"""Follows groups whose members change during their lifetime, as gloo's and nccl2's can from torch 2.15 on.
 
-After `reconfigure` the group has other members, other ranks, and counts from 1 again. So it is another group for us:
-its identity has the id that its members have agreed on for this membership, and numbers of different memberships are
-never compared.
+After `reconfigure` the group has different members and ranks, and counts from 1 again. So we treat it as a different
+group: its identity includes the id that its members have agreed on for this membership, and sequence numbers of
+different memberships are never compared.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class Reconfigurations:
     """Follows `ProcessGroup.reconfigure`."""
 
     def __init__(self, groups: Groups, works: Works, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
-        """Prepare.
+        """Initialize the follower; `hook` patches torch.
 
         Args:
             groups: Known groups.
-            works: Follows the Work that it returns.
-            meet: Takes up a group that is not known yet; None when nothing can be recorded.
+            works: Follows the Work that `reconfigure` returns.
+            meet: Registers a group that is not known yet; returns None if nothing can be recorded.
         """
         self._groups = groups
         self._works = works
         self._meet = meet
 
     def hook(self, patches: Patches) -> None:
-        """Follow it where this torch has it."""
+        """Patch `reconfigure` if this torch has it."""
         patches.replace(ProcessGroup, "reconfigure", self._make_reconfigure)
 
     def _make_reconfigure(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,12 +86,12 @@ class Reconfigurations:
         return reconfigure
 
     def _begin(self, group: ProcessGroup, options: Any) -> Call | None:
-        """The group has other members from now on: the old ones are gone with the call, whether it succeeds or not."""
+        """Register the new membership: the call drops the old members, whether it succeeds or not."""
         before = self._meet(group)
         if before is None:
             return None
         handles: Any = options.handles
-        # Of a set the backend chooses the order; it has to be the same for all members, as sorting is.
+        # For a set, the backend chooses the order; it has to be the same on all members, as a sorted one is.
         ordered: list[str] = list(handles) if type(handles) is LIST else sorted(handles)
         own = group.get_reconfigure_handle()
         membership = find_membership(before.name.ranks, own, ordered, int(options.uuid))
@@ -104,7 +104,7 @@ class Reconfigurations:
 
 
 def _publish(state: GroupState) -> Call:
-    """Write it down as entered: it is open until all members have come."""
+    """Record the reconfiguration as entered; it is open until all members have joined."""
     recorder = state.recorder
     tape = recorder.tape
     signature = SignatureName(_SCHEMA.name, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)

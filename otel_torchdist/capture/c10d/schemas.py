@@ -1,4 +1,4 @@
-"""Every c10d operation, understood from its schema: which argument is the group, the tensors, the root."""
+"""Reads the schema of every c10d operation: which argument is the group, the tensors, the root."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _FRIENDLY: Final[dict[str, str]] = {
     "alltoall_base": "all_to_all_single",
     "recv_any_source": "recv",
 }
-"""c10d's schema names, underscores stripped, to the names that `torch.distributed` gives its functions.
+"""Maps c10d's schema names, underscores stripped, to the names that `torch.distributed` gives its functions.
 
-One operation has one name whatever torch is installed: 2.15 also calls these functions `all_gather_single`,
+An operation has the same name whichever torch is installed: 2.15 also calls these functions `all_gather_single`,
 `reduce_scatter_single` and `gather_single`.
 """
 
 BARRIERS: Final = frozenset({"barrier", "monitored_barrier"})
-"""Their tensor is torch's own and says nothing."""
+"""Operations whose tensor is torch's own and carries no information."""
 _NOT_SYNCHRONIZING: Final = frozenset(
     {"broadcast", "scatter", "reduce", "gather", "gather_into_tensor", "send", "recv"}
 )
@@ -35,13 +35,13 @@ _INPUTS: Final = ("input_tensor", "input_tensors", "input", "inputs", "input_lis
 
 
 class Contribution(enum.Enum):
-    """How many bytes of the described tensors a rank puts into an operation."""
+    """How many bytes of the described tensors a rank contributes to an operation."""
 
     ALL = enum.auto()
     NOTHING = enum.auto()
     ROOT_ONLY = enum.auto()
     TIMES_GROUP = enum.auto()
-    """What is described is one rank's share of the input."""
+    """The described tensors are one rank's share of the input."""
     ROOT_TIMES_GROUP = enum.auto()
 
 
@@ -50,18 +50,18 @@ class OperationSchema:
     """One c10d operation.
 
     Attributes:
-        index: Small number of its own.
+        index: Small unique number.
         overload: The dispatcher's operation.
         name: As users know it: `all_reduce`.
         group: Index of the process group among the arguments.
         described: Index of the tensor or list of tensors that is described; the same on every rank.
-        reduce_op: Index of the reduce op, -1 when there is none.
-        peer: Index of root, source or destination (a rank of the group), -1 when there is none.
-        tag: Index of the tag, -1 when there is none.
-        async_op: Index of the flag, -1 when there is none.
-        work: Where in the result the Work is: 0 alone, 1 in a pair, -1 nowhere.
-        point_to_point: Send or receive.
-        synchronizing: That it ended proves that every member entered it.
+        reduce_op: Index of the reduce op, -1 if there is none.
+        peer: Index of root, source or destination (a rank of the group), -1 if there is none.
+        tag: Index of the tag, -1 if there is none.
+        async_op: Index of the `async_op` flag, -1 if there is none.
+        work: Where the Work is in the result: 0 alone, 1 in a pair, -1 if there is none.
+        point_to_point: Whether it is a send or receive.
+        synchronizing: Whether its end proves that every member entered it.
         contribution: See `Contribution`.
     """
 
@@ -81,14 +81,14 @@ class OperationSchema:
 
 
 def collective_schemas() -> list[OperationSchema]:
-    """Every operation that `torch.ops.c10d` registers and that takes a process group."""
+    """Schemas of all operations of `torch.ops.c10d` that take a process group."""
     overloads = dispatcher_overloads("c10d")
     understood = [understand(index, overload) for index, overload in enumerate(overloads)]
     return [schema for schema in understood if schema is not None]
 
 
 def understand(index: int, overload: Any) -> OperationSchema | None:
-    """Read an operation's schema; None when it takes no process group or no tensor."""
+    """Read an operation's schema; None if it takes no process group or no tensor."""
     schema = overload._schema
     types = [str(argument.type) for argument in schema.arguments]
     positions = {argument.name: position for position, argument in enumerate(schema.arguments)}
@@ -118,7 +118,7 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
 
 
 def described_argument(positions: dict[str, int], types: list[str]) -> int | None:
-    """The argument that looks alike on every rank: a flat input, or else the output (`scatter`'s input is not)."""
+    """Index of the argument that looks the same on every rank: a flat input (`scatter`'s is not), else the output."""
     flat = [name for name, position in positions.items() if types[position] in ("Tensor", "List[Tensor]")]
     named = next((name for name in _INPUTS if name in flat), None)
     if named is None:

@@ -1,4 +1,4 @@
-"""What a call looks like: shapes, dtypes and reduce op, found once and then looked up by a key."""
+"""Signatures of calls (shapes, dtypes and reduce op), determined once and then looked up by a key."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from otel_torchdist.tape.names import NamesWriter
 
 MAX_DESCRIBED: Final = 8
-"""Tensors whose shape is recorded; a call with 512 tensors costs no more than one with eight."""
+"""Tensors whose shapes are recorded, so that a call with 512 tensors costs no more than one with eight."""
 MAX_SUMMED: Final = 64
 """Tensors whose bytes are summed."""
 
 
 class Described:
-    """A signature as the hot path needs it. A plain class with slots: its fields are read on every call.
+    """A signature as the hot path needs it. A plain class with slots, because its fields are read on every call.
 
     Attributes:
         signature: Its name id.
         bytes_as_root: Bytes that this rank contributes when it is the root (or there is none).
-        bytes_as_member: Bytes that it contributes when another rank is the root.
-        on_cpu: Whether the host can know the end; otherwise a device works on its own.
+        bytes_as_member: Bytes that this rank contributes when another rank is the root.
+        on_cpu: Whether the host can observe the end; otherwise a device works on its own.
         flags: END_BY_WAIT, ON_DEVICE and SIGNATURE_CAPPED where they apply.
-        reduce_op: Its number in torch; -1 where there is none.
+        reduce_op: Its number in torch; -1 if there is none.
         device: Type of the device.
     """
 
@@ -42,7 +42,6 @@ class Described:
     def __init__(
         self, signature: int, as_root: int, as_member: int, on_cpu: bool, flags: int, reduce_op: int, device: str
     ) -> None:
-        """Keep what has been found out."""
         self.device = device
         self.signature = signature
         self.reduce_op = reduce_op
@@ -56,7 +55,7 @@ class Signatures:
     """The signatures of one process group."""
 
     def __init__(self, names: NamesWriter, backend_of: Callable[[str], str], size: int) -> None:
-        """Intern names into `names`; `backend_of` gives the backend for a device type, `size` the group's."""
+        """Intern names into `names`; `backend_of` returns the backend for a device type, `size` is the group's size."""
         self._names = names
         self._backend_of = backend_of
         self._size = size
@@ -71,7 +70,7 @@ class Signatures:
         reduce_op = number_of_reduce_op(args[operation.reduce_op]) if operation.reduce_op >= 0 else -1
         device = tensors[0].device.type if tensors else "cpu"
         size = sum(tensor.numel() * tensor.dtype.itemsize for tensor in tensors[:MAX_SUMMED])
-        # gloo takes a device's tensors too, and works on copies on the host.
+        # gloo also accepts device tensors, and works on copies on the host.
         on_cpu = device == "cpu" or self._backend_of(device) == "gloo"
         flags = Flag.END_BY_WAIT if on_cpu and self._ends_by_wait(operation, device) else Flag(0)
         if not on_cpu:
@@ -80,7 +79,7 @@ class Signatures:
         signature = self._names.find_room(name, SPARE_OF_SHAPES if name.shapes else 0)
         if signature == OTHER or len(tensors) > MAX_DESCRIBED:
             flags |= Flag.SIGNATURE_CAPPED
-        if signature == OTHER:  # without shapes there are not many
+        if signature == OTHER:  # there are few names without shapes
             signature = self._names.intern(dataclasses.replace(name, shapes=()))
         return Described(
             signature=signature,
@@ -93,9 +92,9 @@ class Signatures:
         )
 
     def _ends_by_wait(self, operation: OperationSchema, device: str) -> bool:
-        """Whether `is_completed()` says nothing.
+        """Whether `is_completed()` is meaningless.
 
-        gloo's send and recv become complete when they are waited for, its reduce_scatter not even then; the fake
+        gloo's send and recv become complete only when they are waited for, its reduce_scatter not even then; the fake
         backend's Work is never complete.
         """
         if operation.point_to_point or self.only_wait_ends:
@@ -104,7 +103,7 @@ class Signatures:
         return backend == "fake" or (backend == "gloo" and operation.name.startswith("reduce_scatter"))
 
     def _contributed(self, operation: OperationSchema, described_bytes: int, is_root: bool) -> int:
-        """Bytes that this rank puts into the operation."""
+        """Bytes that this rank contributes to the operation."""
         contribution = operation.contribution
         if contribution is Contribution.ALL:
             return described_bytes
@@ -129,5 +128,5 @@ def _name(operation: OperationSchema, tensors: list[torch.Tensor], reduce_op: in
 
 
 def key_of(tensors: list[torch.Tensor]) -> tuple[object, ...]:
-    """What tells lists of tensors apart, for at most `MAX_SUMMED` of them."""
+    """A key that distinguishes lists of tensors, by their length and at most `MAX_SUMMED` of them."""
     return (len(tensors), *((tensor.shape, tensor.dtype, tensor.is_cpu) for tensor in tensors[:MAX_SUMMED]))

@@ -1,1 +1,1 @@
-"""Operations on CUDA devices: when each was enqueued, began and ended, found without synchronizing."""
+"""Operations on CUDA devices: when each was enqueued, started and ended, determined without synchronizing."""

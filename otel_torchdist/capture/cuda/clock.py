@@ -1,13 +1,14 @@
-"""When an event happened, on the host's clock.
+"""Dates the events of a device on the host's clock.
 
-A device only tells how long after another one an event came. So one event, the anchor, is recorded on an idle stream of
-our own while the host's clock is read before and after. How wrong a time can then be:
+A device only reports how much time lies between two events. So one event, the anchor, is recorded on an idle stream of
+our own, and the host's clock is read before and after it. The error of a time then consists of:
 
-- half the time between the two readings, which is at most 2 ms and usually some 0.02 ms;
-- what the two clocks drift apart since the anchor: it is renewed every second, and 50 parts in a million make 0.05 ms;
-- the float32 of the elapsed milliseconds: 0.00006 ms after a second, but 4 ms after a day, so anchors must be young.
+- half the time between the two readings, which is at most 2 ms and usually about 0.02 ms;
+- the drift between the two clocks since the anchor: it is renewed every second, and 50 ppm make 0.05 ms;
+- the float32 rounding of the elapsed milliseconds: 0.00006 ms after a second, but 4 ms after a day, so anchors must be
+  recent.
 
-Durations between two events do not depend on the anchor and are right to a microsecond.
+Durations between two events do not depend on the anchor and are accurate to a microsecond.
 """
 
 from __future__ import annotations
@@ -21,18 +22,17 @@ from otel_torchdist.tape.layout import How
 
 RENEWED_NS: Final = 1_000_000_000
 USABLE_NS: Final = 60_000_000_000
-"""Beyond this age of the anchor times are those at which we saw that an event was done."""
+"""If the anchor is older than this, an event is dated when we saw that it was done."""
 WIDEST_NS: Final = 2_000_000
 NARROW_NS: Final = 50_000
 TRIES: Final = 3
-"""The host's second reading is late whenever another thread has the GIL; the narrowest of these counts."""
+"""The host's second reading is late whenever another thread has the GIL; the narrowest of these tries counts."""
 
 
 class DeviceClock:
-    """The clock of one device. Belongs to one thread; never waits for the device longer than `WIDEST_NS` a try."""
+    """The clock of one device. Belongs to one thread; waits for the device at most `WIDEST_NS` per try."""
 
     def __init__(self, driver: DeviceDriver, device: int, now: Callable[[], int] = time.monotonic_ns) -> None:
-        """There is no anchor yet."""
         self._driver = driver
         self._device = device
         self._now = now
@@ -42,7 +42,7 @@ class DeviceClock:
         self._anchored_ns: int | None = None
 
     def renew(self) -> None:
-        """Take a new anchor when it is time; the old one stays where the device does not answer soon enough."""
+        """Replace the anchor if it is due; the old one stays if the device does not answer soon enough."""
         now_ns = self._now()
         if self._anchored_ns is not None and now_ns - self._anchored_ns < RENEWED_NS:
             return
@@ -59,7 +59,7 @@ class DeviceClock:
                 return
 
     def _try(self) -> tuple[int, int]:
-        """Record an event where nothing is ahead of it; the times before that and after it is done, or given up."""
+        """Record an event on an idle stream; return the times before that and after it was done or given up."""
         before_ns = after_ns = self._now()
         self._driver.record(self._trial, self._device, self._stream)
         while not self._driver.is_done(self._trial) and after_ns - before_ns < WIDEST_NS:
@@ -67,7 +67,7 @@ class DeviceClock:
         return before_ns, self._now()
 
     def date(self, event: int) -> tuple[int, How]:
-        """When an event that is done happened, in nanoseconds of the host's monotonic clock, and how that is known."""
+        """When a completed event happened, in nanoseconds of the host's monotonic clock, and how that is known."""
         now_ns = self._now()
         if self._anchored_ns is None or now_ns - self._anchored_ns > USABLE_NS:
             return now_ns, How.POLL
@@ -75,5 +75,5 @@ class DeviceClock:
         return min(self._anchored_ns + since_anchor_ns, now_ns), How.EVENT
 
     def events(self) -> list[int]:
-        """The events that it holds."""
+        """The events that the clock holds."""
         return [self._anchor, self._trial]

@@ -1,7 +1,7 @@
-"""What we ask of a CUDA device: streams, events, and whether a graph is being captured.
+"""The CUDA runtime calls that capture needs: streams, events, and whether a graph is being captured.
 
-Streams and events are handled as plain numbers: nothing of them is freed when Python lets go of it, in a forked child
-or at exit, where the device may be gone. Events are made once and reused, and their number is bounded.
+Streams and events are handled as plain numbers: none of them is freed when Python drops them, in a forked child or at
+exit, where the device may be gone. Events are created once and reused, and their number is bounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from otel_torchdist.capture.torch_api import current_cuda_stream
 
 _LIBRARY: Final = Path(torch.__file__).parent / "lib" / "libc10_cuda.so"
-"""Symbols are looked up in what it is linked with, so we get the very CUDA runtime that torch uses."""
+"""Symbols are looked up in the libraries that it is linked with, so we get the same CUDA runtime that torch uses."""
 _NOT_READY: Final = 600
 _THREAD_LOCAL: Final = 1
 _NON_BLOCKING: Final = 1
@@ -27,59 +27,59 @@ _NO_STREAM: Final = 0
 
 
 class DriverError(Exception):
-    """A call failed; the message says which and why."""
+    """A call failed; the message gives the reason."""
 
 
 class DeviceDriver(Protocol):
-    """The calls, as capture needs them. Each raises DriverError where the device reports an error."""
+    """The device calls that capture needs. Each raises DriverError if the device reports an error."""
 
     def current_stream(self, device: int) -> int:
         """The calling thread's current stream on a device."""
         ...
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether what is enqueued on a stream goes into a graph instead of being carried out."""
+        """Whether what is enqueued on a stream goes into a graph instead of being run."""
         ...
 
     def create_event(self, device: int) -> int:
-        """A new event with timing."""
+        """Create an event with timing."""
         ...
 
     def record(self, event: int, device: int, stream: int) -> None:
-        """Have the device note the time when it has come here on a stream; overrides an earlier record."""
+        """Record an event: the device notes the time when the stream gets there; overrides an earlier record."""
         ...
 
     def prepare_thread(self) -> None:
-        """Called once on a thread that will query: a query must not break a capture on another thread."""
+        """Prepare the calling thread for queries, which must not break a capture on another thread. Called once."""
         ...
 
     def create_stream(self, device: int) -> int:
-        """A stream that waits for no other, not even for the default stream."""
+        """Create a stream that waits for no other, not even for the default stream."""
         ...
 
     def is_done(self, event: int) -> bool:
-        """Whether the device has come to an event."""
+        """Whether the device has reached an event."""
         ...
 
     def elapsed_ms(self, earlier: int, later: int) -> float:
-        """Time between two events of one device that are both done, as a float32; negative when turned around."""
+        """Time between two completed events of one device, as a float32; negative in reverse order."""
         ...
 
     def destroy_event(self, event: int) -> None:
-        """Give an event up."""
+        """Destroy an event."""
         ...
 
 
 class CudaDriver:
     """The CUDA runtime, called through ctypes.
 
-    There are two of them. Threads of the user's call through `PyDLL`, which keeps the GIL: the calls return at once,
-    and each time that the GIL is given away beside a GIL-hungry thread costs up to 5 ms. Our own thread calls through
-    `CDLL`, which releases it: a query may wait for a lock of the device's, and must then hold up nobody.
+    There are two instances. The user's threads call through `PyDLL`, which keeps the GIL: the calls return immediately,
+    and each release of the GIL beside a GIL-hungry thread costs up to 5 ms. Our own thread calls through `CDLL`, which
+    releases it: a query may wait for a device lock, and must not hold up other threads then.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        """Find the functions.
+        """Look up the functions.
 
         Raises:
             DriverError: One is missing.
@@ -112,7 +112,7 @@ class CudaDriver:
         return status.value != 0
 
     def create_event(self, device: int) -> int:
-        """A new event with timing. It belongs to the device that is current when it is created."""
+        """Create an event with timing. It belongs to the device that is current at that time."""
         handle = ctypes.c_void_p()
         before = self._go_to(device)
         try:
@@ -122,7 +122,7 @@ class CudaDriver:
         return handle.value or 0
 
     def record(self, event: int, device: int, stream: int) -> None:
-        """Record an event. Only the default stream has no device of its own, so that device has to be current."""
+        """Record an event. Only the default stream has no device of its own, so for it the device must be current."""
         if stream != _NO_STREAM:
             self._check(self._record(event, stream))
             return
@@ -133,12 +133,12 @@ class CudaDriver:
             self._go_back(before, device)
 
     def prepare_thread(self) -> None:
-        """In the usual mode a query on any thread breaks every capture that is under way in the process."""
+        """Leave the default capture mode, in which a query on any thread breaks every capture in the process."""
         mode = ctypes.c_int(_THREAD_LOCAL)
         self._check(self._exchange_mode(ctypes.byref(mode)))
 
     def create_stream(self, device: int) -> int:
-        """A stream of our own."""
+        """Create a stream of our own."""
         handle = ctypes.c_void_p()
         before = self._go_to(device)
         try:
@@ -162,11 +162,11 @@ class CudaDriver:
         return milliseconds.value
 
     def destroy_event(self, event: int) -> None:
-        """Give an event up."""
+        """Destroy an event."""
         self._check(self._destroy_event(event))
 
     def _go_to(self, device: int) -> int:
-        """Make a device current; returns the one that was."""
+        """Make a device current; returns the previous one."""
         current = ctypes.c_int()
         self._check(self._get_device(ctypes.byref(current)))
         if current.value != device:
@@ -179,13 +179,13 @@ class CudaDriver:
 
     def _check(self, code: int) -> None:
         if code:
-            # The error stays with the thread until somebody asks; the user's next check would take it for his own.
+            # The error stays with the thread until it is read; the user's next check would take it for its own.
             self._clear_error()
             raise DriverError(self._error_name(code).decode())
 
 
 def cuda_drivers() -> tuple[DeviceDriver, DeviceDriver]:
-    """The runtime as threads of the user's call it, and as our own thread does.
+    """The runtime as the user's threads call it, and as our own thread does.
 
     Raises:
         DriverError: This torch has no CUDA runtime that we know.
@@ -206,23 +206,23 @@ def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:
 
 
 MAX_EVENTS: Final = 2048
-"""Of one device: two for a synchronous operation, one for an asynchronous one, from its call to its end."""
+"""Events per device. A synchronous operation holds two, an asynchronous one holds one, from its call to its end."""
 
 
 class EventPool:
-    """The events of all devices. Any thread may take them and give them back."""
+    """The events of all devices. Any thread may take events and give them back."""
 
     def __init__(self, driver: DeviceDriver, capacity: int = MAX_EVENTS) -> None:
-        """Empty; `capacity` is how many events a device can have."""
+        """Initialize an empty pool; `capacity` is the maximum number of events per device."""
         self._driver = driver
         self._capacity = capacity
         self._devices: dict[int, _Events] = {}
 
     def take(self, device: int, count: int) -> list[int]:
-        """`count` events, or none where there are not so many left.
+        """Take `count` events, or none if fewer are left.
 
         Raises:
-            DriverError: An event could not be made.
+            DriverError: An event could not be created.
         """
         events = self._of(device)
         taken: list[int] = []
@@ -235,15 +235,15 @@ class EventPool:
         return taken
 
     def _make(self, device: int, events: _Events) -> int | None:
-        # Drawing from a counter is one step; to look at a number and then to change it would be two.
+        # Drawing from a counter is one step; reading a number and then changing it would be two.
         return self._driver.create_event(device) if next(events.made) <= self._capacity else None
 
     def give_back(self, device: int, events: Iterable[int]) -> None:
-        """Events that nobody will ask about; where one is still pending, its next record overrides this one."""
+        """Return events that no one will query; if one is still pending, its next record overrides this one."""
         self._of(device).free.extend(events)
 
     def drain(self) -> list[int]:
-        """Take all events that are free, to destroy them."""
+        """Take all free events, to destroy them."""
         drained: list[int] = []
         for events in self._devices.values():
             drained += events.free
@@ -255,7 +255,7 @@ class EventPool:
 
 
 class _Events:
-    """The events of one device: those that are free, and a count of those that were made."""
+    """The events of one device: the free ones, and a count of those created."""
 
     __slots__ = ("free", "made")
 

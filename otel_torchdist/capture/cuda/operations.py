@@ -1,14 +1,14 @@
-"""Follows operations on CUDA devices: when each was enqueued, begun and ended.
+"""Follows operations on CUDA devices: when each was enqueued, started and ended.
 
 A synchronous operation runs on the caller's stream, between two events. An asynchronous one runs on a stream of NCCL's
-that cannot be reached without holding its Work: it begins when the caller's stream has come to an event before the call
-and NCCL has ended what was ahead, and its end is what PyTorch's watchdog says, or an event after a wait that we see.
-The watchdog of `nccl2`, which is `nccl` from torch 2.15 on, makes its rounds once a second, that of before ten times.
+that cannot be reached without holding its Work: it starts when the caller's stream has reached an event before the call
+and NCCL has finished what was ahead. Its end comes from PyTorch's watchdog, or from an event after a wait that we see.
+The watchdog of `nccl2`, which is `nccl` from torch 2.15 on, checks once a second, the earlier one ten times.
 
-On a device that waits for its host, the time between two events is the host's: the device has come to an operation
-when its stream is free for it, and the host may take some 0.1 ms more to enqueue it.
+On a device that waits for its host, the time between two events is the host's: the device has reached an operation when
+its stream is free for it, and the host may take about 0.1 ms more to enqueue it.
 
-What is here runs on the user's threads, which only record events; `DevicePoller` asks for them.
+The code here runs on the user's threads, which only record events; `DevicePoller` queries them.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class CudaOperations:
     """The operations of all CUDA devices of this process.
 
     Attributes:
-        watch: Asks the devices.
-        written: Asynchronous operations by the memory that they write to, for a wait that names only that.
+        watch: Polls the devices.
+        written: Asynchronous operations by the memory that they write to, for a wait that names only that memory.
     """
 
     def __init__(
         self, calling: DeviceDriver, watching: DeviceDriver, has_watchdog: bool = True, max_events: int = MAX_EVENTS
     ) -> None:
-        """Nothing is followed yet.
+        """Initialize the operations and their poller.
 
         Args:
             calling: The device as the user's threads call it.
             watching: The device as our thread calls it.
-            has_watchdog: Whether PyTorch says how asynchronous operations end.
-            max_events: Events that there can be for a device.
+            has_watchdog: Whether PyTorch reports how asynchronous operations end.
+            max_events: Maximum number of events per device.
         """
         self.written: dict[int, QueuedOperation] = {}
         self._driver = calling
@@ -60,12 +60,12 @@ class CudaOperations:
         self.watch = DevicePoller(watching, self._pool, self._dropped)
 
     def begin(self, call: Call, device: int, peer: int) -> QueuedOperation | None:
-        """An operation is about to be handed over; None when it cannot be followed.
+        """Follow an operation that is about to be issued; None if it cannot be followed.
 
         Args:
             call: The operation.
             device: Index of its device.
-            peer: Global rank of the other side of a point-to-point operation.
+            peer: Global rank of the peer in a point-to-point operation.
         """
         is_left_alone = call.flags & LEFT_ALONE
         if is_left_alone and not self._has_watchdog:
@@ -75,20 +75,20 @@ class CudaOperations:
             return None
         stream, events = recorded
         enqueued = QueuedOperation(call, device, stream, peer, events[0], 0 if is_left_alone else events[1])
-        call.enqueued = enqueued  # before it is watched: if it is interrupted here, it must not block what comes after
+        call.enqueued = enqueued  # set before it is watched: if interrupted here, it must not block what comes after it
         self.watch.put(enqueued)
         return enqueued
 
     def issued(self, enqueued: QueuedOperation, work: Any, pointers: tuple[int, ...] = ()) -> bool:
-        """The backend has accepted an operation.
+        """Note that the backend has accepted an operation.
 
         Args:
             enqueued: The operation.
-            work: Its Work, which is not kept; None for a synchronous one.
-            pointers: Where it writes to.
+            work: Its Work, which is not kept; None for a synchronous operation.
+            pointers: Addresses of the memory that it writes to.
 
         Returns:
-            Whether its end will be found out.
+            Whether its end will be observed.
         """
         if enqueued.is_void:
             return False
@@ -102,7 +102,7 @@ class CudaOperations:
 
     @guard.calls_plug_ins
     def _issued_elsewhere(self, enqueued: QueuedOperation, work: Any, pointers: tuple[int, ...]) -> bool:
-        """It runs on a stream of the backend's."""
+        """Follow an operation that runs on one of the backend's streams."""
         try:
             result = work.get_future_result()
         except RuntimeError as error:  # not NCCL: this backend has none
@@ -115,17 +115,17 @@ class CudaOperations:
         enqueued.pointers = pointers
         for pointer in pointers:
             self.written[pointer] = enqueued
-        enqueued.result = result  # last: from here on it may be found to have ended
+        enqueued.result = result  # last: from here on its end may be detected
         return True
 
     def wait_begins(self, pointer: int, device: int) -> Wait | None:
-        """A stream is about to be made to wait for what writes to `pointer`; None when that is not watched."""
+        """Note that a stream is about to wait for what writes to `pointer`; None if that is not followed."""
         began_ns = time.monotonic_ns()
         enqueued = self.written.pop(pointer, None)
         return self._wait_for(enqueued, device, began_ns)
 
     def wait_for_several_begins(self, pointers: Iterable[int], device: int) -> Wait | None:
-        """As `wait_begins`, for several: the stream goes on when the last ends, which is known within one queue."""
+        """Like `wait_begins`, for several: the stream continues when the last ends, which is known within one queue."""
         began_ns = time.monotonic_ns()
         found = {enqueued for pointer in pointers if (enqueued := self.written.pop(pointer, None)) is not None}
         if len({enqueued.queue for enqueued in found}) != 1:
@@ -140,27 +140,27 @@ class CudaOperations:
         return Wait(enqueued, stream, began_ns, events[0], events[1])
 
     def wait_ends(self, wait: Wait) -> None:
-        """The stream waits."""
+        """Note that the wait has been enqueued on the stream."""
         if self._record_again(wait.after, wait.enqueued.device, wait.stream):
             self.watch.put(wait._replace(took_ns=time.monotonic_ns() - wait.began_ns))
 
     def settle(self, timeout_s: float) -> None:
-        """A tape is about to end: look a last time, and let go of what is open."""
+        """Poll one last time before a tape ends, and drop operations that are still open."""
         self.watch.settle(timeout_s)
 
     def stop(self, timeout_s: float, *, give_events_up: bool = False) -> None:
-        """End what runs in the background.
+        """Stop background work.
 
         Args:
-            timeout_s: How long to wait for it.
-            give_events_up: Destroy what belongs to the device. Not at the end of the process: it may be gone.
+            timeout_s: How long to wait for it to stop.
+            give_events_up: Destroy what belongs to the device. Not at the end of the process: the device may be gone.
         """
         self.watch.stop(timeout_s, give_events_up=give_events_up)
 
     def _record(self, device: int, count: int) -> tuple[int, list[int]] | None:
         """Take events and record the first of them; returns the current stream and the events.
 
-        None where a graph is being captured, where there are no events left, and where the device is left alone.
+        None while a graph is being captured, if not enough events are left, and after a device error.
         """
         if self.watch.is_broken:
             return None
@@ -194,7 +194,7 @@ class CudaOperations:
 
 
 def cuda_operations() -> CudaOperations | None:
-    """Follows CUDA operations with the runtime that torch uses; None, and a warning, where that cannot be."""
+    """Follow CUDA operations with the runtime that torch uses; None, with a warning, if that is not possible."""
     try:
         calling, watching = cuda_drivers()
     except DriverError as error:

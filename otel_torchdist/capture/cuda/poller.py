@@ -1,4 +1,4 @@
-"""The thread that asks CUDA devices. Nothing else depends on it: a query may wait long for a lock of the device's."""
+"""The thread that polls CUDA devices. Nothing else depends on it: a query may wait long for a device lock."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from otel_torchdist.capture.cuda.queues import QueuedOperation, Queues, Wait
 
 LOOK_S: Final = 0.02
 IDLE_LOOKS: Final = 25
-"""Looks at nothing after which the thread sleeps: to wake it costs the caller more than to let it look."""
+"""Empty polls after which the thread sleeps: waking it costs the caller more than letting it poll."""
 PATIENCE_S: Final = 0.25
-"""For the last operations of a tape: PyTorch's watchdog makes its rounds every 0.1 s."""
+"""How long to wait for the last operations of a tape: PyTorch's watchdog checks every 0.1 s."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class _Settling(NamedTuple):
-    """Somebody waits for a tape's last operations."""
+    """A thread's wait for a tape's last operations."""
 
     deadline_s: float
     settled: threading.Event
 
 
 class DevicePoller:
-    """Looks at what is on its way 50 times a second, and sleeps when there has been nothing for a while.
+    """Polls operations in flight 50 times a second, and sleeps when there have been none for a while.
 
     Attributes:
-        is_broken: Whether a device has reported an error; it is left alone then.
-        is_asleep: Whether the thread looks at nothing until it is woken.
+        is_broken: Whether a device has reported an error; no device is queried any more then.
+        is_asleep: Whether the thread sleeps until it is woken.
     """
 
     def __init__(self, driver: DeviceDriver, pool: EventPool, dropped: Callable[[QueuedOperation], None]) -> None:
-        """The thread starts with the first operation.
+        """Initialize the poller; its thread starts with the first operation.
 
         Args:
-            driver: Called on the thread only.
-            pool: Where the events of operations that are over go.
-            dropped: Told of each operation that is over or let go of.
+            driver: Called on that thread only.
+            pool: Receives the events of operations that are over.
+            dropped: Called with each operation that is over or dropped.
         """
         self.is_broken = False
         self._driver = driver
@@ -63,7 +63,7 @@ class DevicePoller:
     # --- called on any thread ----------------------------------------------------------------------------------
 
     def put(self, item: QueuedOperation | Wait) -> None:
-        """Hand something over to be followed."""
+        """Hand over an operation to follow, or a wait for one."""
         self._inbox.append(item)
         if self.is_asleep:
             self._wake.set()
@@ -74,7 +74,7 @@ class DevicePoller:
                     self._thread.start()
 
     def settle(self, timeout_s: float) -> None:
-        """Wait for what is on its way, but not for long, and let go of the rest."""
+        """Wait briefly for operations in flight, and drop the rest."""
         if self._thread is None or not self._thread.is_alive():
             return
         settling = _Settling(time.monotonic() + PATIENCE_S, threading.Event())
@@ -83,7 +83,7 @@ class DevicePoller:
         settling.settled.wait(timeout_s)
 
     def stop(self, timeout_s: float, *, give_events_up: bool) -> None:
-        """End the thread; a device that does not answer keeps it beyond the timeout."""
+        """Stop the thread; a device that does not answer keeps it alive beyond the timeout."""
         self._gives_events_up = give_events_up
         self._is_stopping = True
         self._wake.set()
@@ -91,7 +91,7 @@ class DevicePoller:
             self._thread.join(timeout_s)
 
     def leave_alone(self, error: DriverError) -> None:
-        """A device has reported an error, to whomever: it is not asked any more."""
+        """Stop querying devices after an error, whichever thread got it."""
         if not self.is_broken:
             self.is_broken = True
             _logger.warning("otel_torchdist no longer follows operations on CUDA devices: %s", error)
@@ -114,7 +114,7 @@ class DevicePoller:
                 self._destroy_events()
 
     def _look(self) -> bool:
-        """Look at everything; returns whether anything is on its way."""
+        """Poll everything; returns whether anything is in flight."""
         self._take_up()
         if not self.is_broken:
             try:
@@ -147,7 +147,7 @@ class DevicePoller:
 
     def _drop(self, enqueued: QueuedOperation) -> None:
         enqueued.is_void = True
-        enqueued.call.enqueued = None  # or the two would keep each other until the garbage collector comes
+        enqueued.call.enqueued = None  # otherwise the two would keep each other alive until garbage collection
         events = [enqueued.start]
         if enqueued.end:
             events.append(enqueued.end)
@@ -161,7 +161,7 @@ class DevicePoller:
             self._wake.wait(LOOK_S)
         else:
             self.is_asleep = True
-            if not self._inbox and not self._settling and not self._is_stopping:  # one may have come in between
+            if not self._inbox and not self._settling and not self._is_stopping:  # an item may have arrived in between
                 self._wake.wait()
             self.is_asleep = False
         self._wake.clear()

@@ -1,8 +1,8 @@
-"""What is on its way through devices, in the order in which they come to it, and how its beginning and end are found.
+"""Queues of operations in flight on devices, in the order in which they run, and how their start and end are found.
 
-A queue is a stream: the caller's for a synchronous operation, NCCL's own for an asynchronous one. Only the operation
-whose turn it is has to be asked about; all behind it wait. So 200 operations behind one slow kernel cost one query a
-look, and on the tape each of them begins when the one before has ended.
+A queue is a stream: the caller's for a synchronous operation, NCCL's own for an asynchronous one. Only the operation at
+the head has to be queried; all behind it wait. So 200 operations behind one slow kernel cost one query per poll, and on
+the tape each of them starts when the one before has ended.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import Call
 
 BLOCKED_MS: Final = 0.02
-"""A stream that stood still at a wait for longer than this, and than the host took to enqueue it, went on when the
-operation ended; otherwise the operation may have been over before."""
+"""A stream that blocked at a wait for at least this long, plus the time that the host took to enqueue it, resumed when
+the operation ended; otherwise the operation may have been over before."""
 RESULTS: Final = {0: "", 1: "TIMEOUT", 2: "COMM_ERROR"}
 """PyTorch's `WorkResult`."""
 
@@ -33,15 +33,15 @@ _now: Final = time.monotonic_ns
 
 
 class Wait(NamedTuple):
-    """A stream waits for an operation.
+    """A stream's wait for an operation.
 
     Attributes:
         enqueued: The operation.
         stream: The stream.
-        began_ns: When the host began to enqueue this.
+        began_ns: When the host began to enqueue the wait.
         before: Event ahead of the wait.
-        after: Event behind it.
-        took_ns: How long the host took; 0 while it is about it.
+        after: Event behind the wait.
+        took_ns: How long the host took to enqueue it; 0 until it has.
     """
 
     enqueued: QueuedOperation
@@ -53,21 +53,21 @@ class Wait(NamedTuple):
 
 
 class QueuedOperation:
-    """An operation on its way through a device. Holds neither a tensor nor a Work.
+    """An operation in flight on a device. Holds neither a tensor nor a Work.
 
     Attributes:
-        call: The operation; the first of them, where several were coalesced.
+        call: The operation; the first one, if several were coalesced.
         device: Index of the device.
-        queue: The stream that carries it out. NCCL has one for a group, and one for each pair of peers.
+        queue: The stream that runs it. NCCL has one per group, and one per pair of peers.
         stream: The caller's stream.
         start: Event on that stream before the operation.
-        end: Event on that stream after it; 0 for one that NCCL carries out on a stream of its own.
-        result: Future of PyTorch's watchdog, for those; None until the call has returned.
+        end: Event on that stream after it; 0 for one that NCCL runs on a stream of its own.
+        result: Future of PyTorch's watchdog, for an operation without `end`; None until the call has returned.
         is_issued: Whether `end` has been recorded.
-        is_void: Whether there is nothing to find out any more.
-        wait: The first wait for it that was seen; None where there was none.
-        pointers: Where it writes to.
-        started: When the device began it and how that is known; None until it is.
+        is_void: Whether nothing more will be found out about it.
+        wait: The first wait for it that was seen; None if there was none.
+        pointers: Addresses of the memory that it writes to.
+        started: When the device started it and how that is known; None until it is.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class QueuedOperation:
     )
 
     def __init__(self, call: Call, device: int, stream: int, peer: int, start: int, end: int) -> None:
-        """An operation that is about to be handed over; `start` has been recorded."""
+        """Follow an operation that is about to be issued; `start` has been recorded."""
         self.queue = _queue(call, device, stream, peer)
         self.call = call
         self.device = device
@@ -101,19 +101,19 @@ class QueuedOperation:
         self.started: tuple[int, How] | None = None
 
     def coalesce(self, members: list[Call]) -> None:
-        """Operations that were issued after this one have been issued as one with it."""
+        """Add operations that were issued after this one and coalesced with it."""
         self.call.members = members
         if self.started is not None:
             self.begun(*self.started)
 
     def begun(self, started_ns: int, how: How) -> None:
-        """Write down when the device began it."""
+        """Record when the device started it."""
         self.started = started_ns, how
         for call in self._calls():
             call.tape.mark(call.number, Word.STARTED, max(started_ns - call.entered_ns, 0), how)
 
     def ended(self, ended_ns: int, how: How, failure: str = "") -> None:
-        """Write down when the device ended it."""
+        """Record when the device ended it."""
         for call in self._calls():
             name = call.tape.names.intern(failure) if failure else 0
             call.tape.complete(call.number, call.entered_ns, max(ended_ns, call.entered_ns + 1), how, name)
@@ -133,7 +133,7 @@ def _queue(call: Call, device: int, stream: int, peer: int) -> Hashable:
 
 
 class _Lane:
-    """Operations that a device carries out one after the other; `free_ns` is when the last of them ended."""
+    """Operations that a device runs one after the other; `free_ns` is when the last of them ended."""
 
     __slots__ = ("free_how", "free_ns", "queue")
 
@@ -147,7 +147,7 @@ class Queues:
     """All queues of all devices of this process. Belongs to one thread."""
 
     def __init__(self, driver: DeviceDriver, dropped: Callable[[QueuedOperation], None]) -> None:
-        """Ask `driver`; `dropped` is told of each operation that has left its queue."""
+        """Initialize without queues; `dropped` is called with each operation that has left its queue."""
         self._driver = driver
         self._dropped = dropped
         self._queues: dict[Hashable, _Lane] = {}
@@ -155,18 +155,18 @@ class Queues:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is on its way."""
+        """Whether nothing is in flight."""
         return not self._queues
 
     def add(self, enqueued: QueuedOperation) -> None:
-        """Take up an operation, behind those that were handed over before it."""
+        """Enqueue an operation behind those that were handed over before it."""
         queue = self._queues.get(enqueued.queue)
         if queue is None:
             queue = self._queues[enqueued.queue] = _Lane()
         queue.queue.append(enqueued)
 
     def look(self) -> None:
-        """Find out what the devices have begun and ended.
+        """Find out what the devices have started and ended.
 
         Raises:
             DriverError: A device reports an error.
@@ -186,7 +186,7 @@ class Queues:
         return [event for clock in self._clocks.values() for event in clock.events()]
 
     def forget_all(self) -> None:
-        """Let go of everything; the operations stay as they are on their tapes."""
+        """Drop everything; the operations stay as they are on their tapes."""
         queues = list(self._queues.values())
         self._queues.clear()
         for queue in queues:
@@ -194,7 +194,7 @@ class Queues:
                 self._dropped(enqueued)
 
     def give_up(self) -> None:
-        """The device cannot be asked any more: say of everything that its end is not known."""
+        """Record the end of every operation as unknown: the devices can no longer be queried."""
         for queue in self._queues.values():
             for enqueued in queue.queue:
                 if not enqueued.is_void:
@@ -203,7 +203,7 @@ class Queues:
         self.forget_all()
 
     def _is_over(self, enqueued: QueuedOperation, queue: _Lane) -> bool:
-        """Look at the operation whose turn it is."""
+        """Poll the operation at the head of a queue; returns whether it is over."""
         if enqueued.is_void:
             return True
         is_over = self._has_ended(enqueued)
@@ -219,7 +219,7 @@ class Queues:
         return enqueued.result is not None and enqueued.result.done()
 
     def _begin(self, enqueued: QueuedOperation, queue: _Lane) -> None:
-        """The caller's stream has come to it, and all that was ahead of it in its queue has ended."""
+        """Record a start: the caller's stream has reached the operation, and all ahead of it in its queue has ended."""
         started_ns, how = self._clocks[enqueued.device].date(enqueued.start)
         if started_ns < queue.free_ns:
             started_ns, how = queue.free_ns, queue.free_how
@@ -240,7 +240,7 @@ class Queues:
         enqueued.ended(queue.free_ns, how)
 
     def _end_by_wait(self, enqueued: QueuedOperation) -> tuple[int, How]:
-        """The watchdog has seen that it has ended; a stream that waited for it may tell more exactly when."""
+        """Date an end that the watchdog has seen; a stream that waited for it may show more exactly when."""
         seen_ns, wait = _now(), enqueued.wait
         if wait is None or not self._driver.is_done(wait.after):
             return seen_ns, How.WATCHDOG
@@ -251,7 +251,7 @@ class Queues:
 
 
 def _failure_of(result: Any) -> str:
-    """What a future of the watchdog says: '' when all went well."""
+    """The failure that a future of the watchdog reports; '' if there was none."""
     try:
         value = int(result.value())
     except Exception as error:

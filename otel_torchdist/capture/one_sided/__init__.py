@@ -1,1 +1,1 @@
-"""Communication past c10d's collectives: symmetric memory, and windows of a process group."""
+"""Communication outside c10d's collectives: symmetric memory, and windows of a process group."""

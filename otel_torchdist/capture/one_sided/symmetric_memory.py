@@ -1,7 +1,7 @@
-"""Communication past c10d's collectives: operations on symmetric memory, and on windows of a process group.
+"""Communication outside c10d's collectives: operations on symmetric memory, and on windows of a process group.
 
-No Work tells their end, so they are recorded as enqueued, `UNTRACKED` from the moment at which the call returns. Not
-all members have to take part in each, so they have a count of their own: in a group beside the real one, unaligned.
+No Work reports their end, so they are recorded as enqueued, and `UNTRACKED` from the moment the call returns. Not all
+members have to take part in each of them, so they are counted separately: in an unaligned group beside the real one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from otel_torchdist.tape.layout import How, Word
 from otel_torchdist.tape.records import BESIDE
 
 _LOCAL: Final = frozenset({"get_remote_tensors", "memcpy_to_multicast_", "_rendezvous"})
-"""They name a group and hand over nothing that others wait for."""
+"""Operations that name a group but transfer nothing that other ranks wait for."""
 _NOT_IN_SCHEMA: Final = -1
 
 
@@ -43,23 +43,23 @@ class OneSided:
     """Records operations as enqueued, by group."""
 
     def __init__(self, meet: Callable[[ProcessGroup], GroupState | None]) -> None:
-        """`meet` takes up a group that is not known yet; it gives None when nothing can be recorded."""
+        """Initialize; `meet` registers a group that is not known yet, or returns None if nothing can be recorded."""
         self._meet = meet
         self._beside: dict[int, tuple[GroupState, GroupState]] = {}
 
     def begin(self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...], peer: int = -1) -> Call | None:
-        """An operation is about to be handed over; None where it is not recorded.
+        """Record an operation that is about to be issued; None if it is not recorded.
 
         Args:
             group: Its group.
-            schema: What is called.
-            args: With what.
-            peer: The other side's rank in the group; -1 where there is none.
+            schema: The operation that is called.
+            args: Its arguments.
+            peer: The peer's rank in the group; -1 if there is none.
         """
         return self._begin(self._state_beside, group, schema, args, peer)
 
     def begin_collective(self, group: ProcessGroup, schema: OperationSchema, args: tuple[Any, ...]) -> Call | None:
-        """As `begin`, for what all members come to in the order of their collectives: it is counted among those."""
+        """Like `begin`, for operations that all members enter in collective order; counted among the collectives."""
         return self._begin(self._meet, group, schema, args, -1)
 
     def _begin(
@@ -103,17 +103,17 @@ class OneSided:
             if plan is not None:
                 plan.tape.complete(plan.tape.begun_at(entered), entered, time.monotonic_ns(), How.ABANDONED)
             if guard.contains("one-sided operation", error):
-                return None  # it will be issued, unrecorded, and keeps its place
+                return None  # it is still issued, but unrecorded, and keeps its place
             if plan is not None:
                 plan.channel.sequence -= counted
             raise
 
     def end(self, call: Call, error: BaseException | None = None) -> None:
-        """It has been handed over, or was refused."""
+        """Record that an operation was issued or refused."""
         self._end(call, How.UNTRACKED, error)
 
     def end_collective(self, call: Call, error: BaseException | None = None) -> None:
-        """All members have come, or it was refused: then its place among the collectives is free again."""
+        """Record that all members joined, or that the call was refused, which frees its place in the sequence."""
         if error is not None:
             call.plan.channel.sequence -= 1
         self._end(call, How.CALL, error)
@@ -143,10 +143,10 @@ class OneSided:
 
 
 class SymmetricMemory:
-    """Kernels for the operations `symm_mem::*` that name a group."""
+    """Kernels for the `symm_mem::*` operations that name a group."""
 
     def __init__(self, one_sided: OneSided) -> None:
-        """Register."""
+        """Register the kernels."""
         self._library: Any = torch.library.Library("symm_mem", "IMPL")
         for schema in symmetric_schemas():
             if not has_our_place(schema.overload):
@@ -155,12 +155,12 @@ class SymmetricMemory:
                 self._library.impl(name, kernel, DISPATCH_KEY.name, with_keyset=True)
 
     def remove(self) -> None:
-        """Take all kernels out."""
+        """Remove all kernels."""
         remove_library(self._library)
 
 
 def symmetric_schemas() -> list[OperationSchema]:
-    """The operations on symmetric memory that name a group and a tensor, as far as torch has defined them by now."""
+    """Schemas of the operations on symmetric memory defined by now that name a group and a tensor."""
     found = [_understand(overload) for overload in dispatcher_overloads("symm_mem")]
     return [schema for schema in found if schema is not None]
 
@@ -178,7 +178,7 @@ def _understand(overload: Any) -> OperationSchema | None:
 
 
 def schema_of(name: str, overload: Any, group: int, described: int, peer: int = -1) -> OperationSchema:
-    """An operation that is recorded as enqueued."""
+    """Schema of an operation that is recorded as enqueued."""
     return OperationSchema(
         index=-1,
         overload=overload,
@@ -222,6 +222,6 @@ def _make_kernel(schema: OperationSchema, one_sided: OneSided) -> Callable[..., 
 
 
 def _is_pretended(tensors: Any) -> bool:
-    """Whether this is a call that only computes shapes: then the group may not even exist."""
+    """Whether a call only computes shapes: then the group may not even exist."""
     first = tensors[0] if type(tensors) is LIST and tensors else tensors
     return bool(getattr(first, "is_meta", True))

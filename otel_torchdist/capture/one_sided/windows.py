@@ -1,7 +1,7 @@
-"""Windows of a process group, into which ranks put data without the other side's doing; torch has them from 2.15 on.
+"""Windows of a process group, into which ranks put data without the peer taking part; torch has them from 2.15 on.
 
-Their creation is a collective: all members come to it, in the same order as to the others. What goes through a window
-is recorded as enqueued.
+Creating a window is a collective: all members enter it, in the same order as their other collectives. Operations on a
+window are recorded as enqueued.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from otel_torchdist.capture.torch_api import Patches
 
 _NEW_WINDOW: Final = schema_of("new_window", None, 0, 1)
 _PEERS: Final = {"put": (1, "dst_rank"), "signal": (0, "peer_rank"), "wait_signal": (0, "peer_rank")}
-"""Operations of a window, and where among their arguments the other side is."""
+"""Operations of a window, with the position and the name of the argument that holds the peer."""
 
 
 class Windows:
-    """Follows windows."""
+    """Follows the windows of process groups."""
 
     def __init__(self, one_sided: OneSided) -> None:
-        """Record with `one_sided`."""
         self._one_sided = one_sided
         self._groups: weakref.WeakKeyDictionary[Any, ProcessGroup] = weakref.WeakKeyDictionary()
 
     def hook(self, patches: Patches, group: Any = ProcessGroup, window: Any = None) -> None:
-        """Follow them where this torch has them.
+        """Patch windows if this torch has them.
 
         Args:
-            patches: Puts back what is replaced.
+            patches: Replaces attributes, and restores them later.
             group: The class of process groups.
             window: The class of windows; torch's if not given.
         """

@@ -83,10 +83,10 @@ def demo(
 
 
 def _check(options: DemoOptions) -> None:
-    """End with a sentence when the demo cannot work.
+    """End with a message if the demo cannot work.
 
     Raises:
-        typer.BadParameter: An option is why.
+        typer.BadParameter: An option is the reason.
     """
     missing = missing_packages()
     if missing:

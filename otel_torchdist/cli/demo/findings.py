@@ -1,4 +1,4 @@
-"""What the demo is judged by: whether the expected verdict came, and in time; and what it says at the end."""
+"""Judges the demo, by whether the expected verdict came and in time, and produces its final output."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind
 
 @dataclass(slots=True)
 class Findings:
-    """What was found, told as it comes.
+    """Collects what was found, and shows it as it comes.
 
     Attributes:
-        options: What the demo was asked for.
-        view: Where it is told.
-        scrape: Gives the lines of `/metrics` that a stall of an operation changes.
-        verdict: On the stall that is on; None while there is none.
-        said: The verdict that was given last, on whatever stall; None before the first.
-        named: The last verdict that is the expected one; on a busy machine a rank may be late at the start too.
-        named_after_s: Seconds from the first wait to that verdict, when it was given first.
+        options: The options of the demo.
+        view: Where it is shown.
+        scrape: Returns the lines of `/metrics` that a stall of an operation changes.
+        verdict: Verdict on the ongoing stall; None if there is none.
+        said: The last verdict that was given, on any stall; None before the first.
+        named: The last verdict that is the expected one; on a busy machine a rank may also be late at the start.
+        named_after_s: Seconds from the first wait until that verdict was first given.
         trace_id: Trace of that stall's incident.
-        is_over: Whether the job was told to end: that its ranks die then is no finding.
-        metrics: What `/metrics` said of it while it was on; empty when it was over too soon.
+        is_over: Whether the job was told to end, so that the death of its ranks is not a finding.
+        metrics: The stall's lines of `/metrics`, scraped while it was ongoing; empty if it was over too soon.
     """
 
     options: DemoOptions
@@ -53,7 +53,7 @@ class Findings:
         return self.named_after_s is not None and self.named_after_s <= self.options.threshold_s + VERDICT_WITHIN_S
 
     def take(self, events: Iterable[Event]) -> None:
-        """Tell what one turn of the reader has found."""
+        """Show what one turn of the reader has found."""
         for event in events:
             if isinstance(event, VerdictGiven) and not self.is_over:
                 self._take_verdict(event)
@@ -62,12 +62,12 @@ class Findings:
                 self.view.say(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
         if self.verdict is not None and self.trace_id and not self.metrics:
             sample = self.scrape(self.verdict.operation)
-            # The agent looks for itself, and may not have seen the stall yet.
+            # The agent polls by itself, and may not have seen the stall yet.
             self.metrics = sample if any(line.startswith(semconv.STALL_INFO) for line in sample) else []
 
     def _take_verdict(self, event: VerdictGiven) -> None:
         self.verdict = self.said = event.verdict
-        # Ranks that end while they wait may be a second occasion to say the same.
+        # Ranks that end while they wait may cause the same verdict to be given again.
         is_known = self.named is not None and event.verdict.says_the_same_as(self.named)
         if event.occasion is Occasion.GROWN or is_known:
             self.view.say(f"still: {alarm(event).text}")
@@ -83,16 +83,16 @@ class Findings:
 
 
 _UI_PORT: Final = 16686
-"""Of Jaeger, unless it was set up otherwise."""
+"""Port of Jaeger's UI, unless it was set up otherwise."""
 
 
 def closing_words(findings: Findings, accuracy: str, endpoint: str, dropped: int) -> Iterator[str]:
-    """Lines to print when the training is over.
+    """Yield the lines to print when the training is over.
 
     Args:
         findings: What was found.
-        accuracy: The last line of the training script, where it came to its end.
-        endpoint: Where spans went beside the file; '' for nowhere.
+        accuracy: The last line of the training script, if it ran to its end.
+        endpoint: Where spans were sent in addition to the file; '' for nowhere.
         dropped: Spans that could not be exported.
     """
     options = findings.options
@@ -115,7 +115,7 @@ def closing_words(findings: Findings, accuracy: str, endpoint: str, dropped: int
 
 
 def _verdict(findings: Findings) -> Iterator[str]:
-    """What was expected, and what was said."""
+    """Yield what was expected, and what was reported."""
     options = findings.options
     expected, said, after_s = options.expected, findings.said, findings.named_after_s
     yield f"Staged: {story(options.fault, f'rank {options.faulty_rank}', f'{options.block_s:g} s')}."

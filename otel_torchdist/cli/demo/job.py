@@ -1,6 +1,6 @@
-"""The training job of the demo: a script that knows nothing of us, under torchrun, switched on by its environment.
+"""The training job of the demo: an unmodified script under torchrun, instrumented through its environment.
 
-Its spans go to a file, and to an OTLP endpoint when one is given; its tapes and logs to directories that go with it.
+Its spans go to a file, and to an OTLP endpoint if one is given; its tapes and logs to temporary directories.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ _SHOWN_ERRORS: Final = 4_000
 
 
 def missing_packages() -> list[str]:
-    """What the job needs and is not installed."""
+    """Return the packages that the job needs and that are not installed."""
     return [package for module, package in _NEEDED.items() if find_spec(module) is None]
 
 
 class Job:
-    """torchrun and its ranks, from the beginning to the last of them.
+    """torchrun and its ranks, from the first process to the last.
 
     Attributes:
-        processes: All of its processes, the agent among them.
-        environment: Of all of them.
+        processes: All of its processes, including the agent.
+        environment: Environment of all of them.
     """
 
     def __init__(self, options: DemoOptions, scratch: Scratch) -> None:
-        """Start it."""
+        """Start the job."""
         self._errors = scratch.logs / "stderr.log"
         self._unfinished = b""
         self.environment = _environment(os.environ, options, scratch)
         self.processes = ProcessTree(_command(options, scratch.logs), self.environment, self._errors)
 
     def new_lines(self) -> list[str]:
-        """What the script has printed since the last call."""
+        """Return what the script has printed since the last call."""
         try:
             while data := os.read(self.processes.output, 65_536):
                 self._unfinished += data
@@ -74,7 +74,7 @@ class Job:
         return [line.decode(errors="replace").rstrip() for line in lines]
 
     def errors(self) -> str:
-        """The end of what torchrun and the ranks have written to stderr."""
+        """Return the end of what torchrun and the ranks have written to stderr."""
         return self._errors.read_text(errors="replace")[-_SHOWN_ERRORS:].strip()
 
 
@@ -91,10 +91,10 @@ def _command(options: DemoOptions, logs: Path) -> list[str]:
 
 
 def _environment(environ: Mapping[str, str], options: DemoOptions, scratch: Scratch) -> dict[str, str]:
-    """The environment that switches the ranks on: they write tapes, and an agent that they start reads them."""
+    """Build the environment that enables recording: the ranks write tapes, and an agent that they start reads them."""
     kept = {name: value for name, value in environ.items() if name not in _SWITCHES_OFF}
     environment = {
-        # All ranks are here, and gloo would ask what address this host's name has.
+        # All ranks are local, and gloo would look up the address of this host's name.
         "GLOO_SOCKET_IFNAME": "lo",
         **kept,
         env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
@@ -102,7 +102,7 @@ def _environment(environ: Mapping[str, str], options: DemoOptions, scratch: Scra
         env.OTEL_PYTHON_TORCHDIST_AGENT_LINGER: "0",
         env.OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT: str(round(options.threshold_s * 1000)),
         env.OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(scratch.tapes),
-        # More threads than cores are slower, and torchrun would say that it chose 1.
+        # More threads than cores are slower, and torchrun would print that it chose 1.
         "OMP_NUM_THREADS": "1",
     }
     set_outputs(environment, options)
@@ -114,9 +114,9 @@ _FILE: Final = "torchdist_otlp_json"
 
 
 def set_outputs(environ: MutableMapping[str, str], options: DemoOptions) -> None:
-    """Let the agent, which has the environment of the job, export to the file and to the endpoint of the options.
+    """Make the agent, which has the job's environment, export to the file and to the endpoint of the options.
 
-    Without one it exports to what the environment has; where it has nothing, there is nobody to export to.
+    Without an endpoint it exports to what the environment configures, which may be nothing.
     """
     _set_endpoint(environ, options)
     others = [name for name in environ.get(OTEL_TRACES_EXPORTER, "otlp").split(",") if name.strip() not in ("", "none")]
@@ -140,7 +140,7 @@ def _set_endpoint(environ: MutableMapping[str, str], options: DemoOptions) -> No
 
 
 def endpoint_in(environ: MutableMapping[str, str]) -> str:
-    """The OTLP endpoint that an environment names; '' when there is none."""
+    """Return the OTLP endpoint that an environment names; '' if there is none."""
     if "otlp" not in environ.get(OTEL_TRACES_EXPORTER, "otlp").split(","):
         return ""
     return environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or ""
@@ -162,7 +162,7 @@ class Scratch:
 
     Attributes:
         tapes: Base directory of its tapes, in memory.
-        logs: What torchrun and its ranks write.
+        logs: Output of torchrun and its ranks.
     """
 
     tapes: Path
@@ -171,9 +171,9 @@ class Scratch:
 
 @contextlib.contextmanager
 def scratch(base: Path) -> Generator[Scratch]:
-    """Directories below `base` and among the temporary files, removed at the end.
+    """Create directories below `base` and among the temporary files; they are removed at the end.
 
-    What demos before have left that were killed goes at the beginning.
+    Leftovers of earlier demos that were killed are removed at the beginning.
 
     Raises:
         TapeError: The directory for tapes cannot be created.

@@ -1,4 +1,4 @@
-"""The demo's job seen from outside: its `/metrics` during the stall, and its agent."""
+"""Observes the demo's job from outside: its `/metrics` during the stall, and its agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_torchdist.serving.scrape_target import ScrapeTarget
 
 _TIMEOUT_S: Final = 2.0
 _SERIES: Final = 4
-"""Of each metric that are shown."""
+"""Series shown of each metric."""
 _SHOWN: Final = (
     semconv.STALLED_METRIC,
     semconv.STALL_INFO,
@@ -27,7 +27,7 @@ _SHOWN: Final = (
 
 
 def scrape(target: str, operation: str) -> list[str]:
-    """A short sample of `/metrics`: what a stall of `operation` changes; nothing when nobody answers."""
+    """Return a short sample of `/metrics`, what a stall of `operation` changes; empty if there is no response."""
     connection = http.client.HTTPConnection(target, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
@@ -46,7 +46,7 @@ def scrape(target: str, operation: str) -> list[str]:
 
 _DROPPED: Final = re.compile(r"; (\d+) spans could not be exported$")
 _OF_STALLS: Final = re.compile(r" (WARNING|ERROR) stall( over)?: ")
-"""The demo tells of stalls itself."""
+"""Log lines about stalls, which the demo reports itself."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -55,19 +55,19 @@ class AgentSeen:
     """Follows the agent of one job directory.
 
     Attributes:
-        target: Host and port of `/metrics`; '' as long as nobody serves it.
-        dropped: Spans that could not be exported, once the agent has gone.
+        target: Host and port of `/metrics`; '' as long as it is not served.
+        dropped: Spans that could not be exported, once the agent is gone.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Follow the agent in `directory`, which need not be there yet."""
+        """Follow the agent in `directory`, which need not exist yet."""
         self.target = ""
         self.dropped = 0
         self._directory = directory
         self._tail = LogTail(directory / LOG_NAME)
 
     def look(self) -> None:
-        """Log what it warns of, and see where it serves."""
+        """Relay the agent's warnings, and find out where it serves `/metrics`."""
         if not self.target:
             self.target = ScrapeTarget(self._directory).last_target()
             if self.target:
@@ -80,7 +80,7 @@ class AgentSeen:
 
     @property
     def is_there(self) -> bool:
-        """Whether somebody reads the tapes."""
+        """Whether a process reads the tapes."""
         try:
             file = os.open(self._directory / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
         except OSError:

@@ -1,4 +1,4 @@
-"""What the demo is asked for: its options, and the faults that it can inject with the verdict expected of each."""
+"""The demo's options, and the faults that it can inject with the verdict expected for each."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class DemoOptions:
     Attributes:
         ranks: Ranks that train; at least 2.
         steps: Optimizer steps that each of them takes.
-        seed: Of the training, and of the step at which something goes wrong.
+        seed: Seed of the training, and of the step at which something goes wrong.
         fault: What goes wrong.
         threshold_s: Age at which an open operation is stalled.
-        block_s: How long a fault lasts that passes, and after which time a job is ended that hangs for good.
+        block_s: How long a temporary fault lasts, and after how long a permanently hanging job is ended.
         output: File for the spans.
-        endpoint: OTLP endpoint for the spans, None for none.
-        protocol: How they go there; None to find out.
-        plain: Lines instead of a live table.
+        endpoint: OTLP endpoint for the spans; None for none.
+        protocol: How they are sent there; None to derive it from the port.
+        plain: Whether to print lines instead of a live table.
     """
 
     ranks: int
@@ -56,12 +56,12 @@ class DemoOptions:
 
     @property
     def expected(self) -> Expectation:
-        """What must be said about the fault."""
+        """The verdict expected for the fault."""
         return expectation(self.fault, self.faulty_rank, self.ranks)
 
 
 class Fault(enum.Enum):
-    """What goes wrong; values as in the command line of the demo, and in that of the training script."""
+    """What goes wrong; values as in the command lines of the demo and of the training script."""
 
     LATE = "late"
     KILL = "kill"
@@ -75,9 +75,9 @@ class _Staged:
     """A fault as it is staged.
 
     Attributes:
-        story: What happens; with places for the faulty `rank` and for `length`, how long it lasts.
-        verdict: What must be said about it.
-        passes: Whether the training goes on after it.
+        story: What happens, with placeholders for the faulty `rank` and for `length`, how long it lasts.
+        verdict: The expected verdict.
+        passes: Whether the training continues after it.
     """
 
     story: str
@@ -100,11 +100,11 @@ _STAGED: Final[Mapping[Fault, _Staged]] = {
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What must be said about a fault.
+    """The verdict expected for a fault.
 
     Attributes:
         verdict: The kind of verdict.
-        ranks: Those that it must name, ascending.
+        ranks: The ranks that it must name, ascending.
     """
 
     verdict: VerdictKind
@@ -112,17 +112,17 @@ class Expectation:
 
 
 def expectation(fault: Fault, faulty_rank: int, ranks: int) -> Expectation:
-    """What must be said about a fault of one rank among `ranks`."""
-    # Nobody can say which of two that disagree is wrong.
+    """Return what is expected for a fault of one rank among `ranks`."""
+    # If two disagree, nothing shows which of them is wrong.
     is_everybodys = fault is Fault.CIRCULAR or (fault is Fault.MISMATCH and ranks == 2)
     return Expectation(_STAGED[fault].verdict, tuple(range(ranks)) if is_everybodys else (faulty_rank,))
 
 
 def story(fault: Fault, rank: str, length: str) -> str:
-    """What happens, as a clause about `rank` ("rank 2", "a rank"), for `length` ("20 s", "a while") if it passes."""
+    """Describe a fault in a clause about `rank` ("rank 2", "a rank"), for `length` ("20 s", "a while") if it passes."""
     return _STAGED[fault].story.format(rank=rank, length=length)
 
 
 def passes(fault: Fault) -> bool:
-    """Whether the training goes on after a fault."""
+    """Whether the training continues after a fault."""
     return _STAGED[fault].passes

@@ -18,17 +18,17 @@ _POLL_S: Final = 0.02
 
 
 class ProcessTree:
-    """A command in a session of its own, so that the terminal's Ctrl-C is ours to handle.
+    """A command in its own session, so that Ctrl-C in the terminal is ours to handle.
 
-    torchrun starts each rank in a session of its own too: there is no group to kill. But this process is the reaper
-    of all its descendants: one whose parent dies becomes our child, wherever it is.
+    torchrun also starts each rank in its own session, so there is no process group to kill. But this process is the
+    subreaper of all its descendants: one whose parent dies becomes our child, wherever it is.
 
     Attributes:
         output: The read end of the command's stdout, non-blocking.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], stderr: Path) -> None:
-        """Start it; what it writes to stderr goes to a file."""
+        """Start the command; its stderr goes to a file."""
         self._others = _children()
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         with stderr.open("wb") as log:
@@ -50,12 +50,12 @@ class ProcessTree:
         return self._root.poll()
 
     def ask_to_end(self) -> None:
-        """Ask the command to end; it takes with it what it has started and still knows."""
+        """Ask the command to end; it also ends what it has started and still knows."""
         if self._root.poll() is None:
             self._root.terminate()
 
     def stop(self) -> None:
-        """End all of it: in good order within three seconds, by force after that."""
+        """End all processes: cleanly within three seconds, by force after that."""
         if self._root.poll() is None:
             self.ask_to_end()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -65,7 +65,7 @@ class ProcessTree:
             self._root.stdout.close()
 
     def _kill_all(self) -> None:
-        """Kill what is left; the children of whoever is killed are ours then, and their turn comes next."""
+        """Kill all remaining processes; the children of a killed process become ours and are killed next."""
         deadline = time.monotonic() + _GRACE_S
         while (left := _children() - self._others) and time.monotonic() < deadline:
             for pid in left:
@@ -79,7 +79,7 @@ class ProcessTree:
 
 
 def _children() -> frozenset[int]:
-    """Processes whose parent we are."""
+    """Return the processes whose parent we are."""
     ours = str(os.getpid())
     return frozenset(int(name) for name in os.listdir("/proc") if name.isdecimal() and _parent_of(name) == ours)
 
@@ -89,5 +89,5 @@ def _parent_of(pid: str) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return ""
-    # The program's name stands in parentheses and may hold some itself.
+    # The program's name is in parentheses and may itself contain some.
     return stat[stat.rindex(")") + 2 :].split()[1]

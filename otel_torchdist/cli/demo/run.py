@@ -1,4 +1,4 @@
-"""The course of the demo: it starts the job, watches it from outside as `otel-torchdist watch` does, and reports."""
+"""Runs the demo: starts the job, watches it from outside as `otel-torchdist watch` does, and reports."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from otel_torchdist.tape.reader import TapeReader
 
 TURN_S: Final = 0.1
 AGENT_ENDS_S: Final = 15.0
-"""How long the agent may take to export what is left."""
+"""How long the agent may take to export the rest."""
 JOB_ENDS_S: Final = 5.0
-"""How long torchrun may take to end when it is asked to."""
+"""How long torchrun may take to end when asked to."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -33,18 +33,18 @@ class DemoRun:
 
     Attributes:
         findings: What was found.
-        training: What the script has printed last.
-        endpoint: Where spans went beside the file; '' for nowhere.
-        dropped: Spans that could not be exported, once it is over.
-        errors: What job and ranks wrote to stderr, once it is over.
-        exit_code: torchrun's; None when it was stopped.
+        training: The last line that the script printed.
+        endpoint: Where spans were sent in addition to the file; '' for nowhere.
+        dropped: Spans that could not be exported, once the run is over.
+        errors: What the job and its ranks wrote to stderr, once the run is over.
+        exit_code: torchrun's exit code; None if it was stopped.
     """
 
     def __init__(self, options: DemoOptions, view: View, stop: StopSignals) -> None:
-        """Prepare.
+        """Set up a run without starting the job.
 
         Args:
-            options: What was asked for.
+            options: The options of the demo.
             view: Where everything is shown.
             stop: Ends it early.
         """
@@ -62,10 +62,10 @@ class DemoRun:
         self.exit_code: int | None = None
 
     def run(self, places: Scratch) -> None:
-        """Run until the training is over, or until a signal comes. No process of the job is left then.
+        """Run until the training is over, or until a signal comes. No process of the job is left afterwards.
 
         Raises:
-            OSError: Nothing can be shown, for the terminal is gone.
+            OSError: Nothing can be shown, because the terminal is gone.
         """
         job = Job(self._options, places)
         self.endpoint = endpoint_in(job.environment)
@@ -86,7 +86,7 @@ class DemoRun:
             self._await_agent(job, places)
 
     def _end(self, job: Job, places: Scratch) -> None:
-        """Have torchrun end its ranks; what does not end is left to `_close`."""
+        """Make torchrun end its ranks; what does not end is left to `_close`."""
         self.findings.is_over = True
         job.processes.ask_to_end()
         deadline = time.monotonic() + JOB_ENDS_S
@@ -101,7 +101,7 @@ class DemoRun:
             self._watch.close()
 
     def _await_agent(self, job: Job, places: Scratch) -> None:
-        """It reads the tapes to their ends and exports what is left."""
+        """Wait until the agent has read the tapes to their ends and exported the rest."""
         deadline = time.monotonic() + AGENT_ENDS_S
         while self._stop.received is None and time.monotonic() < deadline:
             self._turn(job, places)
@@ -113,7 +113,7 @@ class DemoRun:
             self.dropped = self._agent.dropped
 
     def _turn(self, job: Job, places: Scratch) -> list[RankRow]:
-        """Tell what is new, and show how things are; returns what each rank does."""
+        """Show what is new and the current state; returns what each rank does."""
         for line in job.new_lines():
             self.training = line
             self._view.training_says(line)
@@ -130,7 +130,7 @@ class DemoRun:
         return rows
 
     def _begin(self, places: Scratch) -> None:
-        """Watch the job as soon as the first rank has begun its tape."""
+        """Start watching the job as soon as the first rank has created its tape."""
         for directory in job_directories(places.tapes):
             self._watch = PassiveWatch(directory, self._options.threshold_s, None)
             self._agent = AgentSeen(directory)
@@ -146,7 +146,7 @@ class DemoRun:
 
 
 class _ViewHandler(logging.Handler):
-    """Shows what we log; stalls are shown by the demo itself."""
+    """Shows our log messages; stalls are shown by the demo itself."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
@@ -158,10 +158,10 @@ class _ViewHandler(logging.Handler):
 
 
 def is_hopeless(options: DemoOptions, rows: Sequence[RankRow]) -> bool:
-    """Whether ranks have waited for as long as a fault may last that does not pass.
+    """Whether ranks have waited for as long as a permanent fault may last.
 
-    At the beginning they wait for those that are still loading; that does not count. Where ranks end, torchrun ends
-    the rest.
+    At the beginning they wait for ranks that are still loading; that does not count. If ranks end, torchrun ends the
+    rest.
     """
     if passes(options.fault) or not rows or not all(row.step for row in rows):
         return False

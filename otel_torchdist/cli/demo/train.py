@@ -5,7 +5,7 @@ of the run, something goes wrong on one rank. By default its storage does not an
 """
 
 # pyright: basic
-# Torch and scikit-learn leave so many types open that strict checks would make this no ordinary script.
+# Torch and scikit-learn leave so many types open that, checked strictly, this would be no ordinary script.
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 BATCH = 16
-"""Images of a rank in each step."""
+"""Images per rank in each step."""
 HELD_OUT = 360
-"""Images that are kept for the end."""
+"""Images held out for the final evaluation."""
 
 
 class Digits(Dataset[tuple[Tensor, Tensor]]):
@@ -53,25 +53,25 @@ class Digits(Dataset[tuple[Tensor, Tensor]]):
 
 
 def kill(is_faulty: bool, seconds: float) -> None:
-    """The faulty rank is killed, as by the kernel when memory runs out."""
+    """Kill the faulty rank, as the kernel does when memory runs out."""
     if is_faulty:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def freeze(is_faulty: bool, seconds: float) -> None:
-    """The faulty rank is stopped; a child process lets it go on after `seconds`."""
+    """Stop the faulty rank; a child process resumes it after `seconds`."""
     if is_faulty:
         subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT $PPID"])
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def mismatch(is_faulty: bool, seconds: float) -> None:
-    """All ranks add up counts for ten digits, the faulty rank for nine."""
+    """Add up counts for ten digits on all ranks, but for nine on the faulty rank."""
     dist.all_reduce(torch.zeros(9 if is_faulty else 10))
 
 
 def circular(is_faulty: bool, seconds: float) -> None:
-    """Neighbours add up something in pairs, and each rank begins with the pair that it makes with the next one."""
+    """Add up something in pairs of neighboring ranks; each rank begins with the pair it forms with the next one."""
     rank, size = dist.get_rank(), dist.get_world_size()
     pairs = [dist.new_group([one, (one + 1) % size], group_desc=f"pair_{one}") for one in range(size)]
     for pair in (pairs[rank], pairs[rank - 1]):
@@ -84,11 +84,11 @@ BETWEEN_STEPS: dict[str, Callable[[bool, float], None]] = {
     "mismatch": mismatch,
     "circular": circular,
 }
-"""What may go wrong between two steps; all ranks call it."""
+"""Faults between two steps; all ranks call them."""
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
@@ -99,7 +99,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def read_digits() -> tuple[Tensor, Tensor]:
-    """All images, shape (1797, 1, 8, 8), values from 0 to 1, and their labels, shape (1797,); in random order."""
+    """Return all images, shape (1797, 1, 8, 8), values from 0 to 1, and labels, shape (1797,), in random order."""
     pixels, labels = load_digits(return_X_y=True)
     images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     order = torch.randperm(len(images))
@@ -107,7 +107,7 @@ def read_digits() -> tuple[Tensor, Tensor]:
 
 
 def build_network() -> nn.Module:
-    """Two convolutions and two linear layers: 144,000 parameters."""
+    """Build two convolutions and two linear layers: 144,000 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 24, 3, padding=1), nn.ReLU(),
         nn.Conv2d(24, 48, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -116,7 +116,7 @@ def build_network() -> nn.Module:
 
 
 def endless_batches(dataset: Digits, seed: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """This rank's batches, each with its epoch."""
+    """Yield this rank's batches, each with its epoch."""
     sampler = DistributedSampler(dataset, seed=seed)
     loader = DataLoader(dataset, batch_size=BATCH, sampler=sampler)
     for epoch in itertools.count(1):
@@ -126,7 +126,7 @@ def endless_batches(dataset: Digits, seed: int) -> Iterator[tuple[int, Tensor, T
 
 
 def train(network: nn.Module, dataset: Digits, steps: int, seed: int, before_step: Callable[[int], None]) -> None:
-    """Take `steps` steps of SGD, and tell the loss at the beginning of each epoch."""
+    """Take `steps` steps of SGD, and print the loss at the beginning of each epoch."""
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
     told = 0
@@ -142,14 +142,14 @@ def train(network: nn.Module, dataset: Digits, steps: int, seed: int, before_ste
 
 
 def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """The share of images that are recognized."""
+    """Return the share of images that are recognized."""
     with torch.no_grad():
         guesses = network(images).argmax(dim=1)
     return (guesses == labels).float().mean().item()
 
 
 def main() -> None:
-    """Train on all ranks, and tell how well the network does on images that it has not seen."""
+    """Train on all ranks, and print how well the network does on images that it has not seen."""
     arguments = parse_arguments()
     dist.init_process_group("gloo")
     torch.manual_seed(arguments.seed)

@@ -1,4 +1,4 @@
-"""The two ways in which the demo is shown: a live table on a terminal, lines for pipes and logs."""
+"""The two views of the demo: a live table on a terminal, lines for pipes and logs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Screen:
 
     Attributes:
         rows: What each rank does, ascending.
-        steps: How many steps there will be.
-        training: What the script printed last, or ''.
+        steps: Number of steps in total.
+        training: The last line that the script printed, or ''.
     """
 
     rows: Sequence[RankRow]
@@ -37,7 +37,7 @@ class Screen:
 
     @property
     def step(self) -> int:
-        """Steps that all ranks have done."""
+        """Steps that all ranks have completed."""
         return min((row.step for row in self.rows), default=0)
 
 
@@ -45,19 +45,19 @@ class View(AbstractContextManager["View"], Protocol):
     """A terminal with a live table, or lines."""
 
     def say(self, text: str) -> None:
-        """Tell what happens, in a line that stays."""
+        """Report an event in a line that stays."""
         ...
 
     def training_says(self, line: str) -> None:
-        """Tell what the script has printed."""
+        """Show what the script has printed."""
         ...
 
     def sound(self, alarm: Alarm) -> None:
-        """Tell of a stall, so that nobody misses it."""
+        """Report a stall so that it cannot be missed."""
         ...
 
     def show(self, screen: Screen) -> None:
-        """Show how things are; called several times a second."""
+        """Show the current state; called several times a second."""
         ...
 
 
@@ -65,7 +65,7 @@ _STARTING: Final = "torch and scikit-learn are being loaded"
 
 
 class LiveView(View):
-    """Draws on a terminal, which is put back in any case."""
+    """Draws on a terminal, which is restored in any case."""
 
     def __init__(self, console: Console) -> None:
         """Draw on `console`."""
@@ -82,14 +82,14 @@ class LiveView(View):
         self._live = Live(console=console, auto_refresh=False)
 
     def __enter__(self) -> LiveView:
-        """Begin to draw."""
+        """Start drawing."""
         self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave the last table where it is."""
+        """Stop drawing; the last table stays."""
         self._live.stop()
 
     def say(self, text: str) -> None:
@@ -121,7 +121,7 @@ PROGRESS_EVERY_S: Final = 5.0
 
 
 class PlainView(View):
-    """Writes a line for each event, and one now and then that says how things are."""
+    """Writes a line for each event, and from time to time one with the current state."""
 
     def __init__(self, console: Console) -> None:
         """Write to `console`."""
@@ -131,7 +131,7 @@ class PlainView(View):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """There is nothing to put back."""
+        """Do nothing: there is nothing to restore."""
 
     def say(self, text: str) -> None:
         """See `View`."""
@@ -158,7 +158,7 @@ class PlainView(View):
 
 
 def _crowds(screen: Screen) -> Iterator[str]:
-    """Who does the same, in the order of their ranks: `ranks 0-1,3 stalled in all_reduce #80 for 6.1 s`."""
+    """Describe ranks that do the same, in rank order: `ranks 0-1,3 stalled in all_reduce #80 for 6.1 s`."""
     rows = sorted(screen.rows, key=_activity)
     for (doing, operation), crowd in groupby(rows, key=_activity):
         members = list(crowd)

@@ -30,7 +30,7 @@ from otel_torchdist.naming import compress_ranks
 PROBLEM: Final = 1
 NOTHING_TO_DIAGNOSE: Final = 2
 LIST_WIDTH: Final = 200
-"""Where there is no terminal."""
+"""Width if there is no terminal."""
 
 
 def diagnose(
@@ -95,7 +95,7 @@ def diagnose(
 
 def _diagnosed(helpers: Iterable[Run], threshold_s: float, ignored: Sequence[str]) -> Iterator[Diagnosis]:
     for helper in helpers:
-        with contextlib.suppress(TapeError):  # damaged: what can be read of the run itself is shown nevertheless
+        with contextlib.suppress(TapeError):  # damaged: what can be read of the run itself is still shown
             yield diagnose_run(helper, threshold_s, ignored)
 
 
@@ -130,7 +130,7 @@ _DAMAGED = "damaged"
 
 
 def print_runs(runs: Iterable[Run], console: Console) -> None:
-    """Print a table."""
+    """Print a table of runs."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("run", "begun", "state", "ranks here", "of", "job directory"):
         table.add_column(name, no_wrap=True, justify="right" if name == "of" else "left")
@@ -142,7 +142,7 @@ def print_runs(runs: Iterable[Run], console: Console) -> None:
 
 
 def document_of_runs(runs: Iterable[Run]) -> dict[str, Any]:
-    """The same as JSON: `schema`; `runs` with `id`, `directory`, `begun`, `state`, `ranks`, `world_size`, `helps`."""
+    """Runs as JSON: `schema`; `runs` with `id`, `directory`, `begun`, `state`, `ranks`, `world_size`, `helps`."""
     return {
         "schema": SCHEMA,
         "runs": [

@@ -1,4 +1,4 @@
-"""What is known of a run: its ranks as they were last, and the verdict on them."""
+"""What is known about a run: the last known state of its ranks, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from otel_torchdist.world.places import Place, Source, place_of
 from otel_torchdist.world.recorded_stacks import RecordedStacks
 
 BETWEEN_LOOKS_S: Final = 0.1
-"""A thread that waits for the GIL wakes up every 5 ms."""
+"""Seconds between two checks of silent ranks: a thread that waits for the GIL wakes up every 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class RankAccount:
     Attributes:
         view: What its tape shows.
         life: What became of it.
-        sign_ns: Its last sign of life, by the monotonic clock.
+        sign_ns: Its last sign of life, on the monotonic clock.
         stack: Where its stack was, if it has written one since its last record; None otherwise.
-        pid: Its process id, inside its own PID namespace.
+        pid: Its process id within its own PID namespace.
         tape: Its tape's path.
     """
 
@@ -55,7 +55,7 @@ class RankAccount:
 
     @property
     def open(self) -> Sequence[OperationView]:
-        """Its open operations, those first in which it waits, each kind with the oldest first."""
+        """Its open operations: first those in which it waits, then the others, each oldest first."""
         return sorted(self.view.open, key=lambda operation: operation.waiting_since_ns is None)
 
 
@@ -65,17 +65,17 @@ class Diagnosis:
 
     Attributes:
         run: The run.
-        moment_ns: That moment, by the monotonic clock of this node.
-        is_now: Whether that moment is now, because a rank lives.
+        moment_ns: That moment, on this node's monotonic clock.
+        is_now: Whether that moment is now, because a rank is alive.
         wall_offset_ns: Wall clock minus monotonic clock.
-        threshold_s: Age in seconds at which an open operation counts as stalled at the earliest.
-        ranks: Those that have a tape here, ascending.
-        verdict: With places; None when nothing had stalled, or what had was expected, and no rank was left behind, or
-            when these tapes do not decide that.
+        threshold_s: Minimum age in seconds at which an open operation counts as stalled.
+        ranks: Ranks that have a tape here, ascending.
+        verdict: The verdict, with places; None if nothing had stalled, or only what was expected to, and no rank was
+            left behind, or if these tapes do not decide that.
         warnings: What could not be read.
-        helpers: Runs of processes that its ranks have started, in the same way.
-        end: What the deaths say that an agent has seen; None where it has not seen all of them.
-        of_agents: What the agents of all nodes have said, where these tapes do not show as much.
+        helpers: Diagnoses of the runs of processes that its ranks have started.
+        end: What the deaths that an agent has seen show; None if it has not seen all of them.
+        of_agents: The verdict of the agents of all nodes, if these tapes do not show as much.
     """
 
     run: Run
@@ -99,7 +99,7 @@ class Diagnosis:
 
     @property
     def has_verdict(self) -> bool:
-        """Whether there is one."""
+        """Whether there is a verdict."""
         return self.verdict is not None or self.of_agents is not None
 
     @property
@@ -119,24 +119,24 @@ class Diagnosis:
 
     @property
     def has_problem(self) -> bool:
-        """Whether there is a verdict, or a rank has failed or died; here or among its helpers."""
+        """Whether there is a verdict, or a rank has failed or died, here or among the helpers."""
         return self.has_verdict or self._has_died or any(helper.has_problem for helper in self.helpers)
 
     @property
     def has_long_wait(self) -> bool:
-        """Whether a rank waits somewhere for the threshold or longer, be that a stall or not."""
+        """Whether a rank has waited somewhere for the threshold or longer, be that a stall or not."""
         waits = [one.waiting_since_ns for account in self.ranks for one in account.view.open]
         return any(self.before_s(since_ns) >= self.threshold_s for since_ns in waits if since_ns is not None)
 
     @property
     def verdict_age_s(self) -> float:
-        """For how long the first rank had waited; 0 without a verdict."""
+        """How long the first rank had waited, in seconds; 0 without a verdict."""
         moment_ns = self.end.at_ns if self.end is not None else self.moment_ns
         return age_ns(self.verdict, moment_ns) / 1e9 if self.verdict is not None else 0.0
 
     @property
     def hung_s(self) -> float | None:
-        """For how long the job hung before it was ended; None where that was not so."""
+        """How long the job hung before it was ended, in seconds; None if it did not."""
         end = self.end
         if end is None or not end.was_hung or end.verdict is None:
             return None
@@ -144,7 +144,7 @@ class Diagnosis:
 
     @property
     def ended_together(self) -> FirstDeath | None:
-        """The deaths of ranks that something ended at the same moment; None where that was not so."""
+        """The deaths of ranks that something ended at the same moment; None if nothing did."""
         first = self.end.first if self.end is not None and not self.has_verdict else None
         return first if first is not None and first.together else None
 
@@ -157,7 +157,7 @@ class Diagnosis:
 
     @property
     def undecided_text(self) -> str:
-        """Why there is no verdict on deaths; '' where there are none, or these tapes show all ranks."""
+        """Why there is no verdict on deaths; '' if there are none, or if these tapes show all ranks."""
         if not self.is_undecided:
             return ""
         verb = "has" if len(self.unknown) == 1 else "have"
@@ -167,11 +167,11 @@ class Diagnosis:
         )
 
     def wall_ns(self, monotonic_ns: int) -> int:
-        """A monotonic time as nanoseconds since the epoch."""
+        """Convert a monotonic time to nanoseconds since the epoch."""
         return monotonic_ns + self.wall_offset_ns
 
     def before_s(self, monotonic_ns: int) -> float:
-        """How long before the last moment something was, in seconds."""
+        """Return how long before the last moment a monotonic time was, in seconds."""
         return max(self.moment_ns - monotonic_ns, 0) / 1e9
 
 
@@ -180,11 +180,11 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
 
     Args:
         run: The run.
-        threshold_s: Age in seconds at which an open operation counts as stalled at the earliest.
-        ignored: Operations that are left alone, see `StallRules`.
+        threshold_s: Minimum age in seconds at which an open operation counts as stalled.
+        ignored: Operations that are never reported as stalled, see `StallRules`.
 
     Raises:
-        TapeError: None of them can be read any more.
+        TapeError: None of its tapes can be read any more.
     """
     followers = {tape.identity.rank: _read_all(tape) for tape in run.tapes}
     now_ns = _see_who_runs(followers.values())
@@ -222,7 +222,7 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
 
 
 def _read_all(tape: TapeReader) -> TapeFollower:
-    """Poll until all is read that was there; what a living rank writes meanwhile would never end."""
+    """Poll until everything that was there is read; following what a live rank writes meanwhile would never end."""
     follower = TapeFollower(tape)
     for _ in range(2 + tape.capacity // POLL_LIMIT):
         follower.observe(tape.poll(POLL_LIMIT))
@@ -230,7 +230,7 @@ def _read_all(tape: TapeReader) -> TapeFollower:
 
 
 def _see_who_runs(followers: Iterable[TapeFollower]) -> int:
-    """Look twice where hearts do not beat, for the kernel's counts tell who runs; returns the time after that."""
+    """Check twice if heartbeats are missing: the kernel's counts show which ranks run; returns the time after that."""
     now_ns = time.monotonic_ns()
     looks = [follower.view(now_ns) for follower in followers]
     if any(view is not None and view.alive and now_ns - view.heartbeat_ns >= SILENT_NS for view in looks):
@@ -239,14 +239,14 @@ def _see_who_runs(followers: Iterable[TapeFollower]) -> int:
 
 
 def _settled(run: Run, tape: TapeReader, view: RankView) -> RankView:
-    """The view of a helper that has ended with its rank, waiting for nothing, as one that has finished."""
+    """Return the view of a helper that ended with its rank, waiting for nothing, as that of a finished one."""
     if view.is_dead and is_idle(view) and run.has_ended_with_parent(tape):
         return dataclasses.replace(view, state=TapeState.FINISHED)
     return view
 
 
 def _has_holes(tape: TapeReader) -> bool:
-    """Whether records are missing that the ring has not overwritten in the ordinary course of things."""
+    """Whether records are missing that the ring has not overwritten in normal operation."""
     return tape.lost > 0 and tape.words[LiveWord.NEXT_NUMBER] <= tape.capacity
 
 

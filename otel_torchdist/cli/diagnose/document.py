@@ -1,17 +1,17 @@
 """A diagnosis as one JSON document, for programs.
 
-Keys are only ever added within a schema. Times are ISO 8601 in UTC, ages are seconds before `moment.time`; what is not
-known is null.
+Keys are only ever added within a schema. Times are ISO 8601 in UTC, ages are seconds before `moment.time`; unknown
+values are null.
 
 - `schema`: 1.
 - `run`: `id` (32 hex digits, or null), `directory`, `host`, `begun`, `world_size`.
 - `coverage`: `reporting` and `unknown`, lists of ranks with and without a tape here.
-- `moment`: `time`, and `is_now`, which is false when no rank lives: then it is that of the newest sign of life.
+- `moment`: `time`, and `is_now`, which is false if no rank is alive: then `time` is that of the newest sign of life.
 - `problem`: whether there is a verdict, or a rank or one of its helpers has failed or died; the same as exit code 1.
-- `threshold_s`: age at which an open operation counts as stalled at the earliest.
+- `threshold_s`: minimum age at which an open operation counts as stalled.
 - `verdict`: null, or `kind`, `ranks`, `waiting`, `operation`, `sequence`, `group`, `since`, `age_s`, `doubt`,
   `reporting`, `members`, `sentence`, `mismatch`, `circle`, `death`, `hung_s`, `source`.
-- `source` of a verdict: `tapes`, or `agents` where ranks have no tape here and the agents of all nodes have said more
+- `source` of a verdict: `tapes`, or `agents` if ranks have no tape here and the agents of all nodes have reported more
   than these tapes show; then only `kind`, `ranks`, `operation`, `sequence`, `sentence` and `hung_s` are known.
 - `undecided`: null, or why there is no verdict on ranks that have died here: others have no tape on this node.
 - `kind` of a verdict: `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`, `device`,
@@ -20,21 +20,22 @@ known is null.
   `group name`), `sequence` of the call in question, and `parties` (`value`, `ranks`), the largest first.
 - `circle` of a verdict: null, or a list of ranks, each of which waits for the next one and the last for the first:
   `rank`, and where it waits: `operation`, `sequence`, `group`.
-- `death` of a verdict: null unless it is `dead`; or `order` (`seen` by an agent, or `inferred`) and `lead_s`, how long
-  after it the next rank died (null where none has, or that is not known).
-- `hung_s` of a verdict: null, or for how long the job hung before it was ended.
-- `ended_together`: null, or for ranks that something ended at the same moment, which blames none of them: `sentence`.
-- `death` of a rank: null unless an agent saw its process end; or `time`, `signal`, `exit_code` (null where it is not
+- `death` of a verdict: null unless its kind is `dead`; else `order` (`seen` by an agent, or `inferred`) and `lead_s`,
+  how long after it the next rank died (null if none did, or if that is not known).
+- `hung_s` of a verdict: null, or how long the job hung before it was ended.
+- `ended_together`: null, or `sentence`, about ranks that something ended at the same moment: none of them is blamed.
+- `death` of a rank: null unless an agent saw its process end; else `time`, `signal`, `exit_code` (null if it is not
   known), `error` (null, or type and first line of the exception, from torchelastic's error file), `out_of_memory`
-  (null, or who counted a kill at that moment: `cgroup` or `node`), and `exact`, which is false where the time was read
-  off the tape's lock.
+  (null, or what counted a kill at that moment: `cgroup` or `node`), and `exact`, which is false if the time was
+  derived from the tape's lock.
 - a group: `key`, the same on all its members, and `name`.
 - `ranks`: for each rank that reports, ascending: `rank`, `life` (`running`, `finished`, `failed`, `dead`),
-  `exception`, `pid`, `tape`, `step`, `death`, `last_sign_of_life`, `silent_s`, `open` (operations, those first in which
-  it waits), `last_finished` (an operation), `stack` (`written`, `source`, and the call site in which it was). A stack's
-  source is the rank's own `thread`, or a `signal` while the GIL was held.
-- an operation: `operation`, `sequence`, `group`, `peers` (ranks that meet in it), `tag`, `entered`, `age_s` (since it
-  waits or was entered), `waits`, `ended`, `exception`, `call_site` (`function`, `file`, `line`).
+  `exception`, `pid`, `tape`, `step`, `death`, `last_sign_of_life`, `silent_s`, `open` (operations, first those in which
+  it waits), `last_finished` (an operation), `stack` (`written`, `source`, and the call site in which it was). The
+  source of a stack is the rank's own `thread`, or a `signal` while the GIL was held.
+- an operation: `operation`, `sequence`, `group`, `peers` (ranks that take part in it), `tag`, `entered`, `age_s` (since
+  the rank began to wait for it, or entered it), `waits`, `ended`, `exception`, `call_site` (`function`, `file`,
+  `line`).
 - `warnings`: tapes that could not be read, and why.
 - `helps`: null, or the id of the run whose ranks have started the processes of this one.
 - `helpers`: a document like this one for each run of processes that these ranks have started.
@@ -61,7 +62,7 @@ Json = dict[str, Any]
 
 
 def document_of(diagnosis: Diagnosis) -> Json:
-    """The document."""
+    """Build the document."""
     run = diagnosis.run
     return {
         "schema": SCHEMA,

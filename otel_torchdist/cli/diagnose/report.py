@@ -1,6 +1,6 @@
-"""A diagnosis for people to read. The same lines for a terminal and a pipe; only a terminal has colours.
+"""Prints a diagnosis for people. A terminal and a pipe get the same lines; only a terminal gets colors.
 
-Ranks that do the same are shown together: in a large job most of them do.
+Ranks that do the same are shown together, as most of them do in a large job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from otel_torchdist.verdict.wording.phrases import describe_frame, describe_oper
 from otel_torchdist.world.model import OperationView
 
 MAX_OPEN: Final = 8
-"""Open operations of a rank that are shown."""
+"""Open operations shown of a rank."""
 _STYLES: Final = {
     RankLife.RUNNING: "green",
     RankLife.FINISHED: "dim",
@@ -33,7 +33,7 @@ _STYLES: Final = {
 
 
 def print_report(diagnosis: Diagnosis, console: Console) -> None:
-    """Print it."""
+    """Print a diagnosis."""
     for line in _lines(diagnosis):
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -73,7 +73,7 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
 
 
 def _helper(helper: Diagnosis) -> Iterator[Text]:
-    """What processes do that these ranks have started; all of it under the id of their own run."""
+    """Describe processes that these ranks have started; the details are under the id of their own run."""
     label = helper.run.label
     yield Text.assemble(
         (f"helper processes of {name_ranks(helper.run.ranks)}", "bold"), f", run {label or 'without an id'}: ",
@@ -106,7 +106,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
 
 
 def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:
-    """Who says it; parties of a mismatch and ranks of a circle that the sentence has no room for."""
+    """Yield the verdict's source, and parties of a mismatch and ranks of a circle that do not fit into the sentence."""
     if diagnosis.of_agents is not None:
         yield f"the agents of all nodes say so, as of {time_of_day(diagnosis.of_agents.at_ns)}"
     verdict = diagnosis.verdict
@@ -121,7 +121,7 @@ def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
-    """The first of some ranks that do the same."""
+    """Describe the first of several ranks that do the same."""
     account = alike[0]
     view = account.view
     life = account.life.value + (f" with {view.failure}" if view.failure else "")
@@ -180,11 +180,11 @@ def _ago(diagnosis: Diagnosis, monotonic_ns: int) -> str:
 
 
 SHOWN_EACH: Final = 8
-"""A report on no more ranks than this shows each by itself."""
+"""A report on at most this many ranks shows each of them separately."""
 
 
 def crowds(diagnosis: Diagnosis) -> list[list[RankAccount]]:
-    """Ranks that do the same, the one that waits longest first; those that the verdict names come before all others."""
+    """Group ranks that do the same, the longest wait first; groups named by the verdict come before all others."""
     named = {*diagnosis.named}
     ordered = sorted(diagnosis.ranks, key=lambda account: (account.view.rank not in named, account.view.rank))
     if len(ordered) <= SHOWN_EACH:
@@ -197,7 +197,7 @@ def crowds(diagnosis: Diagnosis) -> list[list[RankAccount]]:
 
 
 def _doing(account: RankAccount) -> tuple[Hashable, ...]:
-    """What a rank does, in all that a report says of it but times and process id."""
+    """What a rank does: everything a report shows about it except times and process id."""
     view = account.view
     frame = account.stack.frame if account.stack is not None else None
     waits = tuple((_shown_alike(one), one.record.is_blocking) for one in account.open)

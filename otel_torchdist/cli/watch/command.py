@@ -71,13 +71,13 @@ def watch(
             passive = PassiveWatch(found.directory, threshold_s, found.run_id, config.stall_ignore)
             with contextlib.closing(passive), _view(console, found.directory, plain) as view:
                 WatchSession(found.directory, passive, view, threshold_s, keep).run(stop)
-        except OSError:  # the terminal is gone, and says so by a signal
+        except OSError:  # the terminal is gone, which a signal reports
             if stop.received is None:
                 raise
 
 
 def _find(wanted: Wanted, config: Config, wait_s: float, stop: StopSignals, console: Console) -> Found | None:
-    """The job; None when a signal ended the wait."""
+    """Return the job; None if a signal ended the wait."""
 
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
@@ -120,11 +120,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job.
+    """The job that was found.
 
     Attributes:
         directory: Its job directory.
-        run_id: Of the run that was asked for; None for whichever began last there.
+        run_id: Id of the requested run; None for the one that began last there.
     """
 
     directory: Path
@@ -134,11 +134,11 @@ class Found:
 def wait_for(
     wanted: Wanted, config: Config, timeout_s: float, stop: StopSignals, say: Callable[[str], None]
 ) -> Found | None:
-    """The job, as soon as there is one; None when there is none in time, or when a signal came.
+    """Wait for the job; None if there is none in time, or if a signal came.
 
     Raises:
-        TapeError: A directory is another user's.
-        SeveralRunsError: More than one run is meant.
+        TapeError: A directory belongs to another user.
+        SeveralRunsError: More than one run matches.
     """
     deadline = time.monotonic() + timeout_s
     is_first_look = True

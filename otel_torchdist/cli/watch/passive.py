@@ -1,6 +1,6 @@
-"""A look at all tapes of a job that changes nothing: no lock is taken, no rank is asked, nothing is written.
+"""Watches all tapes of a job without changing anything: takes no lock, asks no rank, writes nothing.
 
-It also shows how fast each rank goes, and how much of their time the others lose to it.
+It also measures how fast each rank is, and how much of their time the others lose to it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from otel_torchdist.world.recorded_stacks import RecordedStacks
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look has found.
+    """What one pass has found.
 
     Attributes:
         world: The ranks.
         tapes: Their tapes.
-        rates: How fast each goes, by rank.
-        late: Share of the others' time that they lose to each, by rank.
+        rates: The rates of each rank.
+        late: By rank, the share of the others' time that they lose to it.
         helpers: Ids of the runs of processes that these ranks have started.
-        events: Verdicts given, incidents that are over, and what was found without a stall.
+        events: Verdicts given, incidents resolved, and findings that are not stalls.
     """
 
     world: WorldSnapshot
@@ -58,16 +58,16 @@ class _Followed:
 
 
 class PassiveWatch:
-    """Looks at the newest run of a job directory, or at a given one. Any number may do so at the same time."""
+    """Watches the newest run of a job directory, or a given one. Any number may do so at the same time."""
 
     def __init__(self, directory: Path, threshold_s: float, run_id: int | None, ignored: Sequence[str] = ()) -> None:
-        """Begin to watch.
+        """Start watching.
 
         Args:
             directory: The job directory.
             threshold_s: Age in seconds at which an open operation is stalled.
-            run_id: The run; None for whichever began last.
-            ignored: Operations that are left alone, see `StallRules`.
+            run_id: The run; None for the one that began last.
+            ignored: Operations that are never reported as stalled, see `StallRules`.
         """
         self._local = LocalTapes(directory)
         self._run_id = run_id
@@ -77,7 +77,7 @@ class PassiveWatch:
         self._lateness = LatenessMeter(time.monotonic_ns())
 
     def look(self) -> Look | None:
-        """Read what is new and look at all ranks; None when no rank has a tape that says to which run it belongs."""
+        """Read what is new and check all ranks; None if no rank has a tape that shows which run it belongs to."""
         for tape in self._local.new(only_alive=False):
             identity = tape.identity
             meter, stacks = RateMeter(identity.monotonic_ns), RecordedStacks(tape.path)
@@ -92,7 +92,7 @@ class PassiveWatch:
         if not shown:
             return None
         world = shown[0]
-        # What the detector wants to ask of ranks stays unasked: the reader of this job asks for the same.
+        # The detector's requests to ranks are not sent: the reader of this job sends the same.
         events = self._detector.look(shown)
         for event in events:
             if isinstance(event, ArrivalsCompared) and event.run == world.run:
@@ -110,7 +110,7 @@ class PassiveWatch:
             followed.tape.close()
 
     def _newest(self, now_ns: int) -> list[WorldSnapshot]:
-        """The run that is watched and, behind it, those of its helpers; empty where there is none."""
+        """Return the watched run followed by those of its helpers; empty if there is none."""
         snapshots = worlds((followed.follower for followed in self._followed.values()), now_ns)
         wanted = [world for world in snapshots if self._run_id in (None, world.run)]
         own = [one for one in wanted if not any(self._helps(one, other) for other in wanted)]
@@ -121,7 +121,7 @@ class PassiveWatch:
         return [self._shown(world, now_ns) for world in (newest, *helpers)]
 
     def _helps(self, world: WorldSnapshot, other: WorldSnapshot) -> bool:
-        """Whether ranks of another run have started the processes of this one; with more ranks it is one of its own."""
+        """Whether ranks of another run have started this one's processes; a run with more ranks is not a helper."""
         identities = [self._followed[view.nonce].tape.identity for view in world.ranks.values()]
         others = {view.nonce: self._followed[view.nonce].tape.identity for view in other.ranks.values()}
         if world is other or not others.keys() & {identity.parent for identity in identities}:
@@ -133,9 +133,9 @@ class PassiveWatch:
         return dataclasses.replace(world, ranks=MappingProxyType(ranks))
 
     def _with_stacks(self, view: RankView, now_ns: int) -> RankView:
-        """A rank with the stacks that it has written since its last record, as if we had asked for them just now.
+        """Return a rank with the stacks that it has written since its last record, as if they had been requested now.
 
-        A verdict then waits for stacks that are still to come, and not for newer ones.
+        A verdict then waits for stacks that are still to come, but not for newer ones.
         """
         shown = self._followed[view.nonce].stacks.shown_in(view)
         if shown.stacks is None:
@@ -152,15 +152,15 @@ LATENESS_OVER_NS: Final = 30_000_000_000
 
 
 class LatenessMeter:
-    """Adds up what was compared in the last half minute."""
+    """Adds up the comparisons of the last half minute."""
 
     def __init__(self, begun_ns: int) -> None:
-        """Begin at a monotonic time."""
+        """Start at a monotonic time."""
         self._begun_ns = begun_ns
         self._compared: deque[tuple[int, Counter[int]]] = deque()
 
     def observe(self, event: ArrivalsCompared, now_ns: int) -> None:
-        """Take in a comparison."""
+        """Add a comparison."""
         late_ns: Counter[int] = Counter()
         for group in event.lateness:
             late_ns.update(group.late_ns)
@@ -183,7 +183,7 @@ _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Counts a second.
+    """Counts per second.
 
     Attributes:
         steps: Steps that ended.
@@ -203,7 +203,7 @@ class RateMeter:
         self._counts: deque[tuple[int, int, int]] = deque()
 
     def observe(self, batch: Batch, now_ns: int) -> None:
-        """Take in what a poll has found; what is older than the window does not count."""
+        """Add what a poll has found; what is older than the window does not count."""
         oldest_ns = now_ns - RATES_OVER_NS
         steps = sum(mark.ended_ns > oldest_ns for mark in batch.steps)
         collectives = sum(

@@ -1,4 +1,4 @@
-"""What `watch` shows at one moment, whatever it is shown on."""
+"""What `watch` shows at one moment, independent of the output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
 
 LATE: Final = 0.05
-"""Share of their time that the others must lose to a rank before it is shown."""
+"""Share of their time that the others must lose to a rank for it to be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class WatchRow:
     Attributes:
         row: What it does.
         group: The process group of the operation that it is in, or missing in; '' without an operation.
-        rates: How fast it goes.
-        late: Share of their time that the others lose to it, from 0 to 1.
+        rates: Its rates.
+        late: Share of the others' time that they lose to it, from 0 to 1.
     """
 
     row: RankRow
@@ -41,9 +41,9 @@ class Screen:
 
     Attributes:
         run: The first digits of its run's id; '' while there is none.
-        world_size: How many ranks it has on all nodes.
+        world_size: Number of its ranks on all nodes.
         rows: What each rank here does, ascending.
-        alarm: The stall that is on; None while there is none.
+        alarm: The ongoing stall; None if there is none.
     """
 
     run: str
@@ -53,7 +53,7 @@ class Screen:
 
     @property
     def unseen(self) -> str:
-        """A clause about ranks that have no tape here; '' when there are none."""
+        """A clause about ranks that have no tape here; '' if there are none."""
         seen = {row.row.rank for row in self.rows}
         unseen = [rank for rank in range(self.world_size) if rank not in seen]
         if not unseen:
@@ -65,20 +65,20 @@ class View(AbstractContextManager["View"], Protocol):
     """A terminal with a live table, or lines."""
 
     def say(self, text: str) -> None:
-        """Tell what happens, in a line that stays."""
+        """Report an event in a line that stays."""
         ...
 
     def sound(self, alarm: Alarm, is_new: bool) -> None:
-        """Tell of a stall: a new verdict, or that the last one still holds."""
+        """Report a stall: a new verdict, or that the last one still holds."""
         ...
 
     def show(self, screen: Screen) -> None:
-        """Show how things are; called several times a second."""
+        """Show the current state; called several times a second."""
         ...
 
 
 def screen_of(look: Look, verdict: Verdict | None, alarm: Alarm | None, threshold_s: float) -> Screen:
-    """What to show of a look, under a verdict on the stall that is on."""
+    """Build the screen for a pass, with the verdict on the ongoing stall."""
     tapes = {tape.identity.rank: tape for tape in look.tapes}
     rows = [
         WatchRow(row, _group(row, tapes[row.rank], verdict), look.rates[row.rank], look.late.get(row.rank, 0.0))
@@ -89,7 +89,7 @@ def screen_of(look: Look, verdict: Verdict | None, alarm: Alarm | None, threshol
 
 
 def crowds(screen: Screen) -> Iterator[str]:
-    """Who does the same, a clause for each: `ranks 0-1,3 stalled, all_reduce #80 (default_pg) for 6.1 s`."""
+    """Describe ranks that do the same, a clause each: `ranks 0-1,3 stalled, all_reduce #80 (default_pg) for 6.1 s`."""
     found: dict[tuple[str, str], list[RankRow]] = {}
     for one in screen.rows:
         waits = one.row.doing is not Doing.RUNNING and one.row.age_s is not None

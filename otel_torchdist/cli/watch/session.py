@@ -1,4 +1,4 @@
-"""Watches a job until it has ended, and tells what happens."""
+"""Watches a job until it has ended, and reports what happens."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 TURN_S: Final = 0.25
 LAST_WORDS_S: Final = 2.0
-"""For so long a verdict on a death may wait for what becomes of the others, and be looked for."""
+"""How long to wait for a verdict on a death, which may depend on what becomes of the others."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class WatchSession:
-    """One watch over one job."""
+    """Watches one job."""
 
     def __init__(self, directory: Path, watch: PassiveWatch, view: View, threshold_s: float, keep_s: float) -> None:
-        """Prepare.
+        """Set up a session.
 
         Args:
             directory: The job directory.
-            watch: Looks at the job.
+            watch: Reads the job's tapes.
             view: Where everything is shown.
             threshold_s: Age in seconds at which an open operation is stalled.
-            keep_s: How long to wait for ranks that are started again, when not all have finished in good order.
+            keep_s: How long to wait for ranks to be restarted, if not all have finished cleanly.
         """
         self._directory = directory
         self._watch = watch
@@ -97,7 +97,7 @@ class WatchSession:
         self._view.sound(alarm(event), event.occasion is not Occasion.GROWN)
 
     def _heard(self, look: Look, own: Verdict | None) -> Alarm | None:
-        """What the agents of all nodes say where the ranks here do not show it; a verdict on these may be for less."""
+        """Return the verdict of all nodes' agents if local tapes do not show it; a local verdict may cover less."""
         world_size = max(tape.identity.world_size for tape in look.tapes)
         found = agents_verdict(self._directory, world_size, look.world, own)
         before, self._of_agents = self._of_agents, found
@@ -111,7 +111,7 @@ class WatchSession:
         return heard
 
     def _renewed(self, world: WorldSnapshot) -> VerdictGiven | None:
-        """The verdict that is on, with places and age of now."""
+        """Return the current verdict with the current places and age."""
         event = self._verdict
         if event is None or not event.verdict.roll.standings.keys() <= world.ranks.keys():
             return event
@@ -160,7 +160,7 @@ def _described(event: VerdictGiven | IncidentResolved | Finding) -> str:
 
 
 class _ViewHandler(logging.Handler):
-    """Shows what we log, such as a tape that cannot be read."""
+    """Shows our log messages, for example about a tape that cannot be read."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The two ways in which `watch` shows a job: a live table on a terminal, lines for pipes and logs."""
+"""The two views of `watch`: a live table on a terminal, lines for pipes and logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from otel_torchdist.cli.watch.screen import LATE, Screen, View, WatchRow, crowds
 
 
 class LiveView(View):
-    """Draws on a terminal, which is put back in any case."""
+    """Draws on a terminal, which is restored in any case."""
 
     def __init__(self, console: Console, directory: Path) -> None:
         """Draw on `console` what happens in a job directory."""
@@ -28,14 +28,14 @@ class LiveView(View):
         self._live = Live(console=console, auto_refresh=False)
 
     def __enter__(self) -> LiveView:
-        """Begin to draw."""
+        """Start drawing."""
         self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave the last table where it is."""
+        """Stop drawing; the last table stays."""
         self._live.stop()
 
     def say(self, text: str) -> None:
@@ -56,7 +56,7 @@ class LiveView(View):
                 text.append(f"\n{screen.alarm.place}", style="bold")
             parts.append(Panel(text, title="stall", title_align="left", border_style="red"))
         parts.append(_table(screen))
-        # The terminal writes ^C behind the last line: a full one would break, and the next screen be one line off.
+        # The terminal prints ^C after the last line: a full line would wrap, and the next screen would be one line off.
         parts.append(Text(screen.unseen, style="dim"))
         self._live.update(Group(*parts), refresh=True)
 
@@ -95,7 +95,7 @@ def _cells(one: WatchRow, is_late: bool) -> list[RenderableType]:
         "" if has_ended else f"{rates.steps:.1f}",
         "" if has_ended else f"{rates.collectives:.1f}",
         *([f"{one.late:.0%}" if one.late >= LATE else ""] if is_late else []),
-        Text(row.operation.removeprefix(NOT_IN)),  # its state says so
+        Text(row.operation.removeprefix(NOT_IN)),  # its state shows that
         Text(one.group),
         "" if row.age_s is None else f"{row.age_s:.1f} s",
         Text(row.place),
@@ -106,7 +106,7 @@ SUMMARY_EVERY_S: Final = 5.0
 
 
 class PlainView(View):
-    """Writes a line for each change, and one now and then that says how things are."""
+    """Writes a line for each change, and from time to time one with the current state."""
 
     def __init__(self, console: Console) -> None:
         """Write to `console`."""
@@ -116,7 +116,7 @@ class PlainView(View):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """There is nothing to put back."""
+        """Do nothing: there is nothing to restore."""
 
     def say(self, text: str) -> None:
         """See `View`."""

@@ -1,1 +1,1 @@
-"""What is wrong or slow though nothing stalls: calls that do not match, and stragglers."""
+"""Findings without a stall: calls that do not match, and stragglers."""

@@ -1,6 +1,6 @@
-"""What makes a late rank no straggler: chance, and the order of a pipeline's stages.
+"""Reasons why a late rank is not a straggler: chance, and the order of a pipeline's stages.
 
-With few ranks one comes last often by chance alone, and where few calls are very late they carry the mean.
+With few ranks, one of them often comes last by chance alone, and a few very late calls can dominate the mean.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from typing import Final
 from otel_torchdist.world.model import RankView
 
 LARGEST: Final = 4
-"""So many of each rank's largest latenesses are left out where the question is what is usual."""
+"""How many of each rank's largest latenesses are left out when determining what is usual."""
 BY_CHANCE: Final = 1e-5
-"""The most likely that a suspicion may be to come from chance. Jobs are compared for thousands of hours, each group of
-each of them every few seconds, and a straggler must be found twice in a row."""
+"""Maximum probability that a suspicion is due to chance. Jobs are compared for thousands of hours, each of their groups
+every few seconds, and a straggler must be found twice in a row."""
 
 
 class Latenesses:
-    """Counts who came last in the calls of one group, and by how much.
+    """Counts which rank came last in the calls of one group, and by how much.
 
     Attributes:
-        calls: How many.
-        last: By rank, in how many it came last.
-        late_ns: By rank, for how long the others waited for it alone.
+        calls: Number of calls.
+        last: By rank, in how many of them it came last.
+        late_ns: By rank, how long the others waited for it alone.
     """
 
     def __init__(self) -> None:
-        """Nothing has been counted."""
         self.calls = 0
         self.last: Counter[int] = Counter()
         self.late_ns: Counter[int] = Counter()
@@ -38,7 +37,7 @@ class Latenesses:
         self._largest: dict[int, list[int]] = {}
 
     def add(self, rank: int, late_ns: int) -> None:
-        """Count a call for which `rank` came last, so much later than the last but one."""
+        """Count a call in which `rank` came last, `late_ns` after the last but one."""
         self.calls += 1
         self.last[rank] += 1
         self.late_ns[rank] += late_ns
@@ -50,7 +49,7 @@ class Latenesses:
             heapq.heappushpop(largest, late_ns)
 
     def update(self, other: Latenesses) -> None:
-        """Count what another one has counted of the same ranks."""
+        """Add the counts of another instance, of the same ranks."""
         self.calls += other.calls
         self.last.update(other.last)
         self.late_ns.update(other.late_ns)
@@ -66,16 +65,16 @@ class Latenesses:
         return rank, late_ns
 
     def usual_ns(self, rank: int) -> int:
-        """How late a rank was in all, without its largest latenesses."""
+        """Total lateness of a rank, without its largest latenesses."""
         return self.late_ns[rank] - sum(self._largest.get(rank, ()))
 
     def is_chance(self, rank: int) -> bool:
-        """Whether a rank that is no slower than another one could be late so often and so much.
+        """Whether a rank that is no slower than another one could be late this often and this much.
 
-        Then it would be the last one in half of the calls at most, however late the last one is. So the sum of its
-        latenesses is one of independent terms of known size, for which Bernstein's inequality bounds the chance, also
-        where a few calls make up most of it. Half, and not one of so many ranks: some may be slower than the others
-        and like each other.
+        Then it would be the last one in at most half of the calls, however late the last one is. So the sum of its
+        latenesses is a sum of independent terms of known size, for which Bernstein's inequality bounds the probability,
+        even if a few calls make up most of it. Half, rather than one in the number of ranks: some ranks may be slower
+        than the rest and equal to each other.
         """
         largest_ns = float(max((value for one in self._largest.values() for value in one), default=0))
         excess_ns = self.late_ns[rank] - sum(self.late_ns.values()) / 2
@@ -96,9 +95,9 @@ def sent_between(views: Iterable[RankView]) -> Counter[tuple[int, int]]:
 
 
 def is_pipeline(pairs: Collection[tuple[int, int]]) -> bool:
-    """Whether ranks that send to each other have places that differ: ends, or directions that cross.
+    """Whether ranks that send to each other have distinct positions: ends, or directions that cross.
 
-    In a ring each rank sends to one and receives from one, so no place in it is later than another.
+    In a ring each rank sends to one and receives from one, so no position in it is later than another.
     """
     senders, receivers = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
     is_ring = senders == receivers and set(senders.values()) <= {1} and len(pairs) > 2

@@ -1,7 +1,7 @@
-"""Finds calls that do not match though nothing stalls: gloo, for one, adds up bytes of different types silently.
+"""Finds calls that do not match though nothing stalls: gloo, for example, silently adds up bytes of different types.
 
-Each is reported once, and only when it has not been reported as the cause of a stall. When a run is over, what is left
-to compare is compared at once. Of other nodes' ranks often only the digest of a window of calls is known.
+Each mismatch is reported once, and only if it has not been reported as the cause of a stall. When a run is over, the
+remaining calls are compared at once. For ranks of other nodes, often only the digest of a window of calls is known.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from otel_torchdist.world.model import Arrival, Channel, OperationId, Progress, 
 
 LOOKS_APART_NS: Final = 1_000_000_000
 TOLD_AFTER_NS: Final = 12_000_000_000
-"""With the usual threshold a stall with this cause has been told by then."""
+"""With the usual threshold, a stall with this cause has been reported by then."""
 MAX_TOLD: Final = 64
-"""Mismatches of one run; more of them say nothing more."""
+"""Maximum mismatches reported for a run; more would add no information."""
 
 
 class SilentMismatches:
-    """Watches one run.
+    """Compares the calls of one run's ranks.
 
     Attributes:
         wanted: Windows in which ranks of other nodes differ from the rest, and of which only the digests are known.
     """
 
     def __init__(self) -> None:
-        """Nothing has been found."""
         self._looked_ns = 0
         self._compared: dict[Channel, tuple[Progress, ...]] = {}
         self._windows: dict[Channel, ComparedWindows] = {}
@@ -39,7 +38,7 @@ class SilentMismatches:
         self.wanted: frozenset[tuple[Channel, int]] = frozenset()
 
     def look(self, world: WorldSnapshot) -> list[Mismatch]:
-        """The mismatches that are to be told now."""
+        """The mismatches to report now."""
         if world.taken_ns - self._looked_ns < LOOKS_APART_NS:
             return []
         self._looked_ns = world.taken_ns
@@ -47,9 +46,9 @@ class SilentMismatches:
         return self._due(world.taken_ns)
 
     def conclude(self, world: WorldSnapshot, is_last: bool = True) -> list[Mismatch]:
-        """The same at the end: whatever has not been compared is, and what is found is not held back.
+        """The mismatches to report at the end: everything left is compared, and nothing found is held back.
 
-        Call it again as long as something is `wanted`, with which more may come; not after `is_last`.
+        Call it again while something is `wanted`, which may reveal more; not after `is_last`.
         """
         self._compare(world, only_changed=False)
         unsettled = {channel for channel, _ in self.wanted} if not is_last else set[Channel]()
@@ -72,7 +71,7 @@ class SilentMismatches:
             windows.add(view.rank, view.windows.get(channel, ()))
         number = windows.first_odd
         dimensions = channel not in self._told_dimensions
-        # Snapshots of other nodes are older: of the latest calls they may show some that are not among our latest.
+        # Snapshots of other nodes are older: their latest calls may include some that are not among our latest.
         found = find_difference(views, channel, dimensions)
         if number is None and found is None:
             return set()
@@ -89,7 +88,7 @@ class SilentMismatches:
         return {(channel, number)} if number is not None and calls is None else set()
 
     def _look_again(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
-        """Ranks of other nodes that are seen only now say who is in the minority, if their calls are there yet."""
+        """Compare again with ranks of other nodes seen only now: their calls, if available, decide the minority."""
         before = self._found[channel]
         if sum(len(ranks) for _, ranks in before.parties) >= len(views):
             return set()
@@ -100,7 +99,7 @@ class SilentMismatches:
         return wanted
 
     def told_as_stall(self, mismatch: Mismatch) -> None:
-        """A verdict has said it."""
+        """Mark a mismatch as reported by a verdict."""
         channel = mismatch.operation_id.channel
         if mismatch.field is Field.DIMENSIONS:
             self._told_dimensions.add(channel)  # something worse may come yet
@@ -148,24 +147,23 @@ def _first_difference(channel: Channel, calls: Mapping[int, tuple[Arrival, ...]]
 
 
 MAX_NUMBERS: Final = 64
-"""Ranks of other nodes are some seconds old when they are seen."""
+"""Maximum windows remembered, since data from other nodes is some seconds old."""
 
 
 class ComparedWindows:
     """Remembers digests, and the calls themselves where digests differ."""
 
     def __init__(self) -> None:
-        """Nothing is known."""
         self._digests: dict[int, dict[int, int]] = {}
         self._calls: dict[tuple[int, int], tuple[Arrival, ...]] = {}
         self._settled: dict[int, frozenset[int]] = {}
 
     def add(self, rank: int, windows: Iterable[Window]) -> None:
-        """Take in what is known of a rank."""
+        """Add what is known about a rank."""
         for window in windows:
             of = self._digests.setdefault(window.number, {})
             of[rank] = window.digest
-            # Of each digest one is enough: ranks with the same digest have called the same.
+            # One copy per digest is enough: ranks with the same digest have made the same calls.
             if window.arrivals:
                 self._calls[window.number, window.digest] = window.arrivals
         while len(self._digests) > MAX_NUMBERS:
@@ -175,12 +173,12 @@ class ComparedWindows:
             self._settled.pop(oldest, None)
 
     def settle(self, number: int) -> None:
-        """Its calls have been compared: digests differ more easily than calls do."""
+        """Mark a window as compared: digests can differ where calls match."""
         self._settled[number] = frozenset(self._digests[number].values())
 
     @property
     def first_odd(self) -> int | None:
-        """The first window in which ranks differ, and that has not been compared; None when there is none."""
+        """The first window in which digests differ and that has not been compared; None if there is none."""
         odd = (number for number, of in self._digests.items() if self._is_odd(number, set(of.values())))
         return min(odd, default=None)
 
@@ -188,7 +186,7 @@ class ComparedWindows:
         return len(digests) > 1 and not digests <= self._settled.get(number, frozenset())
 
     def calls_in(self, number: int) -> Mapping[int, tuple[Arrival, ...]] | None:
-        """By rank, what was called in a window; None as long as it is not known of all."""
+        """By rank, what was called in a window; None until that is known for all ranks."""
         of = self._digests[number]
         if any((number, digest) not in self._calls for digest in of.values()):
             return None

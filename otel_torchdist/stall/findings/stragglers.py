@@ -1,10 +1,10 @@
-"""Finds ranks that come last again and again, and what the others lose to them, though nothing stalls.
+"""Finds ranks that repeatedly come last, and what the others lose to them, though nothing stalls.
 
-How late a rank is counts from the arrival of the last one before it: so much sooner would all go on if it were no
-slower than that one. Data that is uneven makes now this rank late and now that, so a rank is suspected only where that
-is no chance, and where the loss remains without the few calls that it was latest for. Only ranks whose clocks are the
-same are compared: those of one node. Stages of a pipeline come in an order of their own to what they do together, so
-they are counted, but none of them is called a straggler.
+A rank's lateness counts from the arrival of the last rank before it: all would proceed that much sooner if it were no
+slower than that one. Uneven data makes now one rank late and now another, so a rank is suspected only if that is not
+chance, and if the loss remains without the few calls for which it was latest. Only ranks that share a clock are
+compared: those of one node. Stages of a pipeline arrive at their joint calls in an order of their own, so they are
+counted, but none of them is called a straggler.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from otel_torchdist.world.model import Channel, GroupView, RankView, TimedWindow
 
 LOOKS_APART_NS: Final = 1_000_000_000
 LEAST_SPAN_NS: Final = 5_000_000_000
-"""How long a group must have been seen before something is said about it."""
+"""How long a group must have been seen before anything is reported about it."""
 LEAST_SHARE: Final = 0.10
-"""Of their time that the others lose to a straggler."""
+"""Minimum share of their time that the others lose to a straggler."""
 LEAST_BLAME: Final = 0.6
-"""Share of all lateness that is one rank's."""
+"""Minimum share of all lateness that is due to one rank."""
 MAX_CALLS: Final = 1_024
 MAX_SPAN_NS: Final = 300_000_000_000
-"""How much is gathered, at least, to tell a suspicion from chance before it is dropped."""
+"""How much data is gathered, at least, to distinguish a suspicion from chance before it is dropped."""
 HELD_TWICE: Final = 2
-"""A rank must be found so often in a row, and is gone when it has not been found so often."""
+"""A rank is reported once found this many times in a row, and gone once not found this many times in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Straggler:
     Attributes:
         channel: The calls that it is late for.
         group: Their group.
-        operation: The call that it made last of these, for a name.
+        operation: The latest of these calls, as a name.
         rank: The rank.
-        share: Of their time that the others lose.
-        mean_late_s: Seconds for which it is late on average.
-        calls: How many calls this rests on.
+        share: Share of their time that the others lose.
+        mean_late_s: How late it is on average, in seconds.
+        calls: Number of calls that this is based on.
         last: In how many of them it came last.
         compared: Ranks that were compared.
     """
@@ -62,14 +62,14 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Who came last in the calls of one group that have been compared since the last time.
+    """Which ranks came last in the calls of one group that have been compared since the last pass.
 
     Attributes:
         group: The group's key.
-        calls: How many.
-        waited_ns: For how long a rank waited on average for the last one.
-        last: By rank, in how many it came last.
-        late_ns: By rank, for how long the others waited for it alone.
+        calls: Number of calls.
+        waited_ns: How long a rank waited on average for the last one, summed over the calls.
+        last: By rank, in how many of them it came last.
+        late_ns: By rank, how long the others waited for it alone.
     """
 
     group: str
@@ -80,10 +80,9 @@ class Lateness:
 
 
 class _Tally(Latenesses):
-    """What has been seen of one channel since something was last said about it."""
+    """Counts of one channel since it was last judged."""
 
     def __init__(self) -> None:
-        """Nothing has been seen."""
         super().__init__()
         self.span_ns = 0
         self.waited_ns = 0
@@ -91,15 +90,15 @@ class _Tally(Latenesses):
 
 @dataclass(slots=True)
 class _Channel:
-    """A channel and what is known of it.
+    """A channel and what is known about it.
 
     Attributes:
-        compared: Number of the last window that was compared.
-        tally: Since the last opinion.
-        suspect: The rank of the last opinion; None when it blamed nobody.
-        held: How many opinions in a row have been the same.
-        told: The rank that has been told; None when none is.
-        sent: By sender and receiver, how much the ranks had sent to each other when one was last suspected.
+        compared: Index of the last window that was compared; -1 for none.
+        tally: Counts since the channel was last judged.
+        suspect: The rank that was suspected then; None if there was none.
+        held: How many times in a row the suspect has been the same.
+        told: The rank that has been reported; None if there is none.
+        sent: By sender and receiver, how often the ranks had sent to each other when one was last suspected.
     """
 
     compared: int = -1
@@ -111,15 +110,14 @@ class _Channel:
 
 
 class Stragglers:
-    """Watches one run.
+    """Finds the stragglers of one run.
 
     Attributes:
-        gone: Stragglers that are none any more, since the last look, as channel and rank.
-        lateness: What the last look has counted.
+        gone: Ranks that are no longer stragglers since the last pass, as channel and rank.
+        lateness: What the last pass has counted.
     """
 
     def __init__(self) -> None:
-        """Nothing has been compared."""
         self._looked_ns = 0
         self._expected_ns = 0
         self._channels: dict[Channel, _Channel] = {}
@@ -127,7 +125,7 @@ class Stragglers:
         self.lateness: list[Lateness] = []
 
     def look(self, world: WorldSnapshot) -> list[Straggler]:
-        """The stragglers that are to be told now."""
+        """The stragglers to report now."""
         self.gone, self.lateness = [], []
         if world.taken_ns - self._looked_ns < LOOKS_APART_NS:
             return []
@@ -145,7 +143,7 @@ class Stragglers:
         for number in _common_numbers(channel, views, known.compared):
             known.compared = number
             times = {view.rank: _window(view, channel, number).times for view in views}
-            if min(of[0] for of in times.values()) > self._expected_ns:  # else one was late, and had said so
+            if min(of[0] for of in times.values()) > self._expected_ns:  # else one was late as announced
                 _compare(times, counted)
         if not counted.calls:
             return None
@@ -187,20 +185,20 @@ class Stragglers:
 
 
 def _suspect(tally: _Tally) -> int | None:
-    """The rank to which the others lose their time, and not by chance."""
+    """The rank to which the others lose their time other than by chance."""
     rank = _most_late(tally)
     return rank if rank is not None and _is_usual(rank, tally) else None
 
 
 def _may_yet_show(tally: _Tally) -> bool:
-    """Whether there is a rank to suspect, and too little has been seen to tell that from chance."""
+    """Whether there is a rank to suspect, but too little data to distinguish that from chance."""
     rank = _most_late(tally)
     is_short = tally.calls < MAX_CALLS or tally.span_ns < MAX_SPAN_NS
     return rank is not None and is_short and not _is_usual(rank, tally)
 
 
 def _most_late(tally: _Tally) -> int | None:
-    """The rank to which most of all lateness goes back, and a part of the others' time that matters."""
+    """The rank that causes most of the lateness and costs the others a significant part of their time, if any."""
     rank, late_ns = tally.latest
     is_blamed = late_ns >= LEAST_BLAME * sum(tally.late_ns.values()) and late_ns >= LEAST_SHARE * tally.span_ns
     return rank if is_blamed else None
@@ -212,7 +210,7 @@ def _is_usual(rank: int, tally: _Tally) -> bool:
 
 
 def _timed_channels(world: WorldSnapshot) -> dict[Channel, list[RankView]]:
-    """Groups of which several ranks of this node report when they came, with those ranks."""
+    """Groups for which several ranks of this node report arrivals, with those ranks."""
     found: dict[Channel, list[RankView]] = {}
     for view in world.in_order:
         if view.is_remote or not view.alive:
@@ -224,7 +222,7 @@ def _timed_channels(world: WorldSnapshot) -> dict[Channel, list[RankView]]:
 
 
 def _common_numbers(channel: Channel, views: list[RankView], after: int) -> list[int]:
-    """The windows that all have, in order, that have not been compared."""
+    """The windows that all ranks have and that have not been compared, in order."""
     first, *others = [{window.number for window in view.arrivals[channel]} for view in views]
     return sorted(number for number in first.intersection(*others) if number > after)
 
@@ -234,7 +232,7 @@ def _window(view: RankView, channel: Channel, number: int) -> TimedWindow:
 
 
 def _compare(times: Mapping[int, tuple[int, ...]], tally: _Tally) -> None:
-    """Count who came last in each call of a window, and how long after the last one before."""
+    """Count which rank came last in each call of a window, and how long after the last one before it."""
     ranks = list(times)
     arrivals = list(zip(*times.values(), strict=True))
     for here in arrivals:

@@ -1,6 +1,6 @@
-"""What OpenTelemetry's environment variables ask of a process without a tracer provider: exporters, sampler, link.
+"""Reads OpenTelemetry's environment variables in a process without a tracer provider: exporters, sampler, link.
 
-The same rules as the SDK's auto-instrumentation: exporters and samplers are found by their entry points, and the
+The rules are those of the SDK's auto-instrumentation: exporters and samplers are found by their entry points, and the
 exporters read every OTEL_EXPORTER_OTLP_* variable themselves.
 """
 
@@ -45,9 +45,9 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def environment_sink(resource: Resource) -> FanOutSink:
-    """A sink for every exporter in OTEL_TRACES_EXPORTER (`otlp` when unset; nowhere when `none`).
+    """Build a sink for every exporter in OTEL_TRACES_EXPORTER (`otlp` if unset; nowhere if `none`).
 
-    An exporter that cannot be built is one warning; the others work.
+    An exporter that cannot be built is logged as one warning; the others work.
     """
     names = [name.strip() for name in os.environ.get(OTEL_TRACES_EXPORTER, "").split(",") if name.strip()] or [_OTLP]
     found: list[SpanSink] = []
@@ -59,7 +59,7 @@ def environment_sink(resource: Resource) -> FanOutSink:
 
 
 def environment_sampler() -> Sampler:
-    """The sampler that OTEL_TRACES_SAMPLER names; the SDK's default, with one warning, where it cannot be built."""
+    """Build the sampler that OTEL_TRACES_SAMPLER names; the SDK's default, with one warning, if that fails."""
     name = os.environ.get(OTEL_TRACES_SAMPLER, "").strip().lower() or _DEFAULT_SAMPLER
     try:
         factory = cast("Callable[[str | float | None], object]", load_entry_point(_SAMPLER_GROUP, name))
@@ -74,7 +74,7 @@ def environment_sampler() -> Sampler:
 
 
 def environment_links() -> tuple[LinkTarget, ...]:
-    """A link to the span in TRACEPARENT, which is how a launcher says what it started this job for."""
+    """Return a link to the span in TRACEPARENT, by which a launcher states what it started this job for."""
     carrier = {"traceparent": os.environ.get(TRACEPARENT, "")}
     context = TraceContextTextMapPropagator().extract(carrier, Context())
     parent = get_current_span(context).get_span_context()
@@ -96,7 +96,7 @@ def _exporter(name: str) -> SpanExporter | None:
 
 
 def _endpoint(name: str) -> str:
-    """For a warning, where `otlp` sends to, without what may be a password."""
+    """Describe for a warning where `otlp` sends to, without a possible password."""
     if name != _OTLP:
         return ""
     for variable in (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT):
@@ -108,7 +108,7 @@ def _endpoint(name: str) -> str:
 
 
 def _sampler_argument(name: str) -> str | float | None:
-    """OTEL_TRACES_SAMPLER_ARG as the sampler takes it; a ratio that cannot be used is 1, with one warning."""
+    """Return OTEL_TRACES_SAMPLER_ARG as the sampler takes it; an unusable ratio becomes 1, with one warning."""
     text = os.environ.get(OTEL_TRACES_SAMPLER_ARG)
     if name not in _RATIO_SAMPLERS:
         return text
@@ -125,15 +125,15 @@ def _sampler_argument(name: str) -> str | float | None:
 DEFAULT_SERVICE_NAME: Final = "torch.distributed"
 _UNKNOWN: Final = "unknown_service"
 
-# What Jaeger's pages know a host by. Without it they take rank and operation for spans of different hosts, and warn of
-# skewed clocks where an operation that began in one step ended in the next.
+# Jaeger's UI identifies a host by this. Without it, rank and operation pass for spans of different hosts, and it warns
+# of clock skew if an operation that began in one step ended in the next.
 _IP: Final = "ip"
 _ANYWHERE: Final = ("192.0.2.1", 9)
-"""An address of RFC 5737 that belongs to nobody; connecting a datagram socket sends nothing."""
+"""A documentation address of RFC 5737, assigned to no host; connecting a datagram socket sends nothing."""
 
 
 def environment_resource() -> Resource:
-    """What OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and detectors say; host and a service name where they do not.
+    """Build the resource from OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and detectors; host and service default.
 
     Nothing in it belongs to one rank, because one reader may export for several: ranks, processes and runs are
     attributes of spans.
@@ -145,7 +145,7 @@ def environment_resource() -> Resource:
     if str(resource.attributes.get(SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN):
         defaults[SERVICE_NAME] = DEFAULT_SERVICE_NAME
     if f"{SERVICE_INSTANCE_ID}=" not in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, ""):
-        # The SDK makes up a random one, or none. It tells apart what several nodes push, and stands in alerts.
+        # The SDK generates a random one, or none. It distinguishes what several nodes push, and appears in alerts.
         defaults[SERVICE_INSTANCE_ID] = f"{socket.gethostname()}:{os.getpid()}"
     if _IP not in resource.attributes:
         defaults[_IP] = _own_ip()
@@ -153,7 +153,7 @@ def environment_resource() -> Resource:
 
 
 def _own_ip() -> str:
-    """The address that this host uses towards others; that of loopback where it has no way out."""
+    """Return the address that this host uses towards others; the loopback address if it has no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ANYWHERE)

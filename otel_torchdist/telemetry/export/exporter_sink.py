@@ -1,4 +1,4 @@
-"""Spans straight to an exporter of the SDK, past tracers and batch processors."""
+"""Sends spans straight to an exporter of the SDK, bypassing tracers and batch processors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("otel_torchdist")
 
 PORTION: Final = 512
-"""As many spans in a request as the SDK's own processor sends by default."""
+"""Spans per request, the default of the SDK's own processor."""
 
 _STOCK_OTLP: Final = (
     "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
@@ -41,13 +41,13 @@ class ExporterSink(QueuedSink):
     def __init__(
         self, exporter: SpanExporter, resource: Resource, name: str, max_spans: int = MAX_QUEUED_SPANS
     ) -> None:
-        """Own `exporter` from now on.
+        """Take ownership of `exporter`.
 
         Args:
             exporter: Used by the sink's thread only, and shut down with it.
-            resource: Who the spans come from.
-            name: What a warning calls the exporter.
-            max_spans: Spans that may wait.
+            resource: Where the spans come from.
+            name: Name of the exporter in warnings.
+            max_spans: How many spans may wait.
         """
         give_exporters_private_random()
         super().__init__(_Exporter(exporter, resource, name), max_spans)
@@ -81,7 +81,7 @@ class _Exporter:
         return min(answer.rejected, len(spans))
 
     def _warn(self, rejected: int, sent: int, message: str) -> None:
-        """Once an hour: it tends to be so with every request."""
+        """Warn at most once an hour, because every further request tends to have the same problem."""
         now = time.monotonic()
         if self._warned_at is not None and now - self._warned_at < WARNING_INTERVAL_S:
             return
@@ -104,7 +104,7 @@ class _Exporter:
 
 
 def _answer_to(exporter: SpanExporter) -> PartialSuccess | None:
-    """What reads a receiver's answers; None for exporters that have none."""
+    """Return what reads a receiver's responses; None for exporters that have none."""
     if type(exporter).__module__ not in _STOCK_OTLP:
         return None
     # Imported late for the same reason as below.
@@ -114,9 +114,9 @@ def _answer_to(exporter: SpanExporter) -> PartialSuccess | None:
 
 
 def _batches(exporter: SpanExporter, resource: Resource) -> Callable[[Sequence[FinishedSpan]], Sequence[ReadableSpan]]:
-    """What turns spans into what an exporter takes."""
+    """Return what turns spans into the exporter's input."""
     if type(exporter).__module__ in _STOCK_OTLP:
-        # Imported late: it needs protobuf, which those exporters have loaded and others do without.
+        # Imported late: it needs protobuf, which those exporters have loaded and others do not need.
         from otel_torchdist.telemetry.export.otlp import OtlpBatch, OtlpEncoder, takes_batches
 
         if takes_batches(exporter):

@@ -1,13 +1,13 @@
-"""OpenTelemetry's exporters, found by name, and what makes them harmless in a training process.
+"""Finds OpenTelemetry's exporters by name, and makes them harmless in a training process.
 
-gRPC's core installs handlers that run around every `fork`: of a DataLoader's workers for one. While an export is under
-way they write "Other threads are currently calling into gRPC" to stderr, and about one forked child in two thousand
-died with a segmentation fault. Children never use our exporters, so the handlers have nothing to do.
+gRPC's core installs handlers that run around every `fork`, for example of DataLoader workers. During an export they
+write "Other threads are currently calling into gRPC" to stderr, and about one forked child in two thousand died with a
+segmentation fault. Children never use our exporters, so the handlers are not needed.
 
 The OTLP exporters take the jitter of their retries from the module `random`. Its state belongs to the training script,
-which has seeded it: one draw more, at an arbitrary time, and two runs differ.
+which has seeded it: one extra draw, at an arbitrary time, makes two runs differ.
 
-What an exporter logs about its failures is collected, so that a dead endpoint is one warning and not one per batch.
+What an exporter logs about its failures is collected, so that a dead endpoint causes one warning, not one per batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def load_entry_point(group: str, name: str) -> object:
-    """What an installed package offers under a name.
+    """Load what an installed package offers under a name.
 
     Raises:
         LookupError: No package offers it.
@@ -53,11 +53,11 @@ def load_entry_point(group: str, name: str) -> object:
 
 
 def by_protocol(name: str, protocol_variable: str) -> str:
-    """The entry point that an exporter's name stands for: `otlp` depends on the protocol that is set.
+    """Return the entry point that an exporter's name stands for: `otlp` depends on the configured protocol.
 
     Args:
         name: As in `OTEL_METRICS_EXPORTER`.
-        protocol_variable: The signal's own variable, which goes before `OTEL_EXPORTER_OTLP_PROTOCOL`.
+        protocol_variable: The signal's own variable, which takes precedence over `OTEL_EXPORTER_OTLP_PROTOCOL`.
     """
     if name != _OTLP:
         return name
@@ -78,9 +78,9 @@ GRPC_ENABLE_FORK_SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
 
 @contextmanager
 def without_fork_handlers() -> Generator[None, None, None]:
-    """Import an exporter inside: a gRPC that is first imported here installs no handlers.
+    """Import an exporter inside: a gRPC that is first imported here installs no fork handlers.
 
-    The core reads its variable at import and never again. Where the user has set it, or uses gRPC already, nothing
+    gRPC's core reads its variable at import and never again. If the user has set it, or already uses gRPC, nothing
     changes.
     """
     if GRPC_ENABLE_FORK_SUPPORT in os.environ or "grpc" in sys.modules:
@@ -99,20 +99,20 @@ class LogCapture(logging.Filter):
     Other users of the same exporter classes log as before.
 
     Attributes:
-        messages: What was kept out since it was entered.
+        messages: Messages kept out since it was entered.
     """
 
     def __init__(self, exporter: object) -> None:
-        """Capture for `exporter`."""
+        """Capture the logs of `exporter`."""
         super().__init__()
-        # By convention a module's logger has the module's name; base classes log from modules of their own.
+        # By convention a module's logger has the module's name; base classes log from their own modules.
         names = {cls.__module__ for cls in type(exporter).__mro__ if cls is not object}
         self._loggers = [logging.getLogger(name) for name in sorted(names)]
         self._thread = 0
         self.messages: list[str] = []
 
     def __enter__(self) -> LogCapture:
-        """Begin to capture."""
+        """Start capturing."""
         self._thread = threading.get_ident()
         self.messages = []
         for logger in self._loggers:
@@ -122,12 +122,12 @@ class LogCapture(logging.Filter):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let everything through again."""
+        """Stop capturing."""
         for logger in self._loggers:
             logger.removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record goes to the log."""
+        """Return whether a record goes to the log; keep its message if not."""
         if threading.get_ident() != self._thread:
             return True
         self.messages.append(record.getMessage())
@@ -138,7 +138,7 @@ _PREFIX: Final = "opentelemetry.exporter."
 
 
 def give_exporters_private_random() -> None:
-    """Let every exporter module of OpenTelemetry that is loaded draw from a generator of its own."""
+    """Make every loaded exporter module of OpenTelemetry draw from its own random generator."""
     for name, module in list(sys.modules.items()):
         if name.startswith(_PREFIX) and getattr(module, "random", None) is random:
             vars(module)["random"] = random.Random()
@@ -147,7 +147,7 @@ def give_exporters_private_random() -> None:
 _TOKEN: Final = "OTEL_EXPORTER_OTLP_HEADERS must bring a token that it accepts"
 _GRPC_OR_TLS: Final = "that port may speak gRPC (OTEL_EXPORTER_OTLP_PROTOCOL=grpc), or ask for TLS (https://)"
 
-# Texts of gRPC, requests and OpenSSL, as they were seen with a real Collector on the other side; the first one decides.
+# Messages of gRPC, requests and OpenSSL, as seen with a real Collector on the other side; the first match decides.
 _HINTS: Final = (
     ("http1.x server", "that port speaks HTTP: OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or name the port for gRPC"),
     ("WRONG_VERSION_NUMBER", "that port does not speak TLS: name it with http://"),
@@ -165,7 +165,7 @@ _HINTS: Final = (
 
 
 def with_hint(complaint: str) -> str:
-    """What an exporter has said, and behind it what that probably means."""
+    """Append to an exporter's message what it probably means."""
     said = complaint.rstrip(". ")
     hint = next((hint for sign, hint in _HINTS if sign in said), "")
     return f"{said} ({hint})" if hint else said
@@ -177,11 +177,11 @@ _SCOPE: Final = InstrumentationScope(semconv.SCOPE_NAME)
 
 
 def readable_span(span: FinishedSpan, resource: Resource) -> ReadableSpan:
-    """A span as the SDK would have made it.
+    """Convert a span to what the SDK would have created.
 
     Args:
         span: The span.
-        resource: Who it comes from.
+        resource: Where it comes from.
     """
     return ReadableSpan(
         name=span.name,

@@ -1,16 +1,17 @@
-"""Our spans as OTLP through the SDK's own exporters: settings, connection and retries remain theirs.
+"""Encodes our spans as OTLP within the SDK's own exporters, which keep their settings, connection and retries.
 
-An operation shares most attributes with thousands of others: names, shapes, call sites. Protobuf defines that merging
-the encodings of parts gives the whole, so an attribute's bytes are kept and merged into every span that has it.
+An operation shares most attributes with thousands of others: names, shapes, call sites. Protobuf guarantees that
+merging the encodings of parts gives the whole, so an attribute's bytes are cached and merged into every span that has
+it.
 
-Both exporters turn spans into a request by a function `encode_spans` in their modules. One takes its place that knows
-batches of ours and leaves all others to the SDK's. Where an exporter of another version does not ask it, nothing is
-lost but time: a batch is a sequence of the SDK's spans too.
+Both exporters turn spans into a request by calling a function `encode_spans` in their modules. We replace it with one
+that recognizes our batches and passes all others to the SDK's. If another version of an exporter does not call it, only
+time is lost: a batch is also a sequence of the SDK's spans.
 
-A receiver may accept a request and refuse some of its spans (a quota, a limit on attributes, what is too old): OTLP's
-partial success. They are gone: the protocol forbids sending them again. The answer is read where it comes in: by a hook
-of `requests` over HTTP, by a wrapper around the stub's call over gRPC. An exporter in which neither is found is left as
-it is.
+A receiver may accept a request and reject some of its spans (a quota, a limit on attributes, spans that are too old):
+OTLP's partial success. They are lost: the protocol forbids sending them again. The response is read where it arrives:
+by a hook of `requests` over HTTP, by a wrapper around the stub's call over gRPC. An exporter in which neither is found
+is left unchanged.
 """
 
 from __future__ import annotations
@@ -38,28 +39,28 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 
 MAX_KEPT: Final = 4_096
 LONGEST_KEPT: Final = 256
-"""Bytes. Longer ones are stacks and the like, which do not come again."""
+"""In bytes. Longer ones are stacks and the like, which do not recur."""
 
 _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
-"""It is known that a span is not remote, as the SDK puts it."""
+"""Marks a span as known not to be remote, as the SDK does."""
 _UNSET: Final = Status()
 _HASHED_AS_THEY_ARE: Final = frozenset({str, int, bool})
 
 
 class OtlpEncoder:
-    """Encodes what the SDK's encoder would, with the same result. Not thread-safe."""
+    """Encodes spans with the same result as the SDK's encoder. Not thread-safe."""
 
     def __init__(self, resource: Resource) -> None:
-        """All spans come from `resource`."""
+        """Encode spans of `resource`."""
         self._frame = _frame(resource)
         self._kept: dict[tuple[object, ...], bytes] = {}
 
     def encode(self, spans: Sequence[FinishedSpan]) -> ExportTraceServiceRequest:
-        """One request.
+        """Encode one request.
 
         Raises:
-            TypeError: An attribute is none that OTLP knows.
-            ValueError: An attribute is out of range, or a text is none.
+            TypeError: An attribute has a type that OTLP does not have.
+            ValueError: An attribute is out of range, or a string is not valid text.
         """
         request = ExportTraceServiceRequest()
         request.CopyFrom(self._frame)
@@ -82,10 +83,10 @@ class OtlpEncoder:
         return request
 
     def _attributes(self, attributes: Mapping[str, AttributeValue]) -> bytes:
-        """The part of a span that holds its attributes."""
+        """Encode the part of a span that holds its attributes."""
         parts: list[bytes] = []
         for name, value in attributes.items():
-            # The type belongs to the key because True == 1, and repr() tells -0.0 from 0.0 and [True] from [1].
+            # The type is part of the key because True == 1, and repr() distinguishes -0.0 from 0.0 and [True] from [1].
             kind = type(value)
             key = (name, kind, value if kind in _HASHED_AS_THEY_ARE else repr(value))
             part = self._kept.get(key)
@@ -104,7 +105,7 @@ class OtlpEncoder:
 
 
 def _frame(resource: Resource) -> ExportTraceServiceRequest:
-    """A request without spans; resource and scope as the SDK encodes them."""
+    """Build a request without spans, with resource and scope as the SDK encodes them."""
     frame = encode_spans([readable_span(FinishedSpan("", 1, 1, None, 1, 2, {}), resource)])
     frame.resource_spans[0].scope_spans[0].ClearField("spans")
     return frame
@@ -132,10 +133,10 @@ _ENCODE_SPANS: Final = "encode_spans"
 
 
 class OtlpBatch(Sequence[ReadableSpan]):
-    """Spans on their way to an OTLP exporter; each becomes a span of the SDK only where somebody looks at it."""
+    """Spans for an OTLP exporter; each becomes a span of the SDK only when it is accessed."""
 
     def __init__(self, spans: Sequence[FinishedSpan], resource: Resource, encoder: OtlpEncoder) -> None:
-        """Hold `spans`, which come from `resource`, as `encoder` does too."""
+        """Hold `spans` of `resource`, for which `encoder` was made."""
         self._spans = spans
         self._resource = resource
         self._encoder = encoder
@@ -153,7 +154,7 @@ class OtlpBatch(Sequence[ReadableSpan]):
         return readable_span(self._spans[index], self._resource)
 
     def encode(self) -> ExportTraceServiceRequest:
-        """The request that the SDK's encoder would make."""
+        """Return the request that the SDK's encoder would make."""
         try:
             return self._encoder.encode(self._spans)
         except (TypeError, ValueError):
@@ -161,7 +162,7 @@ class OtlpBatch(Sequence[ReadableSpan]):
 
 
 def takes_batches(exporter: SpanExporter) -> bool:
-    """Whether an exporter's module, as it is or from now on, has an `OtlpBatch` encode itself."""
+    """Have an exporter's module let each `OtlpBatch` encode itself; returns whether it does."""
     names = vars(sys.modules[type(exporter).__module__])
     if names.get(_ENCODE_SPANS) is encode_spans:
         names[_ENCODE_SPANS] = _encode_batch_or_spans
@@ -173,19 +174,19 @@ def _encode_batch_or_spans(sdk_spans: Sequence[ReadableSpan]) -> ExportTraceServ
 
 
 MAX_ANSWER_BYTES: Final = 65_536
-"""Of a longer answer nothing is read: it is none of OTLP."""
+"""A longer response is not read: it is not OTLP."""
 
 
 class PartialSuccess:
-    """Takes in the answers to one exporter's requests, on the thread that exports.
+    """Collects the responses to one exporter's requests, on the thread that exports.
 
     Attributes:
-        rejected: Spans that the receiver has refused since `forget`.
-        message: What it has said about that, or as a warning without refusing any; '' for nothing.
+        rejected: Spans that the receiver has rejected since `forget`.
+        message: Its reason, or its warning if it rejected none; '' for none.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
-        """Read the answers that come to `exporter` from now on."""
+        """Read the responses that `exporter` receives from now on."""
         self.rejected = 0
         self.message = ""
         with guard.guarded("reading what receivers refuse"):
@@ -193,7 +194,7 @@ class PartialSuccess:
             _follow_http(exporter, self._take)
 
     def forget(self) -> None:
-        """Begin anew, before a request."""
+        """Reset before a request."""
         self.rejected, self.message = 0, ""
 
     def _take(self, answer: ExportTraceServiceResponse) -> None:
@@ -209,7 +210,7 @@ def _follow_grpc(exporter: Any, take: Take) -> None:
     if make_stub is None or not hasattr(stub, "Export"):
         return
 
-    def followed(channel: Any) -> Any:  # when the connection is lost, the exporter makes another stub
+    def followed(channel: Any) -> Any:  # the exporter makes a new stub when the connection is lost
         return _read_by(take, make_stub(channel))
 
     exporter._stub = followed

@@ -1,4 +1,4 @@
-"""Spans as OTLP JSON lines in a file: one `ExportTraceServiceRequest` a line, as the OTLP file format has it."""
+"""Writes spans as OTLP JSON lines to a file: one `ExportTraceServiceRequest` a line, as in the OTLP file format."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class JsonFileExporter(SpanExporter):
             return SpanExportResult.FAILURE
         line = otlp_json(spans).encode() + b"\n"
         try:
-            # A line that the disk had no room for stays cut; the next one must not be joined to it.
+            # A line cut short by a full disk stays cut; the next one must not be joined to it.
             written = os.write(self._file, b"\n" + line if self._is_cut else line)
         except OSError as error:
             _logger.error("Failed to write spans to %s: %s", self._path, error)
@@ -54,7 +54,7 @@ class JsonFileExporter(SpanExporter):
         return SpanExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing is held back."""
+        """Do nothing: no spans are held back."""
         return True
 
     def shutdown(self) -> None:
@@ -65,7 +65,7 @@ class JsonFileExporter(SpanExporter):
 
 
 def file_exporter(path: Path | str) -> SpanExporter:
-    """An exporter that appends OTLP JSON lines to the file at `path`.
+    """Build an exporter that appends OTLP JSON lines to the file at `path`.
 
     Raises:
         OSError: The file cannot be opened for writing.
@@ -74,7 +74,7 @@ def file_exporter(path: Path | str) -> SpanExporter:
 
 
 def exporter_from_environment() -> SpanExporter:
-    """What OTEL_TRACES_EXPORTER=torchdist_otlp_json means.
+    """Build the exporter for OTEL_TRACES_EXPORTER=torchdist_otlp_json.
 
     Raises:
         ValueError: The environment names no file, or one that cannot be written.
@@ -89,7 +89,7 @@ def exporter_from_environment() -> SpanExporter:
 
 
 def otlp_json(spans: Sequence[ReadableSpan]) -> str:
-    """One export request as OTLP JSON: enums are numbers, and ids are hex, where protobuf's own JSON has base64."""
+    """Encode one export request as OTLP JSON: enums are numbers, and ids are hex instead of protobuf's base64."""
     request = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
     for resource_spans in request.get("resourceSpans", ()):
         for scope_spans in resource_spans.get("scopeSpans", ()):

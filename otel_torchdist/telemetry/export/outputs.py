@@ -1,4 +1,4 @@
-"""Where a reader's spans, metrics and events go: the user's providers, or what the environment asks for."""
+"""Where a reader's spans, metrics and events go: the user's providers, or what the environment configures."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Outputs:
 
     Attributes:
         sink: Takes spans.
-        sampler: Asked once a step.
+        sampler: Called once per step.
         links: Carried by every anchor.
         events: Takes stall events.
-        meter_provider: Takes metrics; None where nobody wants them pushed.
+        meter_provider: Takes metrics; None if they are not pushed.
         serves_metrics: Whether the reader serves `/metrics` itself.
-        closers: Called in order when the reader is done; they flush what is theirs.
+        closers: Called in order when the reader is done; each flushes its own output.
     """
 
     sink: SpanSink
@@ -54,7 +54,7 @@ def outputs_of_providers(
     meter_provider: MeterProvider | None = None,
     logger_provider: LoggerProvider | None = None,
 ) -> Outputs:
-    """Outputs through the user's providers, the global ones where none is given; they stay the user's."""
+    """Build outputs through the user's providers, or the global ones; they remain the user's."""
     tracers = tracer_provider or get_tracer_provider()
     events = (logger_provider or get_logger_provider()).get_logger(semconv.SCOPE_NAME)
     return Outputs(
@@ -68,7 +68,7 @@ def outputs_of_providers(
 
 
 def outputs_from_environment(resource: Resource | None = None) -> Outputs:
-    """Outputs to the exporters that the standard `OTEL_*` variables describe, and `/metrics`."""
+    """Build outputs to the exporters that the standard `OTEL_*` variables describe, and `/metrics`."""
     resource = resource or environment_resource()
     meters = build_meter_provider_from_environment(resource)
     loggers = build_logger_provider_from_environment(resource)

@@ -1,4 +1,4 @@
-"""The meter and logger providers that OpenTelemetry's environment variables ask for.
+"""Builds the meter and logger providers that OpenTelemetry's environment variables configure.
 
 Metrics are sent by the SDK's periodic reader, made safe for a training process. Stall events go to the logger.
 """
@@ -45,11 +45,11 @@ from otel_torchdist.telemetry.export.exporters import (
 )
 
 EXPORT_INTERVAL_MS: Final = 10_000
-"""The SDK's 60 s are too slow for stalls; `OTEL_METRIC_EXPORT_INTERVAL` overrules."""
+"""The SDK's 60 s are too slow for stalls; `OTEL_METRIC_EXPORT_INTERVAL` overrides it."""
 POINTS_PER_REQUEST: Final = 5_000
-"""A Collector refuses more than 4 MB over gRPC, and a histogram's point takes some 500 bytes."""
+"""A Collector rejects more than 4 MB over gRPC, and a point of a histogram takes about 500 bytes."""
 MAX_ATTRIBUTE_SETS: Final = 20_000
-"""The SDK's 2,000 for each instrument would be used up by the restarts of an elastic job."""
+"""Restarts of an elastic job would use up the SDK's 2,000 per instrument."""
 
 _METRICS_GROUP: Final = "opentelemetry_metrics_exporter"
 _NOT_PUSHED: Final = ("", "none", "prometheus")
@@ -59,17 +59,17 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 def build_meter_provider_from_environment(resource: Resource | None = None) -> MeterProvider | None:
-    """Build a provider for the exporters in `OTEL_METRICS_EXPORTER`, which obey every `OTEL_EXPORTER_OTLP_*`.
+    """Build a provider for the exporters in `OTEL_METRICS_EXPORTER`, which honor every `OTEL_EXPORTER_OTLP_*`.
 
-    Unset means none, not `otlp` as in the specification: many people point `OTEL_EXPORTER_OTLP_ENDPOINT` at a
-    Jaeger, which takes traces only. `prometheus` is ignored here, for `/metrics` is served anyway. An exporter that
-    cannot be built is one warning; the others work.
+    Unset means none, not `otlp` as in the specification: many people point `OTEL_EXPORTER_OTLP_ENDPOINT` at a Jaeger,
+    which takes traces only. `prometheus` is ignored here, because `/metrics` is served anyway. An exporter that cannot
+    be built is logged as one warning; the others work.
 
     Args:
-        resource: Who the metrics come from; the SDK's default if not given.
+        resource: Where the metrics come from; the SDK's default if not given.
 
     Returns:
-        None when there is nothing to push to. The caller shuts the provider down.
+        None if there is nothing to push to. The caller shuts the provider down.
     """
     names = [name.strip() for name in os.environ.get(OTEL_METRICS_EXPORTER, "").split(",")]
     wanted = dict.fromkeys(name for name in names if name.lower() not in _NOT_PUSHED)
@@ -105,15 +105,15 @@ def _push(exporter: MetricExporter, name: str) -> MetricPush:
 
 
 def _known_options(factory: Callable[..., object], **options: Any) -> dict[str, Any]:
-    """Those options that this version of a class takes."""
+    """Return the options that this version of a class takes."""
     parameters = inspect.signature(factory).parameters
     return {name: value for name, value in options.items() if name in parameters}
 
 
 class _FirstLogCapture(LogCapture):
-    """Looks at records before the SDK's own filter, which drops every repetition of a message for 20 s.
+    """Sees records before the SDK's own filter, which drops every repetition of a message for 20 s.
 
-    The reason of a failure may be such a repetition: of a failure of the exporter for spans.
+    The reason for a failure may be such a repetition, of a failure of the exporter for spans.
     """
 
     def __enter__(self) -> LogCapture:
@@ -126,8 +126,8 @@ class _FirstLogCapture(LogCapture):
 class MetricPush(PeriodicExportingMetricReader):
     """The SDK's reader, with two differences.
 
-    A dead endpoint is one warning until it works again. And nothing starts in forked children (DataLoader workers),
-    which would send old copies of their parent's metrics.
+    A dead endpoint causes one warning until it works again. And nothing starts in forked children (DataLoader workers),
+    which would send stale copies of their parent's metrics.
     """
 
     def __init__(self, exporter: MetricExporter, name: str, **options: Any) -> None:
@@ -135,7 +135,7 @@ class MetricPush(PeriodicExportingMetricReader):
 
         Args:
             exporter: Shut down with this reader.
-            name: What a warning calls it.
+            name: Its name in warnings.
             options: As for `PeriodicExportingMetricReader`.
         """
         # The SDK leaves its keyword arguments untyped.
@@ -156,7 +156,7 @@ class MetricPush(PeriodicExportingMetricReader):
         self._report(result is MetricExportResult.FAILURE, problem)
 
     def _at_fork_reinit(self) -> None:
-        """Instead of starting the SDK's thread in a child."""
+        """Do nothing in a child, where the SDK would start its thread."""
 
     def _report(self, failed: bool, problem: str) -> None:
         was_failed, self._failed = self._failed, failed
@@ -175,10 +175,10 @@ _LOGS_GROUP: Final = "opentelemetry_logs_exporter"
 
 
 def build_logger_provider_from_environment(resource: Resource) -> LoggerProvider | None:
-    """Build a provider for the exporters in `OTEL_LOGS_EXPORTER`; None when there is nothing to export to.
+    """Build a provider for the exporters in `OTEL_LOGS_EXPORTER`; None if there is nothing to export to.
 
-    Unset means none, for the same reason as with metrics: a Jaeger takes traces only. The stall's sentence goes to
-    Python's `logging` in any case.
+    Unset means none, for the same reason as with metrics: a Jaeger takes traces only. The sentence about a stall goes
+    to Python's `logging` in any case.
     """
     names = [name.strip() for name in os.environ.get(OTEL_LOGS_EXPORTER, "").split(",")]
     exporters = [_exporter(name) for name in dict.fromkeys(names) if name.lower() not in ("", "none")]

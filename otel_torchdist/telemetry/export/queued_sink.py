@@ -1,4 +1,4 @@
-"""A sink with a bounded queue and a thread of its own: emitting never waits for a network."""
+"""A sink with a bounded queue and its own thread: emitting never waits for a network."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 DEAD_SHUTDOWN_S: Final = 1.0
 MAX_ATTEMPTS: Final = 10
-"""After so many failures stall evidence may be what the other side refuses: something else is tried, and if that is
-accepted while this fails once more, it is given up. While nothing is accepted, the other side is away."""
+"""After this many failures, the stall evidence itself may be what the receiver rejects: something else is tried, and if
+that is accepted while the evidence fails once more, the evidence is given up. While nothing is accepted, the receiver
+is down."""
 WARNING_INTERVAL_S: Final = 3600.0
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 class ExportError(Exception):
-    """A portion of spans was not accepted; the message says why."""
+    """A portion of spans was not accepted; the message gives the reason."""
 
 
 class Destination(Protocol):
-    """Where the thread of a `QueuedSink` puts spans.
+    """Where the thread of a `QueuedSink` sends spans.
 
     Attributes:
-        name: What a warning calls it.
-        portion: Spans that it takes at once.
+        name: Its name in warnings.
+        portion: How many spans it takes at once.
     """
 
     name: str
     portion: int
 
     def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
-        """Hand on at most `portion` spans; may block.
+        """Send at most `portion` spans; may block.
 
         Returns:
-            How many of them the other side has taken and thrown away, which must not be sent again.
+            How many of them the receiver has taken and discarded, which must not be sent again.
 
         Raises:
             ExportError: They were not accepted.
@@ -54,25 +55,25 @@ class Destination(Protocol):
         ...
 
     def flush(self, timeout_s: float) -> bool:
-        """Hand on what the destination itself holds back; False when it could not. May take longer than asked."""
+        """Send what the destination itself holds back; False if it could not. May take longer than `timeout_s`."""
         ...
 
     def close(self) -> None:
-        """Stop; called once, from another thread, in which case `send` and `flush` must return soon."""
+        """Stop; called once, from another thread; `send` and `flush` must then return soon."""
         ...
 
 
 class QueuedSink:
     """Groups of spans wait in a bounded queue until the destination takes them.
 
-    A destination that fails is tried again after a pause, from 1 s to 30 s, with one group at a time, and meanwhile the
-    queue fills; that is the back-pressure. What failed is not sent a second time, because it may have arrived and no
-    span may be there twice; only stall evidence is, because losing it would be worse. The first failure is a warning,
+    A destination that fails is retried after a pause, from 1 s to 30 s, with one group at a time, and meanwhile the
+    queue fills; that is the back-pressure. What failed is not sent again, because it may have arrived and no span may
+    be there twice; only stall evidence is, because losing it would be worse. The first failure is logged as a warning,
     the following ones are silent until it has worked again.
     """
 
     def __init__(self, destination: Destination, max_spans: int = MAX_QUEUED_SPANS) -> None:
-        """Start the thread. `max_spans` (about 1 kB each) is what may wait."""
+        """Start the thread. At most `max_spans` (about 1 kB each) may wait."""
         self._destination = destination
         self._changed = threading.Condition()
         self._queue = SpanQueue(max_spans)
@@ -109,7 +110,7 @@ class QueuedSink:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Export what is queued; False when time ran out or the destination does not work."""
+        """Export what is queued; False if time ran out or the destination does not work."""
         with self._changed:
             failures = self._failures
             self._retry_at = 0.0
@@ -121,12 +122,12 @@ class QueuedSink:
             return self._flushes_done >= turn and self._failures == failures and self._is_flushed
 
     def shutdown(self, timeout_s: float) -> None:
-        """Flush and stop; what is left is counted as dropped."""
+        """Flush and stop; the rest is counted as dropped."""
         with self._changed:
             if self._has_shut_down:
                 return
             self._has_shut_down = True
-            if self._pause_s > 0:  # nobody's process should end late for an endpoint that is known to be dead
+            if self._pause_s > 0:  # an endpoint known to be dead must not delay the end of a process
                 timeout_s = min(timeout_s, DEAD_SHUTDOWN_S)
         deadline = time.monotonic() + timeout_s
         self.flush(timeout_s)
@@ -147,7 +148,7 @@ class QueuedSink:
                     self._flush_destination()
 
     def _next_groups(self) -> list[SpanGroup] | None:
-        """Wait for something to send; an empty list is a call to flush, None the end."""
+        """Wait for something to send; an empty list requests a flush, None is the end."""
         with self._changed:
             while not self._is_closing:
                 pause_s = self._retry_at - time.monotonic()
@@ -160,7 +161,7 @@ class QueuedSink:
             return None
 
     def _flush_destination(self) -> None:
-        """In this thread, because not every destination keeps to the time it is given."""
+        """Flush in this thread, because not every destination keeps to its time limit."""
         with self._changed:
             turn = self._flushes_wanted
             timeout_s = max(self._flush_deadline - time.monotonic(), 0.0)
@@ -173,7 +174,7 @@ class QueuedSink:
             self._changed.notify_all()
 
     def _export(self, groups: list[SpanGroup]) -> None:
-        """Send groups in portions; from the first portion that fails on, the rest fails too."""
+        """Send groups in portions; once a portion fails, the rest fails too."""
         spans = [span for group in groups for span in group.spans]
         urgent = groups[0].urgent
         portion = self._destination.portion
@@ -231,8 +232,8 @@ class SpanGroup:
 
     Attributes:
         spans: Parents first.
-        urgent: Stall evidence.
-        attempts: How often its export has failed.
+        urgent: Whether they are stall evidence.
+        attempts: How often their export has failed.
     """
 
     spans: Sequence[FinishedSpan]
@@ -241,7 +242,7 @@ class SpanGroup:
 
 
 class SpanQueue:
-    """Urgent groups first; in want of room the oldest healthy group goes, urgent ones only when no other is left.
+    """Urgent groups first; for lack of room, the oldest healthy group is dropped, urgent ones only if no other is left.
 
     Attributes:
         spans: Spans in the queue.
@@ -257,17 +258,17 @@ class SpanQueue:
         self._healthy: deque[SpanGroup] = deque()
 
     def put(self, group: SpanGroup) -> None:
-        """Add a group behind those of its kind."""
+        """Add a group after the others of its kind."""
         (self._urgent if group.urgent else self._healthy).append(group)
         self._make_room(len(group.spans))
 
     def put_back(self, group: SpanGroup, is_last: bool) -> None:
-        """Add an urgent group before all others of its kind, or behind them."""
+        """Add an urgent group before all others of its kind, or after them."""
         (self._urgent.append if is_last else self._urgent.appendleft)(group)
         self._make_room(len(group.spans))
 
     def probe(self, max_attempts: int) -> list[SpanGroup]:
-        """Remove the next group; a healthy one while the next urgent one has failed so often that it may be why."""
+        """Remove the next group; a healthy one if the next urgent one has failed so often that it may be the cause."""
         if self._healthy and self._urgent and self._urgent[0].attempts >= max_attempts:
             group = self._healthy.popleft()
             self.spans -= len(group.spans)

@@ -1,7 +1,7 @@
-"""Sinks in front of other sinks: one that serves several, and one that holds spans back.
+"""Sinks in front of other sinks: one serves several, and one holds spans back.
 
-Each exporter has a queue of its own, so that none waits for another. Spans are held back until it is on disk that they
-have been handed over.
+Each exporter has its own queue, so that none waits for another. Spans are held back until it is recorded on disk that
+they have been handed over.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ class FanOutSink:
     """Gives every span to every sink; without any sink spans go nowhere."""
 
     def __init__(self, sinks: Sequence[SpanSink]) -> None:
-        """Own `sinks` from now on."""
+        """Take ownership of `sinks`."""
         self._sinks = tuple(sinks)
 
     @property
     def leads_nowhere(self) -> bool:
-        """Whether there is no sink behind it, so that nobody needs to make spans."""
+        """Whether there is no sink behind it, so that no spans need be created."""
         return not self._sinks
 
     @property
     def dropped(self) -> int:
-        """Spans that some sink could not hand on, counted for each of them."""
+        """Spans that some sink could not hand on, counted once for each sink."""
         return sum(sink.dropped for sink in self._sinks)
 
     def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
@@ -35,29 +35,29 @@ class FanOutSink:
             sink.emit(spans, urgent)
 
     def flush(self, timeout_s: float) -> bool:
-        """See `SpanSink`; the time is for all sinks together."""
+        """See `SpanSink`; the timeout applies to all sinks together."""
         deadline = time.monotonic() + timeout_s
         return all([sink.flush(max(deadline - time.monotonic(), 0.0)) for sink in self._sinks])
 
     def shutdown(self, timeout_s: float) -> None:
-        """See `SpanSink`; the time is for all sinks together."""
+        """See `SpanSink`; the timeout applies to all sinks together."""
         deadline = time.monotonic() + timeout_s
         for sink in self._sinks:
             sink.shutdown(max(deadline - time.monotonic(), 0.0))
 
 
 class HeldSink:
-    """A sink in front of another one. Belongs to one thread."""
+    """Holds spans back from another sink until they are released. Belongs to one thread."""
 
     def __init__(self, sink: SpanSink, write_down: Callable[[], None]) -> None:
-        """Call `write_down` before anything goes on to `sink`; it must not raise."""
+        """Call `write_down` before anything is passed on to `sink`; it must not raise."""
         self._sink = sink
         self._write_down = write_down
         self._held: list[tuple[Sequence[FinishedSpan], bool]] = []
 
     @property
     def dropped(self) -> int:
-        """As the other sink's."""
+        """Spans that the other sink dropped."""
         return self._sink.dropped
 
     def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
@@ -65,7 +65,7 @@ class HeldSink:
         self._held.append((spans, urgent))
 
     def release(self) -> bool:
-        """Let go what is held; returns whether there was anything."""
+        """Pass on what is held; returns whether there was anything."""
         if not self._held:
             return False
         self._write_down()
@@ -75,11 +75,11 @@ class HeldSink:
         return True
 
     def flush(self, timeout_s: float) -> bool:
-        """Let go of everything and flush."""
+        """Release everything and flush."""
         self.release()
         return self._sink.flush(timeout_s)
 
     def shutdown(self, timeout_s: float) -> None:
-        """Let go of everything, flush and stop."""
+        """Release everything, flush and stop."""
         self.release()
         self._sink.shutdown(timeout_s)

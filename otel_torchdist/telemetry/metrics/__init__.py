@@ -1,1 +1,1 @@
-"""What ranks and nodes do in numbers, for Prometheus to scrape and for OTLP to push."""
+"""Metrics of ranks and nodes, for Prometheus to scrape and for OTLP to push."""

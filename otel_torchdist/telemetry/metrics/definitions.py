@@ -1,6 +1,6 @@
-"""The table of all metrics: what each is called, what it means, and where its values come from.
+"""The table of all metrics: their names, their meanings, and where their values come from.
 
-Both ways out, Prometheus and OpenTelemetry, are made from it, so they cannot disagree.
+The Prometheus and the OpenTelemetry metrics are both built from it, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Kind(Enum):
     COUNTER = "counter"
     GAUGE = "gauge"
     UP_DOWN = "up_down"
-    """A gauge that may be added up over ranks."""
+    """A gauge that may be summed over ranks."""
     INFO = "info"
-    """Always 1; what it says is in its labels."""
+    """Always 1; the information is in its labels."""
 
 
 class Unit(Enum):
@@ -70,7 +70,7 @@ class NumberMetric:
         unit: Its unit.
         help: One sentence for users.
         labels: Names of its labels.
-        read: Its series, as values of `labels` and a number.
+        read: Reads its series, each the values of `labels` and a number.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Durations in the buckets of all our metrics, by class of message size, with exemplars that lead to traces.
+"""Durations in the buckets of all our metrics, by message size class, with exemplars that link to traces.
 
 The classes are few enough for a label, and far enough apart for their latencies to differ.
 """
@@ -24,9 +24,9 @@ class DurationHistogram:
     """Counts durations by bucket.
 
     Attributes:
-        counts: Durations in each bucket; the last one holds what is above all bounds.
+        counts: Durations in each bucket; the last one holds those above all bounds.
         sum_s: Their sum in seconds.
-        exemplars: By bucket, one of them that is in an exported trace, the newest.
+        exemplars: By bucket, the newest of its durations that is in an exported trace.
     """
 
     __slots__ = ("counts", "exemplars", "sum_s")
@@ -38,7 +38,7 @@ class DurationHistogram:
 
     @property
     def count(self) -> int:
-        """How many durations there are."""
+        """Number of durations."""
         return sum(self.counts)
 
     def observe(self, seconds: float) -> None:
@@ -47,21 +47,21 @@ class DurationHistogram:
         self.sum_s += seconds
 
     def exemplify(self, exemplar: Exemplar) -> None:
-        """Say where one of the durations that were counted can be seen."""
+        """Record where one of the counted durations can be seen."""
         bucket = bisect_left(BOUNDS_S, exemplar.seconds)
         known = self.exemplars.get(bucket)
         if known is None or known.wall_s < exemplar.wall_s:
             self.exemplars[bucket] = exemplar
 
     def add(self, other: DurationHistogram) -> None:
-        """Count all durations of another histogram."""
+        """Add all durations of another histogram."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.sum_s += other.sum_s
         for exemplar in other.exemplars.values():
             self.exemplify(exemplar)
 
     def copy(self) -> DurationHistogram:
-        """A histogram that no longer changes with this one."""
+        """Return an independent copy."""
         copied = DurationHistogram()
         copied.counts, copied.sum_s = list(self.counts), self.sum_s
         copied.exemplars = dict(self.exemplars)
@@ -74,7 +74,7 @@ class TimedMessages:
 
     Attributes:
         durations: How long they took.
-        message_bytes: What ranks contributed to them.
+        message_bytes: Bytes that ranks contributed to them.
     """
 
     durations: DurationHistogram = field(default_factory=DurationHistogram)
@@ -86,12 +86,12 @@ class TimedMessages:
         self.message_bytes += message_bytes
 
     def add(self, other: TimedMessages) -> None:
-        """Count all operations of another one."""
+        """Add all operations of another object."""
         self.durations.add(other.durations)
         self.message_bytes += other.message_bytes
 
     def copy(self) -> TimedMessages:
-        """The same, that no longer changes with this one."""
+        """Return an independent copy."""
         return TimedMessages(self.durations.copy(), self.message_bytes)
 
 
@@ -102,7 +102,7 @@ class Exemplar:
     Attributes:
         trace_id: A trace that has been exported.
         seconds: The duration.
-        wall_s: When it ended, seconds since 1970.
+        wall_s: When it ended, in seconds since the epoch.
     """
 
     trace_id: int
@@ -112,7 +112,7 @@ class Exemplar:
 
 LARGER: Final = "larger"
 BOUNDS: Final = {12: "4KiB", 16: "64KiB", 20: "1MiB", 24: "16MiB", 28: "256MiB"}
-"""By power of two, the largest size of a class, and its name."""
+"""Names of the size classes, by the power of two that is the largest size in each."""
 
 _MOST_BITS: Final = max(BOUNDS) + 1
 _BY_BITS: Final = tuple(
@@ -121,5 +121,5 @@ _BY_BITS: Final = tuple(
 
 
 def size_class(size: int) -> str:
-    """The class of a message of `size` bytes: `4KiB` has those of at most 4,096 bytes, and so on."""
+    """Return the class of a message of `size` bytes: `4KiB` has those of at most 4,096 bytes, and so on."""
     return _BY_BITS[min((size - 1).bit_length(), _MOST_BITS)]

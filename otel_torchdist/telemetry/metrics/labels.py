@@ -1,4 +1,4 @@
-"""Labels of metrics: few, short and always valid, whatever a job calls its groups; of runs, also unique."""
+"""Labels of metrics: few, short and always valid, whatever a job calls its groups; run labels are also unique."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _Value = TypeVar("_Value", str, tuple[str, str, str])
 
 
 def label_value(text: str) -> str:
-    """Text as a label value: valid UTF-8 (a lone surrogate would fail the whole scrape) and not long."""
+    """Return text as a label value: valid UTF-8 (a lone surrogate would fail the whole scrape) and short."""
     return text.encode("utf-8", "replace").decode()[:MAX_VALUE]
 
 
 class SeriesLabels:
-    """Decides which groups and operations of a job get series of their own: the first ones that a node meets.
+    """Decides which groups and operations of a job get their own series: the first ones that a node sees.
 
-    A decision never changes, or a series would change its identity. Used by the reader's thread only.
+    A decision never changes, because a series would change its identity. Used by the reader's thread only.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class SeriesLabels:
         self._sized: set[tuple[str, str, str]] = set()
 
     def group(self, key: str) -> str:
-        """The group's own label, or `other` for those beyond `MAX_GROUPS`."""
+        """Return the group's own label, or `other` for those beyond `MAX_GROUPS`."""
         return _admit(key, self._groups, MAX_GROUPS)
 
     def pair(self, group: str, operation: str) -> tuple[str, str]:
-        """Labels of a group (as `group` gave it) and one of its operations.
+        """Return the labels of a group (as `group` returned it) and one of its operations.
 
         Operations beyond `MAX_OPERATIONS` are `other`; pairs beyond `MAX_PAIRS` are counted under group `other`.
         """
@@ -54,7 +54,7 @@ class SeriesLabels:
         return pair
 
     def size(self, pair: tuple[str, str], size: str) -> str:
-        """The class of message sizes for operations of a pair, `other` for those beyond `MAX_SIZED` label sets."""
+        """Return the message size class for operations of a pair; `other` for those beyond `MAX_SIZED` label sets."""
         return size if _admit_one((*pair, size), self._sized, MAX_SIZED) else OTHER
 
 
@@ -77,10 +77,10 @@ HOLD_BACK_S: Final = 5.0
 class RunLabel:
     """Decides when a rank is shown, and under which run.
 
-    A settled run id is shown at once, and so is whatever id there is when the rank ends. An unsettled one is held
-    back for `HOLD_BACK_S`. After that the rank is shown under what it has ('' when it has none), because nothing is
-    settled while rank 0 hangs. Should the settled id then be another one, those series end and the rank goes on under
-    the settled id.
+    A settled run id is shown at once, and so is whatever id there is when the rank ends. An unsettled one is held back
+    for `HOLD_BACK_S`. After that the rank is shown under what it has ('' if it has none), because nothing is settled
+    while rank 0 hangs. If the settled id then is a different one, those series end and the rank continues under the
+    settled id.
 
     Attributes:
         shown: The label; None while the rank is held back.
@@ -88,14 +88,14 @@ class RunLabel:
     """
 
     def __init__(self, label_of: Callable[[int], str] = run_label) -> None:
-        """Hold back; `label_of` gives the label of a run's id."""
+        """Start held back; `label_of` returns the label of a run id."""
         self._label_of = label_of
         self.shown: str | None = None
         self.settled = False
         self._unsettled_since_ns: int | None = None
 
     def update(self, status: TapeStatus, is_running: bool, now_ns: int) -> None:
-        """Look at the tape's live words again.
+        """Update the label from the tape's live words.
 
         Args:
             status: The live words.
@@ -114,7 +114,7 @@ class RunLabel:
             self.shown = self._label_of(status.run_id)
 
     def settle(self) -> None:
-        """The rank's tape will not be read again: what it has is final."""
+        """Make the label final, because the rank's tape will not be read again."""
         self.shown = self.shown or ""
         self.settled = True
 
@@ -123,12 +123,12 @@ _UNNAMED: Final = "unnamed"
 
 
 class RunKey(NamedTuple):
-    """What tells a run from all others of a node.
+    """Identifies a run among all runs of a node.
 
     Attributes:
-        run_id: Its 128-bit id; 0 while ranks do not know it.
-        user: Whose ranks bear it: others could make it up. None for who does not say.
-        directory: Of ranks that do not know their run; '' of those that do.
+        run_id: Its 128-bit id; 0 while its ranks do not know it.
+        user: Owner of its ranks, because other users could forge the id; None if that is not known.
+        directory: Job directory of ranks that do not know their run; '' for those that do.
     """
 
     run_id: int
@@ -137,29 +137,28 @@ class RunKey(NamedTuple):
 
 
 class RunLabels:
-    """Gives each run the first eight digits of its id, or with another number behind them when a run has them already.
+    """Labels each run with the first eight digits of its id, and appends a number if another run has them already.
 
-    Eight digits can be read on any page of metrics, and so be forged: without this the series of another user's run
+    Eight digits can be read on any page of metrics, and so be forged: without this, the series of another user's run
     would be replaced.
     """
 
     def __init__(self) -> None:
-        """No run has been seen."""
         self._labels: dict[RunKey, str] = {}
 
     def of(self, key: RunKey) -> str:
-        """The label of a run, the same until it is released."""
+        """Return the label of a run, the same until it is released."""
         if key not in self._labels:
             self._labels[key] = self._free(run_label(key.run_id))
         return self._labels[key]
 
     def of_run(self, run_id: int) -> str:
-        """The label of a run of which only the id is known."""
+        """Return the label of a run of which only the id is known."""
         known = (label for key, label in self._labels.items() if key.run_id == run_id)
         return next(known, None) or self.of(RunKey(run_id))
 
     def keep(self, labels: Collection[str]) -> None:
-        """Release all others."""
+        """Release all labels but these."""
         self._labels = {key: label for key, label in self._labels.items() if label in labels}
 
     def _free(self, label: str) -> str:

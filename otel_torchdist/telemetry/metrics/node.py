@@ -1,4 +1,4 @@
-"""The metrics of all ranks whose tapes are read here, and of the stalls that were found among them."""
+"""The metrics of all ranks whose tapes are read here, and of the stalls found among them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from otel_torchdist.telemetry.metrics.snapshots import (
 )
 
 MAX_FINDINGS: Final = 64
-"""Of one run; of more, the newest."""
+"""Findings kept per run, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class StallStatus:
 
     Attributes:
         run_id: The run.
-        group_key: `GroupName.key` of the group whose operation stalls; '' when it is not known.
+        group_key: `GroupName.key` of the group whose operation stalls; '' if it is not known.
         operation: That operation.
         verdict: The verdict's name.
         ranks: Global ranks that the verdict names.
@@ -57,7 +57,7 @@ class StallStatus:
 
 @dataclass(frozen=True, slots=True)
 class FindingStatus:
-    """Something that was found in a run without a stall; attributes as in `StallStatus`."""
+    """A finding in a run that is not a stall; attributes as in `StallStatus`."""
 
     run_id: int
     group_key: str
@@ -69,7 +69,7 @@ class FindingStatus:
 
 @dataclass(slots=True)
 class _Run:
-    """What a run keeps beside its ranks: its incident, and the sums of ranks that were forgotten."""
+    """State of a run besides its ranks: its incident, and the sums of ranks that were forgotten."""
 
     timed: dict[tuple[str, str, str], TimedMessages] = field(default_factory=dict[tuple[str, str, str], TimedMessages])
     steps: DurationHistogram = field(default_factory=DurationHistogram)
@@ -102,9 +102,9 @@ class _Run:
 
 
 class NodeMetrics:
-    """Gathers the ranks of a node for whoever exports metrics.
+    """Collects the ranks of a node for metrics exporters.
 
-    Everything but `snapshot` belongs to the reader's thread. What is counted for the node as a whole does not fall
+    Everything but `snapshot` belongs to the reader's thread. What is counted for the node as a whole does not decrease
     when a rank is forgotten, as long as another rank of its run is there.
     """
 
@@ -116,7 +116,7 @@ class NodeMetrics:
         """Start without ranks.
 
         Args:
-            spans_dropped: Spans that could not be exported, so far.
+            spans_dropped: Returns how many spans could not be exported so far.
             clock: The node's monotonic clock in nanoseconds, which its tapes share.
         """
         self._spans_dropped = spans_dropped
@@ -130,7 +130,7 @@ class NodeMetrics:
         self._listeners = DurationListeners()
 
     def track(self, tape: TapeReader) -> RankMetrics:
-        """Begin to show a tape's rank; its batches go to the object that is returned."""
+        """Start showing a tape's rank; its batches go to the returned object."""
         directory = tape.path.parent
         labels = self._labels_of_jobs.setdefault(directory, SeriesLabels())
         rank = RankMetrics(tape, labels, self._listeners, functools.partial(self._label_of, tape.owner, directory))
@@ -139,12 +139,12 @@ class NodeMetrics:
         return rank
 
     def forget(self, nonce: int) -> None:
-        """Stop showing the rank of the tape with this nonce; its run goes with its last rank."""
+        """Stop showing the rank of the tape with this nonce; its run is removed with its last rank."""
         rank = self._ranks.get(nonce)
         if rank is None:
             return
         rank.retire()
-        with self._lock:  # no scrape may fall between taking the rank out and keeping its sums
+        with self._lock:  # no scrape may come between removing the rank and keeping its sums
             del self._ranks[nonce]
             last = rank.snapshot(self._clock())
             if last is not None:
@@ -157,21 +157,21 @@ class NodeMetrics:
         return self._run_labels.of(RunKey(run_id, user, "" if run_id else str(directory)))
 
     def _release(self) -> None:
-        """Give back the labels that nobody needs: an agent that stays for months sees any number of jobs."""
+        """Release labels that are no longer needed: an agent that runs for months sees any number of jobs."""
         shown = {rank.run.shown for rank in self._ranks.values() if rank.run.shown is not None}
         self._run_labels.keep(shown | self._runs.keys())
         jobs = {id(rank.labels) for rank in self._ranks.values()}
         self._labels_of_jobs = {job: labels for job, labels in self._labels_of_jobs.items() if id(labels) in jobs}
 
     def _group_label(self, run: str, key: str) -> str:
-        """The label of a group, among those of the ranks that are of this run."""
+        """Return the label of a group, as assigned among the ranks of this run."""
         if not key:
             return OTHER
         jobs = (rank.labels for rank in self._ranks.values() if rank.run.shown == run)
         return next(jobs, self._labels_of_no_job).group(key)
 
     def set_stall(self, status: StallStatus) -> None:
-        """Show the incident of a run, instead of what was shown for that run before. Never held back."""
+        """Show the incident of a run in place of its previous one. Never held back."""
         label = self._run_labels.of_run(status.run_id)
         group = self._group_label(label, status.group_key)
         snapshot = StallSnapshot(
@@ -188,14 +188,14 @@ class NodeMetrics:
             run.stalled_groups |= {group}
 
     def clear_stall(self, run_id: int) -> None:
-        """The run's incident is over. Its group stays, at 0, so that an alert sees the end."""
+        """Mark the run's incident as over. Its group stays, at 0, so that an alert sees the end."""
         with self._lock:
             run = self._runs.get(self._run_labels.of_run(run_id))
             if run is not None:
                 run.stall = None
 
     def add_finding(self, status: FindingStatus) -> None:
-        """Show something that was found without a stall, beside what was found before."""
+        """Show a finding that is not a stall, in addition to earlier ones."""
         label = self._run_labels.of_run(status.run_id)
         snapshot = FindingSnapshot(
             group=self._group_label(label, status.group_key),
@@ -209,7 +209,7 @@ class NodeMetrics:
             run.findings = (*run.findings[1 - MAX_FINDINGS :], snapshot)
 
     def drop_finding(self, run_id: int, group_key: str, verdict: str, ranks: tuple[int, ...]) -> None:
-        """It holds no longer."""
+        """Remove a finding that no longer holds."""
         label = self._run_labels.of_run(run_id)
         group, named = self._group_label(label, group_key), compress_ranks(ranks)
         with self._lock:
@@ -219,7 +219,7 @@ class NodeMetrics:
                 run.findings = tuple(one for one in run.findings if (one.group, one.verdict, one.ranks) != gone)
 
     def add_arrivals(self, run_id: int, group_key: str, more: ArrivalCounts) -> None:
-        """Count who came last."""
+        """Count which ranks came last."""
         label = self._run_labels.of_run(run_id)
         group = self._group_label(label, group_key)
         with self._lock:
@@ -231,7 +231,7 @@ class NodeMetrics:
                 counts.late_s[rank] = counts.late_s.get(rank, 0.0) + seconds
 
     def listen(self, listener: Listener) -> None:
-        """Hand every duration from now on to `listener` too, on the reader's thread."""
+        """Also pass every duration from now on to `listener`, on the reader's thread."""
         self._listeners.add(listener)
 
     def ignore(self, listener: Listener) -> None:
@@ -239,14 +239,14 @@ class NodeMetrics:
         self._listeners.remove(listener)
 
     def snapshot(self) -> NodeSnapshot:
-        """Everything as it is now, from any thread."""
+        """Return the current state of everything; callable from any thread."""
         with self._lock:
             ranks = self._snapshot_ranks()
             runs = {label: run.copy() for label, run in self._runs.items()}
         for rank in ranks:
             runs.setdefault(rank.run, _Run()).add(rank)
         return NodeSnapshot(
-            # Two series with the same labels would spoil a scrape: of two tapes the newer one stands.
+            # Two series with the same labels would break a scrape: of two tapes, the newer one is shown.
             ranks=tuple({(rank.run, rank.rank): rank for rank in ranks}.values()),
             runs={
                 label: RunSnapshot(

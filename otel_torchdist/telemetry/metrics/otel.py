@@ -1,4 +1,4 @@
-"""The metrics through OpenTelemetry's metrics API, for push over OTLP."""
+"""Exports the metrics through OpenTelemetry's metrics API, for push over OTLP."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _INTEGERS: Final = (semconv.LABEL_RANK, semconv.LABEL_SIZE)
 
 
 class OTelMetrics:
-    """Shows a node to a provider, whose readers then observe its metrics whenever they collect.
+    """Shows a node to a provider, whose readers observe its metrics whenever they collect.
 
-    Durations are recorded one by one as the ranks report them, on the thread that reads the tapes, because the API
-    has no histogram that can be observed.
+    Durations are recorded one by one as the ranks report them, on the thread that reads the tapes, because the API has
+    no observable histogram.
     """
 
     def __init__(self, node: NodeMetrics, provider: MeterProvider) -> None:
-        """Begin to show the node.
+        """Start showing the node.
 
         Args:
-            node: What to show; only durations that it learns from now on are recorded.
-            provider: The provider of the user or of `build_meter_provider_from_environment`.
+            node: What to show; only durations reported from now on are recorded.
+            provider: The user's provider, or that of `build_meter_provider_from_environment`.
         """
         self._node = node
         self._process = os.getpid()
@@ -49,15 +49,15 @@ class OTelMetrics:
         node.listen(self._instruments.record)
 
     def stop(self) -> None:
-        """Show nothing any more; idempotent."""
+        """Stop showing the node; idempotent."""
         if self not in self._instruments.shown:
             return
         self._instruments.shown = tuple(shown for shown in self._instruments.shown if shown is not self)
         self._node.ignore(self._instruments.record)
 
     def observe(self, metric: NumberMetric) -> list[Observation]:
-        """The node's series of a metric."""
-        # The SDK's reader may go on in forked children, where our snapshot would only be an old copy.
+        """Return the node's series of a metric."""
+        # The SDK's reader may keep running in forked children, where our snapshot would be a stale copy.
         if os.getpid() != self._process:
             return []
         return [
@@ -67,7 +67,7 @@ class OTelMetrics:
 
 
 MAX_INTEGER: Final = (1 << 63) - 1
-"""What OTLP can carry; a tape that was made up may count beyond it."""
+"""The largest integer in OTLP; a forged tape may count beyond it."""
 
 
 class _Instruments:
@@ -105,8 +105,8 @@ class _Instruments:
             histogram.record(seconds, _attributes(label_names, labels))
 
 
-# The SDK ignores the callbacks of an instrument that it already has, and cannot remove one. So a provider gets its
-# instruments once, and nodes come and go: after `uninstrument` and `instrument`, or when a job makes a new group.
+# The SDK ignores callbacks for an instrument that it already has, and cannot remove one. So a provider gets its
+# instruments once, while nodes come and go: after `uninstrument` and `instrument`, or when a job creates a new group.
 _instruments: Final[WeakKeyDictionary[MeterProvider, _Instruments]] = WeakKeyDictionary()
 
 

@@ -1,4 +1,4 @@
-"""The metrics as a collector for prometheus_client; nothing is kept twice and nothing is on the hot path."""
+"""The metrics as a collector for prometheus_client; keeps no copies and does nothing on the hot path."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _BUCKETS: Final = (*(str(bound) for bound in BOUNDS_S), "+Inf")
 
 
 class TorchDistCollector(Collector):
-    """Gives a registry the metrics of all ranks of a node, as they are when somebody asks."""
+    """Provides a registry with the current metrics of all ranks of a node."""
 
     def __init__(self, snapshot: Callable[[], NodeSnapshot]) -> None:
-        """Collect from `snapshot`, which is called once a scrape, on the scraper's thread."""
+        """Collect from `snapshot`, which is called once per scrape, on the scraper's thread."""
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing, so that registering asks for no snapshot."""
+        """Return nothing, so that registration needs no snapshot."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics. An error of ours is logged and never fails other collectors of the registry."""
+        """Return all metrics. Our own errors are logged and never fail other collectors of the registry."""
         families: list[Metric] = []
         with guarded("the collection of metrics"):
             node = self._snapshot()
@@ -85,5 +85,5 @@ def _buckets(histogram: DurationHistogram) -> list[_Bucket]:
 
 
 def _sample(exemplar: Exemplar) -> Sample:
-    """Only the form that Prometheus itself asks for, OpenMetrics, shows it."""
+    """Build an exemplar; only OpenMetrics, the format that Prometheus itself requests, shows it."""
     return Sample({semconv.LABEL_TRACE_ID: f"{exemplar.trace_id:032x}"}, exemplar.seconds, exemplar.wall_s)

@@ -1,4 +1,4 @@
-"""What one rank's tape says in numbers: fed by the reader's thread, shown at any time by a scrape."""
+"""The metrics of one rank's tape: fed by the reader's thread, read at any time by a scrape."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _ENDS_WELL: Final = (*_EXACT, *_COARSE)
 class RankMetrics:
     """Counts what one tape reports. `consume` and `retire` belong to the reader's thread, `snapshot` to any.
 
-    An operation whose end only a wait can show (`END_BY_WAIT`) is in flight from its call on, but has an age only
-    while somebody waits for it, counted from that wait: before, nothing says that it should have ended. One that a
-    device carries out has begun when the device has; its age and its duration count from there. Durations are those
-    whose end is known from the call, the wait or an event; what a poll or the watchdog saw is too coarse, and what
-    was dropped, failed or not followed on its device has no end to speak of.
+    An operation whose end only a wait can show (`END_BY_WAIT`) is in flight from its call on, but has an age only while
+    a thread waits for it, counted from that wait: before that, nothing shows that it should have ended. An operation on
+    a device begins when the device starts it; its age and its duration count from there. Durations are counted only if
+    the end is known from the call, the wait or an event; what a poll or the watchdog saw is too coarse, and operations
+    that were dropped, failed or not followed on their device have no meaningful end.
 
     Attributes:
-        labels: Of the groups and operations of its job.
+        labels: Labels of the groups and operations of its job.
         run: The label of its run.
     """
 
@@ -64,8 +64,8 @@ class RankMetrics:
         Args:
             tape: The tape whose batches will be consumed.
             labels: Shared by all ranks of the job.
-            listeners: Are handed each duration once, after the label of its run is settled.
-            label_of: Gives the label of a run's id.
+            listeners: Receive each duration once, after the label of its run is settled.
+            label_of: Returns the label of a run id.
         """
         self._tape = tape
         self.labels = labels
@@ -85,7 +85,7 @@ class RankMetrics:
         self._steps = DurationHistogram()
         self._last_step: StepMark | None = None
         self._shares = TimeShares()
-        # Bounded for a run id that never settles: then the oldest are missing in histograms kept elsewhere.
+        # Bounded in case a run id never settles: then histograms kept elsewhere miss the oldest durations.
         self._unpublished: deque[Duration] = deque(maxlen=MAX_UNPUBLISHED)
 
     @property
@@ -110,7 +110,7 @@ class RankMetrics:
             )
 
     def resume(self, state: MetricsState) -> None:
-        """Go on where another reader stood; called before the first `consume`."""
+        """Continue from another reader's state; called before the first `consume`."""
         for one in state.series:
             labels = self.labels.pair(label_value(one.group), one.operation)
             series = self._counters[labels] = Series(*labels, one.entered, one.message_bytes)
@@ -127,7 +127,7 @@ class RankMetrics:
         self._shares = TimeShares(BusyTime(*state.communicating), BusyTime(*state.blocked))
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
-        """Count what a poll has found. To be called after every poll: open operations change without new records.
+        """Count what a poll has found. Must be called after every poll: open operations change without new records.
 
         Args:
             batch: What `poll` returned.
@@ -142,7 +142,7 @@ class RankMetrics:
                 self._count_ended(operation)
             for mark in batch.steps:
                 self._count_step(mark)
-            # A rank that has ended is inside of nothing any more.
+            # A rank that has ended is no longer inside any call.
             still_open = self._tape.open_operations() if is_running else ()
             self._shares.consume(batch.ended, still_open, now_ns)
             self._open = [(self._target(one).series, one.waiting_since_ns) for one in still_open]
@@ -150,18 +150,18 @@ class RankMetrics:
                 if operation.started_ns is not None:
                     self._count_begun(operation)
             self._status = status
-            if is_running or status.state is not TapeState.RUNNING:  # else it is gone without a word: see `gone`
+            if is_running or status.state is not TapeState.RUNNING:  # else it disappeared silently: see `gone`
                 self._up = None if status.state is TapeState.FINISHED else is_running
             self._records_lost = self._tape.lost + status.records_dropped
             self.run.update(status, is_running, now_ns)
         self._publish_durations()
 
     def gone(self, in_good_order: bool) -> None:
-        """Its process is gone without a word, which need not be a death; found out by comparing tapes."""
+        """Mark a rank whose process disappeared silently, which need not be a death; determined by comparing tapes."""
         self._up = None if in_good_order else False
 
     def exemplify(self, segment: Segment, anchor: FinishedSpan) -> None:
-        """Point from the histograms to an exported trace: to its longest operation whose end is exact, and to its step.
+        """Add exemplars for an exported trace: its longest operation with an exact end, and its step.
 
         Args:
             segment: A piece of a step whose durations have been counted.
@@ -180,7 +180,7 @@ class RankMetrics:
                 self._steps.exemplify(Exemplar(anchor.trace_id, seconds, end_s))
 
     def snapshot(self, now_ns: int) -> RankSnapshot | None:
-        """The rank as it is now.
+        """Return the rank's current state.
 
         Args:
             now_ns: Monotonic clock of the node, up to which ages are counted.
@@ -208,7 +208,7 @@ class RankMetrics:
             )
 
     def retire(self) -> None:
-        """Nothing more will be consumed: hand out the durations that were held back."""
+        """Publish the durations that were held back, because nothing more will be consumed."""
         with self._lock:
             self.run.settle()
         self._publish_durations()
@@ -221,7 +221,7 @@ class RankMetrics:
             self._count_begun(operation)
 
     def _count_begun(self, operation: Operation) -> None:
-        """This rank has come to an operation: it was entered, or on a device it was begun."""
+        """Count that this rank has reached an operation: it was entered, or on a device it was begun."""
         _, group = self._target(operation)
         if group is None or int(operation.flags) & _POINT_TO_POINT:
             return
@@ -248,11 +248,11 @@ class RankMetrics:
             self._unpublished.append(Duration(semconv.OPERATION_DURATION, labels, seconds))
 
     def _is_timed(self, operation: Operation) -> bool:
-        """Whether its begin and end are known well enough for a duration."""
+        """Whether begin and end of an operation are known well enough for a duration."""
         return operation.how in _EXACT and operation.started_how not in _COARSE
 
     def _timed(self, series: Series, message_bytes: int) -> tuple[str, TimedMessages]:
-        """Where an operation of this size is timed, and the size's label."""
+        """Return the label of a message size, and where operations of that size are timed."""
         size = size_class(message_bytes)
         timed = series.sizes.get(size)
         if timed is None:
@@ -270,7 +270,7 @@ class RankMetrics:
             self._unpublished.append(Duration(semconv.STEP_DURATION, (), seconds))
 
     def _target(self, operation: Operation) -> Target:
-        # A rendezvous has no signature; -1 is no name's id.
+        # A rendezvous has no signature; no name has the id -1.
         signature = -1 if operation.kind is RecordKind.RENDEZVOUS else operation.signature
         target = self._targets.get((operation.group, signature))
         if target is not None:
@@ -297,7 +297,7 @@ class RankMetrics:
         return signature.operation if signature else OTHER
 
     def _group(self, name_id: int) -> GroupProgress | None:
-        """The group with this name id; None when it is not known or has no series of its own."""
+        """Return the group with this name id; None if it is not known or has no series of its own."""
         group = self._groups_by_id.get(name_id)
         if group is not None:
             return group

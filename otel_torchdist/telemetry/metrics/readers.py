@@ -1,4 +1,4 @@
-"""Read the series of a metric from the snapshot of a node: the values of its labels, each time with a number."""
+"""Reads the series of a metric from a node's snapshot: label values, each with a number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Histograms: TypeAlias = Iterable[tuple[Labels, DurationHistogram]]
 
 
 def of_rank(value: Callable[[RankSnapshot], float | None]) -> Callable[[NodeSnapshot], Numbers]:
-    """Make a reader of one number for each rank; ranks for which it is None have no series."""
+    """Make a reader of one number per rank; ranks with None have no series."""
 
     def read(node: NodeSnapshot) -> Numbers:
         for rank in node.ranks:
@@ -26,7 +26,7 @@ def of_rank(value: Callable[[RankSnapshot], float | None]) -> Callable[[NodeSnap
 
 
 def of_operation(value: Callable[[OperationSnapshot], float]) -> Callable[[NodeSnapshot], Numbers]:
-    """Make a reader of one number for each operation of each rank."""
+    """Make a reader of one number per operation of each rank."""
 
     def read(node: NodeSnapshot) -> Numbers:
         for rank in node.ranks:
@@ -37,7 +37,7 @@ def of_operation(value: Callable[[OperationSnapshot], float]) -> Callable[[NodeS
 
 
 def of_group(value: Callable[[GroupSnapshot], int | None]) -> Callable[[NodeSnapshot], Numbers]:
-    """Make a reader of one number for each group of each rank; groups for which it is None have no series."""
+    """Make a reader of one number per group of each rank; groups with None have no series."""
 
     def read(node: NodeSnapshot) -> Numbers:
         for rank in node.ranks:
@@ -50,7 +50,7 @@ def of_group(value: Callable[[GroupSnapshot], int | None]) -> Callable[[NodeSnap
 
 
 def stalled(node: NodeSnapshot) -> Numbers:
-    """For each group of each run whether its operation holds up the run."""
+    """For each group of each run, whether its operation holds up the run."""
     for label, run in node.runs.items():
         cause = run.stall.group if run.stall else None
         for group in sorted({*run.groups, *run.stalled_groups}):
@@ -58,7 +58,7 @@ def stalled(node: NodeSnapshot) -> Numbers:
 
 
 def stall_info(node: NodeSnapshot) -> Numbers:
-    """The verdict on each run that is stalled."""
+    """The verdict on each stalled run."""
     for label, run in node.runs.items():
         if run.stall:
             stall = run.stall
@@ -69,7 +69,7 @@ def stall_info(node: NodeSnapshot) -> Numbers:
 
 
 def finding_info(node: NodeSnapshot) -> Numbers:
-    """What was found in each run without a stall; each finding once."""
+    """Findings in each run that are not stalls, each once."""
     for label, run in node.runs.items():
         for found in dict.fromkeys(run.findings):
             yield (label, found.group, found.operation, found.verdict, found.ranks, found.trace_id), 1
@@ -83,7 +83,7 @@ def arrivals(node: NodeSnapshot) -> Numbers:
 
 
 def last_arrivals(node: NodeSnapshot) -> Numbers:
-    """In how many compared calls of each group each rank came last."""
+    """Number of compared calls of each group in which each rank came last."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             for rank, number in counts.last.items():
@@ -91,7 +91,7 @@ def last_arrivals(node: NodeSnapshot) -> Numbers:
 
 
 def lateness(node: NodeSnapshot) -> Numbers:
-    """For how many seconds the others waited for each rank alone, by group."""
+    """Seconds for which the others waited for each rank alone, by group."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             for rank, seconds in counts.late_s.items():
@@ -99,42 +99,42 @@ def lateness(node: NodeSnapshot) -> Numbers:
 
 
 def waited(node: NodeSnapshot) -> Numbers:
-    """For how many seconds a rank waited on average for the last one in the compared calls of each group."""
+    """Seconds for which a rank waited on average for the last one, in the compared calls of each group."""
     for label, run in node.runs.items():
         for group, counts in run.arrivals.items():
             yield (label, group), counts.waited_s
 
 
 def group_members(node: NodeSnapshot) -> Numbers:
-    """How many members each group has."""
+    """Number of members of each group."""
     for label, run in node.runs.items():
         for group, info in run.groups.items():
             yield (label, group), info.size
 
 
 def group_info(node: NodeSnapshot) -> Numbers:
-    """What each group is for, and its size."""
+    """Purpose and size of each group."""
     for label, run in node.runs.items():
         for group, info in run.groups.items():
             yield (label, group, info.description, str(info.size)), 1
 
 
 def operation_durations(node: NodeSnapshot) -> Histograms:
-    """How long each operation of each group took, by size."""
+    """Durations of each operation of each group, by size."""
     for label, run in node.runs.items():
         for labels, one in run.timed.items():
             yield (label, *labels), one.durations
 
 
 def timed_bytes(node: NodeSnapshot) -> Numbers:
-    """What was contributed to these operations."""
+    """Bytes contributed to these operations."""
     for label, run in node.runs.items():
         for labels, one in run.timed.items():
             yield (label, *labels), one.message_bytes
 
 
 def step_durations(node: NodeSnapshot) -> Histograms:
-    """How long the steps of each run took; a run that has ended none has no series."""
+    """Durations of the steps of each run; a run without an ended step has no series."""
     for label, run in node.runs.items():
         if run.steps.count:
             yield (label,), run.steps

@@ -1,4 +1,4 @@
-"""The numbers of a rank and of a node at one moment: what `definitions` makes series of."""
+"""The numbers of a rank and of a node at one moment, of which `definitions` makes series."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Duration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """What is said of a group beside its numbers."""
+    """Description and size of a group."""
 
     description: str
     size: int
@@ -43,7 +43,7 @@ class OperationSnapshot:
         message_bytes: Bytes that the rank contributed.
         in_flight: Operations that have not ended.
         oldest_age_s: Age of the oldest of them; see `RankMetrics` for those that have none.
-        sizes: Those whose end is known from the call, the wait or an event on the device, by class of message size.
+        sizes: Operations whose end is known from the call, the wait or an event on the device, by message size class.
     """
 
     group: str
@@ -71,10 +71,10 @@ class GroupSnapshot:
 
     Attributes:
         group: Its label.
-        info: What else is said of it.
-        started_sequence: Its newest collective that the rank has entered; None before the first, and where
-            sequences say nothing across ranks.
-        completed_sequence: Its newest collective that is known to have ended well; None when none is.
+        info: Its description and size.
+        started_sequence: Its newest collective that the rank has entered; None before the first, and if sequence
+            numbers are not comparable across ranks.
+        completed_sequence: Its newest collective that is known to have ended well; None if there is none.
     """
 
     group: str
@@ -90,9 +90,9 @@ class RankSnapshot:
     Attributes:
         run: Label of the run.
         rank: Global rank.
-        up: Whether it lives and has not failed; None after it has finished as it should.
+        up: Whether it is alive and has not failed; None after it has finished normally.
         operations: What it did, by group and operation.
-        groups: The groups that it has used, in the order of their first use.
+        groups: The groups that it has used, in the order of first use.
         steps: Durations of its steps.
         communicating_s: Time with an operation in flight.
         blocked_s: Time with a thread blocked in a call or wait.
@@ -132,7 +132,7 @@ class StallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FindingSnapshot:
-    """What was found in a run without a stall, as labels."""
+    """A finding in a run that is not a stall, as labels."""
 
     group: str
     operation: str
@@ -143,12 +143,12 @@ class FindingSnapshot:
 
 @dataclass(slots=True)
 class ArrivalCounts:
-    """Who came last in the calls of a group, as far as ranks were compared.
+    """Which ranks came last in the calls of a group, as far as ranks were compared.
 
     Attributes:
-        calls: How many were compared.
-        waited_s: In these, for how long a rank waited on average for the last one.
-        last: By rank, in how many it came last.
+        calls: Number of compared calls.
+        waited_s: Seconds for which a rank waited in these for the last one, on average.
+        last: By rank, in how many of them it came last.
         late_s: By rank, seconds for which the others waited for it alone.
     """
 
@@ -158,22 +158,22 @@ class ArrivalCounts:
     late_s: dict[int, float] = field(default_factory=dict[int, float])
 
     def copy(self) -> ArrivalCounts:
-        """The same, that stays as it is."""
+        """Return an independent copy."""
         return ArrivalCounts(self.calls, self.waited_s, self.last.copy(), dict(self.late_s))
 
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """What is shown of a run for the whole node, with the share of ranks that have been forgotten since.
+    """What is shown of a run for the whole node, including the share of ranks that have since been forgotten.
 
     Attributes:
-        timed: By labels of group, operation and size of message.
+        timed: Timed operations, by labels of group, operation and message size.
         steps: Durations of steps, of all ranks.
         groups: The groups of the node's ranks, by label.
         stall: The run's incident, if there is one.
         stalled_groups: Groups that have had an incident.
-        findings: What was found without a stall, and still holds.
-        arrivals: Who came last, by label of the group.
+        findings: Findings that are not stalls and still hold.
+        arrivals: Which ranks came last, by label of the group.
     """
 
     timed: Mapping[tuple[str, str, str], TimedMessages]
@@ -187,7 +187,7 @@ class RunSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """All ranks of a node, no two with the same run and rank; and their runs, by label."""
+    """All ranks of a node, no two with the same run and rank, and their runs, by label."""
 
     ranks: tuple[RankSnapshot, ...]
     runs: Mapping[str, RunSnapshot]
@@ -198,17 +198,16 @@ Listener: TypeAlias = Callable[[Sequence[Duration]], None]
 
 
 class DurationListeners:
-    """Those of one node; false while there are none, so that nobody need make what nobody takes."""
+    """Receivers of individual durations, in addition to the histograms; falsy if there are none, to save the work."""
 
     def __init__(self) -> None:
-        """Nobody listens."""
         self._listeners: tuple[Listener, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self._listeners)
 
     def add(self, listener: Listener) -> None:
-        """Tell `listener` too, from now on."""
+        """Also pass durations to `listener`, from now on."""
         self._listeners += (listener,)
 
     def remove(self, listener: Listener) -> None:
@@ -216,6 +215,6 @@ class DurationListeners:
         self._listeners = tuple(one for one in self._listeners if one != listener)
 
     def tell(self, durations: Sequence[Duration]) -> None:
-        """Hand them out, on this thread."""
+        """Pass durations to all listeners, on this thread."""
         for listener in self._listeners:
             listener(durations)

@@ -1,4 +1,4 @@
-"""What has been counted of one rank, for the next reader to go on from, and what is kept for each of its series."""
+"""The counts of one rank, from which the next reader continues, and what is kept for each of its series."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
 
 @dataclass(frozen=True, slots=True)
 class SeriesState:
-    """Counters of one group and operation; what is timed, by class of message size."""
+    """Counters of one group and operation, with timed operations by message size class."""
 
     group: str
     operation: str
@@ -23,7 +23,7 @@ class SeriesState:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group and how far its collectives have come."""
+    """A group and the progress of its collectives."""
 
     label: str
     info: GroupInfo
@@ -34,17 +34,17 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class MetricsState:
-    """All that `RankMetrics` counts.
+    """Everything that `RankMetrics` counts.
 
     Attributes:
-        series: By group and operation.
-        groups: Those with a series of their own.
+        series: Counters, by group and operation.
+        groups: Groups with a series of their own.
         folded: Name ids of groups without one.
         steps: Durations of steps.
-        last_step: The step that ended last.
-        untracked: Operations that nobody could follow on their device.
-        communicating: Nanoseconds with an operation in flight, and up to when they have been counted.
-        blocked: The same for threads that were blocked.
+        last_step: The last step that ended.
+        untracked: Operations that could not be followed on their device.
+        communicating: Nanoseconds with an operation in flight, and the time up to which they have been counted.
+        blocked: The same for blocked threads.
     """
 
     series: tuple[SeriesState, ...]
@@ -59,7 +59,7 @@ class MetricsState:
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """Counters of one group and operation; what is timed, by size of message."""
+    """Counters of one group and operation, with timed operations by message size."""
 
     group: str
     operation: str
@@ -69,7 +69,7 @@ class Series:
 
     @property
     def timed(self) -> tuple[tuple[str, TimedMessages], ...]:
-        """What is timed, as it is now."""
+        """The current timed operations, as copies."""
         return tuple((size, timed.copy()) for size, timed in self.sizes.items())
 
 
@@ -85,12 +85,12 @@ class GroupProgress:
 
     @property
     def snapshot(self) -> GroupSnapshot:
-        """The group as it is now."""
+        """The current state of the group."""
         return GroupSnapshot(self.label, self.info, self.started, self.completed)
 
 
 class Target(NamedTuple):
-    """Where an operation is counted; no progress where its sequence says nothing across ranks."""
+    """Where an operation is counted; no progress if its sequence number is not comparable across ranks."""
 
     series: Series
     progress: GroupProgress | None

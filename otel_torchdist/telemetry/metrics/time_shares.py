@@ -1,4 +1,4 @@
-"""Which part of its time a rank spends in communication, and for which part communication blocks it."""
+"""Measures how much of its time a rank spends in communication, and how much of it communication blocks."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from otel_torchdist.tape.records import Operation
 
 
 class BusyTime:
-    """Adds up the time that is covered by intervals, each moment once, as they become known.
+    """Adds up the time covered by intervals, each moment once, as they become known.
 
-    What is going on still counts up to now, so a number that is read in the middle of a long one has grown with it.
+    Ongoing intervals count up to now, so a number that is read in the middle of a long one has grown with it.
 
     Attributes:
         total_ns: The time so far.
-        until_ns: All before has been counted or never will be. What becomes known later of the time before it is
-            left out: at most what a poll was late.
+        until_ns: Time before this has been counted or never will be. What becomes known later about that time is left
+            out: at most the delay of a poll.
     """
 
     __slots__ = ("total_ns", "until_ns")
 
     def __init__(self, total_ns: int = 0, until_ns: int = 0) -> None:
-        """Go on from what has been counted."""
+        """Continue from what has been counted."""
         self.total_ns = total_ns
         self.until_ns = until_ns
 
     def add(self, ended: Iterable[tuple[int, int]], open_since_ns: int | None, now_ns: int) -> None:
-        """Count what has become known.
+        """Count intervals that have become known.
 
         Args:
             ended: Begin and end of each interval that is over.
-            open_since_ns: Since when at least one has been going on; None when none is.
-            now_ns: The same clock.
+            open_since_ns: Since when at least one has been open; None if none is.
+            now_ns: Current time of the same clock.
         """
         intervals = sorted(ended if open_since_ns is None else (*ended, (open_since_ns, now_ns)))
         total, until = self.total_ns, self.until_ns
         for begin, end in intervals:
             start = begin if begin > until else until
-            # One that began after `now_ns` was taken ends before it begins.
+            # An interval that began after `now_ns` was taken ends before it begins.
             if end > start:
                 total += end - start
                 until = end
@@ -55,12 +55,12 @@ _NO_END: Final = (How.ABANDONED, How.UNTRACKED, How.FAILED)
 
 @dataclass(slots=True)
 class TimeShares:
-    """Two times of one rank.
+    """Communication time and blocked time of one rank.
 
     Attributes:
-        communicating: In which at least one operation was in flight: since it was entered, since its device began it,
-            or, where nothing but a wait shows an end, since the wait.
-        blocked: In which at least one thread was inside a call or inside a wait.
+        communicating: Time in which at least one operation was in flight: since it was entered, since its device began
+            it, or, if only a wait shows its end, since the wait.
+        blocked: Time in which at least one thread was inside a call or inside a wait.
     """
 
     communicating: BusyTime = field(default_factory=BusyTime)
@@ -71,7 +71,7 @@ class TimeShares:
 
         Args:
             ended: Operations whose end became known.
-            still_open: All that have not ended.
+            still_open: All operations that have not ended.
             now_ns: Monotonic clock.
         """
         in_flight: list[tuple[int, int]] = []
@@ -95,7 +95,7 @@ class TimeShares:
 
 
 def _begin_ns(operation: Operation) -> int | None:
-    """As of when an operation that has ended was in flight; None when that is not known."""
+    """Since when an operation that has ended was in flight; None if that is not known."""
     flags = int(operation.flags)
     if flags & _ON_DEVICE:
         return operation.started_ns
@@ -105,7 +105,7 @@ def _begin_ns(operation: Operation) -> int | None:
 
 
 def _inside_since_ns(operation: Operation) -> int:
-    """Since when a thread is inside the call, or inside the wait."""
+    """Since when a thread has been inside the call, or inside the wait."""
     if operation.returned_ns is None or operation.wait_entered_ns is None:
         return operation.entered_ns
     return operation.wait_entered_ns

@@ -1,1 +1,1 @@
-"""From the records of a tape to spans: an anchor for each segment of a step, its operations beneath it."""
+"""Turns the records of a tape into spans: an anchor for each segment of a step, with its operations under it."""

@@ -1,4 +1,4 @@
-"""The limits of OpenTelemetry for spans, which the SDK's tracers apply and our exporters would go past."""
+"""OpenTelemetry's limits for spans, which the SDK's tracers apply and our exporters would bypass."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 MAX_ATTRIBUTES: Final = 128
 MAX_LINKS: Final = 128
-"""As many as the limits allow where they are not set; our spans have fewer."""
+"""What OpenTelemetry allows if no limits are set; our spans have fewer."""
 
 _logger = logging.getLogger("otel_torchdist")
 
 
 def environment_limits() -> SpanLimits:
-    """What `OTEL_ATTRIBUTE_*_LIMIT` and `OTEL_SPAN_*_LIMIT` say; one warning and no limits where that is nothing."""
+    """Read `OTEL_ATTRIBUTE_*_LIMIT` and `OTEL_SPAN_*_LIMIT`; if they are invalid, one warning and no limits."""
     try:
         return SpanLimits()
     except ValueError as error:
@@ -30,7 +30,7 @@ def environment_limits() -> SpanLimits:
 
 
 def limiter(limits: SpanLimits) -> Callable[[Sequence[FinishedSpan]], Sequence[FinishedSpan]] | None:
-    """What cuts spans to their limits; None where no span of ours can exceed them."""
+    """Return a function that cuts spans to their limits; None if no span of ours can exceed them."""
     longest = limits.max_span_attribute_length
     attributes = MAX_ATTRIBUTES if limits.max_span_attributes is None else limits.max_span_attributes
     links = MAX_LINKS if limits.max_links is None else limits.max_links
@@ -54,7 +54,7 @@ def _shortened(attributes: Mapping[str, AttributeValue], longest: int) -> dict[s
 
 
 def _cut(value: AttributeValue, longest: int) -> AttributeValue:
-    """Only texts are cut, in lists too, as the specification has it."""
+    """Cut strings only, also within lists, as the specification requires."""
     if isinstance(value, str):
         return value[:longest]
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], str):

@@ -1,4 +1,4 @@
-"""A span as we hand it to whoever exports it: complete, with its own ids, and handed over exactly once."""
+"""Spans as they are handed to exporters: complete, with their own ids, and exactly once."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class FinishedSpan:
         start_ns: Wall clock, integer nanoseconds since the epoch.
         end_ns: Wall clock, later than `start_ns`.
         attributes: See `semconv`.
-        error: Description of the error status; None when the span went well.
+        error: Description of the error status; None if the span went well.
         links: Related spans.
-        dropped_attributes: How many attributes were left out, because of a limit that the user has set.
+        dropped_attributes: How many attributes were left out because of a limit that the user has set.
     """
 
     name: str
@@ -51,20 +51,20 @@ class SpanSink(Protocol):
 
     @property
     def dropped(self) -> int:
-        """Spans that could not be handed on and are gone."""
+        """Spans that could not be handed on and are lost."""
         ...
 
     def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
         """Take spans, parents first. Never blocks on I/O and never raises.
 
         Args:
-            spans: They are exported together or dropped together.
-            urgent: Stall evidence: ahead of everything else, at once, and dropped last.
+            spans: Spans that are exported or dropped together.
+            urgent: Whether they are stall evidence: sent at once, ahead of everything else, and dropped last.
         """
         ...
 
     def flush(self, timeout_s: float) -> bool:
-        """Export what is queued; False when time ran out."""
+        """Export what is queued; False if time ran out."""
         ...
 
     def shutdown(self, timeout_s: float) -> None:

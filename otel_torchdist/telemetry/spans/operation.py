@@ -1,4 +1,4 @@
-"""One operation of the tape as a finished span."""
+"""Turns one operation of the tape into a finished span."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from otel_torchdist.tape.records import Operation, TapeIdentity
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 
 MIN_DURATION_NS: Final = 1_000
-"""Viewers show microseconds, and none of them shows a bar that has no length."""
+"""Viewers show microseconds, and none of them shows a bar without length."""
 
 MAX_TEMPLATES: Final = 4_096
 UNKNOWN_ERROR: Final = "_OTHER"
-"""OpenTelemetry's `error.type` for an error of no known type."""
+"""OpenTelemetry's `error.type` for an error of unknown type."""
 
 _RESOLUTION_S: Final = {
     How.CALL: 0.0,
@@ -29,15 +29,15 @@ _RESOLUTION_S: Final = {
     How.EVENT: 0.001,
     How.WATCHDOG: 0.12,
 }
-"""An event's time is right to a microsecond on the device's clock; the rest is that clock against the host's. The
-watchdog makes its rounds every 100 ms, and is asked every 20 ms. `capture/rank_thread.py` polls every 20 to 60 ms."""
+"""An event's time is accurate to a microsecond on the device's clock; the rest is that clock against the host's. The
+watchdog runs every 100 ms, and is polled every 20 ms. `capture/rank_thread.py` polls every 20 to 60 ms."""
 
 
 class OperationSpans:
     """Makes the spans of one tape's operations."""
 
     def __init__(self, identity: TapeIdentity, names: NamesReader, clock: WallClock) -> None:
-        """Names are looked up in `names`, times are converted by `clock`."""
+        """Look up names in `names`, and convert times with `clock`."""
         self._identity = identity
         self._names = names
         self._clock = clock
@@ -47,12 +47,12 @@ class OperationSpans:
     def span(
         self, operation: Operation, anchor: FinishedSpan, incident: tuple[LinkTarget, ...] | None, open_because: str
     ) -> FinishedSpan:
-        """The span of an operation that has ended, or that was still open when its tape was over.
+        """Build the span of an operation that has ended, or that was still open when its tape was over.
 
         Args:
-            operation: With `completed_ns`; `how` is None when it was still open.
-            anchor: The span above it.
-            incident: Links to the incident of an operation that was reported as stalled; None for others.
+            operation: Has `completed_ns`; `how` is None if it was still open.
+            anchor: Its parent span.
+            incident: Links to the incident if the operation was reported as stalled; None for others.
             open_because: Why an operation without an end has none, as the end of a sentence.
         """
         self._take_run(anchor.attributes[semconv.RUN])
@@ -74,7 +74,7 @@ class OperationSpans:
         )
 
     def _take_run(self, run: AttributeValue) -> None:
-        """Templates name the run, so that one search finds an operation of it; a provisional id may still change."""
+        """Drop the templates if the run changes: they name it for searches, and a provisional id may still change."""
         if run != self._run:
             self._run = run
             self._templates.clear()
@@ -106,7 +106,7 @@ class OperationSpans:
         return attributes
 
     def _template(self, operation: Operation) -> dict[str, AttributeValue]:
-        """What all operations with the same names have in common."""
+        """Return the attributes that all operations with the same names share."""
         attributes: dict[str, AttributeValue] = {
             semconv.OPERATION: semconv.OTHER,
             semconv.RANK: self._identity.rank,
@@ -145,7 +145,7 @@ class OperationSpans:
 def _blocked_ns(operation: Operation) -> int:
     """How long the calling thread was inside the call and inside the first wait.
 
-    A call or wait without a return of its own lasted until the operation ended.
+    A call or wait without a recorded return lasted until the operation ended.
     """
     end_ns = operation.completed_ns or operation.entered_ns
     returned_ns = end_ns if operation.returned_ns is None else operation.returned_ns
@@ -157,7 +157,7 @@ def _blocked_ns(operation: Operation) -> int:
 
 
 def _device_times(operation: Operation) -> dict[str, AttributeValue]:
-    """How long it stood in the device's queue, and how long the device had it; nothing where that is not known."""
+    """How long an operation was in the device's queue and how long the device ran it; empty if that is not known."""
     started_ns, how = operation.started_ns, operation.started_how
     if started_ns is None or how is None or how not in _RESOLUTION_S:
         return {}
@@ -171,14 +171,14 @@ def _device_times(operation: Operation) -> dict[str, AttributeValue]:
 
 
 def _error(operation: Operation, attributes: dict[str, AttributeValue], open_because: str) -> str | None:
-    """The error that the span shows: it raised, or somebody was still waiting for it at the end."""
+    """Return the span's error: the operation raised, or a thread was still waiting for it at the end."""
     if operation.how is How.FAILED:
         return f"{attributes[semconv.OPERATION]} raised {attributes[semconv.ERROR_TYPE]}"
     if operation.how is not None:
         return None
     if operation.started_ns is None and operation.flags & Flag.ON_DEVICE:
-        return None  # the device never came to it
+        return None  # the device never got to it
     was_waited_for = operation.returned_ns is None or operation.wait_entered_ns is not None
     if operation.flags & (Flag.END_BY_WAIT | Flag.COALESCED) and not was_waited_for:
-        return None  # nobody ever waited for it: its being open tells nothing
+        return None  # no thread ever waited for it, so being open means nothing
     return f"{attributes[semconv.OPERATION]} was still in progress when {open_because}"

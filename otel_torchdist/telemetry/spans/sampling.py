@@ -1,4 +1,4 @@
-"""Which steps of a rank are exported: whole steps or nothing, decided alike on all ranks without communicating."""
+"""Decides which steps of a rank are exported: whole steps or nothing, alike on all ranks without communicating."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from otel_torchdist import semconv
 from otel_torchdist.naming import trace_id_of_step
 
 MAX_RANKS: Final = 64
-"""Ranks that a healthy step shows; of a larger world every n-th, beginning with another one at each step."""
+"""Ranks that a healthy step shows; of a larger world every n-th, with a different offset at each step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """What a sampler has decided, for another one that goes on from there.
+    """What a sampler has decided, so that another one can continue from there.
 
     Attributes:
         step: The last step that was decided.
         is_candidate: Whether only the budget may leave it out.
         is_kept: Whether it is exported.
         always: Steps in which an incident began.
-        halvings: As `SpanBudget.halvings`.
+        halvings: See `SpanBudget.halvings`.
     """
 
     step: int | None
@@ -35,15 +35,15 @@ class SamplerState:
 
 
 class StepSampler:
-    """Decides for one rank, once a step, at the end of the step's first segment.
+    """Decides for one rank, once per step, at the end of the step's first segment.
 
-    A step is exported when
+    A step is exported if
 
     - an incident began in it (`keep`), or
     - the sampler of the environment or the provider takes its trace, and
     - this rank is among those that the step shows, and
     - its trace id falls below 1/2^k, where k keeps this rank's spans within the budget. Steps that are kept at k+1
-      are kept at k too, so ranks with different k still have steps in common.
+      are also kept at k, so ranks with different k still have steps in common.
     """
 
     def __init__(self, sampler: Sampler, spans_per_second: int, rank: int, world_size: int) -> None:
@@ -65,13 +65,13 @@ class StepSampler:
         )
 
     def resume(self, state: SamplerState) -> None:
-        """Go on where another sampler stood: what it has decided of a step holds for the rest of the step."""
+        """Continue from another sampler's state: what it has decided about a step holds for the rest of the step."""
         self._step, self._is_candidate, self._is_kept = state.step, state.is_candidate, state.is_kept
         self._always = set(state.always)
         self._budget.halvings = state.halvings
 
     def keep(self, step: int) -> None:
-        """An incident began in `step`: export whatever of it has not been decided yet."""
+        """Export whatever has not been decided yet of `step`, because an incident began in it."""
         self._always.add(step)
 
     def is_kept(self, run_id: int, step: int, at_ns: int, spans: int) -> bool:
@@ -81,7 +81,7 @@ class StepSampler:
             run_id: The run that all ranks agree on.
             step: Its step.
             at_ns: Monotonic time of the segment's end.
-            spans: How many spans it has, for the budget.
+            spans: Its number of spans, for the budget.
         """
         if step != self._step:
             self._decide(run_id, step, at_ns)
@@ -110,7 +110,7 @@ class StepSampler:
 
 WINDOW_S: Final = 5.0
 SHORTEST_S: Final = 1.0
-"""A burst is met no sooner: its rate over less than this says little."""
+"""Bursts are not acted on sooner: a rate over less time than this means little."""
 SLACK: Final = 0.8
 MAX_HALVINGS: Final = 32
 
@@ -118,15 +118,14 @@ MAX_HALVINGS: Final = 32
 class SpanBudget:
     """Measures what would be exported without a budget, in windows of 5 s of the rank's own time.
 
-    It halves as often as needed as soon as a window is over the budget, and takes back one halving a window only when
-    the result would stay clearly (20 %) below it: otherwise it would swing.
+    It halves as often as needed as soon as a window exceeds the budget, and takes back one halving per window only if
+    the result would stay clearly (20 %) below the budget; otherwise it would oscillate.
 
     Attributes:
         halvings: Of 2^halvings steps, one is exported.
     """
 
     def __init__(self, spans_per_second: int) -> None:
-        """Nothing has been measured: everything is exported."""
         self.halvings = 0
         self._limit = spans_per_second
         self._spans = 0
@@ -137,7 +136,7 @@ class SpanBudget:
         self._spans += spans
 
     def turn(self, at_ns: int) -> None:
-        """A step begins: the only moment at which `halvings` changes."""
+        """Begin a step, the only moment at which `halvings` changes."""
         if self._since_ns is None:
             self._since_ns = at_ns
             return

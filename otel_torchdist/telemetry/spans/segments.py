@@ -1,7 +1,7 @@
-"""Cuts the operations of one rank into segments of steps: what is exported together under one anchor.
+"""Cuts the operations of one rank into segments of steps, which are exported together under one anchor.
 
 A segment ends with its step, at a stall, after 30 s or after 2,000 operations, whichever comes first. An operation
-belongs to the segment in which it *ends*, so a segment can be exported as soon as it has ended and nothing waits for
+belongs to the segment in which it *ends*, so a segment can be exported as soon as it has ended, and nothing waits for
 an operation that may hang for hours. Pure bookkeeping on monotonic times: no ids, no spans, no I/O.
 """
 
@@ -29,7 +29,7 @@ class SegmentEnd(enum.Enum):
     LOST = "lost"
     """Operations of a later step came, but the end of this step was not recorded or not read."""
     CLOSE = "close"
-    """The tape is over."""
+    """The tape has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Segment:
 
     Attributes:
         step: The step's number.
-        number: Position among the segments of the step that are exported, from 0.
+        number: Position among the exported segments of the step, from 0.
         start_ns: Monotonic time.
         end_ns: Monotonic time, not before `start_ns`.
         end: Why it ended.
-        operations: Those that ended in it, by the time of their end. One that was entered earlier reaches back
+        operations: Operations that ended in it, by the time of their end. One that was entered earlier reaches back
             before `start_ns`; one whose end became known only after an earlier segment was cut is here too.
     """
 
@@ -56,13 +56,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class CutterState:
-    """Where a cutter stands, for another one that goes on from there.
+    """Where a cutter is, so that another one can continue from there.
 
     Attributes:
-        start_ns: Start of the segment that is not cut yet.
-        step: Its step; None when no record has told.
+        start_ns: Start of the segment that has not been cut yet.
+        step: Its step; None if no record has shown it.
         number: Its position.
-        pending: Records of operations that have ended and belong to it, or to later ones.
+        pending: Record numbers of ended operations that belong to it, or to later ones.
     """
 
     start_ns: int
@@ -72,10 +72,10 @@ class CutterState:
 
 
 class SegmentCutter:
-    """Takes what happens on a tape, in the order of the tape, and gives segments."""
+    """Turns the events of a tape, in the order of the tape, into segments."""
 
     def __init__(self, start_ns: int) -> None:
-        """The first segment begins at `start_ns`; which step it belongs to, the first record tells."""
+        """Begin the first segment at `start_ns`; the first record shows which step it belongs to."""
         self._start_ns = start_ns
         self._step: int | None = None
         self._number = 0
@@ -84,18 +84,18 @@ class SegmentCutter:
 
     @property
     def state(self) -> CutterState:
-        """Where it stands, once what was cut has been taken."""
+        """Where the cutter is, once the segments that were cut have been taken."""
         pending = frozenset(operation.number for operation in self._pending)
         return CutterState(self._start_ns, self._step, self._number, pending)
 
     def resume(self, state: CutterState, ended: Iterable[Operation]) -> None:
-        """Go on where another cutter stood; `ended` are operations among which its pending ones are found."""
+        """Continue from another cutter's state; `ended` are operations that include its pending ones."""
         self._start_ns, self._step, self._number = state.start_ns, state.step, state.number
         self.ended(operation for operation in ended if operation.number in state.pending)
 
     @property
     def step(self) -> int:
-        """The step that runs now."""
+        """The current step."""
         return self._step or 0
 
     @property
@@ -104,28 +104,28 @@ class SegmentCutter:
         return not self._pending
 
     def assume_step(self, step: int) -> None:
-        """Say which step runs, unless a record has already said so."""
+        """Set the current step, unless a record has already shown it."""
         if self._step is None:
             self._step = step
 
     def take(self) -> list[Segment]:
-        """The segments that have been cut since the last call."""
+        """Return the segments that have been cut since the last call."""
         cut, self._cut = self._cut, []
         return cut
 
     def ended(self, operations: Iterable[Operation]) -> None:
-        """Operations have ended; each goes to the segment that holds its end, among those not cut yet."""
+        """Add ended operations; each goes to the segment, among those not cut yet, that holds its end."""
         self._pending.extend(operations)
         self._pending.sort(key=_end_ns)
 
     def entered(self, operation: Operation) -> None:
-        """An operation has been entered. One of a later step tells that the end of this step was missed."""
+        """Take an entered operation. One of a later step shows that the end of this step was missed."""
         self.assume_step(operation.step)
         if operation.step > self.step:
             self._end_step(operation.entered_ns, SegmentEnd.LOST, operation.step)
 
     def step_ended(self, mark: StepMark) -> None:
-        """A step has ended. Steps that went by without a record in between are passed over."""
+        """Take the end of a step. Steps that passed without a record in between are skipped."""
         self.assume_step(mark.step)
         if mark.step < self.step:
             return
@@ -146,13 +146,13 @@ class SegmentCutter:
             self._close(self._grid(end_ns), end_ns, SegmentEnd.SIZE)
 
     def cut(self, at_ns: int, end: SegmentEnd) -> None:
-        """End the segment now. At a stall there is one even without operations: the stall hangs under it."""
+        """End the segment now. A stall gets one even without operations, to be the parent of the stall."""
         at_ns = max(at_ns, self._start_ns)
         self.pass_time(at_ns)
         self._close(self._grid(at_ns), at_ns, end)
 
     def finish(self, at_ns: int) -> None:
-        """The tape is over, at `at_ns` or when the last operation ended: nothing stays behind."""
+        """End the tape at `at_ns` or at the end of the last operation, leaving nothing behind."""
         self.cut(max(at_ns, *map(_end_ns, self._pending[-1:]), self._start_ns), SegmentEnd.CLOSE)
 
     def _end_step(self, at_ns: int, end: SegmentEnd, next_step: int) -> None:
@@ -164,7 +164,7 @@ class SegmentCutter:
         self._number = 0
 
     def _grid(self, at_ns: int) -> int:
-        """Start of the 30 s that hold `at_ns`, counted from the last cut. Those before were empty."""
+        """Return the start of the 30 s that contain `at_ns`, counted from the last cut. Those before were empty."""
         return self._start_ns + max(at_ns - self._start_ns - 1, 0) // SEGMENT_NS * SEGMENT_NS
 
     def _close(self, start_ns: int, end_ns: int, end: SegmentEnd) -> None:

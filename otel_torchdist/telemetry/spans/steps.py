@@ -1,7 +1,7 @@
-"""Turns the records of one tape into spans: an anchor for each segment of a step, its operations under it.
+"""Turns the records of one tape into spans: an anchor for each segment of a step, with its operations under it.
 
-All ranks of a run meet in one trace per step. A segment is handed over once, when it has ended, anchor first; so every
-parent leaves no later than its children, each span id leaves once, and nothing waits for an operation that hangs.
+All ranks of a run share one trace per step. A segment is handed over once, when it has ended, anchor first; so every
+parent is sent no later than its children, each span id is sent once, and nothing waits for an operation that hangs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
 from otel_torchdist.telemetry.spans.segments import CutterState, Segment, SegmentCutter, SegmentEnd
 
 SETTLE_NS: Final = 30_000_000_000
-"""How long spans wait for the ranks to agree on their run's id, counted from the creation of the tape."""
+"""How long spans wait for the ranks to agree on the run id, counted from the creation of the tape."""
 MAX_HELD_SPANS: Final = 20_000
 MAX_GROUPS: Final = 16
 """Groups whose members an anchor lists."""
@@ -52,12 +52,12 @@ class _Anchor:
 
 @dataclass(frozen=True, slots=True)
 class SpansState:
-    """What has been handed over of a tape, for another reader that goes on from there.
+    """What has been handed over of a tape, so that another reader can continue from there.
 
     Attributes:
         cutter: Where the next segment begins.
-        sampler: What has been decided.
-        dropped: As `RankSpans.dropped`.
+        sampler: What the sampler has decided.
+        dropped: See `RankSpans.dropped`.
         is_closed: Whether everything has been handed over.
     """
 
@@ -71,7 +71,7 @@ class RankSpans:
     """The spans of one tape. Not thread-safe.
 
     Attributes:
-        dropped: Spans given up because too many were waiting for the ranks to agree on their run's id.
+        dropped: Spans given up because too many were waiting for the ranks to agree on the run id.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class RankSpans:
 
         Args:
             tape: The tape.
-            sink: Takes them.
-            sampler: Chooses steps.
-            links: Every anchor carries them.
-            handed_over: Is told of every segment that has been, with its anchor.
+            sink: Takes the spans.
+            sampler: Chooses the steps.
+            links: Added to every anchor.
+            handed_over: Called for every segment that was handed over, with its anchor.
         """
         self.dropped = 0
         self._tape = tape
@@ -112,17 +112,17 @@ class RankSpans:
 
     @property
     def state(self) -> SpansState | None:
-        """What has been handed over; None while nothing was, so that the next reader has to begin at the beginning."""
+        """What has been handed over; None if nothing has been, so that the next reader starts at the beginning."""
         if not self._is_settled:
             return None
         return SpansState(self._cutter.state, self._sampler.state, self.dropped, self._is_closed)
 
     def resume(self, state: SpansState, ended: Iterable[Operation]) -> None:
-        """Go on where another reader stood.
+        """Continue from another reader's state.
 
         Args:
-            state: Of the other reader's spans.
-            ended: Operations that ended before; those that it had not handed over are looked for here.
+            state: State of the other reader's spans.
+            ended: Operations that ended before, among them those that it had not handed over.
         """
         self._is_settled = True
         self._is_closed = state.is_closed
@@ -132,28 +132,28 @@ class RankSpans:
 
     @property
     def run_id(self) -> int:
-        """The run's id as far as it is known; one of the tape's own while it is not."""
+        """The run id as far as it is known; an id of this tape's own until then."""
         known = self._status.run_id if self._status else 0
         return known or lone_run_id(self._identity.nonce)
 
     @property
     def step(self) -> int:
-        """The step that runs now."""
+        """The current step."""
         return self._cutter.step
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
-        """Take what one poll of the tape has found, and hand over the segments that have ended.
+        """Take the result of one poll of the tape, and hand over the segments that have ended.
 
         Args:
-            batch: From the poll.
-            status: Of the tape, read at about the same time.
+            batch: What the poll found.
+            status: Status of the tape, read at about the same time.
             now_ns: Monotonic time of the poll.
         """
         self._status = status
         self._clock.update(status)
         waited_ns = now_ns - self._identity.monotonic_ns
         self._is_settled |= status.run_id_state in _SETTLED or waited_ns >= SETTLE_NS
-        # The poll may have stopped before the end of the tape: only up to its newest record is everything known.
+        # The poll may have stopped before the end of the tape: everything is known only up to its newest record.
         read_until_ns = now_ns
         self._cutter.ended(batch.ended)
         for event in sorted([*batch.entered, *batch.steps], key=lambda event: event.number):
@@ -168,20 +168,20 @@ class RankSpans:
         self._hand_over()
 
     def keep(self, step: int) -> None:
-        """Export `step` whatever the sampler says: an incident began in it."""
+        """Export `step` regardless of the sampler, because an incident began in it."""
         self._sampler.keep(step)
 
     def end_segment(self, now_ns: int, incident: LinkTarget | None = None) -> LinkTarget:
-        """A stall begins: end the segment, so that the stall's markers have a parent that is there.
+        """End the segment because a stall begins, so that the stall's markers have a parent.
 
-        Does not wait for the ranks to agree on their run's id: where rank 0 hangs from the beginning they never do.
+        Does not wait for the ranks to agree on the run id: if rank 0 hangs from the beginning, they never do.
 
         Args:
             now_ns: Monotonic time.
             incident: The incident's trace, to which the anchor is linked.
 
         Returns:
-            The segment's anchor, which has been handed over as urgent; the last stall's when nothing ended since.
+            The segment's anchor, which has been handed over as urgent; the last stall's if nothing has ended since.
         """
         self._sampler.keep(self.step)
         self._is_settled = True
@@ -197,24 +197,24 @@ class RankSpans:
         return self._anchor.target
 
     def stalled(self, number: int, incident: LinkTarget | None = None) -> LinkTarget:
-        """Note that an open operation is reported as stalled: its span will say so, and is exported in any case.
+        """Mark an open operation as reported as stalled: its span will show that, and is exported in any case.
 
         Args:
-            number: Its record.
+            number: Number of its record.
             incident: The incident's trace, to which the span will be linked.
 
         Returns:
-            Where its span will be, if it ends in the step that runs now.
+            Where its span will be, if it ends in the current step.
         """
         self._stalled[number] = (incident,) if incident else self._stalled.get(number, ())
         span_id = operation_span_id(self._identity.nonce, number)
         return LinkTarget(trace_id_of_step(self.run_id, self.step), span_id)
 
     def close(self, now_ns: int) -> None:
-        """The tape is over and its last batch consumed: hand over the rest, and what is still open.
+        """Hand over the rest and what is still open: the tape has ended and its last batch has been consumed.
 
         Args:
-            now_ns: Monotonic time when the tape was over, as well as it is known: the end of open operations.
+            now_ns: Monotonic time when the tape ended, as well as it is known; used as the end of open operations.
         """
         if self._is_closed or self._status is None:
             return
@@ -229,12 +229,12 @@ class RankSpans:
         self._hand_over()
 
     def pause(self, now_ns: int) -> None:
-        """Nobody may read on for a while: hand over what has ended; what is open is left to the next reader."""
+        """Hand over what has ended, because reading may pause; what is open is left to the next reader."""
         self._cutter.cut(now_ns, SegmentEnd.CLOSE)
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Hand over what has been cut, once the run's id is settled."""
+        """Hand over what has been cut, once the run id is settled."""
         for segment in self._cutter.take():
             self._held.append(segment)
             self._held_spans += _span_count(segment)
@@ -254,7 +254,7 @@ class RankSpans:
         anchor = self._anchor_span(segment)
         operations = [self._operation_span(operation, anchor) for operation in segment.operations]
         self._anchor = _Anchor(segment.step, segment.end, LinkTarget(anchor.trace_id, anchor.span_id))
-        if segment.end is SegmentEnd.STALL:  # markers wait for the anchor only
+        if segment.end is SegmentEnd.STALL:  # the markers need only the anchor
             self._sink.emit([anchor], urgent=True)
             if operations:
                 self._sink.emit(operations)
@@ -310,7 +310,7 @@ class RankSpans:
         return f"the process failed with {self._tape.names.text(status.failure) or 'an exception'}"
 
     def _groups(self, operations: Sequence[Operation]) -> list[str]:
-        """Members of the groups that met in a segment."""
+        """Members of the groups used in a segment."""
         groups = {operation.group: self._tape.names.group(operation.group) for operation in operations}
         texts = {f"{group.key}: {compress_ranks(group.ranks)}" for group in groups.values() if group}
         return sorted(texts)[:MAX_GROUPS]

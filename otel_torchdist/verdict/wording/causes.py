@@ -1,4 +1,4 @@
-"""The first clause of a verdict's sentence: who holds up what, and since when."""
+"""The first clause of a verdict's sentence: which ranks hold up what, and since when."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from otel_torchdist.world.mismatch import Field, Mismatch
 from otel_torchdist.world.model import GroupView
 
 MAX_PARTIES: Final = 3
-"""Parties of a mismatch, or ranks of a circle, that a sentence tells of."""
+"""Parties of a mismatch, or ranks of a circle, that a sentence lists."""
 _STOPPED: Final = {"T": "stopped by a signal", "t": "held by a debugger", "D": "in uninterruptible sleep"}
 
 
 def cause_of(verdict: Verdict, age: str) -> str:
-    """Say it; `age` is how long the first rank has waited."""
+    """Describe the cause; `age` is how long the first rank has waited."""
     return _CAUSES[verdict.kind](verdict, age)
 
 
@@ -29,7 +29,7 @@ def _absent(verdict: Verdict, age: str) -> str:
 
 
 def _their_side(verdict: Verdict) -> str:
-    """The operation as those would enter it who are missing there."""
+    """The operation as the ranks that are missing would enter it."""
     channel = verdict.operation_id.channel
     if not channel.is_point_to_point:
         return _operation_id(verdict)
@@ -60,7 +60,7 @@ def _mismatched(verdict: Verdict, age: str) -> str:
 
 
 def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
-    """Who has called what, the minority first."""
+    """Which ranks made which call, the minority first."""
     operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
     if not mismatch.has_majority:
         said = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])

@@ -19,7 +19,7 @@ def describe_deaths(verdict: Verdict) -> str:
 
 
 def describe_way(death: Death, failure: str = "") -> str:
-    """`was killed by SIGKILL`; '' where it is not known. An exception that ended the rank says more than its code."""
+    """`was killed by SIGKILL`; '' if not known. An exception that ended the rank is more specific than its code."""
     if death.error and death.exit_code:
         return f"ended with exit code {death.exit_code} ({death.error})"
     if failure:
@@ -39,7 +39,7 @@ def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
 
 
 def is_told_by_cause(verdict: Verdict) -> bool:
-    """Whether `describe_deaths` says how those that the verdict names have died."""
+    """Whether `describe_deaths` states how the ranks that the verdict names died."""
     return bool(_common_way(verdict))
 
 
@@ -58,7 +58,7 @@ def describe_circumstances(verdict: Verdict) -> list[str]:
 
 
 def _common_way(verdict: Verdict) -> str:
-    """How all that a verdict names have died; '' where that differs, or is not known of all."""
+    """How all ranks that a verdict names died; '' if that differs, or is not known for all."""
     first = verdict.first
     if first is None:
         return ""

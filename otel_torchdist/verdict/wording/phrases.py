@@ -11,7 +11,7 @@ from otel_torchdist.world.places import Place, Source
 
 
 def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId) -> str:
-    """An operation as people name it: `all_reduce (sequence 118, default_pg)`."""
+    """An operation as users name it: `all_reduce (sequence 118, default_pg)`."""
     channel = operation_id.channel
     details: list[str] = []
     if channel.is_point_to_point:

@@ -14,14 +14,14 @@ from otel_torchdist.verdict.wording.fates import describe_circumstances, is_told
 from otel_torchdist.verdict.wording.phrases import describe_frame, describe_place
 
 MAX_PLACES: Final = 3
-"""Ranks whose place is told; the others have theirs in the incident's trace."""
+"""Ranks whose place is stated; those of the others are in the incident's trace."""
 
 
 def sentence(verdict: Verdict, age_s: float) -> str:
-    """Say which ranks hold an operation up, for how long, who waits, and where those ranks are.
+    """Describe which ranks hold an operation up and where they are, for how long, and how many wait.
 
     Args:
-        verdict: With places, see `locate`.
+        verdict: The verdict with places; see `locate`.
         age_s: Seconds since the first rank began to wait.
     """
     cause = cause_of(verdict, f"{age_s:.1f} s")
@@ -30,7 +30,7 @@ def sentence(verdict: Verdict, age_s: float) -> str:
 
 
 def _crowd(verdict: Verdict) -> list[str]:
-    """How many wait, and whether some came out."""
+    """How many ranks wait, and whether some came out."""
     waiting = len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
     out = verdict.roll.ranks(Standing.OUT)
@@ -40,7 +40,7 @@ def _crowd(verdict: Verdict) -> list[str]:
 
 
 def _creation(verdict: Verdict) -> list[str]:
-    """Where those who have come create the group: that is the line which the others have left out."""
+    """Where the ranks that have come create the group: that is the line that the others have skipped."""
     operation_ids = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
     frame = next((operation_id for operation_id in operation_ids if operation_id is not None), None)
     is_new_group = verdict.operation_id.channel.kind is RecordKind.RENDEZVOUS and verdict.operation != DEFAULT_GROUP
@@ -48,7 +48,7 @@ def _creation(verdict: Verdict) -> list[str]:
 
 
 def _endings(verdict: Verdict) -> list[str]:
-    """Exceptions and orderly ends, which explain more than a place in the code."""
+    """Exceptions and clean exits, which explain more than a place in the code."""
     parts: list[str] = []
     for rank in verdict.ranks[:MAX_PLACES]:
         failure = verdict.failures.get(rank)
@@ -63,7 +63,7 @@ def _endings(verdict: Verdict) -> list[str]:
 
 
 def _places(verdict: Verdict) -> list[str]:
-    """Where those are that the verdict names; where the first is that waits, when it names nobody."""
+    """Where the ranks are that the verdict names or, if it names none, where the first waiting rank is."""
     named = verdict.ranks or verdict.waiting[:1]
     told = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
     alone = len(verdict.ranks) == 1
