@@ -2,8 +2,8 @@
 
 Set ``OTEL_PYTHON_TORCHDIST_ENABLED=true``, or call ``TorchDistInstrumentor().instrument()``.
 
-The names below are imported when they are first used: ``import torch`` imports this package in every
-process of everybody who has it installed, and must not become slower for it.
+The names below are imported on first use: wherever this package is installed, every ``import torch`` imports it,
+and must not become slower for it.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
 """The ``torch.backends`` entry point: the last step of every ``import torch``.
 
-It runs in everybody's processes, in torchrun's own and in DataLoader workers too. Without our switch it looks
-at one environment variable and returns. With it, it only waits for the first process group. Only then is the
-switch's value checked, so that a bad one is reported by the ranks and by nobody else.
+It runs in every process that imports torch, including torchrun itself and DataLoader workers. Without our switch
+it reads one environment variable and returns. With it, it only waits for the first process group. The switch's
+value is checked only then, so that an invalid one is reported by the ranks alone.
 """
 
 import os

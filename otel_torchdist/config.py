@@ -1,8 +1,8 @@
 """The settings, read once from the environment, and the actions on a stall that one of them lists.
 
-``Config`` is the table: for each setting its variable, what it accepts, and its default as one would write it
-in the environment. What they mean stands in ``environment_variables``. Neither torch nor OpenTelemetry is
-imported here, because ``capture`` needs the settings too.
+``Config`` is the table: for each setting its variable, what it accepts, and its default as written in the
+environment. Their meaning is documented in ``environment_variables``. Neither torch nor OpenTelemetry is imported
+here, because ``capture`` needs the settings too.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _TARGET: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class ActionKind(enum.Enum):
-    """What can be done; the value is its word in the setting."""
+    """The kinds of actions; the value is the word in the setting."""
 
     LOG = "log"
-    """A warning in the log, which is always given."""
+    """A warning in the log, which is always written."""
     DUMP = "dump"
     """A bundle of evidence from each node."""
     ABORT = "abort"
     """End the ranks, so that the launcher starts them again."""
     COMMAND = "command"
-    """Run a program of the user's."""
+    """Run a user's program."""
     CALLBACK = "callback"
-    """Call a function of the user's."""
+    """Call a user's function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do.
+    """One action on a stall.
 
     Attributes:
-        kind: What.
-        target: The command line, or `module:function`; '' for the others.
+        kind: Its kind.
+        target: The command line, or `module:function`; '' for the other kinds.
     """
 
     kind: ActionKind
@@ -53,7 +53,7 @@ class Action:
 
     @property
     def is_local(self) -> bool:
-        """Whether every node does it for itself; the others are done once for the run."""
+        """Whether every node performs it; other actions are performed once for the run."""
         return self.kind in (ActionKind.DUMP, ActionKind.ABORT)
 
 
@@ -61,12 +61,12 @@ def parse_actions(text: str) -> tuple[Action, ...]:
     """Read a list such as `dump,abort` or `callback:alarm:ring,command:/usr/bin/page --team training, infra`.
 
     Raises:
-        ValueError: A word is none of the actions, a callback is no `module:function`, or a command is empty.
+        ValueError: A word is not an action, a callback is not `module:function`, or a command is empty.
     """
     actions: list[Action] = []
     rest = text.strip()
     while rest:
-        if rest.startswith("command:"):  # it may have commas of its own, so it is the last
+        if rest.startswith("command:"):  # a command may contain commas, so it is the last action
             word, rest = rest, ""
         else:
             word, _, rest = (part.strip() for part in rest.partition(","))
@@ -108,7 +108,7 @@ class Accepted(Generic[T]):
 
     Attributes:
         wording: How a warning describes it.
-        parse: Turns stripped, non-empty text into the value; raises ValueError for what is not accepted.
+        parse: Turns stripped, non-empty text into the value; raises ValueError if it is not accepted.
     """
 
     wording: str
@@ -117,12 +117,12 @@ class Accepted(Generic[T]):
 
 @dataclass(frozen=True)
 class Parameter(Generic[T]):
-    """A line of the table.
+    """A row of the table.
 
     Attributes:
         variable: The environment variable.
         accepted: What it accepts.
-        default: The default, as text of the same form.
+        default: The default, as text in the same form.
     """
 
     variable: str
@@ -134,7 +134,7 @@ class Parameter(Generic[T]):
         return self.accepted.parse(self.default)
 
     def value_in(self, environ: Mapping[str, str]) -> T:
-        """Return the value that an environment gives; warn and take the default where it cannot be used."""
+        """Return the value from an environment; warn and return the default if it cannot be used."""
         text = environ.get(self.variable, "").strip()
         if not text:
             return self.default_value()
@@ -157,7 +157,7 @@ def _one_of(choices: Mapping[str, T]) -> Accepted[T]:
 
 def _integer(least: int, most: int | None = None, unit: str = "") -> Accepted[int]:
     def parse(text: str) -> int:
-        # int() alone would also take signs, underscores and the digits of other scripts.
+        # int() alone would also accept signs, underscores and the digits of other scripts.
         if not (text.isascii() and text.isdecimal()):
             raise ValueError(text)
         number = int(text)
@@ -214,27 +214,27 @@ class Config:
     """The settings of one process.
 
     Attributes:
-        enabled: Asked for by the environment variable; see ``switched_on``.
+        enabled: Whether the environment variable asks for it; see ``switched_on``.
         reader: Where the tapes are read.
-        agent_linger: Seconds for which the agent stays after the last rank.
+        agent_linger: Seconds for which the agent keeps running after the last rank.
         stall_timeout: The age in seconds at which an open operation is stalled.
-        abort_hooks: Whether backends say that they give up an operation.
-        stall_ignore: Patterns of operations that are never called stalled.
-        compare_calls: Whether calls are compared between ranks where nothing stalls.
-        on_stall: What is done about a stall beside a warning in the log.
-        on_stall_grace: Seconds for which a verdict must have stood before.
-        dump_dir: Where bundles of evidence go.
-        exchange: Whether agents of different nodes speak with each other.
-        exchange_host: Address on which an agent listens for the others; '' for one that is found out.
+        abort_hooks: Whether backends report that they give up an operation.
+        stall_ignore: Patterns of operations that are never reported as stalled.
+        compare_calls: Whether calls are compared between ranks while nothing stalls.
+        on_stall: Actions on a stall, in addition to a warning in the log.
+        on_stall_grace: Seconds for which a verdict must have stood before they are run.
+        dump_dir: Where bundles of evidence are written.
+        exchange: Whether agents of different nodes exchange data.
+        exchange_host: Address on which an agent listens for its peers; '' to determine it automatically.
         span_budget: Spans per second and rank.
         tape_dir: The base directory of the tapes.
-        tape_on_disk: Whether that directory may lie outside of tmpfs.
+        tape_on_disk: Whether that directory may be outside of tmpfs.
         tape_records: Records in a tape.
         keep_runs: Job directories of ended runs that are kept.
-        keep_bytes: Bytes that they may take together.
+        keep_bytes: Bytes that they may take in total.
         prometheus_host: The address of ``/metrics``.
         prometheus_port: The port of ``/metrics``; 0 for any free one.
-        sdk_disabled: OpenTelemetry is switched off as a whole.
+        sdk_disabled: Whether OpenTelemetry as a whole is disabled.
         disabled_instrumentations: Names of instrumentations that stay off.
     """
 
@@ -271,7 +271,7 @@ class Config:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Config:
-        """Read every setting; each value that cannot be used gives one warning.
+        """Read every setting; each value that cannot be used causes one warning.
 
         Args:
             environ: The environment; this process's own if not given.
@@ -284,6 +284,6 @@ class Config:
 
     @property
     def switched_on(self) -> bool:
-        """Whether the environment asks for the instrumentation and nothing in it forbids it."""
+        """Whether the environment enables the instrumentation and nothing in it disables it."""
         forbidden = self.sdk_disabled or bool(self.disabled_instrumentations & {INSTRUMENTATION_NAME, "*"})
         return self.enabled and not forbidden

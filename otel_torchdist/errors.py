@@ -1,4 +1,4 @@
-"""What this package raises to its callers. None of it ever reaches the training."""
+"""The exceptions that this package raises to its callers. None of them ever reaches the training."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Waits for the first process group of this process, and calls back just before it is created.
 
-Nothing may happen earlier: `import torch` runs in torchrun's own process and in DataLoader workers too, and a
-notebook launcher forks ranks from a process that is none itself. Imports only the standard library.
+Nothing may happen earlier: `import torch` also runs in torchrun's own process and in DataLoader workers, and a
+notebook launcher forks ranks from a process that is not a rank itself. Imports only the standard library.
 """
 
 import sys
@@ -13,8 +13,8 @@ from typing import Any
 from otel_torchdist import guard
 
 C10D = "torch.distributed.distributed_c10d"
-# A first group passes by one of them: ``init_device_mesh`` goes around ``init_process_group``, and some
-# libraries make the default group themselves.
+# Every first group is created through one of these: ``init_device_mesh`` bypasses ``init_process_group``, and some
+# libraries create the default group themselves.
 _CREATORS = ("_new_process_group_helper", "_update_default_pg")
 
 
@@ -22,7 +22,7 @@ def when_first_group(switch_on: Callable[[], None]) -> Callable[[], object]:
     """Have ``switch_on`` called before the next process group is created, however late c10d is imported.
 
     Returns:
-        A function that gives the waiting up.
+        A function that stops waiting.
     """
     waiting = _FirstGroup(switch_on)
     c10d = sys.modules.get(C10D)
@@ -36,9 +36,9 @@ def when_first_group(switch_on: Callable[[], None]) -> Callable[[], object]:
 
 
 class _FirstGroup:
-    """Stands in for c10d's creators of groups until one of them is called, then takes itself out.
+    """Replaces c10d's functions that create groups until one of them is called, then restores them.
 
-    It is inherited by a forked child, so a rank that a notebook launcher forks is a rank like any other.
+    A forked child inherits it, so a rank that a notebook launcher forks is a rank like any other.
     """
 
     def __init__(self, switch_on: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class _FirstGroup:
         self._c10d: ModuleType | None = None
 
     def stand_in(self, c10d: ModuleType) -> None:
-        """Take the creators' places."""
+        """Replace the creators."""
         if not self._waiting:
             return
         with guard.guarded("waiting for the first group"):
@@ -73,11 +73,11 @@ class _FirstGroup:
         reachable = self.leave()
         with guard.guarded("switching on"):
             self._switch_on()
-        # By now capture's creator stands there. A foreign wrapper of our stand-in is on the stack already.
+        # By now capture's creator is installed there. A foreign wrapper of our stand-in is already on the stack.
         return getattr(self._c10d, name) if name in reachable else self._originals[name]
 
     def leave(self) -> set[str]:
-        """Put the originals back; return the names where nobody had wrapped the stand-in."""
+        """Restore the originals; return the names whose stand-in no other code had wrapped."""
         self._waiting = False
         unwrapped = {name for name, stand_in in self._stand_ins.items() if getattr(self._c10d, name) is stand_in}
         for name in unwrapped:

@@ -1,6 +1,6 @@
-"""Contains our own errors: logged at a bounded rate, never raised into somebody's training.
+"""Contains our own errors: logged at a bounded rate, never raised into the training code.
 
-Exceptions of the program pass through untouched. Only our own code runs under a guard, but a signal handler may run
+The program's exceptions pass through untouched. Only our own code runs under a guard, but a signal handler may run
 inside it: see `origin`.
 """
 
@@ -28,7 +28,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 @dataclass
 class _Place:
-    """What is known of the errors of one place: when a line was last written, and how many came since."""
+    """The errors of one place: when one was last logged, and how many have come since."""
 
     logged_at: float
     unlogged: int = 0
@@ -36,9 +36,9 @@ class _Place:
 
 @dataclass
 class ErrorLog:
-    """Writes a place's first error with its traceback, then at most one line a minute with a count.
+    """Logs a place's first error with its traceback, then at most one line a minute with a count.
 
-    It takes no lock, because the hot path reports here: two threads at once cost a line too many at worst.
+    It takes no lock, because the hot path reports here: at worst, two threads at once log one line too many.
 
     Attributes:
         clock: The monotonic time in seconds.
@@ -66,7 +66,7 @@ _errors = ErrorLog()
 
 
 def contains(where: str, error: BaseException) -> bool:
-    """Report an error of our own; False for an exception that has to go on, because it is the program's.
+    """Report an error of our own; returns False for the program's exceptions, which must propagate.
 
     Args:
         where: The place, from a fixed set of names: the rate is bounded for each of them.
@@ -85,7 +85,7 @@ def contains(where: str, error: BaseException) -> bool:
 
 
 def report(where: str, error: BaseException) -> None:
-    """Take an error of our own out of the user's way.
+    """Report an error of our own, so that it does not reach the user.
 
     Args:
         where: As for ``contains``.
@@ -99,9 +99,9 @@ def report(where: str, error: BaseException) -> None:
 
 
 class guarded:
-    """Reports what its block or function raises, instead of letting it through.
+    """Reports errors of its block or function instead of letting them propagate.
 
-    For cold paths; a guarded function returns None when it failed. What is not our own passes.
+    For cold paths; a guarded function returns None when it failed. Exceptions that are not our own propagate.
 
     Args:
         where: The place, as for ``report``.
@@ -116,7 +116,7 @@ class guarded:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """End the block; True keeps its error from the caller."""
+        """End the block; True suppresses its error."""
         return error is not None and contains(self._where, error)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:

@@ -1,12 +1,12 @@
-"""Switches instrumentation on and off, the way OpenTelemetry users know.
+"""Switches instrumentation on and off through OpenTelemetry's usual interface.
 
     from otel_torchdist import TorchDistInstrumentor
 
     TorchDistInstrumentor().instrument()
 
 Spans and metrics then go to the providers given (`tracer_provider`, `meter_provider`, `logger_provider`) or else to
-the global ones. With `OTEL_PYTHON_TORCHDIST_ENABLED=true` and no change of code they go to exporters that the
-standard `OTEL_*` variables describe.
+the global ones. With `OTEL_PYTHON_TORCHDIST_ENABLED=true` and without code changes they go to the exporters that the
+standard `OTEL_*` variables configure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 class TorchDistInstrumentor(BaseInstrumentor):
-    """OpenTelemetry's instrumentor for `torch.distributed`: one in a process, however often it is created."""
+    """OpenTelemetry's instrumentor for `torch.distributed`: a singleton, however often it is created."""
 
     _capture: Capture | None = None
     _thread: ReaderThread | None = None
@@ -49,16 +49,16 @@ class TorchDistInstrumentor(BaseInstrumentor):
     _cancel: Callable[[], object] | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """What must be installed."""
+        """Return the packages that must be installed."""
         return _instruments
 
     def _instrument(self, **kwargs: Any) -> None:
-        """Switch on, at once where torch.distributed is loaded, else with the first process group.
+        """Switch on, at once if torch.distributed is loaded, else with the first process group.
 
         Args:
             **kwargs: `tracer_provider`, `meter_provider`, `logger_provider`: where spans, metrics and stall events
-                go, the global ones by default; `on_stall`: called with a `StalledRun` about each stall, once, in one of
-                the ranks, on a thread; `config`: a `Config` in place of the environment's.
+                go, the global ones by default; `on_stall`: called with a `StalledRun`, once per stall, in one of the
+                ranks, on a thread; `config`: a `Config` in place of the environment's.
         """
         config = kwargs.pop("config", None) or _in_this_process(Config.from_environment())
         if config.sdk_disabled:
@@ -101,7 +101,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
             self._thread.follow(tape)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        """Switch off and put torch back as it was; what is recorded is exported first."""
+        """Switch off and restore torch; what has been recorded is exported first."""
         cancel, self._cancel = self._cancel, None
         if cancel is not None:
             cancel()
@@ -118,18 +118,18 @@ class TorchDistInstrumentor(BaseInstrumentor):
 
 
 def _in_this_process(config: Config) -> Config:
-    """The settings for what cannot be carried into another process: the program's providers, or its terminal."""
+    """Return the settings for outputs that only this process has: the program's providers, or its terminal."""
     return dataclasses.replace(config, reader=ReaderHome.THREAD) if config.reader is ReaderHome.AGENT else config
 
 
 def _has_gil() -> bool:
-    """Whether the interpreter runs one thread at a time, which a free-threaded build may or may not do."""
+    """Whether the GIL is enabled, which may or may not be so in a free-threaded build."""
     is_enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     return is_enabled()
 
 
 def _directory(config: Config) -> Path:
-    """The job directory for a new tape; what ended runs have left beyond the bounds goes first."""
+    """Return the job directory for a new tape; first removes leftovers of ended runs beyond the limits."""
     base = base_directory(config.tape_dir, config.tape_on_disk)
     with guard.guarded("clean-up"):
         clean_up(base, config.keep_runs, config.keep_bytes)
@@ -157,7 +157,7 @@ def _outputs_from_environment() -> Outputs:
 
 
 def switch_on_from_environment() -> None:
-    """Switch on as the environment says; called with the first process group. Never raises."""
+    """Switch on as configured in the environment; called with the first process group. Never raises."""
     with guard.guarded("switching on"):
         config = Config.from_environment()
         instrumentor = TorchDistInstrumentor()
@@ -169,7 +169,7 @@ def switch_on_from_environment() -> None:
 
 
 def _can_start_an_agent(config: Config) -> bool:
-    """Whether an agent could run; one warning says what happens where one is wanted and cannot."""
+    """Whether an agent could run; if one is configured and cannot, a warning states what happens instead."""
     if config.reader is not ReaderHome.AGENT:
         return True
     from otel_torchdist.agent.launch.interpreter import find_interpreter, why_none

@@ -1,11 +1,11 @@
-"""Names that are alike everywhere: ids of traces and spans, labels of runs, lists of ranks, text that can be shown.
+"""Names that are the same everywhere: ids of traces and spans, labels of runs, lists of ranks, displayable text.
 
-Ids are hashes of what they stand for, so that ranks meet in a trace without communicating. Span ids start from the
-nonce of a tape, which no other tape has, so they stay unique whatever the run's id is. No id is 0: OpenTelemetry takes
-that for "no id".
+Ids are hashes of what they identify, so that ranks share a trace without communicating. Span ids are derived from the
+nonce of a tape, which no other tape has, so they stay unique whatever the run's id is. No id is 0: OpenTelemetry
+treats that as "no id".
 
-A rank may call its groups, functions and files anything, and another user's rank may forge a line of the log, steer
-the terminal, or reverse the direction of text. `readable` is the one place where that ends.
+A rank may give its groups, functions and files any name, and another user's rank may use that to forge lines of the
+log, control the terminal, or reverse the direction of text. `readable` is the one place that prevents this.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ _SPAN_BYTES: Final = 8
 
 
 def trace_id_of_step(run_id: int, step: int) -> int:
-    """The trace in which all ranks of a run show one step. Its bits are uniform, as ratio samplers need them."""
+    """Return the id of the trace of one step, shared by all ranks of a run. Uniform bits, as ratio samplers need."""
     return _hash(_TRACE_BYTES, "step", run_id, step)
 
 
 def operation_span_id(nonce: int, number: int) -> int:
-    """The span of operation `number` of a tape, known before the operation has ended."""
+    """Return the span id of operation `number` of a tape, known before the operation has ended."""
     return _hash(_SPAN_BYTES, "operation", nonce, number)
 
 
 def anchor_span_id(nonce: int, step: int, segment: int) -> int:
-    """The span under which one rank's operations of a segment of a step hang."""
+    """Return the id of the span that is the parent of one rank's operations in a segment of a step."""
     return _hash(_SPAN_BYTES, "anchor", nonce, step, segment)
 
 
 def marker_span_id(nonce: int, number: int, nth: int) -> int:
-    """The `nth` sign of life of an operation that is still in progress."""
+    """Return the span id of the `nth` marker of an operation that is still in progress."""
     return _hash(_SPAN_BYTES, "marker", nonce, number, nth)
 
 
 def stall_trace_id(run_id: int, incident: str) -> int:
-    """The trace of one incident of a run; `incident` names it within the run."""
+    """Return the trace id of one incident of a run; `incident` names it within the run."""
     return _hash(_TRACE_BYTES, "stall", run_id, incident)
 
 
 def stall_span_id(run_id: int, incident: str, epoch: int, bar: str) -> int:
-    """A bar (`root`, `rank 2`, …) in the trace of an incident; each change of the verdict is a new epoch."""
+    """Return the span id of a bar (`root`, `rank 2`, …) in an incident's trace; each new verdict is a new epoch."""
     return _hash(_SPAN_BYTES, "stall", run_id, incident, epoch, bar)
 
 
 def lone_run_id(nonce: int) -> int:
-    """A run id for a tape that never learnt one."""
+    """Return a run id for a tape that never got one."""
     return _hash(_TRACE_BYTES, "run", nonce)
 
 
 def run_id_of_claim(run_id: int, user: int) -> int:
-    """What stands for a run id that tapes of several users bear."""
+    """Return the substitute for a run id that tapes of several users carry."""
     return _hash(_TRACE_BYTES, "claim", run_id, user)
 
 
@@ -66,7 +66,7 @@ def _hash(size: int, *parts: int | str) -> int:
 
 
 def run_label(run_id: int) -> str:
-    """The first eight hex digits of a run id; '' while there is none."""
+    """Return the first eight hex digits of a run id; '' while there is none."""
     return f"{run_id:032x}"[:8] if run_id else ""
 
 
@@ -87,7 +87,7 @@ def compress_ranks(ranks: Iterable[int], max_text: int = MAX_RANKS_TEXT) -> str:
     """
     ascending = sorted(set(ranks))
     text, written = "", 0
-    # Neighbours have the same distance to their index.
+    # Consecutive ranks have the same difference to their index.
     for _, run in groupby(enumerate(ascending), lambda item: item[1] - item[0]):
         members = [rank for _, rank in run]
         part = f"{members[0]}-{members[-1]}" if len(members) > 1 else str(members[0])
@@ -99,7 +99,7 @@ def compress_ranks(ranks: Iterable[int], max_text: int = MAX_RANKS_TEXT) -> str:
 
 
 def listed_ranks(text: str) -> list[int]:
-    """The ranks that a text of `compress_ranks` writes out, ascending; what it only counts is left out."""
+    """Return the ranks that a text of `compress_ranks` lists, ascending; those that it only counts are left out."""
     found: list[int] = []
     for match in filter(None, map(_PART.fullmatch, text.split(","))):
         first, last = int(match[1]), int(match[2] or match[1])
@@ -113,18 +113,18 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def have(ranks: Sequence[int]) -> str:
-    """The verb that goes with ranks: `has` or `have`."""
+    """Return the verb for these ranks: `has` or `have`."""
     return "has" if len(ranks) == 1 else "have"
 
 
 MAX_SHOWN: Final = 4096
-"""Of one string; the longest path that Linux allows."""
+"""Maximum characters of one string; the longest path that Linux allows."""
 
 
 def readable(text: str, most: int = MAX_SHOWN) -> str:
-    r"""The text, with everything that does not print written as in a Python literal, such as `\x1b` or `\u202e`.
+    r"""Return the text with unprintable characters escaped as in a Python literal, such as `\x1b` or `\u202e`.
 
-    Half a surrogate pair, as in the path of a file whose name is not UTF-8, cannot be encoded and is written so too.
+    Lone surrogates, as in the path of a file whose name is not UTF-8, cannot be encoded and are escaped too.
     """
     text = text[:most]
     if text.isprintable():

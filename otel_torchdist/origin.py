@@ -1,9 +1,9 @@
-"""Whose an exception is that we have caught: ours, or the program's, which has only passed through.
+"""Determines whether an exception that we have caught is ours, or the program's and only passing through.
 
 A signal handler runs between any two instructions of the main thread, a tracer at any line, and another thread can
-have an exception raised anywhere (`PyThreadState_SetAsyncExc`). So the program's deadline may well be raised inside our
-code, and must not end there. What has raised is read from the traceback, by modules rather than files, which a frozen
-application does not have. In doubt it is the program's.
+have an exception raised anywhere (`PyThreadState_SetAsyncExc`). So the exception of a program's timeout may be raised
+inside our code, and must not be swallowed there. Its origin is read from the traceback, by modules rather than files,
+which a frozen application does not have. In doubt it is the program's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _OURS: Final = __package__ or "otel_torchdist"
 _OUR_THREADS: Final = ("otel-torchdist", "torchdist-")
 _TORCH_CALLS: Final = frozenset({"mpmath", "numpy", "sympy", "typing_extensions"})
 _CALLED_BY_US: Final = frozenset({"builtins", "torch", _OURS}) | _TORCH_CALLS | sys.stdlib_module_names
-"""What our code calls on the program's threads, besides what follows."""
+"""Packages that our code calls on the program's threads, besides those below."""
 _CALLS_OTHERS: Final = frozenset({"importlib", "logging", "opentelemetry", "warnings", "_frozen_importlib"})
-"""These call what the program has registered there: what such a plug-in raises is a consequence of our call."""
+"""Packages that call plug-ins which the program has registered: what these raise is a consequence of our call."""
 _BY_STATEMENT: Final = frozenset({opcode.opmap["RAISE_VARARGS"], opcode.opmap["RERAISE"]})
 _SAYS_NOTHING: Final = (MemoryError, StopIteration, StopAsyncIteration)
 """Built-in code raises these without a message."""
@@ -37,9 +37,9 @@ _plug_ins: set[CodeType] = set()
 
 
 def calls_plug_ins(function: F) -> F:
-    """Say of a function of ours that it calls other people's Python code on purpose: a `Work` or backend in Python.
+    """Mark a function of ours that calls foreign Python code on purpose: a `Work` or backend in Python.
 
-    What that raises is for us to contain. Costs nothing when the function is called.
+    Its errors are ours to contain. Costs nothing when the function is called.
     """
     _plug_ins.add(function.__code__)
     return function
@@ -47,7 +47,7 @@ def calls_plug_ins(function: F) -> F:
 
 def is_programs(error: BaseException) -> bool:
     """Whether an exception that our code has caught belongs to the program."""
-    # The agent has no torch, and nobody can catch what is raised on our own threads.
+    # The agent has no torch, and the program cannot catch what is raised on our own threads.
     if "torch" not in sys.modules or _is_our_thread():
         return False
     entries = list(_entries(error.__traceback__))
@@ -65,7 +65,7 @@ def is_programs(error: BaseException) -> bool:
 
 
 def pass_on(error: BaseException) -> None:
-    """Raise an exception again if it is the program's: for places that expect an error of this type.
+    """Re-raise an exception if it is the program's: for places that expect an error of this type.
 
     Raises:
         BaseException: `error` itself.
@@ -75,13 +75,13 @@ def pass_on(error: BaseException) -> None:
 
 
 def came_after_call(error: BaseException) -> bool:
-    """Whether an exception came when a call into built-in code had returned, and did not come from that call.
+    """Whether an exception was raised after a call into built-in code had returned, and not by that call.
 
-    Signal handlers wait until built-in code is through. Then the interpreter runs them, before our next instruction,
-    and the result is lost: an operation that was refused looks just like one that was issued.
+    Signal handlers wait until built-in code has returned. The interpreter then runs them before our next instruction,
+    and the result is lost: an operation that was refused looks the same as one that was issued.
 
     Args:
-        error: What the calling frame has caught.
+        error: The exception that the calling frame has caught.
     """
     entries = list(_entries(error.__traceback__))
     return _has_interruption(entries[:2]) or (len(entries) < 2 and _is_asynchronous(error, entries))
@@ -105,7 +105,7 @@ def _package(frame: FrameType) -> str:
 
 
 def _has_interruption(entries: list[TracebackType]) -> bool:
-    """Whether a frame of the traceback was not called by the one above it, but came in between."""
+    """Whether a frame of the traceback was not called by the one above it, but interrupted it."""
     handlers = {code for code in map(_code_of, _handlers()) if code is not None}
     return any(
         entry.tb_frame.f_code in handlers or _is_given(entry.tb_frame, caller.tb_frame)
@@ -115,7 +115,7 @@ def _has_interruption(entries: list[TracebackType]) -> bool:
 
 
 def _is_given(frame: FrameType, interrupted: FrameType) -> bool:
-    """Whether a frame has another as an argument: signal handlers and tracers are given the one they interrupt."""
+    """Whether a frame has another one as an argument: signal handlers and tracers receive the one they interrupt."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + bool(code.co_flags & _WITH_ARGS) + code.co_kwonlyargcount]
     values = frame.f_locals
@@ -143,9 +143,9 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def _is_asynchronous(error: BaseException, entries: list[TracebackType]) -> bool:
-    """Whether another thread has had it raised: it says nothing, and no statement has raised it.
+    """Whether another thread had the exception raised: it has no arguments, and no statement raised it.
 
-    Built-in code that raises gives its errors a message.
+    Errors raised by built-in code have a message.
     """
     if error.args or isinstance(error, _SAYS_NOTHING) or not entries:
         return False

@@ -1,7 +1,7 @@
-"""What OpenTelemetry's own tooling asks of an instrumentation package."""
+"""What OpenTelemetry's own tooling expects from an instrumentation package."""
 
 INSTRUMENTATION_NAME = "torch_distributed"
-"""The entry point's name, and so the word for ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS``."""
+"""The entry point's name, and so the name in ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS``."""
 
 _instruments = ("torch >= 2.8",)
 

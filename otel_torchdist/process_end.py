@@ -1,8 +1,8 @@
-"""Calls back when this process ends, however Python comes to it.
+"""Calls back when this process ends, whichever way Python ends it.
 
-Before Python 3.13 `atexit` handlers do not run in a process that `multiprocessing` has forked (the ranks of a notebook
-launcher are such processes): it ends by `os._exit`, after finalizers of `multiprocessing`'s own. A process that it has
-spawned runs both.
+Before Python 3.13 `atexit` handlers do not run in processes forked by `multiprocessing`, such as the ranks of a
+notebook launcher: these end through `os._exit`, after `multiprocessing`'s own finalizers. Processes that it has spawned
+run both.
 """
 
 import atexit
@@ -16,16 +16,15 @@ _AFTER_CHILDREN = -100
 
 
 class ProcessEnd:
-    """One callback, called at most once in a process, the one armed last first."""
+    """One callback, called at most once per process; of several, the one armed last is called first."""
 
     def __init__(self, callback: Callable[[], object]) -> None:
-        """Prepare; nothing is registered yet."""
         self._callback = callback
         self._process = 0
         self._finalizer: Finalize | None = None
 
     def arm(self) -> None:
-        """Have the callback called at the end of this very process; what it has forked does not count."""
+        """Have the callback called at the end of this process, but not of its forked children."""
         if self._process == os.getpid():
             return
         self.disarm()
@@ -35,7 +34,7 @@ class ProcessEnd:
             self._finalizer = Finalize(None, self._end, exitpriority=_AFTER_CHILDREN)
 
     def disarm(self) -> None:
-        """Take it back."""
+        """Cancel the callback."""
         self._process = 0
         atexit.unregister(self._end)
         finalizer, self._finalizer = self._finalizer, None

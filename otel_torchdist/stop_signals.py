@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP as a request to stop in good order, for the foreground processes."""
+"""SIGINT, SIGTERM and SIGHUP as requests to stop cleanly, for the foreground processes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """While entered, signals that would end this process are noted instead, and end every wait.
+    """While entered, records signals that would end this process; each ends every wait.
 
-    Those that were ignored before (`nohup`, a shell's background job) stay ignored. Main thread only.
+    Signals that were ignored before (`nohup`, a shell's background job) stay ignored. Main thread only.
 
     Attributes:
-        received: The first signal; None while there was none.
+        received: The first signal; None until there is one.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._handlers: dict[signal.Signals, Any] = {}
-        # A lock or an event could be held by the very code that a handler interrupts; a pipe can not.
+        # The code that a handler interrupts could hold a lock or an event's lock; a pipe has none.
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def __enter__(self) -> StopSignals:
@@ -48,7 +48,7 @@ class StopSignals:
             os.write(self._write, b"\0")
 
     def spend_first_hangup(self) -> Callable[[], bool]:
-        """From now on the first SIGHUP stops nothing, and the second one does; returns what tells whether it came."""
+        """Ignore the first SIGHUP from now on and stop at the second; returns a check for whether the first came."""
         hangups: list[int] = []
 
         def note(number: int, frame: FrameType | None) -> None:
@@ -60,11 +60,11 @@ class StopSignals:
         return lambda: bool(hangups)
 
     def fileno(self) -> int:
-        """Readable once there was a signal, for `select`."""
+        """Return a descriptor for `select` that is readable once there was a signal."""
         return self._read
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for a signal, or until the time is over."""
+        """Wait for a signal or the timeout."""
         poll = select.poll()  # `select.select` fails for descriptors beyond 1023
         poll.register(self._read, select.POLLIN)
         poll.poll(timeout_s * 1000)

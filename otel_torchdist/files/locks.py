@@ -1,11 +1,11 @@
 """Locks on tapes and on job directories.
 
-A POSIX record lock is dropped by the kernel when its process ends, however it ends; it works across PID namespaces,
-and a forked child does not inherit it. The price: it is also dropped when its process closes *any* descriptor of the
-file, so a process never opens its own tape a second time (see `TapeReader.of_writer`).
+The kernel drops a POSIX record lock when its process ends, however it ends; the lock works across PID namespaces, and
+a forked child does not inherit it. The price: it is also dropped when its process closes *any* descriptor of the file,
+so a process never opens its own tape a second time (see `TapeReader.of_writer`).
 
-The lock of a job directory lies on the directory itself, so that it goes with it: shared while a tape is created in
-it, exclusive while something is removed from it.
+A job directory is locked through the directory itself, so that the lock disappears with it: shared while a tape is
+created in it, exclusive while something is removed from it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def try_lock(file: int) -> bool:
 
 
 def unlock(file: int) -> None:
-    """Give up the lock on an open file."""
+    """Release the lock on an open file."""
     fcntl.lockf(file, fcntl.LOCK_UN)
 
 
 def is_locked_elsewhere(file: int) -> bool:
-    """Whether another process holds a lock on an open file; asks without touching the lock."""
+    """Whether another process holds a lock on an open file; does not touch the lock."""
     query = _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
     lock_type: int = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, query))[0]
     return lock_type != fcntl.F_UNLCK
@@ -56,10 +56,10 @@ _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def using(directory: Path) -> Generator[None]:
-    """Keep clean-ups away while a tape is created; creates the directory, again if a clean-up has just removed it.
+    """Block clean-ups while a tape is created; creates the directory, again if a clean-up has just removed it.
 
     Raises:
-        TapeError: It cannot be created, or stays locked.
+        TapeError: The directory cannot be created, or stays locked.
     """
     deadline = time.monotonic() + _DEADLINE_S
     try:
@@ -77,7 +77,7 @@ def using(directory: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def alone_in(directory: Path) -> Generator[bool]:
-    """Keep creators of tapes away; yields False when one is at work, or the directory is gone."""
+    """Block the creation of tapes; yields False when one is being created, or the directory is gone."""
     with contextlib.ExitStack() as undo:
         alone = False
         with contextlib.suppress(OSError):
@@ -89,7 +89,7 @@ def alone_in(directory: Path) -> Generator[bool]:
 
 
 def _lock_shared(directory: Path) -> int | None:
-    """Open and lock a directory; None when a clean-up is at work in it, or has just removed it."""
+    """Open and lock a directory; None when a clean-up is running in it, or has just removed it."""
     with contextlib.suppress(FileExistsError):
         directory.mkdir(0o700)
     with contextlib.ExitStack() as undo, contextlib.suppress(BlockingIOError, FileNotFoundError):
@@ -103,6 +103,6 @@ def _lock_shared(directory: Path) -> int | None:
 
 
 def _give_up(file: int) -> None:
-    # Closing is not enough: a child that was forked meanwhile has the lock too, as long as it lives.
+    # Closing is not enough: a child forked meanwhile shares the lock for as long as it lives.
     fcntl.flock(file, fcntl.LOCK_UN)
     os.close(file)

@@ -1,7 +1,7 @@
-"""Files that other processes write, and perhaps other users: read without trusting what lies there.
+"""Reads files written by other processes, and perhaps other users, without trusting them.
 
-A link, a named pipe, a device or a file without end in a job directory must not stop or fill up a process that reads
-the jobs of many users. All readers open such files here.
+A link, a named pipe, a device or an endless file in a job directory must not block a process that reads the jobs of
+many users, or exhaust its memory. All readers open such files here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from otel_torchdist.naming import readable
 
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-"""Without O_NONBLOCK the open of a named pipe would wait for its other end."""
+"""Without O_NONBLOCK, opening a named pipe would wait for its other end."""
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 _TOO_MANY_OPEN: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _PASSING: Final = _TOO_MANY_OPEN | {errno.ENOMEM, errno.EIO, errno.EINTR, errno.EAGAIN}
@@ -27,11 +27,11 @@ def open_regular(path: Path, owner: int | None = None, writable: bool = False) -
 
     Args:
         path: The file. A link is refused.
-        owner: The user to whom it must belong, if it is not this process's own; None for any.
+        owner: The user who must own it, unless this process's user does; None for any.
         writable: Whether to open it for writing too.
 
     Raises:
-        OSError: It cannot be opened, is no regular file, or belongs to somebody else.
+        OSError: The file cannot be opened, is not a regular file, or belongs to another user.
     """
     file = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | _FLAGS)
     try:
@@ -43,15 +43,15 @@ def open_regular(path: Path, owner: int | None = None, writable: bool = False) -
 
 
 def read_regular(path: Path, most: int, owner: int | None = None) -> bytes:
-    """All of a regular file.
+    """Read a whole regular file.
 
     Args:
         path: See `open_regular`.
-        most: Bytes that it may have.
+        most: Maximum size of the file in bytes.
         owner: See `open_regular`.
 
     Raises:
-        OSError: As for `open_regular`, or it is longer.
+        OSError: As for `open_regular`, or the file is larger.
     """
     with contextlib.closing(_File(open_regular(path, owner))) as file:
         content = file.read(0, most + 1)
@@ -61,7 +61,7 @@ def read_regular(path: Path, most: int, owner: int | None = None) -> bytes:
 
 
 def read_part(path: Path, offset: int, most: int, owner: int | None = None) -> bytes:
-    """What a regular file holds from `offset` on, at most `most` bytes; a negative offset counts from its end.
+    """Read at most `most` bytes of a regular file from `offset` on; a negative offset counts from its end.
 
     Raises:
         OSError: As for `open_regular`.
@@ -72,17 +72,17 @@ def read_part(path: Path, offset: int, most: int, owner: int | None = None) -> b
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether an error says that there is no such file or directory, and not only that it cannot be looked at."""
+    """Whether an error means that the file or directory does not exist, not only that it is inaccessible."""
     return error.errno in _GONE
 
 
 def is_passing(error: OSError) -> bool:
-    """Whether the same may succeed a little later, without any change to the file."""
+    """Whether an error is transient: a retry may succeed without any change to the file."""
     return error.errno in _PASSING
 
 
 def reason(error: OSError) -> str:
-    """Why a file cannot be read, in one line; where descriptors are missing, what can be done about it."""
+    """Describe in one line why a file cannot be read, with a remedy if the process is out of descriptors."""
     why = error.strerror or type(error).__name__
     hint = "; a larger `ulimit -n` (LimitNOFILE= of a service) gives it more" if error.errno in _TOO_MANY_OPEN else ""
     return readable(why) + hint
@@ -95,7 +95,7 @@ class _File:
         self.descriptor = descriptor
 
     def read(self, offset: int, most: int) -> bytes:
-        """As `os.pread`, until there is enough or the file ends."""
+        """Read as `os.pread` does, repeatedly, until `most` bytes are read or the file ends."""
         parts: list[bytes] = []
         while most > 0 and (part := os.pread(self.descriptor, most, offset)):
             parts.append(part)
@@ -104,7 +104,7 @@ class _File:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self.descriptor)
 
 

@@ -1,8 +1,8 @@
-"""Files that an agent makes beside tapes. The service of a node makes them, as root, among those of other users.
+"""Creates the files that an agent keeps beside tapes. A node service does so as root, in other users' directories.
 
-They then belong to whoever owns the directory, whose own processes use them next. No link is followed: not in place of
-the file, and not in place of the directory or of the one that holds it, which their owner may swap at any moment.
-Everything is therefore done relative to a directory that has been opened.
+The files are then given to the owner of the directory, whose own processes use them next. No link is followed, neither
+in place of the file nor of the directory or its parent, which their owner may swap at any moment. Everything is
+therefore done relative to an open directory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | _COMMON
 
 
 def open_or_create(path: Path) -> int:
-    """Open a file for reading and writing, for its owner alone where it is new; returns its descriptor.
+    """Open a file for reading and writing, created for its owner alone if missing; returns its descriptor.
 
     Raises:
-        OSError: It cannot be opened, or is a link.
+        OSError: The file cannot be opened, or is a link.
     """
     with _opened(path.parent) as directory:
         with contextlib.suppress(FileExistsError):
@@ -30,25 +30,25 @@ def open_or_create(path: Path) -> int:
 
 
 def create_anew(path: Path, mode: int = 0o600, below_links: bool = False) -> int:
-    """Make a file in the place of whatever lies there, for writing; returns its descriptor.
+    """Create a file for writing, replacing whatever is there; returns its descriptor.
 
     Args:
         path: The file.
         mode: Its mode.
-        below_links: Whether what holds the directory is the administrator's, and may be a link.
+        below_links: Whether the directory's parent belongs to the administrator, and may be a link.
 
     Raises:
-        OSError: There is no room, or the directory is not ours to write to.
+        OSError: There is no room, or we may not write to the directory.
     """
     with _opened(path.parent, below_links) as directory:
         return _create_anew(path.name, mode, directory)
 
 
 def replace_at_once(path: Path, hidden: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file by way of a hidden one beside it: whoever reads finds the old content or the new.
+    """Replace a file atomically through a hidden one beside it: readers see the old content or the new.
 
     Raises:
-        OSError: There is no room, or the directory is gone or not ours to write to.
+        OSError: There is no room, the directory is gone, or we may not write to it.
     """
     with _opened(path.parent) as directory:
         try:
@@ -62,20 +62,20 @@ def replace_at_once(path: Path, hidden: Path, content: bytes, mode: int = 0o600)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a link in its place; that there is none is no error.
+    """Remove a file, or a link in its place; a missing file is not an error.
 
     Raises:
-        OSError: The directory is not ours to write to.
+        OSError: We may not write to the directory.
     """
     with contextlib.suppress(FileNotFoundError), _opened(path.parent) as directory:
         os.unlink(path.name, dir_fd=directory)
 
 
 def make_directory(path: Path, mode: int) -> None:
-    """Make a directory in a base directory, unless there is one; its mode is that, whatever the umask.
+    """Create a directory in a base directory unless it exists, with this mode whatever the umask.
 
     Raises:
-        OSError: It cannot be made, or there is something else.
+        OSError: The directory cannot be created, or something else is in its place.
     """
     with _opened(path.parent, below_links=True) as parent:
         with contextlib.suppress(FileExistsError):
@@ -91,7 +91,7 @@ def make_directory(path: Path, mode: int) -> None:
 
 @contextlib.contextmanager
 def _opened(directory: Path, below_links: bool = False) -> Generator[int]:
-    """A directory that is no link, in one that is none either; above these nobody but the administrator makes one."""
+    """Open a directory that is not a link, in a parent that is not one; above, only the administrator makes links."""
     holder = os.open(directory.parent, _DIRECTORY & ~os.O_NOFOLLOW if below_links else _DIRECTORY)
     try:
         file = os.open(directory.name or ".", _DIRECTORY, dir_fd=holder)
@@ -111,13 +111,13 @@ def _create_anew(name: str, mode: int, directory: int) -> int:
 
 def _create(name: str, access: int, mode: int, directory: int) -> int:
     file = os.open(name, access | _COMMON | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
-    os.fchmod(file, mode)  # whatever the umask: Prometheus reads some of them under a name of its own
+    os.fchmod(file, mode)  # whatever the umask: Prometheus reads some of them as its own user
     _give_to_owner_of(directory, file)
     return file
 
 
 def _give_to_owner_of(directory: int, file: int) -> None:
-    """Let what root has made be the user's in whose directory it lies."""
+    """Give a file created by root to the owner of its directory."""
     owner = os.fstat(directory)
     if os.geteuid() == 0 != owner.st_uid and os.fstat(file).st_uid == 0:
         with contextlib.suppress(OSError):

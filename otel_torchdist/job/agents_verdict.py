@@ -1,7 +1,7 @@
-"""The verdict of a job's agents on a run: a small file in the job directory, for those who ask later.
+"""The verdict of a job's agents on a run: a small file in the job directory, for later readers.
 
-Where a run has ranks on other nodes, the tapes of one node do not show what became of those. Its agent knows what the
-one that judges has said, and writes it down.
+If a run has ranks on other nodes, the tapes of one node do not show what became of those. Its agent knows the verdict
+of the leading agent, and writes it to this file.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _Word = Annotated[str, Meta(max_length=256)]
 
 @dataclass(frozen=True, slots=True)
 class AgentsVerdict:
-    """A verdict that stood last, or stands.
+    """The current or most recent verdict.
 
     Attributes:
         kind: As in `VerdictKind`.
-        ranks: Those that it names, as `0-7,16`; '' for none.
+        ranks: The ranks that it names, as `0-7,16`; '' for none.
         operation: The operation's name.
-        channel: Its channel: kind, group, source, destination and tag.
-        sequence: Its place there.
+        channel: The operation's channel: kind, group, source, destination and tag.
+        sequence: The operation's sequence number in that channel.
         text: The verdict as a sentence.
         at_ns: When this node's agent wrote it down, by the wall clock.
     """
@@ -50,28 +50,28 @@ class AgentsVerdict:
 
 
 def write_agents_verdict(directory: Path, run: int, verdict: AgentsVerdict) -> None:
-    """Write the verdict on a run, in the place of the one before.
+    """Write the verdict on a run, replacing the previous one.
 
     Raises:
         OSError: There is no room, or the directory is gone.
     """
     path = _path(directory, run)
     replace_at_once(path, path.with_name(f".{path.name}.new"), json.dumps(dataclasses.asdict(verdict)).encode())
-    for old in sorted(directory.glob("verdict-*.json"), key=_changed_ns)[:-MAX_FILES]:  # of attempts that are over
+    for old in sorted(directory.glob("verdict-*.json"), key=_changed_ns)[:-MAX_FILES]:  # of earlier attempts
         remove(old)
 
 
 def remove_agents_verdict(directory: Path, run: int) -> None:
-    """What was said of a run is over.
+    """Remove the verdict on a run, which no longer holds.
 
     Raises:
-        OSError: The directory is not ours to write to.
+        OSError: We may not write to the directory.
     """
     remove(_path(directory, run))
 
 
 def read_agents_verdict(directory: Path, run: int) -> AgentsVerdict | None:
-    """What was said of a run; None when there is nothing, or something else."""
+    """Read the verdict on a run; None when there is none, or the file holds something else."""
     try:
         found = decode_json(read_regular(_path(directory, run), MAX_FILE_BYTES), AgentsVerdict)
     except (OSError, DecodingError):

@@ -1,7 +1,7 @@
-"""Which rank has started this process: a process that a rank starts, and that makes a group of its own, is its helper.
+"""Finds the rank that started this process: a process that a rank starts, and that creates its own group, is a helper.
 
-`torch.distributed.checkpoint.async_save` does so with a process for each rank: it has the rank's number and job, but
-another store, and it is terminated when the rank ends.
+`torch.distributed.checkpoint.async_save` starts one for each rank: it has the rank's number and job, but another store,
+and it is terminated when the rank ends.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def parent_tape(directory: Path) -> int:
-    """The nonce of the tape that the nearest ancestor of this process writes in a job directory; 0 where none does.
+    """Return the nonce of the tape that this process's nearest ancestor writes in a job directory; 0 if none does.
 
-    To be called before this process has a tape there: opening its own would drop the lock on it.
+    Must be called before this process has a tape there: opening and closing its own would drop the lock on it.
     """
     found = _nearest([directory])
     return found[1] if found is not None else 0
 
 
 def directory_of_parent(base: Path) -> Path | None:
-    """The job directory of the rank that has started this process by `multiprocessing`; None where none has.
+    """Return the job directory of the rank that started this process with `multiprocessing`; None if none did.
 
-    Such a process has the environment of the rank but for an address of its own, so its environment names another job.
+    Such a process has the rank's environment except for an address of its own, so its environment names another job.
     """
     if multiprocessing.parent_process() is None:
         return None
@@ -60,7 +60,7 @@ def _nearest(directories: Iterable[Path]) -> tuple[Path, int] | None:
 
 
 def _identity_of_live(path: Path) -> TapeIdentity | None:
-    """Who writes a tape; None where it cannot be read or its writer is gone."""
+    """Return the identity of a tape's writer; None if the tape cannot be read or its writer is gone."""
     try:
         file = os.open(path, _OPEN_FLAGS)
     except OSError:
@@ -74,9 +74,9 @@ def _identity_of_live(path: Path) -> TapeIdentity | None:
 
 
 def _ancestors() -> list[tuple[int, int]]:
-    """The processes above this one, each with its start time, the nearest first.
+    """Return the ancestors of this process with their start times, nearest first.
 
-    Under the start method `forkserver` the parent that `multiprocessing` names is not the one that the kernel names.
+    With the start method `forkserver` the parent according to `multiprocessing` is not the kernel's.
     """
     named = multiprocessing.parent_process()
     lines = [_line_from(named.pid)] if named is not None and named.pid is not None else []
@@ -105,12 +105,12 @@ def _parent_of(pid: int) -> int:
 
 
 def has_outlived_parent(helper: TapeIdentity, known: Iterable[TapeIdentity], running: Iterable[TapeIdentity]) -> bool:
-    """Whether a tape is a helper's whose parent has ended, also where nothing is left of the parent.
+    """Whether a tape belongs to a helper whose parent has ended, even if nothing of the parent is left.
 
     Args:
         helper: The tape's identity.
-        known: All tapes that are seen.
-        running: Those whose writers live and have not finished: a rank that makes its groups anew has a new tape.
+        known: All known tapes.
+        running: Those whose writers are alive and have not finished: a rank that recreates its groups has a new tape.
     """
     if not helper.parent:
         return False

@@ -1,4 +1,4 @@
-"""What the agent of a node has seen of a rank's death: a small file beside the tape, for whoever asks later."""
+"""The death of a rank as seen by its node's agent: a small file beside the tape, for later readers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Death:
     """The end of a rank's process.
 
     Attributes:
-        at_ns: When it ended, by the monotonic clock; of the deaths that one agent sees no two are at the same time.
-        resolution_ns: How much later than the end that may be; 0 where the kernel gave the order of the ends.
-        status: Its wait status, as `os.wait` has it; None when not known.
-        oom: Who counted an out-of-memory kill at that moment: `cgroup` (the rank's own), `node`, or '' for neither.
-        stopped: The state in which it did not run when it was last seen, as in `/proc/<pid>/stat`; '' when it ran.
-        stopped_since_ns: Since when; 0 when it ran.
-        ran_ns: When the kernel was last seen to let it run though its heart did not beat; 0 for never.
-        error: Type and first line of the exception that ended it, where torchelastic's error file tells; '' otherwise.
+        at_ns: When it ended, by the monotonic clock; no two deaths seen by one agent have the same time.
+        resolution_ns: How much later than the actual end that may be; 0 if the kernel gave the order of the ends.
+        status: Its wait status, as returned by `os.wait`; None when not known.
+        oom: Which counter recorded an out-of-memory kill then: `cgroup` (the rank's own), `node`, or '' for neither.
+        stopped: State letter (see `/proc/<pid>/stat`) if it was not running when last checked; '' if it was.
+        stopped_since_ns: Since when it was in that state; 0 if it was running.
+        ran_ns: When it was last seen to run without a heartbeat, according to the kernel; 0 for never.
+        error: Type and first line of the exception that ended it, from torchelastic's error file; '' if not known.
     """
 
     at_ns: int
@@ -49,7 +49,7 @@ class Death:
 
     @property
     def is_exact(self) -> bool:
-        """Whether its order among other exact deaths on its node is the kernel's own."""
+        """Whether its order among other exact deaths on its node comes from the kernel."""
         return self.resolution_ns == 0
 
     @property
@@ -59,7 +59,7 @@ class Death:
 
     @property
     def signal_name(self) -> str:
-        """`SIGKILL`; '' when no signal killed it."""
+        """The name of that signal, such as `SIGKILL`; '' when no signal killed it."""
         try:
             return signal.Signals(self.signal).name if self.signal else ""
         except ValueError:
@@ -67,17 +67,17 @@ class Death:
 
     @property
     def exit_code(self) -> int | None:
-        """The code with which it exited; None when it did not, or when that is not known."""
+        """The code with which it exited; None when it did not exit, or when that is not known."""
         return os.WEXITSTATUS(self.status) if self.status is not None and os.WIFEXITED(self.status) else None
 
 
 def death_path(tape: Path) -> Path:
-    """The file beside a tape."""
+    """Return the path of the death file beside a tape."""
     return tape.with_suffix(".death")
 
 
 def write_death(tape: Path, death: Death) -> None:
-    """Write down a death, in the place of what was known of it before.
+    """Write the death file, replacing what was known before.
 
     Raises:
         OSError: There is no room, or the directory is gone.
@@ -87,7 +87,7 @@ def write_death(tape: Path, death: Death) -> None:
 
 
 def read_death(tape: Path) -> Death | None:
-    """What was written down; None when there is nothing, or something else."""
+    """Read the death file; None when there is none, or it holds something else."""
     try:
         return _death_from(json.loads(read_regular(death_path(tape), MAX_FILE_BYTES)), tape.stem)
     except (OSError, ValueError, RecursionError):
@@ -95,7 +95,7 @@ def read_death(tape: Path) -> Death | None:
 
 
 def _death_from(found: Any, nonce: str) -> Death | None:
-    """Check every value: another user may have written them."""
+    """Check every value: another user may have written the file."""
     if not isinstance(found, dict):
         return None
     values = cast("dict[str, Any]", found)

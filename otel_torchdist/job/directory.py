@@ -1,4 +1,4 @@
-"""Where tapes lie: `<base>/<job key>/<nonce>.tape`, in memory and in the hands of one user."""
+"""Where tapes are stored: `<base>/<job key>/<nonce>.tape`, in memory and owned by one user."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _KEY: Final = re.compile(_KEY_PREFIX + "[0-9a-f]{16}")
 _TURNS: Final = 16
 BASE_MODE: Final = 0o711
 MAX_ENTRIES: Final = 16_384
-"""Of a directory. One that somebody fills without end must not keep others waiting."""
+"""Entries read from a directory: one that is filled without end must not hold up the others."""
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
-    """The directory that holds all job directories of this user; created when it is missing, its parent is not.
+    """Return the directory of all this user's job directories; created if missing, but its parent is not.
 
     Args:
-        config_tape_dir: What the user wants; `/dev/shm/otel-torchdist-<uid>` when None.
-        on_disk: Whether it may lie on a disk, whose write-back can hold up the training.
+        config_tape_dir: The configured directory; `/dev/shm/otel-torchdist-<uid>` when None.
+        on_disk: Whether it may be on a disk, whose write-back can hold up the training.
 
     Raises:
-        TapeError: It cannot be created, is no directory of this user's own, or lies on a disk.
+        TapeError: It cannot be created, is not a directory owned by this user, or is on a disk.
     """
     usual = Path(f"/dev/shm/otel-torchdist-{os.getuid()}")
     path = config_tape_dir or usual
@@ -57,10 +57,10 @@ def base_directory(config_tape_dir: Path | None, on_disk: bool) -> Path:
 
 
 def job_directory(base: Path, key: str) -> Path:
-    """The directory of one job's tapes on this node, created when it is missing.
+    """Return the directory of one job's tapes on this node, created if missing.
 
     Raises:
-        TapeError: It cannot be created, or is no directory of this user's own.
+        TapeError: It cannot be created, or is not a directory owned by this user.
     """
     path = base / key
     os.close(_open_private(path))
@@ -68,41 +68,41 @@ def job_directory(base: Path, key: str) -> Path:
 
 
 def private_directory(path: Path) -> None:
-    """Make a directory that only its user can change, with all above it, unless it is there.
+    """Create a directory that only its user can change, with its parents, unless it exists.
 
     Raises:
-        OSError: What is above it cannot be made.
-        TapeError: It cannot be created, or is no directory of this user's own.
+        OSError: A parent cannot be created.
+        TapeError: It cannot be created, or is not a directory owned by this user.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(_open_private(path))
 
 
 def job_directories(base: Path) -> list[Path]:
-    """The same as `list_jobs`, for whoever looks once: none when it cannot be told."""
+    """List job directories as `list_jobs` does, for callers that do not retry: none on an error."""
     with contextlib.suppress(OSError):
         return list_jobs(base)
     return []
 
 
 def tapes_in(directory: Path) -> list[Path]:
-    """The same as `list_tapes`, for whoever looks once: none when it cannot be told."""
+    """List tapes as `list_tapes` does, for callers that do not retry: none on an error."""
     with contextlib.suppress(OSError):
         return list_tapes(directory)
     return []
 
 
 def list_jobs(base: Path) -> list[Path]:
-    """The job directories of a base directory, by name; links and what has another kind of name are left out.
+    """List the job directories of a base directory by name; links and other kinds of names are left out.
 
     Raises:
-        OSError: It cannot be told: for want of descriptors, say. That a directory is not there says that it is empty.
+        OSError: The directory cannot be read, for lack of descriptors, say. A missing directory counts as empty.
     """
     return _listed(base, lambda entry: bool(_KEY.fullmatch(entry.name)) and entry.is_dir(follow_symlinks=False))
 
 
 def list_tapes(directory: Path) -> list[Path]:
-    """The tapes of a job directory, by name; none when there is no such directory (any more).
+    """List the tapes of a job directory by name; none if there is no such directory (any more).
 
     Raises:
         OSError: As for `list_jobs`.
@@ -125,14 +125,14 @@ def clean_up(base: Path, keep_runs: int, keep_bytes: int) -> None:
     """Remove the oldest leftovers of ended runs until few enough remain.
 
     A leftover is a job directory in which no file is locked, or an ended tape in one where some are. Files that
-    this process has open count as in use, without a look: opening and closing its own tape would drop the lock
-    that says it lives. Parts without a tape, left by creators that crashed, go at once. What another process
-    removes at the same time is no error, and nothing behind a link is touched.
+    this process has open count as in use without a check: opening and closing its own tape would drop the lock
+    that marks it as alive. Parts without a tape, left by creators that crashed, are removed at once. Concurrent
+    removal by another process is not an error, and nothing behind a link is touched.
 
     Args:
         base: The base directory.
         keep_runs: Job directories of ended runs that may stay.
-        keep_bytes: Bytes that all leftovers together may take; never more than an eighth of the file system.
+        keep_bytes: Bytes that all leftovers may take in total; never more than an eighth of the file system.
     """
     leftovers = find_leftovers(job_directories(base))
     runs = sum(leftover.nonce is None for leftover in leftovers)
@@ -156,10 +156,10 @@ def _limit_in_filesystem(base: Path, keep_bytes: int) -> int:
 
 
 def job_key(environ: Mapping[str, str]) -> str:
-    """The name of the job directory: what the ranks of one job share on a node, and other jobs do not.
+    """Return the name of the job directory, from what the ranks of one job share on a node and other jobs do not.
 
-    A wrapper script gives each rank a parent of its own, so the parent is the last resort. What an environment says
-    of addresses is true in one network namespace only, and pids in one PID namespace.
+    A wrapper script gives each rank a parent of its own, so the parent is the last resort. Addresses in an environment
+    are valid in one network namespace only, and pids in one PID namespace.
     """
     text = "\0".join(_shared_by_local_ranks(environ))
     return _KEY_PREFIX + hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
@@ -175,7 +175,7 @@ def _shared_by_local_ranks(environ: Mapping[str, str]) -> tuple[str, ...]:
         if run_id != "none":  # the default id, which every job has
             return "torchrun", run_id
     elif _is_slurm_task(environ):
-        # One interactive step may run many jobs, so the address has a say too.
+        # One interactive step may run many jobs, so the address counts too.
         return "slurm", environ["SLURM_JOB_ID"], environ["SLURM_STEP_ID"], *address
     if all(address):
         return "address", str(_network_namespace()), *address
@@ -184,10 +184,10 @@ def _shared_by_local_ranks(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _directory_of_torchrun(error_file: str) -> str:
-    """The log directory of the torchrun process that started this rank, or ''.
+    """Return the log directory of the torchrun process that started this rank, or ''.
 
-    It is `mkdtemp` that named it, so no other job has it, not one with the same run id either, and it outlives
-    restarts, in which the port may change: `<directory>/attempt_<n>/<local rank>/error.json`.
+    `mkdtemp` named it, so no other job has it, not even one with the same run id, and it outlives restarts, in which
+    the port may change: `<directory>/attempt_<n>/<local rank>/error.json`.
     """
     path = PurePosixPath(error_file)
     if len(path.parts) < 5 or not path.parts[-3].startswith("attempt_"):
@@ -209,10 +209,10 @@ def _network_namespace() -> int:
 
 
 def _open_private(path: Path) -> int:
-    """Open a directory that only its user can change, after creating it if it is missing.
+    """Open a directory that only its user can change, created if missing.
 
     Raises:
-        TapeError: There is something else, or it cannot be created.
+        TapeError: Something else is in its place, or it cannot be created.
     """
     try:
         file = _make_and_open(path)
@@ -231,7 +231,7 @@ def _open_private(path: Path) -> int:
 
 
 def _make_and_open(path: Path) -> int:
-    """Open a directory, after creating it if it is missing; again if somebody who cleans up removes it in between."""
+    """Open a directory, created if missing; retries if a clean-up removes it in between."""
     for _ in range(_TURNS - 1):
         with contextlib.suppress(FileNotFoundError):
             return _make_and_open_once(path)
@@ -249,10 +249,10 @@ def _make_and_open_once(path: Path) -> int:
 
 
 def _let_others_pass(file: int) -> None:
-    """Let other users through a base directory, to `prometheus/` in it, which Prometheus reads under a name of its own.
+    """Let other users traverse a base directory to `prometheus/` in it, which Prometheus reads as its own user.
 
-    They cannot list it, and job directories in it are for their user alone. Versions before made it 0700, and so does a
-    strict umask; any other mode is the user's choice.
+    They cannot list it, and job directories in it are private to their user. Earlier versions gave it mode 0700, as
+    does a strict umask; any other mode is the user's choice.
     """
     if stat.S_IMODE(os.fstat(file).st_mode) == 0o700:
         with contextlib.suppress(OSError):
@@ -260,7 +260,7 @@ def _let_others_pass(file: int) -> None:
 
 
 def _filesystem(device: int) -> str:
-    """The type of the mounted file system with this device number."""
+    """Return the type of the mounted file system with this device number."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()

@@ -1,7 +1,7 @@
 """What ended runs leave in job directories, how it is removed, and how much room tapes may take.
 
-In a container `/dev/shm` has 64 MB by default, and DataLoader workers need them: they die of SIGBUS when it is full.
-An eighth is for the tapes of ranks that run, and an eighth for what ended runs have left (see `directory.clean_up`).
+In a container `/dev/shm` has 64 MB by default, and DataLoader workers need it: they die of SIGBUS when it is full. An
+eighth is for the tapes of running ranks, and an eighth for the leftovers of ended runs (see `directory.clean_up`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What can be removed as one: a job directory, or (with a `nonce`) the files of one tape in a directory in use."""
+    """A unit of removal: a job directory, or (with a `nonce`) the files of one tape in a directory in use."""
 
     directory: Path
     nonce: str | None
@@ -47,11 +47,11 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What ranks that run have written.
+    """The files of running ranks.
 
     Attributes:
-        size: Bytes in all job directories.
-        tapes_in: Tapes in each of them.
+        size: Their bytes in all job directories.
+        tapes_in: The number of their tapes in each job directory.
     """
 
     size: int
@@ -59,14 +59,14 @@ class Live:
 
 
 def is_tape_name(name: str) -> bool:
-    """Whether a file of this name is a tape; one that is being created has another."""
+    """Whether a file of this name is a tape; a tape being created has another name."""
     return name.endswith(".tape") and not name.startswith(".")
 
 
 def find_leftovers(directories: list[Path]) -> list[Leftover]:
-    """What ended runs left in job directories, oldest first; parts without a tape are removed at once."""
+    """Find what ended runs left in job directories, oldest first; parts without a tape are removed at once."""
     listings = {directory: _files(directory) for directory in directories}
-    # Taken after the listings: whatever they name and this process writes is open by now.
+    # Taken after the listings: every file in them that this process writes is open by now.
     ours = _open_in_this_process()
     leftovers: list[Leftover] = []
     for directory, files in listings.items():
@@ -78,7 +78,7 @@ def find_leftovers(directories: list[Path]) -> list[Leftover]:
 
 
 def find_live(base: Path) -> Live:
-    """What belongs to tapes that somebody writes.
+    """Find the files of tapes that are being written.
 
     Raises:
         OSError: The base directory cannot be read.
@@ -98,7 +98,7 @@ def find_live(base: Path) -> Live:
 
 
 def remove(leftover: Leftover) -> bool:
-    """Remove a leftover, unless somebody has begun to use it; returns whether it is gone."""
+    """Remove a leftover, unless it has come into use; returns whether it is gone."""
     if leftover.nonce is None:
         return _remove_directory(leftover.directory)
     return _remove_parts(leftover.directory, leftover.nonce)
@@ -117,7 +117,7 @@ def _remove_directory(directory: Path) -> bool:
 
 
 def _remove_parts(directory: Path, nonce: str | None) -> bool:
-    """Remove the files of an ended tape, and in any case those without a tape."""
+    """Remove the files of an ended tape, and in any case files whose tape is missing."""
     with alone_in(directory) as alone:
         if not alone:
             return False
@@ -131,7 +131,7 @@ def _remove_parts(directory: Path, nonce: str | None) -> bool:
 
 
 def _unlink(directory: Path, files: list[_File]) -> None:
-    """Unlink files, tapes first: whoever is interrupted leaves parts without a tape behind, never the reverse."""
+    """Unlink files, tapes first: an interruption leaves parts without a tape behind, never the reverse."""
     for file in sorted(files, key=lambda file: not is_tape_name(file.name)):
         with contextlib.suppress(OSError):
             (directory / file.name).unlink()
@@ -148,7 +148,7 @@ def _leftovers(directory: Path, files: list[_File], held: set[str]) -> Iterator[
 
 def _leftover(directory: Path, nonce: str | None, files: list[_File]) -> Leftover:
     changed_ns = max((file.changed_ns for file in files), default=0)
-    if not files:  # perhaps a moment old, and about to be used
+    if not files:  # perhaps newly created, and about to be used
         with contextlib.suppress(OSError):
             changed_ns = directory.stat().st_mtime_ns
     return Leftover(directory, nonce, sum(file.size for file in files), changed_ns)
@@ -174,7 +174,7 @@ def _files(directory: Path) -> list[_File]:
 
 
 def _parts(files: list[_File]) -> dict[str, list[_File]]:
-    """The files of each tape, by its nonce."""
+    """Group the files of each tape by its nonce."""
     parts: defaultdict[str, list[_File]] = defaultdict(list)
     for file in files:
         match = _PART_OF_TAPE.fullmatch(file.name)
@@ -184,7 +184,7 @@ def _parts(files: list[_File]) -> dict[str, list[_File]]:
 
 
 def _without_tape(files: list[_File]) -> list[_File]:
-    """What belongs to a tape that is not there: its creator crashed, or is at work at this moment."""
+    """Return the files whose tape is missing: its creator crashed, or is creating it at this moment."""
     return [
         part
         for parts in _parts(files).values()
@@ -194,7 +194,7 @@ def _without_tape(files: list[_File]) -> list[_File]:
 
 
 def _open_in_this_process() -> set[tuple[int, int]] | None:
-    """Device and inode of all that this process has open; None where /proc does not tell."""
+    """Return device and inode of all files that this process has open; None if /proc does not show them."""
     found: set[tuple[int, int]] = set()
     try:
         descriptors = os.listdir("/proc/self/fd")
@@ -208,7 +208,7 @@ def _open_in_this_process() -> set[tuple[int, int]] | None:
 
 
 def _held(directory: Path, files: list[_File], ours: set[tuple[int, int]] | None) -> set[str]:
-    """Names of the files that somebody has locked, or that this process has open."""
+    """Return the names of the files that another process has locked, or that this process has open."""
     return {
         file.name
         for file in files
@@ -222,7 +222,7 @@ def _is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # we cannot tell
+        return True  # unknown, so it may be
     try:
         return is_locked_elsewhere(file)
     finally:
@@ -230,24 +230,24 @@ def _is_locked(path: Path) -> bool:
 
 
 SHARE: Final = 8
-"""What runs and what is left over take one part each in so many."""
+"""Running ranks and leftovers may each take one part in so many of the file system."""
 MIN_RECORDS: Final = 512
-"""Fewer would say too little of a stall, however small the file system is."""
+"""Fewer would show too little of a stall, however small the file system is."""
 MIN_NAMES: Final = 64 << 10
 _NAMES_SHARE: Final = 4
-"""Where room is scarce, one part in so many is for the dictionary."""
+"""If room is scarce, one part in so many is for the dictionary."""
 _MOST_LOCAL_RANKS: Final = 16
-"""On a node, where no launcher says how many there are."""
+"""Assumed maximum number of ranks on a node if no launcher states it."""
 _LOCAL_SIZE_VARIABLES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What one tape may take.
+    """The room for one tape.
 
     Attributes:
         records: Records in its ring.
-        names_bytes: Bytes of its dictionary.
+        names_bytes: Maximum size of its dictionary.
         filesystem_bytes: Size of the file system.
     """
 
@@ -257,11 +257,11 @@ class Room:
 
 
 def find_room(directory: Path, wanted: int, ranks: int) -> Room:
-    """The room for one more tape in a job directory.
+    """Find the room for one more tape in a job directory.
 
     Args:
         directory: The job directory.
-        wanted: Records that the user wants in its ring.
+        wanted: The configured number of records in its ring.
         ranks: Ranks of the job on this node.
     """
     try:
@@ -270,7 +270,7 @@ def find_room(directory: Path, wanted: int, ranks: int) -> Room:
     except OSError:
         return Room(wanted, MAX_BYTES, 0)
     whole = facts.f_blocks * facts.f_frsize
-    # Others may have filled it: then half of what they have left.
+    # Others may have filled the file system: then half of what is still free.
     free = min(whole // SHARE - live.size, facts.f_bavail * facts.f_frsize // 2)
     share = max(free, 0) // max(1, ranks - live.tapes_in.get(directory, 0))
     if not whole or share >= layout.tape_size(wanted) + MAX_BYTES:
@@ -282,7 +282,7 @@ def find_room(directory: Path, wanted: int, ranks: int) -> Room:
 
 
 def ranks_of_node(environ: Mapping[str, str], world_size: int) -> int:
-    """How many ranks of the job are on this node: as its launcher says, else at most all of them."""
+    """Return the number of the job's ranks on this node: from its launcher, else an upper bound."""
     for name in _LOCAL_SIZE_VARIABLES:
         text = environ.get(name, "")
         if text.isascii() and text.isdecimal() and int(text):

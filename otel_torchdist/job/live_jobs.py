@@ -1,4 +1,4 @@
-"""Which jobs have live ranks on this node."""
+"""Finds the jobs with live ranks on this node."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from otel_torchdist.files.others import is_passing, open_regular
 from otel_torchdist.job.directory import job_directories, list_jobs, list_tapes, tapes_in
 
 MAX_TAPES: Final = 4096
-"""Of one base directory that are looked at, so that no user keeps others waiting."""
+"""Tapes checked per base directory, so that no user holds up the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveJobs:
-    """What a look into a base directory has found.
+    """The result of checking a base directory.
 
     Attributes:
-        live: Job directories in which a rank lives.
-        unseen: Directories that could not be looked into, and why; nobody knows what goes on there.
-        took_s: How long the look into each directory took; that into the base directory counts all in it.
+        live: Job directories with a live rank.
+        unseen: Directories that could not be checked, and why; whether a rank lives there is unknown.
+        took_s: How long the check of each directory took; that of the base directory includes all in it.
     """
 
     live: list[Path] = field(default_factory=list[Path])
@@ -34,11 +34,11 @@ class LiveJobs:
 
 
 def live_jobs(base: Path, without: Collection[Path] = ()) -> LiveJobs:
-    """The job directories in which a rank lives.
+    """Find the job directories with a live rank.
 
     Args:
-        base: Where to look.
-        without: Job directories that are left out.
+        base: The base directory.
+        without: Job directories to leave out.
     """
     found = LiveJobs()
     began = time.monotonic()
@@ -56,7 +56,7 @@ def live_jobs(base: Path, without: Collection[Path] = ()) -> LiveJobs:
             found.unseen[directory] = error
         found.took_s[directory] = time.monotonic() - listed_at
     left = MAX_TAPES
-    for directory in sorted(tapes, key=lambda one: len(tapes[one])):  # one that is full hides itself and no other
+    for directory in sorted(tapes, key=lambda one: len(tapes[one])):  # an overfull one hides only itself
         try:
             if any(map(_is_live, tapes[directory][:left])):
                 found.live.append(directory)
@@ -73,17 +73,17 @@ def live_jobs(base: Path, without: Collection[Path] = ()) -> LiveJobs:
 
 
 def newest_live_job(base: Path) -> Path | None:
-    """The job directory in which a rank that lives began its tape last; None when no rank lives."""
+    """Return the job directory of the live rank whose tape is the newest; None when no rank is alive."""
     begun = {directory: _newest_live_tape_ns(directory) for directory in job_directories(base)}
     live = [directory for directory, began_ns in begun.items() if began_ns]
     return max(live, key=lambda directory: begun[directory], default=None)
 
 
 def _is_live(path: Path) -> bool:
-    """Whether the writer of a tape lives.
+    """Whether the writer of a tape is alive.
 
     Raises:
-        OSError: It cannot be told now, but may be a little later.
+        OSError: That cannot be determined now, but perhaps a little later.
     """
     try:
         return _begun_ns(path) > 0
@@ -104,14 +104,14 @@ def _newest_live_tape_ns(directory: Path) -> int:
 
 
 def _begun_ns(path: Path) -> int:
-    """When a tape was created, as far as the file system tells; 0 when its writer is gone.
+    """Return when a tape was created, according to the file system; 0 when its writer is gone.
 
     Raises:
-        OSError: It cannot be opened, or is no regular file.
+        OSError: The tape cannot be opened, or is not a regular file.
     """
     file = open_regular(path)
     try:
-        # What a writer stores through its mapping need not show in the time of the last change.
+        # A writer's stores through its mapping need not update the modification time.
         return os.fstat(file).st_mtime_ns if is_locked_elsewhere(file) else 0
     finally:
         os.close(file)

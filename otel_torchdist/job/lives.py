@@ -1,4 +1,4 @@
-"""How the processes behind tapes fare, and a log line whenever that changes."""
+"""What became of the processes that write tapes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class RankLife(enum.Enum):
     RUNNING = "running"
     FINISHED = "finished"
     FAILED = "failed"
-    """It told of the exception that ended it."""
+    """It reported the exception that ended it."""
     DEAD = "dead"
-    """It is gone without a word."""
+    """It disappeared without reporting why."""
 
 
 def life_of(tape: TapeReader) -> RankLife:
-    """What became of the rank that writes a tape.
+    """Return what became of the rank that writes a tape.
 
     Raises:
         TapeError: The tape is damaged.
     """
-    # In this order: a process says that it has finished before it lets go of its lock.
+    # In this order: a process reports that it has finished before it releases its lock.
     is_alive = tape.is_alive()
     state = tape.status().state
     if state is TapeState.FINISHED:
@@ -44,7 +44,7 @@ def life_of(tape: TapeReader) -> RankLife:
 
 
 def run_of(tape: TapeReader) -> int:
-    """The run that a tape belongs to; 0 when it does not tell."""
+    """Return the run that a tape belongs to; 0 when that is not known."""
     try:
         status = tape.status()
     except TapeError:
@@ -53,11 +53,11 @@ def run_of(tape: TapeReader) -> int:
 
 
 def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:
-    """Whether a helper that is gone has lived for as long as the rank that started it.
+    """Whether a helper that is gone lived at least as long as the rank that started it.
 
     Args:
-        tape: The helper's.
-        tapes: All that are seen.
+        tape: The helper's tape.
+        tapes: All known tapes.
     """
     running = [other.identity for other in tapes if _runs(other)]
     return has_outlived_parent(tape.identity, [other.identity for other in tapes], running)
@@ -76,10 +76,10 @@ def waits(tape: TapeReader) -> bool:
 
 
 def has_left(tape: TapeReader, death: Death | None) -> bool:
-    """Whether a process has exited with code 0, waiting for nothing, without a word on its tape.
+    """Whether a process exited with code 0, waiting for nothing, without recording that on its tape.
 
     Args:
-        tape: What it has written, polled to its end.
-        death: How it ended, as far as that was seen.
+        tape: Its tape, polled to its end.
+        death: How it ended; None if that was not seen.
     """
     return death is not None and death.exit_code == 0 and not waits(tape)

@@ -1,7 +1,7 @@
-"""What a rank and the agent of its node tell each other about the agents of other nodes: two small files.
+"""Two small files through which a rank and its node's agent exchange the addresses of the job's agents.
 
 The rank, which has the job's store, writes `peers-<run>.json`: the run's token, where this node's agent should listen,
-and where the others do. The agent, which has neither torch nor a store, writes `exchange.json`: its port.
+and where its peers listen. The agent, which has neither torch nor a store, writes `exchange.json`: its port.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from otel_torchdist.files.owned import replace_at_once
 
 TOKEN_BYTES: Final = 32
 MAX_PEERS: Final = 256
-"""Nodes whose agents speak with each other."""
+"""Maximum number of nodes whose agents exchange data."""
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_FILES: Final = 16
 MAX_SEAT: Final = (1 << 31) - 1
-"""Election are global ranks."""
+"""Seats are global ranks."""
 _NAME: Final = re.compile(r"peers-([0-9a-f]{32})\.json")
 PORT_FILE: Final = "exchange.json"
 
@@ -34,11 +34,11 @@ class Peer:
     """An agent of the job.
 
     Attributes:
-        seat: The global rank that has announced it, which no other agent has. The lowest one judges.
+        seat: The global rank that announced it, unique among the agents. The agent with the lowest one leads.
         node: Its node's name.
         host: Address on which it listens.
-        port: Likewise.
-        ranks: Ranks on its node; 0 when the launcher does not say.
+        port: Port on which it listens.
+        ranks: Number of ranks on its node; 0 when the launcher does not state it.
     """
 
     seat: int
@@ -48,7 +48,7 @@ class Peer:
     ranks: int = 0
 
     def to_json(self) -> str:
-        """As it lies in the store."""
+        """Encode the peer for the store."""
         return json.dumps([self.seat, self.node, self.host, self.port, self.ranks])
 
 
@@ -56,21 +56,21 @@ def peer_from_json(text: str | bytes) -> Peer:
     """Read what `Peer.to_json` has written.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The text is something else.
     """
     return _peer(_parsed(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """All that an agent must know of the others of one run.
+    """What an agent needs to know about its peers in one run.
 
     Attributes:
         run: 128-bit id.
-        token: Signs what agents say to each other.
+        token: Signs the messages between agents.
         own_seat: See `Peer`.
-        own_host: Address on which to listen for the others.
-        others: Where they are, as far as they have been announced.
+        own_host: Address on which to listen for peers.
+        others: The peers that have been announced so far.
     """
 
     run: int
@@ -94,12 +94,12 @@ def write_peers(directory: Path, peers: Peers) -> None:
     }
     path = directory / f"peers-{peers.run:032x}.json"
     replace_at_once(path, path.with_name(f".{path.name}.{os.getpid()}.new"), json.dumps(content).encode())
-    for path in sorted(_files(directory), key=_changed_ns)[:-MAX_FILES]:  # of attempts that are over
+    for path in sorted(_files(directory), key=_changed_ns)[:-MAX_FILES]:  # of earlier attempts
         path.unlink(missing_ok=True)
 
 
 def peers_files(directory: Path) -> Mapping[int, tuple[Path, int]]:
-    """The files of a job directory, by run, each with the time of its last change."""
+    """Find the files of a job directory by run, each with its modification time."""
     found = {path: _NAME.fullmatch(path.name) for path in _files(directory)}
     return {int(match[1], 16): (path, _changed_ns(path)) for path, match in found.items() if match}
 
@@ -108,8 +108,8 @@ def read_peers(path: Path) -> Peers:
     """Read what `write_peers` has written.
 
     Raises:
-        OSError: It is gone, or is a link.
-        ValueError: It holds something else.
+        OSError: The file is gone, or is a link.
+        ValueError: The file holds something else.
     """
     match = _NAME.fullmatch(path.name)
     content = _parsed(_read(path))
@@ -130,12 +130,12 @@ def read_peers(path: Path) -> Peers:
 
 @dataclass(frozen=True, slots=True)
 class ListeningAgent:
-    """Where the agent of a job directory listens for others.
+    """Where the agent of a job directory listens for its peers.
 
     Attributes:
         host: Address.
-        port: Likewise.
-        runs: For which runs; an agent that is gone knew others.
+        port: Port.
+        runs: The runs for which it listens; an agent that is gone listened for others.
     """
 
     host: str
@@ -143,12 +143,12 @@ class ListeningAgent:
     runs: frozenset[int] = frozenset()
 
     def to_json(self) -> str:
-        """As it lies in `PORT_FILE`."""
+        """Encode it for `PORT_FILE`."""
         return json.dumps([self.host, self.port, sorted(f"{run:032x}" for run in self.runs)])
 
 
 def read_listening(directory: Path) -> ListeningAgent | None:
-    """Where the agent of a job directory listens, or one that died did; None when none has said so."""
+    """Read where the agent of a job directory listens, or one that died did; None when none has announced it."""
     with contextlib.suppress(OSError, ValueError, TypeError, OverflowError):
         host, port, runs = cast("list[Any]", _parsed(_read(directory / PORT_FILE)))
         found = ListeningAgent(str(host), int(port), frozenset(int(run, 16) for run in runs))

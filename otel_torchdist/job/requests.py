@@ -1,10 +1,10 @@
-"""What an agent asks of a rank, in small files beside its tape: to end itself, or to write a stack.
+"""An agent's requests to a rank, in small files beside its tape: to end itself, or to write a stack.
 
-A rank looks once a second whether it is to end. It does so itself where it can, for then it can tell its launcher why.
+A rank checks once a second whether it should end. It ends itself if it can, so that it can report why to its launcher.
 
-Where native code holds the GIL, `faulthandler` writes the stack of one thread when a signal comes. The file for it
-exists from when the handler is ready until the tape ends: it shows that this process does not die of the signal. Its
-first line says which signal, and to which of the process's descriptors the stacks go.
+If native code holds the GIL, `faulthandler` writes the stack of one thread when a signal arrives. The file for it
+exists from when the handler is ready until the tape ends: it shows that the signal does not kill this process. Its
+first line states the signal, and the process's descriptor to which stacks are written.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from otel_torchdist.tape.records import CallSiteName
 
 MAX_BYTES: Final = 16_384
 EXIT_CODE: Final = 75
-"""EX_TEMPFAIL of sysexits.h: the same may succeed when it is tried again."""
+"""EX_TEMPFAIL of sysexits.h: a retry may succeed."""
 FAILURE: Final = "StallAborted"
-"""The name under which the tape of such a rank has failed."""
+"""The failure recorded on the tape of a rank that ended itself on request."""
 GIVEN_UP: Final = "BackendGaveUp"
-"""The name under which a rank says that its backend has given up waiting for the others, and may end the process."""
+"""The failure recorded by a rank whose backend has given up waiting for the others, and may end the process."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def abort_path(tape: Path) -> Path:
-    """Where the word for the writer of a tape lies."""
+    """Return the path of the abort request for the writer of a tape."""
     return tape.with_suffix(".abort")
 
 
 def abort_reason(tape: Path) -> str:
-    """Why the writer of a tape should end itself; '' when it should not."""
+    """Read why the writer of a tape should end itself; '' when it should not."""
     with contextlib.suppress(OSError), open(os.open(abort_path(tape), _FLAGS), "rb") as stream:
         return stream.read(MAX_BYTES).decode(errors="replace")
     return ""
@@ -52,36 +52,36 @@ _ESCAPED: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})
 
 @dataclass(frozen=True, slots=True)
 class SignalOffer:
-    """What a process says of its handler.
+    """A process's description of its handler.
 
     Attributes:
         signal: The number of the signal.
-        descriptor: The descriptor to which the handler writes, of the process that has it.
+        descriptor: The descriptor, in that process, to which the handler writes.
     """
 
     signal: int
     descriptor: int
 
     def encode(self) -> bytes:
-        """The file's first line."""
+        """Encode the file's first line."""
         return b"signal %d writes a stack to descriptor %d\n" % (self.signal, self.descriptor)
 
 
 def offer_path(tape: Path) -> Path:
-    """Where the process that writes `tape` says that it can be signalled, and where its stacks go."""
+    """Return the file in which the writer of `tape` announces that it can be signalled, and writes its stacks."""
     return tape.with_suffix(".fault")
 
 
 def decode_offer(head: bytes) -> SignalOffer | None:
-    """The offer at the head of a file; None when there is none."""
+    """Decode the offer at the head of a file; None when there is none."""
     match = _HEAD.match(head)
     return SignalOffer(int(match[1]), int(match[2])) if match else None
 
 
 def parse_stack(text: str) -> tuple[CallSiteName, ...]:
-    """The frames of the first stack in what `faulthandler` has written, innermost first; none when there is none.
+    """Return the frames of the first stack in `faulthandler`'s output, innermost first; empty when there is none.
 
-    It knows functions by their bare names only, and writes `???` for a line or a file that it does not find.
+    `faulthandler` writes only the bare names of functions, and `???` for a line or a file that it does not find.
     """
     frames: list[CallSiteName] = []
     begun = False
@@ -97,9 +97,9 @@ def parse_stack(text: str) -> tuple[CallSiteName, ...]:
 
 
 def last_stack(path: Path) -> tuple[CallSiteName, ...]:
-    """The frames of the last stack in a file of an offer, innermost first; none when there is none.
+    """Return the frames of the last stack in an offer's file, innermost first; empty when there is none.
 
-    While it is being written it may lack its outermost frames.
+    A stack that is still being written may lack its outermost frames.
     """
     try:
         text = read_part(path, -_TAIL_BYTES, _TAIL_BYTES).decode(errors="replace")
@@ -110,7 +110,7 @@ def last_stack(path: Path) -> tuple[CallSiteName, ...]:
 
 
 def _unescape(text: str) -> str:
-    """Letters beyond ASCII, which it writes as Python would in a literal; what is no letter stays as it is."""
+    """Decode non-ASCII letters, which are escaped as in a Python literal; invalid code points stay as they are."""
     return _ESCAPED.sub(lambda match: _letter(match[0], int(match[1] or match[2] or match[3], 16)), text)
 
 

@@ -1,4 +1,4 @@
-"""Which runs there are on this node, from their tapes: nothing is locked, asked for or written."""
+"""Lists the runs on this node from their tapes: nothing is locked, requested or written."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Run:
     """One run, as far as its ranks have tapes here.
 
     Attributes:
-        directory: Its job directory; runs that a launcher started one after the other share it.
+        directory: Its job directory; successive runs of one launcher share it.
         run_id: 128 bits; 0 when its ranks had not agreed on one.
-        tapes: The newest of each rank, ascending; at least one.
-        helps: The run whose ranks have started the processes of this one, such as checkpoint processes; None where
-            this is a run of its own.
+        tapes: The newest tape of each rank, in ascending order of ranks; at least one.
+        helps: The run whose ranks started the processes of this one, such as checkpoint processes; None if this is
+            an independent run.
     """
 
     directory: Path
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def begun_ns(self) -> int:
-        """When its first tape was begun, by the wall clock."""
+        """When its first tape was created, by the wall clock."""
         return min(tape.identity.realtime_ns for tape in self.tapes)
 
     @property
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def life(self) -> RankLife:
-        """What became of it: it runs while a rank does; else the worst that became of a rank.
+        """What became of the run: it is running while a rank is; else the worst that became of a rank.
 
         Raises:
             TapeError: A tape has been damaged since it was opened.
@@ -77,7 +77,7 @@ class Run:
         )
 
     def has_ended_with_parent(self, tape: TapeReader) -> bool:
-        """Whether a tape is a helper's that is gone no sooner than the rank that started it."""
+        """Whether a tape belongs to a helper that ended no sooner than the rank that started it."""
         return self.helps is not None and has_ended_with_parent(tape, (tape, *self.helps.tapes))
 
     def _life_of(self, tape: TapeReader) -> RankLife:
@@ -93,15 +93,15 @@ class RunIndex:
     """The runs of some job directories.
 
     Attributes:
-        runs: The one that began last comes first, and behind each run those of its helpers.
-        unreadable: Of each tape that cannot be read, which and why.
+        runs: Newest first, each followed by the runs of its helpers.
+        unreadable: For each tape that cannot be read, which one and why.
     """
 
     runs: tuple[Run, ...]
     unreadable: tuple[str, ...]
 
     def helpers_of(self, run: Run) -> list[Run]:
-        """The runs of processes that the ranks of a run have started."""
+        """Return the runs of processes that the ranks of a run have started."""
         return [other for other in self.runs if other.helps is run]
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class RunIndex:
 
 
 def _helpers_last(runs: Sequence[Run]) -> list[Run]:
-    """The same runs in their order, but those of helpers behind the run that they help."""
+    """Return the runs in order, but the runs of helpers after the run that they help."""
     helped = [_helped_by(run, runs) for run in runs]
     ordered: list[Run] = []
     for run, home in zip(runs, helped, strict=True):
@@ -124,7 +124,7 @@ def _helpers_last(runs: Sequence[Run]) -> list[Run]:
 
 
 def _helped_by(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The run whose ranks have started this one's, or have started those; one with more ranks is a run of its own."""
+    """Return the run whose ranks started this one's, directly or not; None for one with more ranks, as independent."""
     helped = None
     for _ in runs:
         started = {tape.identity.parent for tape in (helped or run).tapes} - {0}
@@ -134,11 +134,11 @@ def _helped_by(run: Run, runs: Sequence[Run]) -> Run | None:
         if found.world_size < run.world_size:
             return None
         helped = found
-    return None  # they have started each other, which only forged tapes say
+    return None  # a cycle, which only forged tapes can show
 
 
 def _waited(tape: TapeReader) -> bool:
-    """Whether a rank that is gone waited for an operation; looks with a reader of its own."""
+    """Whether a rank that is gone waited for an operation; uses a reader of its own."""
     with contextlib.closing(TapeReader(tape.path)) as again:
         for _ in range(2 + again.capacity // POLL_LIMIT):
             again.poll(POLL_LIMIT)
@@ -146,14 +146,14 @@ def _waited(tape: TapeReader) -> bool:
 
 
 class SeveralRunsError(Exception):
-    """More than one run is meant; the message says which."""
+    """More than one run matches; the message lists them."""
 
 
 def tape_directory(config: Config) -> Path:
-    """The base directory of this user's tapes, which need not exist; reading them harms nobody on a disk either.
+    """Return the base directory of this user's tapes, which need not exist; reading is harmless on a disk, too.
 
     Raises:
-        TapeError: There is something else, or it is another user's.
+        TapeError: Something else is in its place, or it belongs to another user.
     """
     base = config.tape_dir
     return base_directory(base, on_disk=True) if base.exists() else base
@@ -171,10 +171,10 @@ def index_of(directories: Iterable[Path]) -> RunIndex:
 
 
 def whole_index(config: Config, run_dir: Path | None) -> RunIndex:
-    """The runs of one job directory, or of all.
+    """Index the runs of one job directory, or of all.
 
     Raises:
-        TapeError: The directory is another user's.
+        TapeError: The directory belongs to another user.
     """
     if run_dir is not None:
         return index_of([job_directory(run_dir.parent, run_dir.name)])
@@ -182,7 +182,7 @@ def whole_index(config: Config, run_dir: Path | None) -> RunIndex:
 
 
 def select(runs: Iterable[Run], prefix: str) -> Run | None:
-    """The run whose id begins with `prefix`; None when none does.
+    """Return the run whose id begins with `prefix`; None when none does.
 
     Raises:
         SeveralRunsError: More than one does.
@@ -202,17 +202,17 @@ class _Opened(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """Whose it is."""
+        """The rank that writes the tape."""
         return self.tape.identity.rank
 
     @property
     def is_helper(self) -> bool:
-        """Whether a rank has started its writer."""
+        """Whether its writer was started by a rank."""
         return bool(self.tape.identity.parent)
 
     @property
     def begun_ns(self) -> int:
-        """When it was begun, by the monotonic clock."""
+        """When the tape was created, by the monotonic clock."""
         return self.tape.identity.monotonic_ns
 
 
@@ -239,13 +239,13 @@ class _Sorter:
         self._runs.setdefault(run_id, []).append(_Opened(tape, status))
 
     def runs(self) -> list[Run]:
-        """The runs; tapes that no run needs are closed."""
+        """Return the runs; tapes that no run needs are closed."""
         for stray in sorted(self._runs.pop(0, []), key=lambda opened: opened.begun_ns):
             self._runs.setdefault(self._home_of(stray), []).append(stray)
         return [self._run(run_id, tapes) for run_id, tapes in self._runs.items()]
 
     def _home_of(self, stray: _Opened) -> int:
-        """A rank that does not know its run belongs to the one that began at about its time and lacks this rank."""
+        """Find the run of a rank that does not know its own: the one closest in start time that lacks this rank."""
         lacking = {
             run_id: abs(min(tape.begun_ns for tape in tapes) - stray.begun_ns)
             for run_id, tapes in self._runs.items()
@@ -262,9 +262,9 @@ class _Sorter:
 
 
 def _of_last_attempt(tapes: list[_Opened]) -> list[_Opened]:
-    """Oldest first, without what an attempt before has left under the same id.
+    """Return the tapes oldest first, without those left by an earlier attempt with the same id.
 
-    An id that is not agreed upon yet may be that of the attempt before, whose ranks were gone by then.
+    An id that is not agreed on yet may be that of the previous attempt, whose ranks were gone by then.
     """
     unsure = [opened.begun_ns for opened in tapes if opened.status.run_id_state is RunIdState.PROVISIONAL]
     youngest_ns = max(unsure, default=0)

@@ -19,7 +19,7 @@ from otel_torchdist.tape.records import CallSiteName
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """Where one thread is.
+    """The stack of one thread.
 
     Attributes:
         thread: Native thread id, the same as `Operation.thread`.
@@ -33,17 +33,17 @@ class ThreadStack:
 
 
 def stacks_path(tape: Path) -> Path:
-    """Where the stacks of the process that writes `tape` lie."""
+    """Return the path of the stacks of the process that writes `tape`."""
     return tape.with_suffix(".stacks")
 
 
 def write_stacks(tape: Path, request: int, stacks: list[ThreadStack]) -> None:
-    """Replace the stacks beside a tape; a reader sees the old ones or the new ones, never half.
+    """Replace the stacks beside a tape atomically: a reader sees the old ones or the new ones.
 
     Raises:
         OSError: The file cannot be written.
     """
-    # In one piece, by hand: `asdict` and `json.dump` run ten times as long in Python, and hold the GIL.
+    # Built by hand and encoded in one piece: `asdict` and `json.dump` take ten times as long, and hold the GIL.
     body = json.dumps({"request": request, "threads": [_document(stack) for stack in stacks]})
     hidden = tape.with_suffix(".stacks.new")
     file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -60,18 +60,18 @@ def _document(stack: ThreadStack) -> dict[str, object]:
 _logger = logging.getLogger("otel_torchdist")
 
 MAX_BYTES: Final = 4 << 20
-"""Of the stacks of one process: some thousand threads."""
+"""Maximum size of the stacks of one process: some thousand threads."""
 
 
 class StacksFile:
-    """The stacks beside one tape, for a reader. A file that does not help is not read again until it is another one."""
+    """Reads the stacks beside one tape. A file without an answer is not read again until it changes."""
 
     def __init__(self, tape: Path, owner: int | None = None) -> None:
-        """Look beside a tape.
+        """Read the file beside a tape.
 
         Args:
             tape: The tape.
-            owner: The user to whom the file must belong; None for any.
+            owner: The user who must own the file; None for any.
         """
         self._path = stacks_path(tape)
         self._owner = owner
@@ -79,7 +79,7 @@ class StacksFile:
         self._useless: tuple[int, int, int, int] | None = None
 
     def read(self, request: int) -> list[ThreadStack] | None:
-        """The stacks that answered `request` or a later one; None when there are none or they cannot be read."""
+        """Return the stacks that answered `request` or a later one; None if there are none or they are unreadable."""
         try:
             facts = os.stat(self._path, follow_symlinks=False)
             found = facts.st_ino, facts.st_size, facts.st_mtime_ns, request
@@ -97,7 +97,7 @@ class StacksFile:
 
 
 def read_stacks(tape: Path, request: int) -> list[ThreadStack] | None:
-    """What `StacksFile.read` says, for whoever asks once."""
+    """Read the stacks as `StacksFile.read` does, for callers that read once."""
     return StacksFile(tape).read(request)
 
 

@@ -16,9 +16,9 @@ from otel_torchdist.naming import readable
 from otel_torchdist.tape.reader import TapeReader
 
 MAX_WARNINGS: Final = 16
-"""Of tapes in one directory that cannot be read: anybody can make more of them."""
+"""Warnings about unreadable tapes in one directory, where anyone may create more of them."""
 MAX_OPENED: Final = 1024
-"""At one call; the others come with the next."""
+"""Tapes opened per call; the next call opens the others."""
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -26,11 +26,10 @@ _logger = logging.getLogger("otel_torchdist")
 class LocalTapes:
     """The tapes of one job directory.
 
-    A process never opens its own tapes: closing a second descriptor would drop the lock that says it is alive.
+    A process never opens its own tapes: closing a second descriptor would drop the lock that marks it as alive.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Look into `directory`; nothing is opened yet."""
         self._directory = directory
         self._seen: set[Path] = set()
         self._warnings = 0
@@ -41,12 +40,12 @@ class LocalTapes:
         self._seen.add(path)
 
     def new(self, only_alive: bool, most: int | None = None) -> list[TapeReader]:
-        """Open tapes that have appeared since the last call; one that cannot be read, or is a copy, is one warning.
+        """Open tapes that have appeared since the last call; warns once about each that is unreadable or a copy.
 
-        What cannot be opened for a passing reason, such as a want of descriptors, is tried again at the next call.
+        Tapes that cannot be opened for a transient reason, such as a lack of descriptors, are retried at the next call.
 
         Args:
-            only_alive: Leave out tapes whose writer is gone: they are of runs before.
+            only_alive: Leave out tapes whose writer is gone: they belong to earlier runs.
             most: How many to open; None for all.
         """
         try:
@@ -79,10 +78,10 @@ class LocalTapes:
         return found
 
     def _opened(self, path: Path, only_alive: bool) -> TapeReader | None:
-        """A tape; None when it is to be left out."""
+        """Open a tape; None when it is to be left out."""
         tape = TapeReader(path)
         own_name = f"{tape.identity.nonce:016x}.tape"
-        if path.name != own_name:  # its spans would be there twice, and its rank would seem to be dead
+        if path.name != own_name:  # its spans would appear twice, and its rank would seem to be dead
             self._warn("%s is left out: it is a copy of %s", readable(str(path)), own_name)
         elif not only_alive or tape.is_alive():
             return tape
@@ -97,7 +96,7 @@ class LocalTapes:
             _logger.warning("%s: more tapes that cannot be read will not be mentioned", self._directory)
 
     def _hindered(self, why: str) -> None:
-        """Say once that something is in the way, until it no longer is."""
+        """Log an obstacle once, until it is gone."""
         if not self._is_hindered:
             _logger.warning("%s: %s", self._directory, why)
         self._is_hindered = True
@@ -118,7 +117,7 @@ class ReaderLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Stand for election in a job directory."""
+        """Open the lock file of a job directory, without taking the lock."""
         self.directory = directory
         self.tapes = LocalTapes(directory)
         self._file = open_or_create(directory / LOCK_NAME)
@@ -126,12 +125,12 @@ class ReaderLock:
 
     @property
     def is_won(self) -> bool:
-        """Whether this process watches; asks for the lock as long as another process has it."""
+        """Whether this process watches; tries to take the lock while it does not hold it."""
         self._won = self._won or try_lock(self._file)
         return self._won
 
     def resign(self) -> None:
-        """Leave it to another process."""
+        """Release the lock for another process."""
         if self._won:
             unlock(self._file)
         os.close(self._file)

@@ -1,1 +1,1 @@
-"""What the kernel knows of the processes behind ranks: whether they run, when and how they died, where they are."""
+"""What can be learnt of ranks' processes from outside: whether they run, when and how they died, and their stacks."""

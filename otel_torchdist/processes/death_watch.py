@@ -1,8 +1,9 @@
-"""Sees the ends of local ranks' processes as they happen, on a thread of its own, and writes them down.
+"""Records the ends of local ranks' processes as they happen, on a thread of its own.
 
-A pidfd turns readable when its process has ended, and epoll hands out what is readable in the order in which it became
-so. So the order is right however late this thread gets to run; times are those at which it ran. Where a pidfd cannot be
-had (another PID namespace, no file left, a kernel or sandbox without it) the lock on the tape is asked every 10 ms.
+A pidfd becomes readable when its process has ended, and epoll returns readable files in the order in which they became
+so. The order of deaths is therefore right however late this thread runs; the times are those at which it ran. Without a
+pidfd (another PID namespace, no descriptor left, a kernel or sandbox without them) the lock on the tape is polled every
+10 ms.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from otel_torchdist.tape.identity import dead_status, process_start_ticks, share
 from otel_torchdist.tape.records import TapeIdentity
 
 IDLE_S: Final = 1.0
-"""How old counters of out-of-memory kills are at most, and how soon a pidfd is asked for again where there was none."""
+"""Maximum age of the counters of out-of-memory kills, and the interval between attempts to get a missing pidfd."""
 ASK_S: Final = 0.01
-"""Between two questions for locks, or for a wait status that only the parent has yet."""
+"""Interval between polls of locks, or of a wait status that only the parent has so far."""
 ASKED_AT_ONCE: Final = 16
-"""Where there are more locks to ask for they are asked for less often."""
+"""If there is more to poll than this, it is polled less often."""
 STATUS_DUE_NS: Final = 5_000_000_000
-"""A launcher that has not waited for a process by then does not."""
+"""A launcher that has not waited for a process by then never will."""
 _TAPE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SIGKILL: Final = 9
 
@@ -44,19 +45,19 @@ _logger = logging.getLogger("otel_torchdist")
 
 @dataclass(slots=True)
 class _Watched:
-    """A process that is watched.
+    """A watched process.
 
     Attributes:
         tape: The path of its tape.
         identity: Its identity.
-        pidfd: Of the process; -1 where there is none.
-        lock: The opened tape where there is no pidfd; -1 otherwise.
-        counter: Counts out-of-memory kills of its cgroup.
-        error_file: Where torchelastic has it write by which exception it ends; None where it has none.
-        stopped: How it was prevented from running when it was last seen.
-        ran_ns: When it was last seen to run though its heart did not beat; 0 for never.
+        pidfd: A pidfd of the process; -1 if there is none.
+        lock: Descriptor of its tape if there is no pidfd; -1 otherwise.
+        counter: Counter of out-of-memory kills in its cgroup.
+        error_file: torchelastic's file for the exception that ends it; None if it has none.
+        stopped: How it was prevented from running at the last check.
+        ran_ns: When it was last seen to run without a heartbeat; 0 for never.
         death: What is known of its end.
-        was_gone: Whether it had ended before anybody looked.
+        was_gone: Whether it had already ended at the first check.
     """
 
     tape: Path
@@ -71,7 +72,7 @@ class _Watched:
     was_gone: bool = False
 
     def close(self) -> None:
-        """Give its files back."""
+        """Close its descriptors."""
         for file in (self.pidfd, self.lock):
             if file >= 0:
                 os.close(file)
@@ -79,10 +80,12 @@ class _Watched:
 
 
 class DeathWatch:
-    """Watches the processes that write tapes, until it is stopped. All of it may be called from one other thread."""
+    """Watches the processes that write tapes until stopped. All methods may be called from one other thread.
+
+    Its own thread starts with the first rank.
+    """
 
     def __init__(self) -> None:
-        """Watch nobody; the thread starts with the first rank."""
         self._lock = threading.Lock()
         self._watched: dict[int, _Watched] = {}
         self._oom = OomKills()
@@ -103,14 +106,14 @@ class DeathWatch:
         self._interrupt()
 
     def forget(self, nonce: int) -> None:
-        """Watch it no longer."""
+        """Stop watching a process."""
         with self._lock:
             watched = self._watched.pop(nonce, None)
             if watched is not None:
                 self._let_go(watched)
 
     def death_of(self, nonce: int) -> Death | None:
-        """The end of the process that writes the tape with this nonce; None while none was seen."""
+        """Return the death of the process that writes the tape with this nonce; None while none was seen."""
         watched = self._watched.get(nonce)
         return watched.death if watched is not None else None
 
@@ -120,13 +123,13 @@ class DeathWatch:
         return watched is not None and watched.pidfd >= 0 and watched.death is None
 
     def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
-        """Remember how a process that lives was last seen not to run, and when it was seen to run without a beat."""
+        """Remember how a live process was last seen not to run, and when it was seen to run without a heartbeat."""
         watched = self._watched.get(nonce)
         if watched is not None and watched.death is None:
             watched.stopped, watched.ran_ns = stopped, ran_ns
 
     def stop(self) -> None:
-        """End the thread, and give all files back."""
+        """End the thread and close all descriptors."""
         self._is_stopping = True
         self._interrupt()
         if self._thread is not None:
@@ -142,7 +145,7 @@ class DeathWatch:
     # --- under the lock -----------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Open what the thread needs; where there is no file left, only the thread begins, and tries again."""
+        """Open what the thread needs; without free descriptors only the thread starts, and retries."""
         if self._epoll is None:
             with contextlib.suppress(OSError):
                 wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -158,7 +161,7 @@ class DeathWatch:
             self._thread.start()
 
     def _hold(self, watched: _Watched) -> None:
-        """Take hold of a process by its pidfd, else by the lock on its tape, as far as there are files for that."""
+        """Watch a process through its pidfd, else the lock on its tape, as far as descriptors are available."""
         if self._epoll is not None and watched.pidfd < 0 and shares_pids(watched.identity):
             with contextlib.suppress(OSError):
                 self._hold_by_pid(watched, self._epoll)
@@ -177,7 +180,7 @@ class DeathWatch:
         file = pidfd.open_process(pid)
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, file)
-            # Only now: what is seen of this pid from here on is of the process that the pidfd stands for.
+            # Only now: from here on, what is read of this pid belongs to the process behind the pidfd.
             if process_start_ticks(pid) != watched.identity.pid_start_ticks or not _is_of_owner(pid, watched.tape):
                 return
             epoll.register(file, select.EPOLLIN)
@@ -207,7 +210,7 @@ class DeathWatch:
                     self._look_again()
 
     def _wait(self) -> list[int]:
-        """The files that have become readable, in that order."""
+        """Return the files that have become readable, in that order."""
         epoll = self._epoll
         timeout_s = self._pause_s()
         if epoll is None:
@@ -219,7 +222,7 @@ class DeathWatch:
             return []
 
     def _pause_s(self) -> float:
-        """Until the next turn; short where there is something to ask for that does not wake this thread."""
+        """Return the seconds until the next pass; few if there is something to poll that does not wake this thread."""
         asked = sum(one.lock >= 0 or (one.death is not None and one.pidfd >= 0) for one in [*self._watched.values()])
         return min(ASK_S * max(1.0, asked / ASKED_AT_ONCE), IDLE_S) if asked else IDLE_S
 
@@ -238,7 +241,7 @@ class DeathWatch:
                 watched.death = self._death(watched, now_ns, round(2e9 * self._pause_s()))
                 watched.close()
                 found.append(watched)
-        # First the statuses: a parent that waits for its child takes them away.
+        # Statuses first: they are gone once the parent has waited for its child.
         for watched in found:
             self._find_cause(watched)
         for watched in found:
@@ -269,7 +272,7 @@ class DeathWatch:
             watched.close()
 
     def _ask_for_error(self, watched: _Watched) -> None:
-        """Read the error file of a process that has exited with a code; aside, for its file system may hang."""
+        """Read the error file of a process with a nonzero exit code, on a thread: its file system may hang."""
         death, path = watched.death, watched.error_file
         if death is None or path is None or not death.exit_code:
             return
@@ -288,7 +291,7 @@ class DeathWatch:
                     self._write(watched)
 
     def _ask_again(self, now_ns: int) -> None:
-        """Ask for the statuses that were not there yet; the parent has to wait for the process first."""
+        """Retry missing statuses: they appear once the parent has waited for the process."""
         for watched in self._watched.values():
             death = watched.death
             if death is None or watched.pidfd < 0:
@@ -303,7 +306,7 @@ class DeathWatch:
                 watched.close()
 
     def _look_again(self) -> None:
-        """Once a second: hold on to whom there was no file for, and read counters."""
+        """Once a second, retry processes for which there was no descriptor, and read the counters."""
         if self._epoll is None:
             self._start()
         for watched in self._watched.values():
@@ -328,5 +331,5 @@ class DeathWatch:
 
 
 def _is_of_owner(pid: int, tape: Path) -> bool:
-    """Whether a process is of the user who owns the tape: how others' processes end is not that user's to know."""
+    """Whether a process belongs to the tape's owner, who must not learn how other users' processes end."""
     return os.stat(f"/proc/{pid}").st_uid == os.stat(tape, follow_symlinks=False).st_uid

@@ -1,6 +1,6 @@
-"""torchelastic's error file: which exception has ended a rank, as `torch.distributed.elastic`'s `@record` writes it.
+"""torchelastic's error file: the exception that ended a rank, as written by `torch.distributed.elastic`'s `@record`.
 
-torchrun names the file in each worker's environment. Nothing else of an environment, which may hold secrets, is kept.
+torchrun names the file in each worker's environment. Nothing else of the environment, which may hold secrets, is kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from otel_torchdist.tape.decoding import DecodingError, decode_json
 VARIABLE: Final = b"TORCHELASTIC_ERROR_FILE="
 MAX_ENVIRONMENT: Final = 4 << 20
 MAX_FILE_BYTES: Final = 1 << 20
-"""It has the traceback too."""
+"""The file contains the traceback too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Content:
 
 
 def error_file_of(pid: int) -> Path | None:
-    """The error file of a living process of this user; None where it has none, or is another user's."""
+    """Return the error file of a live process of this user; None if it has none, or belongs to another user."""
     folder = Path(f"/proc/{pid}")
     try:
         if os.stat(folder).st_uid != os.geteuid():
@@ -47,7 +47,7 @@ def error_file_of(pid: int) -> Path | None:
 
 
 def error_in(path: Path) -> str:
-    """Type and first line of the exception, `ValueError: loss is nan`; '' where the file does not tell."""
+    """Return type and first line of the exception (`ValueError: loss is nan`); '' if the file does not show it."""
     try:
         message = decode_json(read_regular(path, MAX_FILE_BYTES, os.geteuid()), _Content).message
     except (OSError, ValueError, DecodingError):

@@ -1,4 +1,4 @@
-"""How many processes the kernel has killed because memory ran out: in a rank's cgroup, and on the whole node."""
+"""Counts the kernel's out-of-memory kills, in a rank's cgroup and on the whole node."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import Final
 _COUNTER: Final = b"oom_kill"
 _VMSTAT: Final = Path("/proc/vmstat")
 _LOOKS: Final = 10
-"""Between the count and the end of a process the kernel gives its memory back, which takes seconds where it is much."""
+"""Readings kept per counter: between the count and the end of a process the kernel frees its memory, which can take
+seconds."""
 
 
 class OomKills:
-    """Counters that are read now and then while processes live, and again when one has died.
+    """Counters that are read periodically while processes live, and again when one has died.
 
-    The kernel counts before it sends the signal, so that whoever sees the death sees the count.
+    The kernel counts before it sends the signal, so the count is visible once the death is.
     """
 
     def __init__(self) -> None:
-        """Count nothing yet but for the node."""
         self._before: dict[Path, deque[int]] = {}
         self.look([_VMSTAT])
 
     def follow(self, pid: int) -> Path | None:
-        """The counter of the cgroup of a process of this PID namespace, read from now on; None when it has none."""
+        """Start reading the cgroup counter of a process of this PID namespace; returns it, or None if it has none."""
         path = _counter_of(pid)
         if path is not None and path not in self._before:
             self.look([path])
         return path
 
     def look(self, paths: list[Path] | None = None) -> None:
-        """Read counters, all when none are named, so that what is counted later has been counted since."""
+        """Read counters, all if none are given, as the baseline for what is counted later."""
         for path in paths if paths is not None else list(self._before):
             count = _read(path)
             if count is not None:
                 self._before.setdefault(path, deque(maxlen=_LOOKS)).append(count)
 
     def has_grown(self, path: Path | None) -> bool:
-        """Whether a counter has grown during the last looks at it, or since."""
+        """Whether a counter has grown during its last readings, or since."""
         before = self._before.get(path) if path is not None else None
         count = _read(path) if path is not None else None
         return before is not None and count is not None and count > before[0]
 
     def has_grown_on_node(self) -> bool:
-        """Whether any process of the node was killed meanwhile."""
+        """Whether any process of the node was killed during the last readings, or since."""
         return self.has_grown(_VMSTAT)
 
     def forget_all_but(self, paths: set[Path]) -> None:
@@ -53,7 +53,7 @@ class OomKills:
 
 
 def _counter_of(pid: int) -> Path | None:
-    """`memory.events` of version 2, or `memory.oom_control` of version 1; None where neither is there."""
+    """Return `memory.events` of cgroup v2, or `memory.oom_control` of v1; None if there is neither."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -75,7 +75,7 @@ def _counter_of(pid: int) -> Path | None:
 
 
 def _mounts() -> list[tuple[str, str, str, str]]:
-    """Of each cgroup mount: its kind, its options, which part of the hierarchy it shows, and where."""
+    """List cgroup mounts: kind, options, the part of the hierarchy that the mount shows, and the mount point."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     except OSError:

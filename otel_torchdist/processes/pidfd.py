@@ -1,7 +1,6 @@
-"""Pidfds: each stands for one thread or process, and never for the next one that gets its number.
+"""Pidfds: each refers to one thread or process, and never to the next one that gets its number.
 
-Python's own functions are missing where it was built with kernel headers from before Linux 5.3, as builds that are to
-run everywhere are.
+Python's own functions are missing in builds against kernel headers older than Linux 5.3, as portable builds are.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import Final
 _PIDFD_SEND_SIGNAL: Final = 424
 _PIDFD_OPEN: Final = 434
 _PIDFD_THREAD: Final = os.O_EXCL
-"""Take a thread; a signal then goes to that thread. Since Linux 6.9."""
+"""Refer to a thread; signals then go to that thread. Since Linux 6.9."""
 
 # `struct pidfd_info` as Linux 6.15 has it: mask, cgroup, pid, tgid, ppid, eight user and group ids, exit_code.
 _INFO: Final = struct.Struct("=QQ11Ii")
 _GET_INFO: Final = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
-"""`PIDFD_GET_INFO`, as `_IOWR` puts it together on x86 and ARM."""
+"""`PIDFD_GET_INFO`, as `_IOWR` encodes it on x86 and ARM."""
 _INFO_EXIT: Final = 1 << 3
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -30,7 +29,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def open_thread(pid: int, thread: int) -> tuple[int, int]:
-    """A pidfd of one thread of a process, else of the process, and the thread to which a signal goes.
+    """Open a pidfd of one thread, else of its process; returns it and the thread to which a signal goes.
 
     Before Linux 6.9 that is the main thread, unless another one unblocks its signals at that very moment.
 
@@ -46,7 +45,7 @@ def open_thread(pid: int, thread: int) -> tuple[int, int]:
 
 
 def open_process(pid: int) -> int:
-    """A pidfd of a process; it turns readable when the last thread of the process has ended.
+    """Open a pidfd of a process; it becomes readable when the last thread of the process has ended.
 
     Raises:
         OSError: There is no such process, or the kernel has no pidfd, or there are too many open files.
@@ -55,7 +54,7 @@ def open_process(pid: int) -> int:
 
 
 def wait_status(pidfd: int) -> int | None:
-    """The wait status of a process that has ended and that its parent has waited for; None before, or before 6.15."""
+    """Return the wait status of an ended process that its parent has reaped; None before that, or before Linux 6.15."""
     asked = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(pidfd, _GET_INFO, asked)
@@ -69,7 +68,7 @@ def send(pidfd: int, signal: int) -> None:
     """Send a signal.
 
     Raises:
-        OSError: The thread or process is gone, or we may not.
+        OSError: The thread or process is gone, or we may not signal it.
     """
     _call(_PIDFD_SEND_SIGNAL, pidfd, signal, 0, 0)
 

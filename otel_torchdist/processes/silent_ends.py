@@ -1,7 +1,7 @@
-"""What became of processes that are gone without a word: not every one of them has died.
+"""Classifies processes that disappeared without reporting why: not all of them died.
 
-A rank may leave by `os._exit(0)`, past every handler, as some programs do for a teardown that hangs. A helper, which
-is a process that a rank has started and that made a group of its own, is terminated when its rank ends.
+A rank may exit through `os._exit(0)`, bypassing every handler, as some programs do when their teardown hangs. A helper,
+which is a process that a rank has started and that created a group of its own, is terminated when its rank ends.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.tape.reader import TapeReader
 
 REAPED_S: Final = 1.0
-"""The exit code of a process is known once its parent has asked for it."""
+"""How long to wait for the exit code of a process, which is known once its parent has reaped it."""
 TOGETHER_S: Final = 5.0
-"""A helper that is gone for no longer than this may have ended together with its rank, whose end takes its time."""
+"""A helper that has been gone for no longer than this may have ended with its rank, whose own end takes some time."""
 
 
 class SilentEnds:
-    """Tells deaths from ends in good order. Remembers what it found."""
+    """Distinguishes deaths from clean exits, and remembers the results."""
 
     def __init__(self, deaths: Deaths | None = None) -> None:
-        """No rank is gone yet; `deaths` knows how processes end, else what an agent has written down does."""
+        """Take the ends of processes from `deaths`, or from the files that an agent has written if it is None."""
         self._deaths = deaths
         self._gone_since: dict[int, float] = {}
         self._settled: dict[int, RankLife] = {}
 
     def life_of(self, tape: TapeReader, tapes: Collection[TapeReader]) -> RankLife:
-        """What became of the process that writes a tape; `RUNNING` also while it cannot be known yet.
+        """Return what became of the process that writes a tape; `RUNNING` also while that cannot be known yet.
 
         Args:
-            tape: Of a rank or of a helper. It has been polled to its end.
+            tape: The tape of a rank or of a helper, polled to its end.
             tapes: All tapes that are read.
 
         Raises:
@@ -63,15 +63,15 @@ class SilentEnds:
         return RankLife.RUNNING if time.monotonic() - gone_since < patience_s else RankLife.DEAD
 
     def has_left(self, tape: TapeReader) -> bool:
-        """Whether a process has exited with code 0, waiting for nothing, without a word on its tape."""
+        """Whether a process exited with code 0, waiting for nothing, without recording that on its tape."""
         return has_left(tape, self._death_of(tape))
 
     def is_ending(self, tape: TapeReader) -> bool:
-        """Whether a process has let go of its lock and is about to end: its exit code says whether that is a death."""
+        """Whether a process has released its lock and is about to end: its exit code will show whether it died."""
         return self._deaths is not None and self._deaths.holds(tape.identity.nonce) and not tape.is_alive()
 
     def _has_died(self, tape: TapeReader) -> bool:
-        """Whether it is known how a process ended, and that this was no end in good order."""
+        """Whether it is known that a process did not exit cleanly."""
         death = self._death_of(tape)
         return death is not None and death.status not in (None, 0)
 

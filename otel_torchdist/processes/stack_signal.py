@@ -1,9 +1,9 @@
-"""Asks one thread of a rank for its stack by a signal, when the rank's own thread cannot answer: the GIL is held.
+"""Requests the stack of one thread of a rank with a signal, when our thread there cannot answer: the GIL is held.
 
-The signal would kill a process that does not take it. So it goes only to a process that has said that it does, that
-is seen to do so still, and that is beyond doubt the writer of the tape. And it goes only to a process that runs no
-Python: `faulthandler` can crash while it walks the frames of a thread that makes and leaves frames (seen on Python
-3.10 to 3.13, on some within a hundred signals), and cannot while native code holds the GIL, for then all frames rest.
+The signal would kill a process that does not handle it. So it is sent only to a process that has announced a handler,
+that verifiably still has it, and that is beyond doubt the writer of the tape. And it is sent only to a process that
+runs no Python: `faulthandler` can crash while it walks the frames of a thread that enters and leaves frames (seen on
+Python 3.10 to 3.13, on some within a hundred signals), but not while native code holds the GIL, when no frame changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from otel_torchdist.tape.mapped import MappedTape
 from otel_torchdist.tape.records import TapeIdentity
 
 MAX_FILE_BYTES: Final = 1 << 20
-"""A rank that has written this much is not asked again; it lies in memory."""
+"""A rank that has written this much is not asked again: the file is in memory."""
 _HEAD_BYTES: Final = 64
 _DOES_NOT_RUN: Final = frozenset("DTtZXx")
 
@@ -35,9 +35,9 @@ class AskedBySignal:
     """A signal that was sent.
 
     Attributes:
-        file: To which the stack goes.
-        offset: Where in it.
-        offer: What the process said of its handler.
+        file: The file to which the stack is written.
+        offset: Where in the file it starts.
+        offer: The process's description of its handler.
         process: Its pid.
         thread: Native id of the thread.
     """
@@ -49,9 +49,9 @@ class AskedBySignal:
     thread: int
 
     def answer(self) -> ThreadStack | None:
-        """The thread's stack; None as long as it is not written to its end."""
+        """Return the thread's stack; None until it is completely written."""
         try:
-            # In this order: a handler that has begun to write and is not at work any more has come to its end.
+            # In this order: a handler that has begun to write and no longer runs has finished.
             if self.file.stat().st_size <= self.offset or not self._is_over():
                 return None
             frames = parse_stack(read_part(self.file, self.offset, MAX_FILE_BYTES).decode(errors="replace"))
@@ -72,7 +72,7 @@ def ask_by_signal(tape: MappedTape, thread: int) -> AskedBySignal | None:
         thread: Native id; 0 for the main thread. Before Linux 6.9 it is always the main thread.
 
     Returns:
-        None when it was not asked, because it is not certain that the signal does no harm.
+        The request; None when no signal was sent, because it is not certain to be harmless.
     """
     identity = tape.identity
     if not _is_in_reach(identity) or not _rests(tape):
@@ -82,7 +82,7 @@ def ask_by_signal(tape: MappedTape, thread: int) -> AskedBySignal | None:
     except OSError:
         return None
     try:
-        # Only now: what is seen of this pid from here on is of the process that `target` stands for, or that is dead.
+        # Only now: from here on, what is read of this pid belongs to the process behind `target`, or that one is dead.
         asked = _prepare(tape, thread)
         if asked is not None:
             pidfd.send(target, asked.offer.signal)
@@ -94,12 +94,12 @@ def ask_by_signal(tape: MappedTape, thread: int) -> AskedBySignal | None:
 
 
 def _is_in_reach(identity: TapeIdentity) -> bool:
-    """Whether its pid means to us what it means to itself, and is not our own."""
+    """Whether the writer's pid is valid in this process, and is not our own."""
     return shares_pids(identity) and identity.pid != os.getpid()
 
 
 def _rests(tape: MappedTape) -> bool:
-    """Whether the rank's own thread, which wants to run every second, has neither run lately nor answered."""
+    """Whether our thread in the rank, which should run every second, has neither run lately nor answered."""
     try:
         status = tape.status()
     except TapeError:
@@ -108,10 +108,10 @@ def _rests(tape: MappedTape) -> bool:
 
 
 def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
-    """Look at everything that must be true before a signal is sent.
+    """Check everything that must be true before a signal is sent.
 
     Raises:
-        OSError: Something cannot be looked at.
+        OSError: Something cannot be checked.
     """
     pid, file = tape.identity.pid, offer_path(tape.path)
     if not tape.is_alive() or process_start_ticks(pid) != tape.identity.pid_start_ticks:
@@ -121,7 +121,7 @@ def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
         offer = decode_offer(stream.read(_HEAD_BYTES))
     if offer is None or facts.st_size > MAX_FILE_BYTES:
         return None
-    # What it has replaced or closed since is a file of somebody else's, if it is anything.
+    # If the process has since closed or replaced the file, the descriptor is an unrelated file, if anything.
     if not os.path.samestat(os.stat(f"/proc/{pid}/fd/{offer.descriptor}"), facts):
         return None
     state = _thread_state(pid, thread)
@@ -132,7 +132,7 @@ def _prepare(tape: MappedTape, thread: int) -> AskedBySignal | None:
 
 @dataclass(frozen=True, slots=True)
 class _ThreadState:
-    """What the kernel says of a thread, as masks of signals: bit 0 is signal 1."""
+    """A thread's state and signal masks according to the kernel; bit 0 is signal 1."""
 
     state: str
     caught: int
@@ -140,17 +140,17 @@ class _ThreadState:
     pending: int
 
     def takes(self, number: int) -> bool:
-        """Whether a handler would take a signal now."""
+        """Whether a handler would run on a signal now."""
         is_caught = bool(self.caught >> (number - 1) & 1)
         return is_caught and self.is_idle(number) and self.state not in _DOES_NOT_RUN
 
     def is_idle(self, number: int) -> bool:
-        """Whether a signal is neither on its way nor in its handler, during which it is blocked."""
+        """Whether a signal is neither pending nor in its handler, during which it is blocked."""
         return not (self.pending | self.blocked) >> (number - 1) & 1
 
 
 def _thread_state(pid: int, thread: int) -> _ThreadState | None:
-    """The state of a thread; None when the process has no such thread."""
+    """Read the state of a thread; None when the process has no such thread."""
     try:
         lines = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace").splitlines()
     except OSError:

@@ -1,8 +1,8 @@
 """Whether a rank's process runs, as the kernel reports it: stopped, held by a debugger, suspended, or running.
 
-A Python thread that waits for the GIL wakes up every 5 ms to ask for it (`sys.getswitchinterval`). So the heartbeat's
-own thread shows in the kernel's counts that the process runs, though it cannot beat. In a process that is stopped,
-frozen by its cgroup or paused with its container no count grows, and no file of the cgroup need be in reach to see it.
+A Python thread that waits for the GIL wakes up every 5 ms to request it (`sys.getswitchinterval`). So the heartbeat
+thread's context switches show that the process runs, even when it cannot beat. In a process that is stopped, frozen by
+its cgroup or paused with its container no count grows, and no file of the cgroup needs to be accessible to see that.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from otel_torchdist.tape.records import TapeIdentity
 
 _DOES_NOT_RUN: Final = frozenset("TtD")
 SILENT_NS: Final = 1_200_000_000
-"""A heart that has not beaten for so long may be held up: only then does it matter whether the process runs."""
+"""A heartbeat older than this may be held up: only then does it matter whether the process runs."""
 
 
 class ProcessState:
-    """Looks at the process that writes a tape, and remembers since when it has not run.
+    """Checks the process that writes a tape, and remembers since when it has not run.
 
     Attributes:
-        ran_ns: When it was last seen to have run though its heart did not beat; 0 for never.
+        ran_ns: When it was last seen to have run without a heartbeat; 0 for never.
     """
 
     def __init__(self, identity: TapeIdentity) -> None:
-        """Look at the writer of a tape. A pid of another PID namespace or boot means nothing here."""
+        """Check the writer of a tape, unless its pid belongs to another PID namespace or boot."""
         self._identity = identity
         self._is_in_reach = shares_pids(identity)
         self._stopped: Stopped | None = None
@@ -37,11 +37,11 @@ class ProcessState:
         self.ran_ns = 0
 
     def look(self, now_ns: int, heartbeat_ns: int) -> Stopped | None:
-        """How it is prevented from running now; None when it runs, or when that cannot be known.
+        """Return how the process is prevented from running; None when it runs, or when that cannot be known.
 
         Args:
             now_ns: The time.
-            heartbeat_ns: When its heart beat last.
+            heartbeat_ns: The time of its last heartbeat.
         """
         state = self._letter()
         if not state or now_ns - heartbeat_ns < SILENT_NS:
@@ -64,8 +64,8 @@ class Stopped:
     """A process that the kernel does not let run.
 
     Attributes:
-        state: Its letter in `/proc/<pid>/stat`: T (stopped), t (held by a debugger) or D (uninterruptible sleep).
-        since_ns: When it was first seen like that, without a break since.
+        state: State letter in `/proc/<pid>/stat`: T (stopped), t (held by a debugger) or D (uninterruptible sleep).
+        since_ns: Since when it has been seen in that state without interruption.
     """
 
     state: str
@@ -73,7 +73,7 @@ class Stopped:
 
 
 HEARTBEAT_LATE_NS: Final = 3_000_000_000
-"""It beats once a second; when it is this late, the process's Python threads do not run."""
+"""Heartbeats come once a second; when one is this late, the process's Python threads do not run."""
 
 
 MAX_THREADS: Final = 1_024
@@ -81,17 +81,17 @@ _COUNTS: Final = re.compile(rb"ctxt_switches:\s*(\d+)")
 
 
 class ContextSwitches:
-    """Compares how often the kernel has switched the threads of a process with what it was at the look before."""
+    """Compares the context switches of a process's threads with those at the previous check."""
 
     def __init__(self, pid: int) -> None:
-        """Nothing has been compared; `pid` is of this PID namespace."""
+        """Check the process `pid` of this PID namespace."""
         self._tasks = Path(f"/proc/{pid}/task")
         self._counts: dict[str, int] = {}
         self._busy = ""
 
     def have_grown(self) -> bool:
-        """Whether a thread has run since the last call; False at the first."""
-        # The thread that waits for the GIL is likely to be the same again: then no other one need be read.
+        """Whether a thread has run since the last call; False at the first call."""
+        # The thread that waits for the GIL is probably still the same: then no other one needs to be read.
         if self._busy and (count := self._read(self._busy)) > self._counts[self._busy]:
             self._counts[self._busy] = count
             return True
@@ -101,7 +101,7 @@ class ContextSwitches:
         return bool(grown)
 
     def forget(self) -> None:
-        """The next call is a first one."""
+        """Discard the counts; the next call counts as the first."""
         self._counts, self._busy = {}, ""
 
     def _threads(self) -> list[str]:
@@ -111,7 +111,7 @@ class ContextSwitches:
             return []
 
     def _read(self, thread: str) -> int:
-        """How often a thread was switched; -1 where the kernel does not say."""
+        """Return a thread's number of context switches; -1 if the kernel does not report it."""
         try:
             counts = _COUNTS.findall((self._tasks / thread / "status").read_bytes())
         except OSError:

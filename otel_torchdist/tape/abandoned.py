@@ -1,7 +1,7 @@
-"""Finds records that nobody will complete: of calls that an exception has ended, say, before that could be written.
+"""Finds records that will never be completed, such as those of calls left with an exception before it was recorded.
 
-A synchronous collective keeps its thread. Once that thread has entered another operation, the call before is over, and
-its record, left open, would look like a stall for ever.
+A synchronous collective blocks its thread. Once that thread has entered another operation, the previous call is over,
+and its record, left open, would look like a permanent stall.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import Operation
 
 GRACE_NS: Final = 1_000_000_000
-"""A backend written in Python may issue operations of its own inside a call, which ends when they have."""
+"""A backend written in Python may issue operations of its own inside a call, which ends after they do."""
 MAX_THREADS: Final = 4096
 
 _LETS_GO: Final = int(Flag.ASYNC | Flag.POINT_TO_POINT | Flag.COALESCED | Flag.ON_DEVICE)
-"""With one of these a call returns before its operation ends."""
+"""With any of these flags a call returns before its operation ends."""
 
 
 class AbandonedCalls:
-    """Those of one tape."""
+    """Finds the abandoned calls of one tape."""
 
     def __init__(self) -> None:
-        """Nothing has been entered."""
         self._newest: dict[int, tuple[int, int]] = {}
         self._left_ns: dict[int, int] = {}
 
     def entered(self, operation: Operation) -> None:
-        """Take in an operation, in the order of the tape."""
+        """Register an operation; called in the order of the tape."""
         if len(self._newest) >= MAX_THREADS:
             self._newest.clear()
         self._newest[operation.thread] = operation.number, operation.entered_ns
 
     def among(self, open_operations: Iterable[Operation]) -> list[Operation]:
-        """The open operations that nobody will complete, as ended when their thread went on."""
+        """Return the abandoned ones of the open operations, as ended when their thread entered its next operation."""
         now_ns = time.monotonic_ns()
         left: dict[int, int] = {}
         found: list[Operation] = []

@@ -1,4 +1,4 @@
-"""JSON that other processes have written, decoded into types: what does not fit them is refused as a whole."""
+"""Decodes JSON written by other processes into types; content that does not fit is rejected as a whole."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _T = TypeVar("_T")
 
 
 class DecodingError(Exception):
-    """Bytes are not what they should be; the message says why."""
+    """The bytes are not what was expected; the message gives the reason."""
 
 
 def decode_json(content: str | bytes, wanted: type[_T]) -> _T:
-    """Decode JSON into a type that msgspec knows, without converting anything that is of another type.
+    """Decode JSON into a type that msgspec supports, without coercing values of other types.
 
-    The standard library reads it: half a surrogate pair, which paths that are not UTF-8 have, is an error to msgspec.
+    The standard library parses it: msgspec rejects lone surrogates, which paths that are not UTF-8 contain.
 
     Raises:
-        DecodingError: It is something else, or nested too deeply.
+        DecodingError: The content does not fit the type, or is nested too deeply.
     """
     try:
         return msgspec.convert(json.loads(content), wanted)
@@ -34,7 +34,7 @@ def decode_json(content: str | bytes, wanted: type[_T]) -> _T:
 
 @dataclass(frozen=True, slots=True)
 class CallSiteRead:
-    """A `CallSiteName` as it was written."""
+    """A `CallSiteName` as written in the file."""
 
     function: str
     file: str
@@ -42,5 +42,5 @@ class CallSiteRead:
 
 
 def shown_site(site: CallSiteRead) -> CallSiteName:
-    """The same, as text that can be shown."""
+    """Return the call site with its text made safe to display."""
     return CallSiteName(readable(site.function), readable(site.file), site.line)

@@ -25,7 +25,7 @@ _CLOCK_NEAR_NS: Final = 20_000
 
 
 def identify(rank: int, local_rank: int, world_size: int, capacity: int, parent: int = 0) -> TapeIdentity:
-    """The identity of a tape that this process is about to write, with `capacity` records or one more."""
+    """Create the identity of a tape that this process is about to write, with `capacity` records or one more."""
     monotonic_ns, realtime_ns = clock_pair()
     return TapeIdentity(
         nonce=secrets.randbits(64) | 1,
@@ -45,7 +45,7 @@ def identify(rank: int, local_rank: int, world_size: int, capacity: int, parent:
 
 
 def encode_identity(identity: TapeIdentity) -> bytes:
-    """The first 1,024 bytes of a tape."""
+    """Encode the first 1,024 bytes of a tape."""
     block = _BLOCK.pack(
         layout.MAGIC,
         layout.VERSION,
@@ -77,7 +77,7 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
         where: The tape's path, for the error.
 
     Raises:
-        TapeError: Too short, not a tape, a version that this code does not know, or damaged.
+        TapeError: The block is too short, not a tape's, of an unknown version, or damaged.
     """
     if len(data) < layout.IDENTITY_SIZE:
         raise TapeError(f"{where}: truncated: {len(data)} bytes are too few for a tape")
@@ -114,10 +114,10 @@ def decode_identity(data: bytes | memoryview, where: str) -> TapeIdentity:
 
 
 def clock_pair() -> tuple[int, int]:
-    """The monotonic clock and the wall clock at one moment, in nanoseconds.
+    """Read the monotonic clock and the wall clock at one moment, in nanoseconds.
 
-    A thread that loses the processor or the GIL between two clocks would see a step of the wall clock that never
-    was. So the wall clock is read between two looks at the other, again until these are close together.
+    Losing the CPU or the GIL between the two would look like a step of the wall clock. So the wall clock is read
+    between two reads of the monotonic one, retried until these are close together.
     """
     best = _look_at_clocks()
     for _ in range(_CLOCK_TRIES):
@@ -128,19 +128,19 @@ def clock_pair() -> tuple[int, int]:
 
 
 def _look_at_clocks() -> tuple[int, int, int]:
-    """How long the look took, the monotonic clock in its middle, the wall clock."""
+    """Return how long the reading took, the monotonic clock at its midpoint, and the wall clock."""
     before, realtime, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
     return after - before, (before + after) // 2, realtime
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """When a process of this PID namespace began, in clock ticks since boot; None when there is no such process."""
+    """Return when a process of this PID namespace began, in clock ticks since boot; None if it does not exist."""
     found = process_state(pid)
     return None if found is None else found[1]
 
 
 def process_state(pid: int) -> tuple[str, int] | None:
-    """The letter of a process's state, and its `process_start_ticks`; None when there is no such process."""
+    """Return a process's state letter and its `process_start_ticks`; None if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -151,9 +151,9 @@ def process_state(pid: int) -> tuple[str, int] | None:
 
 
 def dead_status(pid: int, start_ticks: int) -> int | None:
-    """The wait status of a process that has ended and that nobody has waited for; None when it cannot be seen.
+    """Return the wait status of a zombie process; None when it cannot be read.
 
-    The kernel shows it to whom it would let debug the process, and to all others 0.
+    The kernel reports it only to processes that may ptrace this one, and 0 to all others.
 
     Args:
         pid: The process.
@@ -171,13 +171,13 @@ def dead_status(pid: int, start_ticks: int) -> int | None:
 
 
 def shares_pids(identity: TapeIdentity) -> bool:
-    """Whether the pid of a tape's writer means to us what it means to itself."""
+    """Whether the pid of a tape's writer is valid here: same PID namespace and same boot."""
     here = pid_namespace(), boot_id()
     return all(here) and here == (identity.pid_namespace, identity.boot_id)
 
 
 def pid_namespace() -> int:
-    """Inode of this process's PID namespace; 0 where /proc does not tell."""
+    """Return the inode of this process's PID namespace; 0 if /proc does not show it."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -185,7 +185,7 @@ def pid_namespace() -> int:
 
 
 def boot_id() -> int:
-    """The kernel's boot id as a number; 0 where /proc does not tell."""
+    """Return the kernel's boot id as a number; 0 if /proc does not show it."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

@@ -1,11 +1,11 @@
-"""The tape's binary format: where each byte lies, and how a word proves that it belongs to its record.
+"""The tape's binary format: the position of each byte, and how a word proves that it belongs to its record.
 
-A tape is one file, mapped by its writer and by its readers:
+A tape is one file, mapped by its writer and read by any number of readers:
 
     0      identity   1,024 bytes, written once, with a CRC of its own
     1,024  live words 3,072 bytes, 64-bit words that the writer updates in place
-    4,096  refuge     64 records: open operations whose slot in the ring has been taken over
-    12,288 ring       `capacity` records of 128 bytes; record n lies in slot n % capacity, numbers start at 1
+    4,096  refuge     64 records: open operations whose slot in the ring has been reused
+    12,288 ring       `capacity` records of 128 bytes; record n is in slot n % capacity, numbers start at 1
 
 A record has three parts:
 
@@ -14,12 +14,12 @@ A record has three parts:
     16  payload  64 bytes, written once, when the operation is entered
     80  words    six 64-bit words, each 0 until it is known (see `seal`)
 
-All words are native 64-bit stores: `struct` with an explicit byte order writes byte by byte, which a reader in
-another process can see half done. Byte order is therefore the machine's own, and part of the magic number.
+All words are native 64-bit stores: `struct` with an explicit byte order writes byte by byte, and a reader in
+another process could see a word half written. The byte order is therefore native, and part of the magic number.
 
-What a verdict or a time rests on proves itself: the identity and each payload by a CRC, every other word by a
-checksum inside it. Only the counters and the two words of the stack request are bare: damage there is a wrong
-count in a metric, or stacks written once too often.
+Everything that verdicts and times depend on can be verified: the identity and each payload by a CRC, every other
+word by a checksum inside it. Only the counters and the two words of the stack request are unprotected: damage there
+means a wrong count in a metric, or stacks written once too often.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RING_OFFSET: Final = REFUGE_OFFSET + REFUGE_SLOTS * RECORD_SIZE
 
 PAYLOAD_OFFSET: Final = 16
 PAYLOAD_HEAD: Final = struct.Struct("=QqQ")
-"""entered_ns, step, sequence: what no two calls share."""
+"""entered_ns, step, sequence: the fields that differ from call to call."""
 PAYLOAD_TAIL: Final = struct.Struct("=QIIIIiiIBBH")
-"""message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, spare: packed once a call site."""
+"""message_bytes, group, signature, call_site, label, peer, tag, thread, kind, flags, spare: packed per call site."""
 PAYLOAD: Final = struct.Struct(PAYLOAD_HEAD.format + PAYLOAD_TAIL.format[1:])
 
 WORDS_OFFSET: Final = PAYLOAD_OFFSET + PAYLOAD.size
@@ -58,17 +58,17 @@ CRC_MODULUS: Final = 4294967291
 MIN_CAPACITY: Final = 8
 MAX_CAPACITY: Final = 1 << 21
 MAX_TIME_NS: Final = (1 << 62) - 1
-"""146 years. A sum of two still fits the 64 bits that OTLP has for a time."""
+"""146 years. The sum of two still fits OTLP's 64-bit times."""
 MAX_COUNT: Final = (1 << 31) - 1
-"""Of ranks, and of processes."""
+"""Upper bound of ranks, world sizes and process ids."""
 LIVE_VALUE_MASK: Final = (1 << 52) - 1
 
 
 class LiveWord(enum.IntEnum):
     """Index of each live word, counted in 64-bit words from the start of the file.
 
-    Those in `SEALED_LIVE_WORDS` carry a checksum. The clock is one word, the wall clock's lead over the monotonic
-    one: of two words a reader could meet one that is new and one that is old, a second apart.
+    Words in `SEALED_LIVE_WORDS` carry a checksum. The clock is a single word, the wall clock's lead over the
+    monotonic one: of two words a reader could combine a new one with an old one, a second apart.
     """
 
     RUN_ID_HIGH = 128
@@ -99,7 +99,7 @@ SEALED_LIVE_WORDS: Final = (
 
 
 class Word(enum.IntEnum):
-    """The six words behind a record's payload: when something happened, counted from `entered_ns`."""
+    """The six words after a record's payload: times relative to `entered_ns`, and the name id of a failure."""
 
     RETURNED = 0
     WAIT_ENTERED = 1
@@ -124,35 +124,35 @@ class Flag(enum.IntFlag):
     ASYNC = 1
     POINT_TO_POINT = 2
     COALESCED = 4
-    """Issued between `_start_coalescing` and `_end_coalescing`: its own Work means nothing, nor does its being open
-    until somebody waits for the Work of the end."""
+    """Issued between `_start_coalescing` and `_end_coalescing`: its own Work means nothing, and neither does its
+    being open until there is a wait for the Work that `_end_coalescing` returns."""
     END_BY_WAIT = 8
-    """Only a returned wait proves its end; until somebody waits, open does not mean stuck."""
+    """Only a returned wait proves its end; before a wait, open does not mean stuck."""
     SIGNATURE_CAPPED = 16
-    """More tensors than are described."""
+    """The call has more tensors than the signature describes."""
     ON_DEVICE = 32
-    """A device carries it out: entered and returned mean enqueued, and it begins when the device has come to it."""
+    """Runs on a device: entered and returned refer to the enqueueing, and it starts when the device reaches it."""
     REDUCE_OP_UNREAD = 64
-    """The reduce op in the signature is that of an earlier call from the same place; this call's was not read."""
+    """The reduce op in the signature is that of an earlier call from the same call site; this call's was not read."""
 
 
 class How(enum.IntEnum):
-    """How a time in a record is known. At least two bits each: no flipped bit turns an empty word into a time."""
+    """How a time in a record is known. At least two bits are set: no flipped bit turns an empty word into a time."""
 
     CALL = 0b0011
     """The call itself returned."""
     WAIT = 0b0101
     """`Work.wait` or `wait_tensor` returned."""
     POLL = 0b0110
-    """`Work.is_completed()` was seen to be true; as coarse as the poll."""
+    """`Work.is_completed()` returned true; the resolution is the polling interval."""
     EVENT = 0b0111
-    """An event that was recorded around the operation, on the device's own clock."""
+    """A device event recorded around the operation, on the device's own clock."""
     WATCHDOG = 0b1011
-    """PyTorch's watchdog has seen the end, so it is as coarse as the watchdog's rounds."""
+    """PyTorch's watchdog has seen the end; the resolution is the watchdog's interval."""
     UNTRACKED = 0b1001
-    """The operation was handed to a device; when it began or ended there is not known."""
+    """The operation was handed to a device; when it started or ended there is unknown."""
     ABANDONED = 0b1010
-    """Its Work was dropped and nobody had waited for it; its end is not known."""
+    """Its Work was dropped without a wait; its end is unknown."""
     FAILED = 0b1100
     """It raised."""
 
@@ -167,11 +167,11 @@ class RunIdState(enum.IntEnum):
     PROVISIONAL = 1
     AGREED = 2
     UNAGREED = 3
-    """There is no store to agree in: the id is this rank's own."""
+    """There is no store to agree through: the id is this rank's own."""
 
 
 class TapeState(enum.IntEnum):
-    """What the writer says of itself. Far apart in bits: no flipped bit turns one into another."""
+    """The writer's own state. Values differ in many bits: no single flipped bit turns one into another."""
 
     RUNNING = 0x52554E4E
     FINISHED = 0x46494E49
@@ -179,14 +179,14 @@ class TapeState(enum.IntEnum):
 
 
 def tape_size(capacity: int) -> int:
-    """Bytes of a tape whose ring holds `capacity` records."""
+    """Return the size in bytes of a tape whose ring holds `capacity` records."""
     return RING_OFFSET + capacity * RECORD_SIZE
 
 
 def ring_capacity(wanted: int) -> int:
-    """The number of records in a ring that should hold `wanted`: one more for a multiple of `CHECK_MODULUS`.
+    """Return the capacity of a ring that should hold `wanted` records: one more for a multiple of `CHECK_MODULUS`.
 
-    In such a ring a word that is stored a lap late would pass the check of the record that it lands on.
+    In a ring of such a size a word stored one lap late would pass the check of the record that it lands on.
     """
     return wanted if wanted % CHECK_MODULUS else wanted + 1
 
@@ -209,8 +209,8 @@ def run_id_seal(run_id: int, state: int) -> int:
 def seal(number: int, value: int, how: int) -> int:
     """Pack a duration (or a name's id) and how it is known into one word that only record `number` can own.
 
-    The low 12 bits are a checksum modulo a prime over content and record number. A word stored late, after its
-    slot has been taken over, fails the check of the new record, and so does every single flipped bit.
+    The low 12 bits are a checksum modulo a prime over content and record number. A word stored late, after its slot
+    has been reused, fails the check of the new record, and so does a word with any single flipped bit.
 
     Args:
         number: The record's number.
@@ -222,12 +222,12 @@ def seal(number: int, value: int, how: int) -> int:
 
 
 def abandoned_words(number: int) -> bytes:
-    """The words of a record that has ended as soon as it was entered, and that nobody follows."""
+    """Return the words of a record that ended as soon as it was entered and is not tracked."""
     return struct.pack(f"={WORDS}Q", *(seal(number, 1, How.ABANDONED) * (which == Word.COMPLETED) for which in Word))
 
 
 def unseal(number: int, word: int) -> tuple[int, How] | None:
-    """Value and how of a sealed word, or None when the word is empty, damaged or belongs to another record."""
+    """Return value and `How` of a sealed word; None when it is empty, damaged or belongs to another record."""
     content = word >> 12
     if (content + number) % CHECK_MODULUS != word & 0xFFF:
         return None
@@ -236,12 +236,12 @@ def unseal(number: int, word: int) -> tuple[int, How] | None:
 
 
 def seal_live(word: LiveWord, value: int) -> int:
-    """The content of a live word: the low 52 bits of a value, and a checksum that is never that of an empty word."""
+    """Pack a live word: the low 52 bits of a value, and a checksum that is never that of an empty word."""
     content = value & LIVE_VALUE_MASK
     return (content << 12) | ((content + word) % CHECK_MODULUS)
 
 
 def unseal_live(word: LiveWord, content: int) -> int | None:
-    """The value of a live word, or None when it is damaged."""
+    """Return the value of a live word; None when it is damaged."""
     value = content >> 12
     return value if (value + word) % CHECK_MODULUS == content & 0xFFF else None

@@ -1,4 +1,4 @@
-"""What a writer says of itself at the head of its tape, in words that it updates in place."""
+"""The writer's own state at the head of its tape, in words that it updates in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MASK_64: Final = (1 << 64) - 1
 
 
 class LiveWords:
-    """Writes them.
+    """Writes the live words of a tape.
 
     Attributes:
         names: The dictionary beside the tape.
@@ -41,7 +41,7 @@ class LiveWords:
         words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(run_id, state)
 
     def beat(self) -> None:
-        """Say that this process's threads get to run, and how far the wall clock is ahead of the monotonic one."""
+        """Publish that Python threads run in this process, and the wall clock's lead over the monotonic clock."""
         words = self._words
         monotonic_ns, realtime_ns = clock_pair()
         offset_us = max(realtime_ns - monotonic_ns, 0) // 1000
@@ -50,24 +50,24 @@ class LiveWords:
         words[LiveWord.NAMES_DROPPED] = self.names.dropped
 
     def expect_until(self, monotonic_ns: int) -> None:
-        """Say until when this rank expects that it waits, or that others wait for it; 0 for not at all."""
+        """Publish until when this rank expects to wait, or others to wait for it; 0 for no such wait."""
         value = layout.seal_live(LiveWord.EXPECTED_UNTIL_US, monotonic_ns // 1000)
         self._words[LiveWord.EXPECTED_UNTIL_US] = value
 
     def pending_request(self) -> int:
-        """Number of the newest request for stacks, or 0 when none waits for an answer."""
+        """Return the number of the newest request for stacks, or 0 when none is pending."""
         request = self._words[LiveWord.REQUEST]
         return request if request != self._words[LiveWord.ANSWER] else 0
 
     def answer_request(self, request: int) -> None:
-        """Say that the stacks for `request` lie beside the tape."""
+        """Report that the stacks for `request` are available beside the tape."""
         self._words[LiveWord.ANSWER] = request
 
     def finish(self, state: TapeState, failure: int = 0) -> None:
-        """Say how the process ended. The tape stays writable: other `atexit` handlers may still communicate."""
+        """Record how the process ended. The tape stays writable: other `atexit` handlers may still communicate."""
         self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)
         self._words[LiveWord.STATE] = state
 
     def foretell(self, failure: int) -> None:
-        """Say by what name the process is about to end, if it does; one store, for it may have no time for more."""
+        """Record the failure that may be about to end the process; a single store, as there may be no time for more."""
         self._words[LiveWord.FAILURE] = layout.seal_live(LiveWord.FAILURE, failure)

@@ -1,4 +1,4 @@
-"""One tape: who writes it, its live words, its raw records, whether its writer lives."""
+"""One tape: its identity, its live words, its raw records, and whether its writer is alive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIVE_WORDS: Final = struct.Struct(f"={len(LiveWord)}Q")
 _FIRST_LIVE_WORD: Final = int(min(LiveWord))
 _RECORD_HEAD: Final = struct.Struct("=QQ")
 _LOOKS: Final = 3
-"""Where memory is weakly ordered a record's number may be seen before the rest: not damaged before this many looks."""
+"""With weak memory ordering a record's number may be visible before the rest: damaged only after this many reads."""
 _RUN_ID_LOOKS: Final = 100
 _E = TypeVar("_E", bound=IntEnum)
 
@@ -37,8 +37,8 @@ class MappedTape:
 
     Attributes:
         path: The tape's file.
-        owner: The user whose it is.
-        identity: Who writes it.
+        owner: Id of the user who owns the file.
+        identity: Identity of its writer.
         names: Its dictionary.
         words: Its bytes.
     """
@@ -47,7 +47,7 @@ class MappedTape:
         """Open the tape at `path`, which must not be a tape that this process writes (see `locks`).
 
         Raises:
-            TapeError: It cannot be opened, or is truncated, damaged or of an unknown version.
+            TapeError: The tape cannot be opened, or is truncated, damaged or of an unknown version.
         """
         self._writer: TapeWriter | None = None
         self._file, readonly = _open(path)
@@ -61,9 +61,9 @@ class MappedTape:
 
     @classmethod
     def of_writer(cls, writer: TapeWriter) -> Self:
-        """Read the tape that this process writes, over the writer's own mapping.
+        """Read the tape that this process writes, through the writer's own mapping.
 
-        Opening the file a second time and closing it would drop the lock that says this process lives.
+        Opening the file a second time and closing it would drop the lock that marks this process as alive.
         """
         reader = cls.__new__(cls)
         reader._writer = writer
@@ -73,7 +73,7 @@ class MappedTape:
         return reader
 
     def another(self) -> Self:
-        """A second reader of the same open file, from its oldest record on; not to be closed."""
+        """Return a second reader of the same open file, starting at its oldest record; it must not be closed."""
         reader = type(self).__new__(type(self))
         reader._writer, reader._file, reader.owner = self._writer, self._file, self.owner
         reader._follow(self.path, self.words)
@@ -93,15 +93,15 @@ class MappedTape:
         self.capacity = self.identity.capacity
 
     def close(self) -> None:
-        """Give the file back; nothing can be read any more."""
+        """Close the file; nothing can be read afterwards."""
         self.words.close()
         self._file = -1
 
     def status(self) -> TapeStatus:
-        """The tape's live words.
+        """Read the tape's live words.
 
         Raises:
-            TapeError: A word cannot be what its writer wrote.
+            TapeError: A word is damaged.
         """
         run_id, run_id_state, words = self._run_id()
         heartbeat_ns = self._sealed(words, LiveWord.HEARTBEAT_US) * 1000
@@ -130,7 +130,7 @@ class MappedTape:
         return value
 
     def _run_id(self) -> tuple[int, RunIdState, tuple[int, ...]]:
-        """The run's id and how sure it is, with all live words as they were at that moment."""
+        """Return the run's id, how far it is agreed on, and all live words from the same read."""
         for _ in range(_RUN_ID_LOOKS):  # the writer may be in the middle of publishing it
             words = _LIVE_WORDS.unpack(self.words.read(_FIRST_LIVE_WORD << 3, _LIVE_WORDS.size))
             word = _live(words, LiveWord.RUN_ID_STATE)
@@ -165,16 +165,16 @@ class MappedTape:
         return request
 
     def record(self, number: int) -> bytes | None:
-        """Record `number` as it lies in the ring, or None when it is not there or does not match its CRC."""
+        """Return record `number` from the ring; None when it is not there or does not match its CRC."""
         return self._read(self._offset_of(number), number)
 
     def refuge(self) -> dict[int, int]:
-        """Which open operation lies in which slot of the refuge; what lies there must still be checked."""
+        """Map the numbers of the operations in the refuge to their slots; the records are yet to be checked."""
         numbers = numbers_in(self.words, layout.REFUGE_OFFSET, layout.REFUGE_SLOTS)
         return {number: slot for slot, number in enumerate(numbers) if number}
 
     def refuge_record(self, number: int, slot: int) -> bytes | None:
-        """The same as `record` for an operation in a slot of the refuge."""
+        """Return an operation's record from a slot of the refuge, checked as in `record`."""
         return self._read(layout.REFUGE_OFFSET + slot * layout.RECORD_SIZE, number)
 
     def _offset_of(self, number: int) -> int:
@@ -191,14 +191,14 @@ class MappedTape:
 
 
 def number_of(record: bytes, offset: int = 0) -> int:
-    """The number of a record as it lies in a tape."""
+    """Return the number of a raw record."""
     return _RECORD_HEAD.unpack_from(record, offset)[0]
 
 
 def is_whole(record: bytes, number: int) -> bool:
-    """Whether what lies in a slot is record `number`, and not two records half and half.
+    """Whether the content of a slot is record `number`, and not a mix of two records.
 
-    The CRC is over number and payload, so a copy that was made while the slot was taken over does not pass.
+    The CRC covers number and payload, so a copy made while the slot was being overwritten does not pass.
     """
     found, checksum = _RECORD_HEAD.unpack_from(record)
     payload = record[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET]
@@ -210,10 +210,10 @@ def _live(words: tuple[int, ...], word: LiveWord) -> int:
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """Open a tape's file, for reading and writing if that is allowed; the descriptor, and whether only for reading.
+    """Open a tape's file, for writing too if permitted; returns the descriptor and whether it is read-only.
 
     Raises:
-        TapeError: It cannot be opened.
+        TapeError: The file cannot be opened.
     """
     readonly = not os.access(path, os.W_OK)
     try:

@@ -1,4 +1,4 @@
-"""The bytes of a tape: of a file that another process writes, or of the tape that this process writes itself."""
+"""Access to the bytes of a tape: a file that another process writes, or the tape that this process writes itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class TapeMemory(Protocol):
     """Bytes that change while they are read. Words are indexed as in `LiveWord`.
 
     Attributes:
-        size: Bytes in all.
-        readonly: Whether nothing can be stored.
+        size: Total size in bytes.
+        readonly: Whether words cannot be stored.
     """
 
     size: int
@@ -37,20 +37,20 @@ class TapeMemory(Protocol):
         ...
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the memory."""
         ...
 
 
 class FileMemory:
     """A tape's file, read by system calls.
 
-    A file that is truncated while it is mapped ends every process that looks at the missing pages by SIGBUS, and no
-    seal can be put on a file in `/dev/shm`. A read that finds nothing is only an error. Windows of many records keep
-    it as fast as a mapping (see `TapeReader`); that a copy may be of different moments is what checksums are for.
+    If a file is truncated while mapped, touching the missing pages kills the process with SIGBUS, and files in
+    `/dev/shm` cannot be sealed. A read that finds nothing is only an error. Reading many records at once makes this as
+    fast as a mapping (see `TapeReader`); checksums detect copies that mix different moments.
     """
 
     def __init__(self, file: int, readonly: bool, where: str) -> None:
-        """Read an open file, and close it in the end.
+        """Read an open file, and take ownership of its descriptor.
 
         Args:
             file: Its descriptor.
@@ -61,7 +61,7 @@ class FileMemory:
         self.readonly = readonly
         self._file = file
         self._where = where
-        self._given_back = weakref.finalize(self, os.close, file)  # also where a reader is dropped without `close`
+        self._given_back = weakref.finalize(self, os.close, file)  # for readers dropped without `close`
         self._given_back.atexit = False
 
     def __getitem__(self, word: int) -> int:
@@ -74,7 +74,7 @@ class FileMemory:
         return value
 
     def __setitem__(self, word: int, value: int) -> None:
-        """Store one 64-bit word; an aligned one is stored as a whole.
+        """Store one 64-bit word; aligned words are stored atomically.
 
         Raises:
             TapeError: The file cannot be written to.
@@ -108,7 +108,7 @@ class OwnMemory:
     """The tape that this process writes, over its writer's mapping."""
 
     def __init__(self, data: memoryview) -> None:
-        """Read `data`, which stays the writer's."""
+        """Read `data`, which the writer still owns."""
         self.size = len(data)
         self.readonly = False
         self._data = data
@@ -127,13 +127,13 @@ class OwnMemory:
         return bytes(self._data[offset : offset + size])
 
     def close(self) -> None:
-        """Give the views back."""
+        """Release the views."""
         self._words.release()
         self._data.release()
 
 
 def numbers_in(memory: TapeMemory, offset: int, records: int) -> list[int]:
-    """The numbers of records that lie one behind the other from `offset` on."""
+    """Return the numbers of consecutive records starting at `offset`."""
     found: list[int] = []
     for first in range(0, records, _RECORDS_AT_ONCE):
         count = min(records - first, _RECORDS_AT_ONCE)

@@ -1,7 +1,7 @@
 """The dictionary beside a tape: strings are written once, and records carry their ids.
 
-A file of lines `crc32 json`, only ever appended to, so that a reader can follow it and a cut line is seen as cut. What
-the reading side returns is of our own types, and can be shown.
+An append-only file of `crc32 json` lines, so that a reader can follow it and detect truncated lines. The reading side
+returns our own types, with text that is safe to display.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 Name: TypeAlias = GroupName | SignatureName | CallSiteName | str
 
 OTHER: Final = 0
-"""Id of what is not known: never set, or one name too many."""
+"""Id of an unknown name: never set, or beyond the limit."""
 MAX_NAMES: Final = 8192
 MAX_BYTES: Final = 4 << 20
 SPARE_OF_SHAPES: Final = MAX_NAMES // 4
-"""Names that must be left when one with shapes is added: in some jobs these never repeat, and the rest matters more."""
+"""Ids that must stay free when a name with shapes is added: in some jobs these never repeat, and others matter more."""
 SPARE_OF_GROUPS: Final = MAX_NAMES // 8
 SPARE_OF_LABELS: Final = MAX_NAMES // 16
 SPARE_OF_CALL_SITES: Final = MAX_NAMES // 32
@@ -42,13 +42,13 @@ class NamesWriter:
     """Gives each new name an id and appends it to the file before any record can carry the id.
 
     Attributes:
-        max_bytes: How large the file may get.
+        max_bytes: Maximum size of the file.
         dropped: Names that became `OTHER`.
-        is_scarce: Whether a name was refused so that others have room.
+        is_scarce: Whether a name has been refused, for lack of room or to leave room for others.
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
-        """Create the file; it must not exist, and never has more than `max_bytes`.
+        """Create the file, which must not exist yet and never exceeds `max_bytes`.
 
         Raises:
             OSError: The file cannot be created.
@@ -62,11 +62,11 @@ class NamesWriter:
         self.is_scarce = False
 
     def intern(self, name: Name, spare: int = 0) -> int:
-        """The id of a name; `OTHER`, and counted, once the dictionary is full or cannot be written.
+        """Return the id of a name; `OTHER`, counted as dropped, once the dictionary is full or cannot be written.
 
         Args:
             name: The name.
-            spare: How many names must be left for others.
+            spare: How many ids must stay free for other names.
         """
         identity = self.find_room(name, spare)
         if identity == OTHER:
@@ -74,7 +74,7 @@ class NamesWriter:
         return identity
 
     def find_room(self, name: Name, spare: int) -> int:
-        """The same for a name that can be done without: `OTHER` is not counted."""
+        """Return the id of a dispensable name as `intern` does, but do not count `OTHER` as dropped."""
         known = self._ids.get(name)
         if known is not None:
             return known
@@ -99,9 +99,9 @@ class NamesWriter:
         try:
             if os.write(self._file, line) == len(line):
                 return True
-            os.ftruncate(self._file, self._bytes)  # a cut line would spoil the next one too
+            os.ftruncate(self._file, self._bytes)  # a truncated line would corrupt the next one too
         except OSError as error:
-            guard.pass_on(error)  # TimeoutError is one, too
+            guard.pass_on(error)  # a TimeoutError of the program is an OSError, too
         return False
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ def _encode(identity: int, name: Name) -> bytes:
 _logger = logging.getLogger("otel_torchdist")
 
 _MAX_READ: Final = 4 * MAX_BYTES
-"""Bytes that are read of one dictionary in all: a line that never ends would be read again and again."""
+"""Total bytes read from one dictionary: an endless line would otherwise be read over and over."""
 
 _Number = Annotated[int, Meta(ge=0, le=1 << 53)]
 _Rank = Annotated[int, Meta(ge=0, le=1 << 31)]
@@ -171,14 +171,14 @@ class _Line:
 
 
 class NamesReader:
-    """Follows a dictionary file. Never raises for what the file contains: what cannot be read is not known."""
+    """Follows a dictionary file. Never raises because of the file's content: unreadable names are unknown."""
 
     def __init__(self, path: Path, owner: int | None = None) -> None:
         """Follow a file that may not exist yet.
 
         Args:
             path: The file.
-            owner: The user to whom it must belong; None for any.
+            owner: The user who must own it; None for any.
         """
         self._path = path
         self._owner = owner
@@ -223,22 +223,22 @@ class NamesReader:
         return self._names.get(identity)
 
     def group(self, identity: int) -> GroupName | None:
-        """The process group with this id."""
+        """Return the process group with this id."""
         name = self._get(identity)
         return name if isinstance(name, GroupName) else None
 
     def signature(self, identity: int) -> SignatureName | None:
-        """The signature with this id."""
+        """Return the signature with this id."""
         name = self._get(identity)
         return name if isinstance(name, SignatureName) else None
 
     def call_site(self, identity: int) -> CallSiteName | None:
-        """The call site with this id."""
+        """Return the call site with this id."""
         name = self._get(identity)
         return name if isinstance(name, CallSiteName) else None
 
     def text(self, identity: int) -> str | None:
-        """The label or exception type with this id."""
+        """Return the label or exception type with this id."""
         name = self._get(identity)
         return name if isinstance(name, str) else None
 
@@ -255,7 +255,7 @@ def _decode(line: bytes) -> tuple[int, Name] | None:
 
 
 def _name(line: _Line) -> Name | None:
-    """What a line says, as text that can be shown and numbers that can be."""
+    """Convert a decoded line to a name whose text is safe to display."""
     if line.text is not None:
         return readable(line.text, MAX_TEXT)
     if line.group is not None:

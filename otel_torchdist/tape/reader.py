@@ -1,4 +1,4 @@
-"""The reading side of a tape: follows the ring, keeps track of what is open, counts what it could not read."""
+"""The reading side of a tape: follows the ring, tracks open operations, and counts what could not be read."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from otel_torchdist.tape.memory import TapeMemory, numbers_in
 from otel_torchdist.tape.records import Operation, StepMark, decoded, operation_of, renewed
 
 UNCOMMITTED_BOUND_S: Final = 1.0
-"""A number that was reserved and not committed for this long belongs to a thread that died in between."""
+"""A number reserved but not committed for this long belongs to a thread that died in between."""
 COPIED_AT_ONCE: Final = 256
-"""Records that one system call copies."""
+"""Records copied by one system call."""
 MAX_CANDIDATES: Final = 4096
 LONG_SCAN_S: Final = 0.005
 SCANS_OF_A_POLL: Final = 8
 SCAN_SHARE: Final = 20
-"""After a long search of the whole ring, or many, the next one waits for this many times as long as it took."""
+"""After a long scan of the whole ring, or many scans, the next one waits this many times as long as the last took."""
 
 _WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
 
 
 @dataclass(slots=True)
 class Batch:
-    """What one poll found, in the order of the tape.
+    """The result of one poll, in the order of the tape.
 
     Attributes:
-        entered: Operations met for the first time.
-        ended: Operations whose end became known, as they are now.
+        entered: Operations seen for the first time.
+        ended: Operations whose end became known, in their current state.
         steps: Steps that ended.
         lost: Records that were overwritten, damaged or never committed, and ends that were missed.
     """
@@ -50,7 +50,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TapeCursor:
-    """How far a reader has come, for another one that goes on from there.
+    """A reader's position, from which another reader can continue.
 
     Attributes:
         next_number: The first record that was not read.
@@ -86,17 +86,17 @@ class TapeReader(MappedTape):
 
     @property
     def cursor(self) -> TapeCursor:
-        """How far this reader has come."""
+        """This reader's position."""
         return TapeCursor(self._next, tuple(self.open_operations()), self.lost)
 
     def resume(self, cursor: TapeCursor) -> None:
-        """Go on where another reader of this tape stood, instead of at the oldest record."""
+        """Continue at the position of another reader of this tape instead of at the oldest record."""
         self._next = cursor.next_number
         self._open = {operation.number: operation for operation in cursor.open}
         self.lost = cursor.lost
 
     def read_before(self, cursor: TapeCursor) -> Batch:
-        """Read what another reader of this tape had read, as far as the ring still holds it; nothing is lost here."""
+        """Read what another reader had read, as far as the ring still holds it; the batch counts nothing as lost."""
         past = Batch()
         while self._next < cursor.next_number:
             before = self._next
@@ -105,20 +105,20 @@ class TapeReader(MappedTape):
             past.ended += found.ended
             past.steps += found.steps
             if self._next == before:
-                break  # a gap that has not been given up yet
+                break  # a gap that may still be filled
         still_open = {operation.number for operation in cursor.open}
-        end = cursor.next_number  # a lapped reader may have gone beyond
+        end = cursor.next_number  # a lapped reader may have skipped past it
         past.entered = [operation for operation in past.entered if operation.number < end]
         past.ended = [one for one in past.ended if one.number < end and one.number not in still_open]
         past.steps = [mark for mark in past.steps if mark.number < end]
         return past
 
     def open_operations(self) -> list[Operation]:
-        """Operations that had not ended at the last poll, oldest first."""
+        """Return the operations that had not ended at the last poll, oldest first."""
         return [self._open[number] for number in sorted(self._open)]
 
     def poll(self, limit: int = 50_000) -> Batch:
-        """Read what is new, at most `limit` records, and look again at everything that is open.
+        """Read new records, at most `limit`, and check all open operations again.
 
         Raises:
             TapeError: The file has become too short.
@@ -142,7 +142,7 @@ class TapeReader(MappedTape):
             if seen == self._next:
                 if self._read_record(batch):
                     self._advance()
-                continue  # if not, it was overwritten while it was read: the next look finds the later number
+                continue  # if not, it was overwritten during the read: the next pass sees the later number
             newest = self._newest(seen)
             if newest < self._next:
                 self._gap_since = None
@@ -158,20 +158,20 @@ class TapeReader(MappedTape):
         return False
 
     def _seen(self) -> int:
-        """The number in the slot of the next record: that record's own if it is there, else what is there now."""
+        """Return the number in the next record's slot: its own if it is there, else whatever is there now."""
         if self._copied(self._next) is None:
             self._look_ahead()
         return number_of(self._ahead, (self._next - self._ahead_from) * layout.RECORD_SIZE)
 
     def _copied(self, number: int) -> bytes | None:
-        """A record in the copy that was made of many, whole or not; None where it holds none with this number."""
+        """Return a record from the copy made ahead, valid or not; None if the copy has none with this number."""
         place = (number - self._ahead_from) * layout.RECORD_SIZE
         if not 0 <= place < len(self._ahead) or number_of(self._ahead, place) != number:
             return None
         return self._ahead[place : place + layout.RECORD_SIZE]
 
     def _look_ahead(self) -> None:
-        """Copy what has been written since, in one piece: a system call for each record would cost more."""
+        """Copy newly written records in one piece: a system call per record would cost more."""
         written = self.words[LiveWord.NEXT_NUMBER] - self._next
         count = max(1, min(written, self.capacity - self._next % self.capacity, COPIED_AT_ONCE))
         self._ahead = self.words.read(self._offset_of(self._next), count * layout.RECORD_SIZE)
@@ -185,9 +185,9 @@ class TapeReader(MappedTape):
         self._gap_since = None
 
     def _newest(self, seen: int) -> int:
-        """The newest committed number, given what lies in the slot of the next one.
+        """Return the newest committed number, given the number in the next record's slot.
 
-        The live word is a hint, believed for less than a lap; beyond that only what lies whole in the ring counts.
+        The live word is a hint, trusted for less than a lap; beyond that only valid records in the ring count.
         """
         hint = self.words[LiveWord.NEXT_NUMBER] - 1
         near = hint < self._next + self.capacity
@@ -198,9 +198,9 @@ class TapeReader(MappedTape):
         return max(self._newest_whole(), hint if near else 0)
 
     def _newest_whole(self) -> int:
-        """The newest number that lies whole in the ring; 0 where none does, or where that was asked a moment ago.
+        """Return the newest number of a valid record in the ring; 0 if there is none, or the next scan is not due yet.
 
-        The search reads the whole ring. A tape that is made to need it at every look gets little of our time.
+        A scan reads the whole ring. A tape crafted to need one at every poll gets little of our time.
         """
         if time.monotonic() < self._scans_from:
             return 0
@@ -214,9 +214,9 @@ class TapeReader(MappedTape):
         return found
 
     def _skip_lapped(self, batch: Batch, newest: int) -> None:
-        """Go on a little ahead of the oldest record, which is the next to be overwritten.
+        """Continue a little after the oldest record, which is the next to be overwritten.
 
-        Of what was overwritten the refuge still has what is open: the one operation that hangs.
+        Of the overwritten records, the refuge still has the open operations: the one that hangs.
         """
         resume = newest - self.capacity + 1 + self.capacity // 16
         saved = [
@@ -241,7 +241,7 @@ class TapeReader(MappedTape):
         number = self._next
         data = self._copied(number)
         if data is None or not is_whole(data, number):
-            self._ahead = b""  # it may have been made while this record was written
+            self._ahead = b""  # the copy may have been made while this record was written
             data = self.record(number)
         if data is None:
             if self._number_in_slot(number) != number:
@@ -250,7 +250,7 @@ class TapeReader(MappedTape):
             return True
         try:
             self._take(number, data, batch)
-        except ValueError:  # a kind that this version does not have
+        except ValueError:  # a kind unknown to this version
             batch.lost += 1
         return True
 
@@ -267,7 +267,7 @@ class TapeReader(MappedTape):
         batch.entered.append(operation)
         self._open[number] = operation
         words = _WORDS.unpack_from(data, layout.WORDS_OFFSET)
-        if words[Word.COMPLETED]:  # the last word to be stored: there is no need to look again
+        if words[Word.COMPLETED]:  # stored last: there is no need to read the words again
             self._ended_words[number] = words
         self._abandoned.entered(operation)
 
@@ -301,12 +301,12 @@ class TapeReader(MappedTape):
                 self._renew(operation, words, batch)
 
     def _ring_words(self, number: int) -> Sequence[int] | None:
-        """An operation's words as they are now, or None when its slot has been taken over."""
+        """Return an operation's current words; None when its slot has been reused."""
         data = self.words.read(self._offset_of(number), layout.RECORD_SIZE)
         if number_of(data) != number:
             return None
         words = _WORDS.unpack_from(data, layout.WORDS_OFFSET)
-        # The copy takes a moment, in which words of another record may come to lie there.
+        # The copy is not atomic: words of another record may have been stored meanwhile.
         return words if not any(words) or self._number_in_slot(number) == number else None
 
     def _refuge_words(self, number: int, refuge: dict[int, int]) -> Sequence[int] | None:
@@ -323,7 +323,7 @@ class TapeReader(MappedTape):
             self._settle(current, batch)
 
     def _settle(self, current: Operation, batch: Batch) -> None:
-        """Keep an operation as it is now, or hand it out if it has ended."""
+        """Keep an operation's current state, or add it to the batch if it has ended."""
         if current.is_open:
             self._open[current.number] = current
             return
@@ -331,7 +331,7 @@ class TapeReader(MappedTape):
         batch.ended.append(current)
 
     def _vanish(self, number: int, batch: Batch, caught_up: bool) -> None:
-        """Neither in the ring nor in the refuge: its late completion may still be ahead of us, but only once."""
+        """Handle an operation in neither ring nor refuge: its late completion may still be ahead, but only once."""
         if not caught_up or number not in self._missing:
             self._missing.add(number)
             return

@@ -1,4 +1,4 @@
-"""What comes out of a tape: plain frozen data, all times in nanoseconds of the writer's monotonic clock."""
+"""The data read from a tape: plain frozen dataclasses, all times in nanoseconds of the writer's monotonic clock."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ BESIDE: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class TapeIdentity:
-    """Who writes a tape. Written once, when the tape is created.
+    """Identity of a tape's writer, stored once when the tape is created.
 
     Attributes:
-        nonce: Random 64 bits that no other tape has.
+        nonce: 64 random bits that no other tape has.
         pid: The writer's process id inside its own PID namespace.
         pid_start_ticks: The process's start time as in `/proc/<pid>/stat`, which a recycled pid does not share.
         pid_namespace: Inode of the writer's PID namespace.
         boot_id: 128 bits of the kernel's boot id: pids and monotonic times of another boot mean nothing.
         rank: Global rank.
-        local_rank: Rank on this node (0 when the launcher does not say).
+        local_rank: Rank on this node (0 when the launcher does not state it).
         world_size: Ranks of the default group.
         capacity: Records in the ring.
         monotonic_ns: Monotonic clock at creation.
         realtime_ns: Wall clock at the same moment.
         host: Host name.
-        parent: Nonce of the tape of the rank that has started this process, which is then its helper; 0 for none.
+        parent: Nonce of the tape of the rank that started this process as its helper; 0 for none.
     """
 
     nonce: int
@@ -61,20 +61,20 @@ class TapeStatus:
     Attributes:
         run_id: 128 bits; 0 until known.
         run_id_state: How far ranks have agreed on it.
-        step: Number of the step that runs now.
-        heartbeat_ns: When the writer's own thread last woke, to the microsecond; it cannot while native code holds
+        step: Number of the current step.
+        heartbeat_ns: When our thread in the writer last woke, to the microsecond; it cannot while native code holds
             the GIL.
-        monotonic_ns: Monotonic half of the newest clock pair, which is that of the heartbeat.
-        realtime_ns: Its wall-clock half.
+        monotonic_ns: Monotonic half of the newest clock pair, which is taken at the heartbeat.
+        realtime_ns: Wall-clock half of that pair.
         records_dropped: Records that the writer could not write.
         names_dropped: Names that became `other` because the dictionary is full.
         overhead_ns: Estimated time spent in our own code on the caller's threads.
         overhead_calls: Calls behind that estimate.
-        state: What the writer says of itself.
+        state: The writer's own state.
         failure: Name id of the exception that ended the process (0 when there is none).
         request: Number of the last request for stacks.
         answer: Number of the last request that was answered.
-        expects_until_ns: Until when it expects that it waits, or that others wait for it; 0 for not at all.
+        expects_until_ns: Until when the rank expects to wait, or others to wait for it; 0 for no such wait.
     """
 
     run_id: int
@@ -101,7 +101,7 @@ class Operation:
     Attributes:
         number: The record's number on this tape.
         kind: `OPERATION` or `RENDEZVOUS`.
-        entered_ns: When the call came in.
+        entered_ns: When the call was entered.
         step: The rank's step at that time.
         sequence: Position among the collectives of its group; for point-to-point among those with the same
             source, destination and tag. Counted from 1.
@@ -114,13 +114,13 @@ class Operation:
         tag: Tag of a point-to-point operation.
         thread: Native id of the calling thread.
         flags: See `Flag`.
-        returned_ns: When an asynchronous, point-to-point or coalesced call returned, or one that a device carries
-            out; None while the thread is inside.
+        returned_ns: When the call returned, if it is asynchronous, point-to-point, coalesced or runs on a device;
+            None while the thread is inside.
         wait_entered_ns: When the first wait began.
         wait_returned_ns: When a wait returned.
-        started_ns: When the device began, as far as `started_how` allows; None until it has begun.
-        started_how: How that is known; UNTRACKED where nobody asks the device.
-        completed_ns: When the operation ended, as far as `how` allows; None while it is open.
+        started_ns: When the device started it, as precisely as `started_how` allows; None until then.
+        started_how: How the start is known; UNTRACKED where the device is not queried.
+        completed_ns: When the operation ended, as precisely as `how` allows; None while it is open.
         how: How the end is known.
         failure: Name id of the exception that it raised (0 when there is none).
     """
@@ -155,22 +155,21 @@ class Operation:
 
     @property
     def is_queued(self) -> bool:
-        """Whether it waits for its turn on a device: this rank has enqueued it, but has not come to it."""
+        """Whether the operation is enqueued on a device that has not reached it yet."""
         return self.completed_ns is None and self.started_ns is None and bool(int(self.flags) & _ON_DEVICE)
 
     @property
     def arrived_ns(self) -> int:
-        """When this rank came to the operation: when it was entered, or when the device began it."""
+        """When this rank arrived at the operation: when it was entered, or when the device started it."""
         return self.entered_ns if self.started_ns is None else self.started_ns
 
     @property
     def waiting_since_ns(self) -> int | None:
-        """Since when its being open is evidence; None when it is none.
+        """Since when the operation's being open is evidence of waiting; None when it is not evidence.
 
-        Some operations show their end only in a wait, so before somebody waits for them nothing is known; a receive
-        posted long ago is not late because somebody begins to wait for it now. What is coalesced may be handed over
-        much later. What is queued on a device waits for that device's earlier work: however old, it says nothing
-        about other ranks.
+        Some operations show their end only in a wait, so before a wait nothing is known; a receive posted long ago is
+        not late because a wait for it begins now. Coalesced operations may be submitted much later. An operation
+        queued on a device waits for that device's earlier work: however old, it shows nothing about other ranks.
         """
         if self.completed_ns is not None:
             return None
@@ -185,7 +184,7 @@ class Operation:
     def is_blocking(self) -> bool:
         """Whether a thread is inside the call or inside a wait for it, as far as the record shows.
 
-        A synchronous collective is one wait from call to end; it carries no time in between.
+        A synchronous collective is one wait from call to end, with no times recorded in between.
         """
         if self.completed_ns is not None:
             return False
@@ -196,7 +195,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class StepMark:
-    """A step of one rank has ended.
+    """The end of a step of one rank.
 
     Attributes:
         number: The record's number on this tape.
@@ -220,11 +219,12 @@ class GroupName:
         description: What the group is for (`mesh_dp`, `default_pg`), or ''.
         ranks: Global ranks of the members, ascending.
         nth: How many groups with these members this rank had created before, from 0.
-        backend: Backend's name.
-        aligned: False when the group was first met in mid-life: its sequence says nothing across ranks.
-        epoch: Which membership of a living group this is, as its members agreed when they formed it; -1 for a group
-            whose members do not change, `BESIDE` for what a group does past its collectives, which is counted apart.
-        device: Type of device, where the group has a backend of its own for each; else ''.
+        backend: Name of the backend.
+        aligned: False when the group was already in use when first seen: its sequence numbers are not comparable
+            across ranks.
+        epoch: Number of this membership of a live group, as its members agreed when they formed it; -1 for a group
+            whose members do not change, `BESIDE` for operations outside a group's collectives, counted separately.
+        device: Device type, if the group has a backend of its own for each type; else ''.
     """
 
     name: str
@@ -238,11 +238,11 @@ class GroupName:
 
     @property
     def key(self) -> str:
-        """Eight hex digits that all members compute alike: from ranks, `nth` and epoch, never from the name."""
+        """Eight hex digits that are the same on all members: from ranks, `nth`, epoch and device, never the name."""
         text = f"{self.nth}:{','.join(map(str, self.ranks))}"
         if self.epoch != -1:
             text += f":{self.epoch}"
-        if self.device:  # its operations are counted for each backend
+        if self.device:  # operations are counted per backend
             text += f":{self.device}"
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
@@ -254,8 +254,8 @@ class SignatureName:
     Attributes:
         operation: `all_reduce`, `send`, …
         reduce_op: `sum`, `avg`, …; '' where there is none.
-        shapes: One tuple a tensor, at most eight tensors.
-        dtypes: One a tensor, or a single one when all agree.
+        shapes: One tuple per tensor, for at most eight tensors.
+        dtypes: One per tensor, or a single one when all agree.
         device: Device type.
         tensors: Number of tensors, including those not described.
     """
@@ -278,15 +278,15 @@ class CallSiteName:
 
 
 def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
-    """The operation with what its words say; None when one of them is damaged, so that nobody knows if it ended."""
+    """Return the operation updated from its words; None when a word is damaged, so that its end is unknown."""
     known = [layout.unseal(operation.number, word) if word else None for word in words]
     if known.count(None) != words.count(0):
         return None
     returned, wait_entered, wait_returned, started, completed, failure = known  # as in `layout.Word`
     entered_ns = operation.entered_ns
-    # That a wait has given up is taken back when the next one begins.
+    # A new wait replaces the end of an earlier one that gave up.
     still_waits = None if wait_entered else operation.wait_returned_ns
-    # Field by field: `dataclasses.replace` took a quarter of the time of a poll.
+    # Field by field: `dataclasses.replace` took a quarter of a poll's time.
     return Operation(
         number=operation.number,
         kind=operation.kind,
@@ -314,7 +314,7 @@ def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
 
 
 def decoded(number: int, record: bytes | None) -> Operation | None:
-    """The operation in a record, or None when there is no record or it is none of an operation."""
+    """Return the operation in a record; None when there is no record or it is not an operation's."""
     if record is None:
         return None
     try:
@@ -324,10 +324,10 @@ def decoded(number: int, record: bytes | None) -> Operation | None:
 
 
 def operation_of(number: int, fields: tuple[int, ...]) -> Operation:
-    """The operation in a payload's fields.
+    """Build the operation from a payload's fields.
 
     Raises:
-        ValueError: It is of a kind that this version does not have.
+        ValueError: The kind is unknown to this version.
     """
     entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags = fields[:13]
     return Operation(

@@ -1,4 +1,4 @@
-"""The writing side of a tape. `begin`, `mark` and `complete` sit on the path of every collective."""
+"""The writing side of a tape. `begin`, `mark` and `complete` are on the hot path of every collective."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LATEST: Final = 64
 _NOT_KEPT: Final = -1
 """Marks an open operation that was overwritten in the ring while the refuge was full."""
 
-# The path of every collective reads these; an attribute of a module or an enum costs it more.
+# Globals for the hot path of every collective: attributes of a module or an enum cost more.
 _RING_OFFSET: Final = layout.RING_OFFSET
 _RECORD_SIZE: Final = layout.RECORD_SIZE
 _NEXT_NUMBER: Final = int(LiveWord.NEXT_NUMBER)
@@ -50,17 +50,17 @@ class TapeWriter(LiveWords):
     """Writes one rank's tape.
 
     Thread-safe under the GIL: numbers are drawn from an atomic counter, each thread writes its own record, and the
-    only lock is taken when an open operation is about to be overwritten. One that is overtaken by a whole lap
-    within `begin` or `mark` can spoil the record in its slot; readers see that and count it as lost.
+    only lock is taken when an open operation is about to be overwritten. A thread that is overtaken by a whole lap
+    inside `begin` or `mark` can corrupt the record in its slot; readers detect that and count it as lost.
     """
 
     def __init__(self, directory: Path, identity: TapeIdentity, names_bytes: int = MAX_BYTES) -> None:
-        """Create `<nonce>.tape` and its dictionary in `directory`, and take the lock that says "alive".
+        """Create `<nonce>.tape` and its dictionary in `directory`, and take the lock that marks it as alive.
 
-        The dictionary takes `names_bytes` at most.
+        The dictionary takes at most `names_bytes`.
 
         Raises:
-            TapeError: There is no room, the files cannot be created, or the identity is none.
+            TapeError: There is no room, the files cannot be created, or the identity is invalid.
         """
         if not layout.is_ring_capacity(identity.capacity):
             raise TapeError(f"cannot create a tape in {directory}: a ring cannot hold {identity.capacity} records")
@@ -76,7 +76,7 @@ class TapeWriter(LiveWords):
             self._create(names_bytes)
 
     def _create(self, names_bytes: int) -> None:
-        """Make the files. The tape appears under its name only when whole and locked: nobody meets it half made."""
+        """Create the files. The tape gets its name only when complete and locked: no reader sees it half made."""
         size = layout.tape_size(self._capacity)
         names_path = self.path.with_suffix(".names")
         hidden = self.path.with_name(f".{self.path.stem}.new")
@@ -86,7 +86,7 @@ class TapeWriter(LiveWords):
                 self._file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 undo.callback(os.close, self._file)
                 undo.callback(hidden.unlink)
-                # With ftruncate alone the first store into a page that a full /dev/shm lacks would be a SIGBUS.
+                # With ftruncate alone, the first store to a page that a full /dev/shm lacks would raise SIGBUS.
                 os.posix_fallocate(self._file, 0, size)
                 self._bytes = memoryview(mmap.mmap(self._file, size))
                 self.names = NamesWriter(names_path, names_bytes)
@@ -125,9 +125,9 @@ class TapeWriter(LiveWords):
         kind: int,
         flags: int,
     ) -> int:
-        """Publish an operation as entered; returns the number under which it is marked and completed.
+        """Publish an operation as entered; returns its number for `mark` and `complete`.
 
-        Arguments are those of `Operation`. Values must fit their fields.
+        The arguments are those of `Operation`. Values must fit their fields.
 
         Raises:
             struct.error: A value does not fit; nothing is left half-written for readers to wait for.
@@ -158,7 +158,7 @@ class TapeWriter(LiveWords):
         )
 
     def begin_prepared(self, entered_ns: int, step: int, sequence: int, tail: bytes) -> int:
-        """The same as `begin`, with the rest of the arguments packed by `prepare`.
+        """Publish an operation as `begin` does, with the other arguments packed by `prepare`.
 
         Raises:
             struct.error: A value does not fit; nothing is left half-written for readers to wait for.
@@ -168,13 +168,13 @@ class TapeWriter(LiveWords):
         return number
 
     def _append(self, payload: bytes, own_words: bytes) -> int:
-        """Publish a record under the next number. From the moment a number is drawn nothing may fail.
+        """Publish a record under the next number. Once a number is drawn, nothing may fail.
 
-        A signal handler may still raise, after any call. Then the record is published as one that nobody follows: a
-        gap would hold readers up.
+        A signal handler may still raise, after any call. Then the record is published as abandoned: a gap would hold
+        up readers.
         """
         number = 0
-        for number in self._numbers:  # noqa: B007  # no call, after which the number could be lost
+        for number in self._numbers:  # noqa: B007  # not next(): after a call a signal handler could lose it
             break
         try:
             lapped = number - self._capacity
@@ -202,10 +202,11 @@ class TapeWriter(LiveWords):
         self._words[_NEXT_NUMBER] = max(self._words[_NEXT_NUMBER], number + 1)
 
     def begun_at(self, entered_ns: int) -> int:
-        """The number of the operation that was entered at a time and is open; 0 when none of the last ones was.
+        """Return the number of the open operation entered at a given time; 0 when none of the latest ones was.
 
-        For a caller whose signal handler has raised after `begin` had published it, and before it had the number:
-        Python 3.10 runs handlers after each call, newer ones after those that they do not run in the same frame.
+        For a caller in which a signal handler raised after `begin` had published the operation and before it had the
+        number: Python 3.10 runs handlers after each call, newer versions only after calls that leave the interpreter's
+        current C frame.
         """
         words = self._words
         newest = words[_NEXT_NUMBER] - 1
@@ -220,7 +221,8 @@ class TapeWriter(LiveWords):
     def mark(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
         """Store one of a record's words: what happened `elapsed_ns` after it was entered.
 
-        Silent when the record's slot has been taken over. Clipped to between 0 and 78 hours (see `layout.seal`).
+        If the record's slot has been reused, its copy in the refuge is marked, or nothing if there is none. Times are
+        clipped to between 0 and 78 hours (see `layout.seal`).
         """
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
         words = self._words
@@ -234,7 +236,7 @@ class TapeWriter(LiveWords):
             words[word + _WORDS_WORD + which] = layout.seal(number, elapsed_ns, how)
 
     def clear(self, number: int, which: int) -> None:
-        """Take back what `mark` has stored."""
+        """Clear a word stored by `mark`."""
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
         if self._words[word] == number:
             self._words[word + _WORDS_WORD + which] = 0
@@ -245,7 +247,7 @@ class TapeWriter(LiveWords):
                 self._words[_REFUGE_WORD + (refuge - 1) * _RECORD_WORDS + _WORDS_WORD + which] = 0
 
     def complete(self, number: int, entered_ns: int, ended_ns: int, how: int, failure: int = 0) -> bool:
-        """Say that an operation has ended. The first caller wins; returns whether it was this one.
+        """Record that an operation has ended. The first caller wins; returns whether it was this one.
 
         Args:
             number: What `begin` returned.
@@ -260,7 +262,7 @@ class TapeWriter(LiveWords):
             word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
             words = self._words
             if refuge == 0 and not failure and words[word] == number and 0 < elapsed < _MAX_DURATION_NS:
-                content = (elapsed << 4) | how  # how nearly all of them end
+                content = (elapsed << 4) | how  # the common case
                 words[word + _COMPLETED_WORD] = (content << 12) | ((content + number) % _CHECK_MODULUS)
                 return True
             return self._complete_otherwise(number, refuge, entered_ns, max(elapsed, 1), how, failure)
@@ -272,7 +274,7 @@ class TapeWriter(LiveWords):
         self, number: int, refuge: int | None, entered_ns: int, elapsed: int, how: int, failure: int
     ) -> bool:
         if refuge is None:
-            with self._lap_lock:  # it may be on its way into the refuge
+            with self._lap_lock:  # another thread may be moving it to the refuge
                 refuge = self._open.pop(number, None)
             if refuge is None:
                 return False
@@ -285,7 +287,7 @@ class TapeWriter(LiveWords):
         return True
 
     def _complete_interrupted(self, number: int, entered_ns: int, elapsed: int, how: int) -> None:
-        """Make sure that a record is complete which is no longer among the open ones, or still is."""
+        """Complete a record whose completion was interrupted, whether or not it is still among the open ones."""
         self._open.pop(number, None)
         word = _RING_WORD + (number % self._capacity) * _RECORD_WORDS
         if self._words[word] == number:
@@ -298,7 +300,7 @@ class TapeWriter(LiveWords):
                 return
 
     def _take_refuge(self, number: int) -> None:
-        """Copy an open operation out of the ring before its slot is taken over."""
+        """Move an open operation from the ring to the refuge before its slot is reused."""
         with self._lap_lock:
             if self._open.pop(number, None) is None:
                 return
@@ -309,7 +311,7 @@ class TapeWriter(LiveWords):
                 return
             source = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
             target = layout.REFUGE_OFFSET + slot * _RECORD_SIZE
-            self._words[source >> 3] = 0  # from here on a mark goes to the refuge, and waits for the lock
+            self._words[source >> 3] = 0  # from here on, marks go to the refuge and wait for the lock
             self._bytes[target + 8 : target + 128] = self._bytes[source + 8 : source + 128]
             self._words[target >> 3] = number
             self._open[number] = slot + 1
@@ -322,7 +324,7 @@ class TapeWriter(LiveWords):
                 self._words[word + _WORDS_WORD + which] = layout.seal(number, elapsed_ns, how)
 
     def _complete_late(self, number: int, refuge: int, entered_ns: int, elapsed: int, how: int, failure: int) -> None:
-        """Write a record of its own for an end whose record has left the ring, with the words of that one."""
+        """Write a separate completion record for an operation that has left the ring, with a copy of its words."""
         own_words = _EMPTY_WORDS
         if refuge > 0:
             offset = layout.REFUGE_OFFSET + (refuge - 1) * _RECORD_SIZE
@@ -333,7 +335,7 @@ class TapeWriter(LiveWords):
             word = _REFUGE_WORD + (refuge - 1) * _RECORD_WORDS
             with self._lap_lock:
                 self._words[word] = 0
-                self._words[word + 1] = 0  # without its CRC no flipped bit brings it back to life
+                self._words[word + 1] = 0  # without its CRC no flipped bit makes it valid again
                 self._free_refuge.append(refuge - 1)
 
     def step_ended(self, step: int, ended_ns: int, sequence: int) -> None:
@@ -343,19 +345,19 @@ class TapeWriter(LiveWords):
         self._words[LiveWord.STEP] = layout.seal_live(LiveWord.STEP, step + 1)
 
     def view(self) -> memoryview:
-        """The mapped bytes, for a reader in this process, which must not open the file (see `locks`)."""
+        """Return the mapped bytes, for a reader in this process, which must not open the file (see `locks`)."""
         return self._bytes
 
     def next_number(self) -> int:
-        """The number of the record to come."""
+        """Return the number of the next record."""
         return self._words[_NEXT_NUMBER]
 
     def open_numbers(self) -> list[int]:
-        """Numbers of the operations that have not ended."""
+        """Return the numbers of the operations that have not ended."""
         return list(self._open)
 
     def close(self) -> None:
-        """Give the lock back. The mapping itself stays until nobody refers to it, so a late caller cannot crash."""
+        """Release the lock. The mapping stays until the last reference to it is gone, so late callers cannot crash."""
         if self.closed:
             return
         self.closed = True
