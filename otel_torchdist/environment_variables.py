@@ -22,9 +22,9 @@ OTEL_PYTHON_TORCHDIST_READER = "OTEL_PYTHON_TORCHDIST_READER"
 Where the tapes are read and turned into spans and metrics. ``agent``: in a separate process, one per job and node,
 which a rank starts and which outlives all ranks. ``thread``: in each training process. ``none``: nowhere until
 ``otel-torchdist agent`` is started, by hand or as a service of the node.
-Applies with OTEL_PYTHON_TORCHDIST_ENABLED; ``TorchDistInstrumentor().instrument()`` always means ``thread``, because
-providers created by a program exist only in that process. Exporters named ``console`` imply ``thread`` too, because
-the agent has no console.
+Applies with OTEL_PYTHON_TORCHDIST_ENABLED; with ``TorchDistInstrumentor().instrument()`` ``agent`` means ``thread``,
+because providers created by a program exist only in that process. Exporters named ``console`` imply ``thread`` too,
+because the agent has no console.
 Default: "agent"
 """
 
