@@ -1,10 +1,9 @@
-"""An incident that goes from one agent to the next: what ends, what goes on, and what is never said twice."""
+"""An incident that passes from one agent to the next: what ends, what continues, and what is never reported twice."""
 
 from __future__ import annotations
 
-from otel_torchdist.stall.peer_agents import Leads
-
 from otel_torchdist.stall.events import Incident, IncidentHandedOver, Occasion
+from otel_torchdist.stall.peer_agents import Leads
 from otel_torchdist.stall.spans import incident_spans
 from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
 from tests.stall.accompanied import Accompanied, a_ruling, follows
@@ -13,7 +12,7 @@ from tests.stall.watching import EVERYBODY, stalled
 
 
 def test_incident_is_handed_over() -> None:
-    """An agent that judged and follows now says so once, and says no more of its incident, not even that it ends."""
+    """An agent that led and now follows reports that once, and no more about its incident, not even its end."""
     world, numbers = stalled()
     watching = Accompanied(world, Leads)
     watching.until(17.0)
@@ -28,7 +27,7 @@ def test_incident_is_handed_over() -> None:
 
 
 def test_nothing_to_hand_over() -> None:
-    """Without an incident that was told there is nothing to say; one that was about to be told is dropped."""
+    """Without a reported incident there is nothing to report; one that was about to be reported is dropped."""
     watching = Accompanied(stalled()[0], Leads)
     watching.answers_after_s = None
     watching.until(15.5)
@@ -41,7 +40,7 @@ def test_nothing_to_hand_over() -> None:
 
 
 def test_taking_over_continues_the_incident() -> None:
-    """Whoever takes over goes on in the same trace, under a later epoch, with a link to what was said before."""
+    """The agent that takes over continues the same trace, under a later epoch, with a link to the earlier report."""
     ruling = a_ruling(epoch=3, of=0)
     world, _ = stalled()
     watching = Accompanied(world, follows(ruling))
@@ -74,7 +73,7 @@ def test_epochs_after_a_take_over_only_grow() -> None:
 
 
 def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
-    """Two agents that cannot reach each other tell the same incident in one trace, under ids of their own."""
+    """Two agents that cannot reach each other report the same incident in one trace, under ids of their own."""
     ids: list[set[int]] = []
     traces: set[int] = set()
     for seat in (0, 2):
