@@ -1,4 +1,4 @@
-"""What the setting accepts, and what becomes of each action."""
+"""What the setting accepts, and what each action does."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tape(tmp_path: Path) -> TapeReader:
 
 @pytest.fixture
 def stall(tape: TapeReader) -> StalledRun:
-    """A stall, as actions are told of it."""
+    """A stall, as actions receive it."""
     nonces = frozenset({tape.identity.nonce})
     trace_id = f"{ongoing(tape).ruling.incident.trace_id:032x}"
     found = {semconv.VERDICT: "absent", semconv.VERDICT_RANKS: "2"}
@@ -64,7 +64,7 @@ def stall(tape: TapeReader) -> StalledRun:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was said about actions."""
+    """What was logged about actions."""
     return [text for text in caplog.messages if text.startswith("on stall: ")]
 
 
@@ -72,7 +72,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_list_of_actions() -> None:
-    """Actions come in the order in which they are written, each once; a command takes the rest, commas and all."""
+    """Actions keep the order in which they are written, each once; a command takes the rest, commas included."""
     assert parse_actions(" dump , abort,dump, callback:alarm.bell:ring,command:/bin/page --to a,b ") == (
         Action(ActionKind.DUMP),
         Action(ActionKind.ABORT),
@@ -96,13 +96,13 @@ def test_list_of_actions() -> None:
     ],
 )
 def test_what_is_no_list_of_actions(text: str) -> None:
-    """One bad word makes the whole setting bad: half of what was wished for may be worse than nothing."""
+    """One bad word invalidates the whole setting: half of the requested actions may be worse than none."""
     with pytest.raises(ValueError):
         parse_actions(text)
 
 
 def test_dump_and_abort_need_an_agent(caplog: pytest.LogCaptureFixture) -> None:
-    """In a thread of a rank they are left out, with one warning that names them and the setting."""
+    """In a reader thread of a rank both are skipped, with one warning that names them and the setting."""
     assert doable_here(parse_actions("dump,callback:a:b,abort")) == [Action(ActionKind.CALLBACK, "a:b")]
     [warning] = caplog.messages
     assert warning.startswith("OTEL_PYTHON_TORCHDIST_ON_STALL=dump,abort needs an agent")
@@ -114,7 +114,7 @@ def test_dump_and_abort_need_an_agent(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path) -> None:
-    """Nothing before the time of grace; then once, however often is looked; again for the next stall."""
+    """Nothing runs before the grace period; then once, however often the stall is checked; again for the next stall."""
     rung: list[StalledRun] = []
     actions = StallActions([], 0.3, tmp_path, rung.append)
     began = time.monotonic()
@@ -147,7 +147,7 @@ class Clock:
 def test_suspension_within_the_grace(
     tape: TapeReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_too: bool
 ) -> None:
-    """Time in which the job did not run is no grace, whether the agent was stopped too or looked on."""
+    """Time in which the job was suspended is not grace, whether the agent was suspended too or kept watching."""
     clock = Clock()
     monkeypatch.setattr(stall_actions, "time", clock)
     rung: list[StalledRun] = []
@@ -172,7 +172,7 @@ def test_suspension_within_the_grace(
 
 
 def test_stall_that_ends_within_the_grace(tape: TapeReader, tmp_path: Path) -> None:
-    """Nothing is done about it, and the grace of the next one begins anew."""
+    """Nothing is done about such a stall, and the grace period of the next one starts over."""
     rung: list[StalledRun] = []
     actions = StallActions([], 0.2, tmp_path, rung.append)
     for _ in range(4):
@@ -183,7 +183,7 @@ def test_stall_that_ends_within_the_grace(tape: TapeReader, tmp_path: Path) -> N
 
 
 def test_what_another_agent_judges(tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a stall that another node's agent has told, this node only dumps its own evidence."""
+    """For a stall that another node's agent reported, this node only dumps its own evidence."""
     rung: list[StalledRun] = []
     actions = StallActions(parse_actions("dump,command:false"), 0.0, tmp_path / "dumps", rung.append)
     actions.look([ongoing(tape, is_ours=False)], [tape])
@@ -194,7 +194,7 @@ def test_what_another_agent_judges(tape: TapeReader, tmp_path: Path, caplog: pyt
 
 
 def test_agent_that_was_started_again(tape: TapeReader, tmp_path: Path) -> None:
-    """What one agent has begun to do about a stall the next one does not do again."""
+    """Actions that one agent has started for a stall are not repeated by the next agent."""
     marks = tmp_path / "marks"
     line = parse_actions(f'command:{sys.executable} -c \'open("{marks}", "a").write("x")\'')
     for _ in range(3):
@@ -207,7 +207,7 @@ def test_agent_that_was_started_again(tape: TapeReader, tmp_path: Path) -> None:
 def test_one_that_fails_keeps_none_of_the_others(
     tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A callback that raises, a module that is not there and a missing program are told, and the next one is done."""
+    """A callback that raises, a missing module and a missing program are logged, and the next action runs."""
 
     def explode(stall: StalledRun) -> None:
         raise ZeroDivisionError("no luck")
@@ -226,7 +226,7 @@ def test_one_that_fails_keeps_none_of_the_others(
 
 
 def test_command_learns_of_the_stall(stall: StalledRun, tmp_path: Path) -> None:
-    """It has the verdict in its environment and as JSON on its standard input, and no shell reads its words."""
+    """The command gets the verdict in its environment and as JSON on standard input; no shell parses its words."""
     script = tmp_path / "page.py"
     script.write_text(
         "import json, os, sys\n"
@@ -240,7 +240,7 @@ def test_command_learns_of_the_stall(stall: StalledRun, tmp_path: Path) -> None:
 
 
 def test_command_that_hangs(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ended in time, with the processes that it has started."""
+    """A command that hangs is killed in time, with the processes that it started."""
     monkeypatch.setattr(command, "TIMEOUT_S", 0.3)
     began = time.monotonic()
     said = command.run_command("sh -c 'sleep 60 & sleep 60'", stall)
@@ -252,7 +252,7 @@ def test_command_that_hangs(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) 
 
 
 def members(directory: Path) -> dict[str, bytes]:
-    """What is in the only bundle of a directory, by name without the first folder."""
+    """Members of the only bundle in a directory, by name without the top folder."""
     [path] = directory.glob("*.tar.gz")
     assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
     with tarfile.open(path) as bundle:
@@ -261,7 +261,7 @@ def members(directory: Path) -> dict[str, bytes]:
 
 
 def test_bundle(stall: StalledRun, tape: TapeReader, tmp_path: Path) -> None:
-    """It holds the verdict and a tape that can be read, but not the secret of the run."""
+    """A bundle holds the verdict and a readable tape, but not the secret of the run."""
     (stall.directory / "peers-00.json").write_text("secret")
     (stall.directory / "agent.log").write_text("a line\n")
     said = dump.dump(stall, tmp_path / "new" / "dumps", {})
@@ -276,7 +276,7 @@ def test_bundle(stall: StalledRun, tape: TapeReader, tmp_path: Path) -> None:
 
 
 def test_bundles_are_bounded(stall: StalledRun, tmp_path: Path) -> None:
-    """The oldest of this node go."""
+    """The oldest bundles of this node are removed."""
     directory = tmp_path / "dumps"
     directory.mkdir(mode=0o700)
     for number in range(dump.MAX_BUNDLES + 5):
@@ -290,7 +290,7 @@ def test_bundles_are_bounded(stall: StalledRun, tmp_path: Path) -> None:
 
 
 def test_directory_that_others_may_write_to(stall: StalledRun, tmp_path: Path) -> None:
-    """It is refused, and nothing is written."""
+    """Such a directory is refused, and nothing is written."""
     directory = tmp_path / "dumps"
     directory.mkdir()
     directory.chmod(0o777)
@@ -300,7 +300,7 @@ def test_directory_that_others_may_write_to(stall: StalledRun, tmp_path: Path) -
 
 
 def test_flight_recorder(stall: StalledRun, tmp_path: Path, recorder: Callable[[Path, Path], None]) -> None:
-    """NCCL's own thread is asked through its pipe, and its file is waited for."""
+    """NCCL's own thread is asked through its pipe, and its file is awaited."""
     pipe, file = tmp_path / "pipe_0.pipe", tmp_path / "trace_0"
     file.write_text("old")
     os.utime(file, (1, 1))
@@ -314,7 +314,7 @@ def test_flight_recorder(stall: StalledRun, tmp_path: Path, recorder: Callable[[
 
 
 def test_recorder_that_does_not_listen(stall: StalledRun, tmp_path: Path) -> None:
-    """A pipe that nobody reads holds nothing up; the file that there is goes into the bundle."""
+    """A pipe that no one reads causes no delay; the existing file goes into the bundle."""
     os.mkfifo(tmp_path / "pipe_0.pipe")
     (tmp_path / "trace_0").write_text("old")
     environ = {
@@ -329,7 +329,7 @@ def test_recorder_that_does_not_listen(stall: StalledRun, tmp_path: Path) -> Non
 
 @pytest.fixture
 def recorder() -> Callable[[Path, Path], None]:
-    """Starts what NCCL's watchdog does: wait for a byte in a pipe, then write a file."""
+    """Starts a stand-in for NCCL's watchdog: it waits for a byte in a pipe, then writes a file."""
 
     def start(pipe: Path, file: Path) -> None:
         os.mkfifo(pipe)
@@ -346,7 +346,7 @@ def recorder() -> Callable[[Path, Path], None]:
 
 
 def test_log_alone_does_nothing_more(tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """`log` is what is done anyway: no thread, no file."""
+    """`log` adds nothing to what always happens: no thread, no file."""
     caplog.set_level(logging.DEBUG)
     StallActions(parse_actions("log"), 0.0, tmp_path / "dumps").look([ongoing(tape)], [tape])
     assert told(caplog) == []
@@ -356,7 +356,7 @@ def test_log_alone_does_nothing_more(tape: TapeReader, tmp_path: Path, caplog: p
 def test_stall_that_ends_while_something_is_done(
     tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A callback takes long, and the ranks go on meanwhile: they are not ended any more."""
+    """If the ranks resume during a slow callback, they are no longer killed."""
     is_over = threading.Event()
     actions = StallActions(parse_actions("abort"), 0.0, tmp_path, lambda stall: is_over.wait(10))
     actions.look([ongoing(tape)], [tape])
@@ -368,7 +368,7 @@ def test_stall_that_ends_while_something_is_done(
 
 
 def test_ranks_of_several_jobs(tape: TapeReader, tmp_path: Path) -> None:
-    """Ranks that do not know their run yet may be of different jobs: nothing is done to any of them."""
+    """Ranks that do not know their run yet may belong to different jobs: no action is taken on them."""
     (tmp_path / "other").mkdir()
     other = SimulatedRank(tmp_path / "other", 1).reader
     both = dataclasses.replace(ongoing(tape), nonces=frozenset({tape.identity.nonce, other.identity.nonce}))
@@ -381,7 +381,7 @@ def test_ranks_of_several_jobs(tape: TapeReader, tmp_path: Path) -> None:
 
 
 def test_dump_directory_of_somebody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """That no evidence could be written is said at the start, not when the stall comes; and nothing is made."""
+    """An unusable dump directory is reported at startup, not when the stall comes; and nothing is created."""
     actions, good, bad = parse_actions("dump"), tmp_path / "good", tmp_path / "bad"
     StallActions(actions, 0.0, good)
     assert not good.exists()
@@ -413,7 +413,7 @@ time.sleep(60)
 
 
 def test_abort_says_whom_it_could_not_end(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that does not answer is killed, but not in another PID namespace: then no end is claimed."""
+    """A rank that does not respond is killed, except in another PID namespace: then no end is claimed."""
     monkeypatch.setattr(abort, "ANSWER_S", 0.2)
     command = [sys.executable, "-c", UNASKED_RANK, str(stall.directory)]
     ranks = [

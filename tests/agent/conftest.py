@@ -30,7 +30,7 @@ def base() -> Iterator[Path]:
 
 @pytest.fixture
 def receiver() -> Iterator[OtlpReceiver]:
-    """Where spans go."""
+    """Receives the spans."""
     with OtlpReceiver(GRPC) as receiver:
         yield receiver
 
@@ -82,5 +82,5 @@ def start(base: Path, receiver: OtlpReceiver) -> Iterator[Callable[..., Running]
 
 @pytest.fixture
 def agent(base: Path, start: Callable[..., Running]) -> Callable[..., Running]:
-    """Starts an agent by hand for that job; see `start`."""
+    """Starts an agent manually for that job; see `start`."""
     return functools.partial(start, "agent", "--run-dir", base / JOB, "--keep", "0")

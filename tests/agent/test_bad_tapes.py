@@ -1,4 +1,4 @@
-"""Tapes that cannot be read, or not to their ends, beside others: one message each, and the others are served."""
+"""Unreadable or partly readable tapes beside others: one message each, and the other ranks are served."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEETINGS = 5
 
 
 def copy_of(tape: Path, changes: Callable[[bytearray], None]) -> Path:
-    """A tape of its own whose content is another's, changed."""
+    """A new tape: another one's content with changes."""
     path = tape.with_name(f"{0xBAD:013x}{len(tapes_in(tape.parent)):03x}.tape")
     content = bytearray(tape.read_bytes())
     changes(content)
@@ -29,29 +29,29 @@ def copy_of(tape: Path, changes: Callable[[bytearray], None]) -> Path:
 
 
 def truncated(content: bytearray) -> None:
-    """Half of it is gone."""
+    """Cut off the second half."""
     del content[len(content) // 2 :]
 
 
 def corrupt(content: bytearray) -> None:
-    """A bit of its identity has changed."""
+    """Flip a bit of the identity."""
     content[20] ^= 1
 
 
 def of_another_version(content: bytearray) -> None:
-    """A version to come has written it."""
+    """Claim a future version."""
     content[8] = 99
 
 
 def not_begun(content: bytearray) -> None:
-    """All of it is zeros."""
+    """Fill it with zeros."""
     content[:] = bytes(len(content))
 
 
 def test_healthy_ones_are_served(
     begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path, receiver: OtlpReceiver
 ) -> None:
-    """Of five bad tapes and a copy each is one line with its name and the reason; two healthy ranks lack nothing."""
+    """Five bad tapes and a copy get one line each, with name and reason; two healthy ranks miss nothing."""
     ranks = begin(2)
     good = tapes_in(base / JOB)[0]
     spoiled = {
@@ -82,7 +82,7 @@ def test_healthy_ones_are_served(
 
 
 def test_tape_that_goes_bad(begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path) -> None:
-    """A tape that is overwritten while it is read is one line; the other rank is read on."""
+    """A tape that is overwritten while it is read is one line; reading of the other rank continues."""
     ranks = begin(2)
     running = agent()
     running.wait_for("found ranks 0-1 of 2|found rank 1")
@@ -100,7 +100,7 @@ def test_tape_that_goes_bad(begin: Callable[..., Ranks], agent: Callable[..., Ru
 
 
 def rank_of(path: Path) -> int:
-    """Whose tape it is."""
+    """The rank that a tape belongs to."""
     tape = TapeReader(path)
     try:
         return tape.identity.rank
@@ -109,7 +109,7 @@ def rank_of(path: Path) -> int:
 
 
 def lost_on(page: str) -> list[int]:
-    """How many records `/metrics` counts as lost, by rank."""
+    """Records that `/metrics` counts as lost, by rank."""
     lines = sorted(line for line in page.splitlines() if line.startswith("torchdist_records_lost_total{"))
     return [int(float(line.rpartition(" ")[2])) for line in lines]
 
@@ -117,7 +117,7 @@ def lost_on(page: str) -> list[int]:
 def test_torn_out_of_writing(
     begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path, receiver: OtlpReceiver
 ) -> None:
-    """Half a record at the end of a dead rank's tape is nothing; one with others behind it is one that is lost."""
+    """Half a record at the end of a dead rank's tape is ignored; one that is followed by others counts as lost."""
     ranks = begin(2)
     running = agent()
     running.wait_for("found ranks? 0")

@@ -1,4 +1,4 @@
-"""The wall clock of a node is set while an agent reads: times follow it, and nothing else does."""
+"""The wall clock of a node is set while an agent reads: reported times follow it, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
 
 STEPS_S = (900.0, -600.0, 0.0)
-"""How far the clock is ahead after each step of it: by minutes forwards and back."""
+"""How far the clock is ahead after each step: minutes forwards and back."""
 NEAR_NS = 60 * 10**9
 STEPPING_CLOCK = """
 import pathlib, time
@@ -29,7 +29,7 @@ time.time_ns = lambda: machine_time_ns() + int(float(ahead.read_text()) * 1e9)
 
 
 class Clock:
-    """The wall clock of an agent and its ranks, which can be set without the machine's."""
+    """The wall clock of an agent and its ranks, settable without touching the machine's."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` goes on the agent's PYTHONPATH."""
@@ -38,7 +38,7 @@ class Clock:
         (folder / "sitecustomize.py").write_text(STEPPING_CLOCK.format(path=str(self._ahead)))
 
     def set(self, ranks: Ranks, ahead_s: float) -> None:
-        """Have it be so far ahead of the machine's."""
+        """Set it that far ahead of the machine's clock."""
         hidden = self._ahead.with_suffix(".new")
         hidden.write_text(str(ahead_s))
         hidden.rename(self._ahead)
@@ -47,19 +47,19 @@ class Clock:
 
 
 def of_sequence(spans: list[ReceivedSpan], sequence: int) -> list[ReceivedSpan]:
-    """The operation's spans, one of each rank."""
+    """Spans of the operation, one of each rank."""
     found = [span for span in spans if span.name == "all_reduce" and span.attributes["torchdist.sequence"] == sequence]
     return found if len(found) == 2 else []
 
 
 def markers(spans: list[ReceivedSpan]) -> int:
-    """How often an operation was said to be in progress."""
+    """How often an operation was reported to be in progress."""
     return sum(span.name == "all_reduce (in progress)" for span in spans)
 
 
 @pytest.fixture
 def receiver() -> Iterator[OtlpReceiver]:
-    """Where spans go; gRPC would compare the clock of this test with the machine's."""
+    """Receives the spans; gRPC would compare the clock of this test with the machine's."""
     with OtlpReceiver(HTTP) as receiver:
         yield receiver
 
@@ -67,7 +67,7 @@ def receiver() -> Iterator[OtlpReceiver]:
 def test_clock_is_set(
     begin: Callable[..., Ranks], agent: Callable[..., Running], receiver: OtlpReceiver, tmp_path: Path
 ) -> None:
-    """Minutes forwards and back, also amid a stall: nobody dies or freezes of it, and no span is long or negative."""
+    """Minutes forwards and back, also during a stall: no rank is called dead or frozen, no span is long or negative."""
     clock, ranks = Clock(tmp_path), begin(2)
     running = agent(PYTHONPATH=str(tmp_path), OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="1000")
     running.wait_for("found ranks? 0")
@@ -78,7 +78,7 @@ def test_clock_is_set(
         at_ns = time.time_ns() + int(ahead_s * 1e9)
 
         def shows_it(at_ns: int = at_ns) -> bool:
-            """A rank says once a second how its clocks stand to each other; until then its spans have the old time."""
+            """A rank records the offset of its clocks once a second; until then its spans have the old time."""
             met = next(sequence)
             ranks.meet(met)
             for rank in (0, 1):

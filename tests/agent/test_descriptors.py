@@ -1,4 +1,4 @@
-"""Where an agent gets no descriptors it keeps what it has, says so once, and goes on as soon as there are some."""
+"""Out of descriptors, an agent keeps what it has, reports it once, and resumes as soon as there are some."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHER_JOB = "job-00000000000000bb"
 
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Let this process open nothing more."""
+    """Keep this process from opening anything more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -46,17 +46,17 @@ def no_descriptors() -> Iterator[None]:
 
 @pytest.fixture
 def reading() -> Iterator[Agent]:
-    """An agent that reads nothing yet and only remembers."""
+    """An agent that reads nothing yet and exports only to memory."""
     agent = Agent(Config(), lambda: Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, False))
     yield agent
     agent.close()
 
 
 def test_service_that_can_list_nothing(begin: Callable[..., Ranks], start: Callable[..., Running], base: Path) -> None:
-    """A running service loses every descriptor that it could open.
+    """A running service can no longer open any descriptor.
 
-    It leaves no job, reports a stall that begins then, warns once of each directory, and takes up what has come
-    meanwhile when descriptors are back.
+    It keeps every job, reports a stall that begins then, warns once for each directory, and starts reading what has
+    appeared meanwhile when descriptors are available again.
     """
     ranks = begin(2)
     ranks.meet(1)
@@ -64,7 +64,7 @@ def test_service_that_can_list_nothing(begin: Callable[..., Ranks], start: Calla
         "agent", "--watch", "--keep", "0.5", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="800", OTEL_TRACES_EXPORTER="none"
     )
     service.wait_for("found ranks 0-1")
-    time.sleep(0.5)  # it has read the names
+    time.sleep(0.5)  # by now the names have been read
     soft, hard = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (3, hard))
     service.wait_for(rf"{base} cannot be looked into, and is left as it is: Too many open files; a larger `ulimit -n`")
@@ -87,7 +87,7 @@ def test_service_that_can_list_nothing(begin: Callable[..., Ranks], start: Calla
 def test_user_with_more_directories_than_descriptors(
     begin: Callable[..., Ranks], start: Callable[..., Running], base: Path
 ) -> None:
-    """Each directory costs a lock: those of another user are read in part, and nobody else's stall stays unreported."""
+    """Each directory costs a lock: another user's are read in part, and every other stall is still reported."""
     theirs = [Ranks(base / f"job-{number:016x}", 1) for number in range(12)]
     for path in base.rglob("*"):
         os.chown(path, STRANGER, STRANGER)
@@ -107,7 +107,7 @@ def test_user_with_more_directories_than_descriptors(
 
 
 def test_job_with_few_descriptors(begin: Callable[..., Ranks], agent: Callable[..., Running]) -> None:
-    """An agent that may have 24 reads its one rank, and nothing goes wrong on the way."""
+    """An agent that is limited to 24 reads its one rank without problems."""
     ranks = begin(1)
     running = agent(OTEL_TRACES_EXPORTER="none")
     resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (24, 24))
@@ -126,7 +126,7 @@ def test_memory_that_cannot_be_listed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is read stays in view when the place where users have their bases cannot be listed; one warning each."""
+    """Runs being read are kept when the place where users have their bases cannot be listed; one warning each."""
     monkeypatch.setattr(node, "MEMORY", base.parent)
     monkeypatch.setattr(node, "USUAL_BASES", node.re.compile("tapes"))
     begin(1)
@@ -150,7 +150,7 @@ def test_directory_that_cannot_be_taken_up(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An error of the disk in its lock is one warning however often it is tried, also beside another directory's."""
+    """A disk error in its lock is one warning however often it is retried, also beside another directory's."""
     begin(1)
     is_broken = True
 
@@ -172,7 +172,7 @@ def test_directory_that_cannot_be_taken_up(
 
 
 def test_checkpoint_without_descriptors(begin: Callable[..., Ranks], base: Path) -> None:
-    """It is not taken for none, which would send spans twice; nor is what cannot be written taken for another error."""
+    """An unreadable checkpoint is not taken for missing: spans would be sent twice; a failed save keeps its error."""
     begin(1)
     checkpoint.save(base / JOB, Checkpoint(done=frozenset({17})))
     with no_descriptors():

@@ -35,7 +35,7 @@ from tests.support.memory_sink import MemorySink
 
 
 def full_checkpoint() -> Checkpoint:
-    """One with everything that can be in it."""
+    """A checkpoint with everything that it can contain."""
     flags = Flag.ASYNC | Flag.COALESCED
     operation = Operation(7, RecordKind.OPERATION, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, flags, how=How.WAIT)
     steps, small = DurationHistogram(), TimedMessages()
@@ -63,7 +63,7 @@ def full_checkpoint() -> Checkpoint:
 
 
 def test_checkpoint_is_read_back(tmp_path: Path) -> None:
-    """Everything that is written down comes back, whatever Python has written it."""
+    """Everything that is saved comes back, whichever Python saved it."""
     checkpoint.save(tmp_path, full_checkpoint())
     found = checkpoint.load(tmp_path)
     expected = full_checkpoint()
@@ -83,7 +83,7 @@ def test_checkpoint_is_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign version", "code"])
 def test_damaged_checkpoint(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that is not what an agent of this version has written is one warning; nothing in it is run."""
+    """A file that no agent of this version wrote is one warning; nothing in it is executed."""
     checkpoint.save(tmp_path, full_checkpoint())
     path = tmp_path / FILE_NAME
     content = path.read_bytes()
@@ -113,7 +113,7 @@ def test_damaged_checkpoint(tmp_path: Path, damage: str, caplog: pytest.LogCaptu
     ids=["no ranks", "no state", "no number"],
 )
 def test_forged_checkpoint(tmp_path: Path, forged: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
-    """A checkpoint of other types, under a right checksum, is one warning: nothing of it reaches whoever goes on."""
+    """A checkpoint with wrong types under a valid checksum is one warning: none of it reaches the agent."""
     checkpoint.save(tmp_path, forged)
     assert checkpoint.load(tmp_path) == Checkpoint()
     assert [record.getMessage().partition(" (Expected")[0] for record in caplog.records] == [
@@ -122,7 +122,7 @@ def test_forged_checkpoint(tmp_path: Path, forged: Checkpoint, caplog: pytest.Lo
 
 
 def test_checkpoint_without_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file of four TiB that takes no room is not read."""
+    """A sparse file of four TiB is not read."""
     with (tmp_path / FILE_NAME).open("wb") as file:
         file.truncate(1 << 42)
     assert checkpoint.load(tmp_path) == Checkpoint()
@@ -130,23 +130,23 @@ def test_checkpoint_without_end(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 def sealed(content: bytes) -> bytes:
-    """Content with a checksum that is right."""
+    """Content with a valid checksum."""
     return zlib.crc32(content).to_bytes(4, "little") + content
 
 
 class Harmful:
-    """Makes a file where it is read back."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __reduce__(self) -> tuple[object, ...]:
-        """What `pickle` would call."""
+        """Return what `pickle` would call."""
         return Path.touch, (self.path,)
 
 
 def test_link_in_place_of_a_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A link is neither followed nor written through."""
+    """Links are neither followed nor written through."""
     other = tmp_path / "other"
     other.write_text("precious")
     (tmp_path / FILE_NAME).symlink_to(other)
@@ -157,13 +157,13 @@ def test_link_in_place_of_a_checkpoint(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_no_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The first agent of a directory finds none, which is no news."""
+    """The first agent of a directory finds none, and does not report it."""
     assert checkpoint.load(tmp_path) == Checkpoint()
     assert not caplog.records
 
 
 def test_written_down_before_it_leaves() -> None:
-    """Spans leave only after it is written down that they have; stall evidence stays marked as urgent."""
+    """Spans are sent only after the checkpoint records them as sent; stall evidence stays marked as urgent."""
     sink = MemorySink()
     left: list[int] = []
     held = HeldSink(sink, lambda: left.append(len(sink.spans)))
@@ -207,7 +207,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("name", [LOCK_NAME, "00000000000000aa.tape"])
 def test_target_of_an_agent_that_was_killed(tmp_path: Path, name: str) -> None:
-    """It goes once neither the agent nor a rank is left, also where nobody has removed the job's directory."""
+    """The file is removed once neither the agent nor a rank is left, also if the job's directory remains."""
     directory = tmp_path / "job-0123456789abcdef"
     directory.mkdir()
     (directory / LOCK_NAME).touch()
@@ -225,20 +225,20 @@ def test_target_of_an_agent_that_was_killed(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("host", "shown"), [("::1", "[::1]:1"), ("localhost", "localhost:1")])
 def test_host_that_is_shown(tmp_path: Path, host: str, shown: str) -> None:
-    """What stands there can be connected to."""
+    """The published target can be connected to."""
     ScrapeTarget(tmp_path / "job").publish(host, 1)
     assert json.loads((tmp_path / FOLDER / "job.json").read_text())[0]["targets"] == [shown]
 
 
 def test_every_address_is_shown_as_this_host(tmp_path: Path) -> None:
-    """0.0.0.0 is no address to connect to."""
+    """0.0.0.0 is not an address to connect to."""
     ScrapeTarget(tmp_path / "job").publish("0.0.0.0", 1)
     assert "0.0.0.0" not in (tmp_path / FOLDER / "job.json").read_text()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "[{}]", '[{"targets": [3]}]', '{"a": 1}', '[{"targets": ["a:b"]}]'])
 def test_damaged_target(tmp_path: Path, content: str) -> None:
-    """A file that makes no sense names no port."""
+    """A malformed file names no port."""
     target = ScrapeTarget(tmp_path / "job")
     target.publish("localhost", 1)
     (tmp_path / FOLDER / "job.json").write_text(content)
@@ -271,7 +271,7 @@ def test_warnings_are_passed_on(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 def test_directory_that_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Warnings go on coming: what is removed is a name, and the agent has the file open as the relay has."""
+    """Warnings keep coming: only the name is removed, and the agent and the relay both have the file open."""
     directory = tmp_path / "job"
     directory.mkdir()
     with (directory / LOG_NAME).open("w", buffering=1) as log:
@@ -286,7 +286,7 @@ def test_directory_that_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 def test_flood_of_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a log that grows faster than it is read only the end is passed on."""
+    """When a log grows faster than it is read, only its end is passed on."""
     relay = LogRelay(tmp_path)
     (tmp_path / LOG_NAME).write_text("12:00:00 WARNING again\n" * (MAX_BYTES // 10))
     relay.pass_on()
@@ -306,7 +306,7 @@ for line in sys.stdin:
 
 
 class OtherRank:
-    """A rank of the same node that looks when it is told to."""
+    """A rank of the same node that polls on request."""
 
     def __init__(self, directory: Path) -> None:
         self.process = subprocess.Popen(
@@ -314,7 +314,7 @@ class OtherRank:
         )
 
     def look(self) -> list[str]:
-        """Have it look; returns what it has passed on."""
+        """Have it poll; returns what it passed on."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -325,7 +325,7 @@ class OtherRank:
 
 
 def test_another_stands_in_for_a_rank_that_does_not_look(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What comes while the GIL of the rank whose part it is is held is passed on once, and then it goes on itself."""
+    """While the GIL of the responsible rank is held, warnings are passed on once by another; then that rank resumes."""
     log = tmp_path / LOG_NAME
     log.touch()
     other = OtherRank(tmp_path)

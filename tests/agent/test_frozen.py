@@ -1,4 +1,4 @@
-"""A frozen application: nothing is started again, and nothing is lost."""
+"""A frozen application: it is not started again, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.support.otlp_receiver import OtlpReceiver
 
 
 def test_a_frozen_application_exports_by_itself(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
-    """Its executable is the application, which would train once more: a thread exports, and one warning says so."""
+    """The executable is the application, which would train again: a thread exports, with one warning."""
     application, started = tmp_path / "app", tmp_path / "started"
     application.write_text(f"#!/bin/sh\ntouch {started}\nexec sleep 60\n")
     application.chmod(0o700)
     command = [sys.executable, WORKERS / "frozen.py", tmp_path / "store", application]
     done = subprocess.run(command, env=environment(base, receiver), capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["trained"]), done.stderr  # gloo of torch 2.8 talks
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["trained"]), done.stderr  # gloo of torch 2.8 prints
     [warning] = [line for line in done.stderr.splitlines() if "otel_torchdist" in line or "agent" in line]
     assert f"{application} is an application with Python built in, so no agent can be started" in warning
     assert not started.exists()

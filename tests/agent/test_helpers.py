@@ -1,4 +1,4 @@
-"""Processes that ranks start and that make groups of their own, such as those of asynchronous checkpoints."""
+"""Processes that ranks start and that create their own groups, such as those of asynchronous checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAIN, HELPERS = f"{0xBEEF:032x}", f"{0xCAFE << 112:032x}"
 
 @pytest.fixture
 def tapes(base: Path) -> Iterator[Callable[[], list[TapeReader]]]:
-    """The tapes that are there now, polled; those of ranks before those of their helpers."""
+    """Polls the existing tapes; those of ranks come before those of their helpers."""
     opened: list[TapeReader] = []
 
     def tapes() -> list[TapeReader]:
@@ -42,20 +42,20 @@ def tapes(base: Path) -> Iterator[Callable[[], list[TapeReader]]]:
 
 
 def scrape(base: Path) -> str:
-    """The agent's page."""
+    """The agent's page of metrics."""
     [target] = json.loads((base / "prometheus" / f"{JOB}.json").read_text())
     with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as page:
         return page.read().decode()
 
 
 def ups(page: str) -> dict[str, float]:
-    """`torchdist_up` by its labels."""
+    """Values of `torchdist_up` by labels."""
     lines = [line for line in page.splitlines() if line.startswith("torchdist_up{")]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
 def test_healthy_job(begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path) -> None:
-    """Helpers that are terminated with their ranks are no deaths: not in metrics, not in the log, not in `diagnose`."""
+    """Helpers that are terminated with their ranks are not reported dead: not in metrics, the log or `diagnose`."""
     ranks = begin(2)
     for rank in range(2):
         ranks.tell(rank, "helper 0")
@@ -87,7 +87,7 @@ def test_healthy_job(begin: Callable[..., Ranks], agent: Callable[..., Running],
 def test_helper_that_hangs(
     begin: Callable[..., Ranks], agent: Callable[..., Running], start: Callable[..., Running], base: Path
 ) -> None:
-    """An operation that hangs among helpers is reported by the agent, by `watch` and by `diagnose`."""
+    """An operation that hangs among helpers is reported by the agent, `watch` and `diagnose`."""
     ranks = begin(2)
     for rank, sequence in enumerate((5, 0)):
         ranks.tell(rank, f"helper {sequence}")
@@ -108,7 +108,7 @@ def test_helper_that_hangs(
 def test_how_helpers_end(
     begin: Callable[..., Ranks], tapes: Callable[[], list[TapeReader]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is gone before its rank is dead, after a moment in which the rank might have followed."""
+    """A helper that is gone before its rank is dead, after a moment in which the rank might have followed."""
     monkeypatch.setattr(silent_ends, "TOGETHER_S", 0.2)
     ranks = begin(1)
     ranks.tell(0, "helper 0")
@@ -132,7 +132,7 @@ def test_helper_that_goes_with_its_rank(
     sequence: int,
     life: RankLife,
 ) -> None:
-    """Whatever ended the rank: an idle helper has ended with it, and one that was in an operation has died."""
+    """However the rank ended, an idle helper has ended with it, and one that was in an operation has died."""
     monkeypatch.setattr(silent_ends, "REAPED_S", 0.0)
     ranks = begin(1)
     ranks.tell(0, f"helper {sequence}")
@@ -149,7 +149,7 @@ def test_helper_that_goes_with_its_rank(
 def test_ranks_that_leave_without_a_word(
     begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path
 ) -> None:
-    """`os._exit(0)` out of no operation is an end like any other; a kill is none, and neither is another exit code."""
+    """`os._exit(0)` outside any operation is a normal end; a kill or another exit code is not."""
     ranks = begin(4)
     running = agent("--keep", "4", OTEL_TRACES_EXPORTER="none")
     running.wait_for("/metrics is served")
@@ -169,5 +169,5 @@ def test_ranks_that_leave_without_a_word(
 
 
 def knows_exit_codes(base: Path) -> bool:
-    """Whether the agent was told with which code a process ended."""
+    """Whether the agent learned the exit code of a process."""
     return any('"status": 768' in path.read_text() for path in (base / JOB).glob("*.death"))

@@ -1,4 +1,4 @@
-"""What other users may put into their own directories costs the other jobs of an agent nothing."""
+"""Whatever other users put into their own directories, the other jobs of an agent are unaffected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fil
 
 @pytest.fixture
 def begin_theirs(base: Path) -> Iterator[Callable[[int], Ranks]]:
-    """Begins another user's job."""
+    """Begins a job of another user."""
     jobs: list[Ranks] = []
 
     def begin(size: int) -> Ranks:
@@ -53,25 +53,25 @@ def begin_theirs(base: Path) -> Iterator[Callable[[int], Ranks]]:
 
 
 def give_away(directory: Path) -> None:
-    """Let a directory and all in it be the stranger's."""
+    """Give a directory and everything in it to the stranger."""
     for path in (directory, *directory.rglob("*")):
         os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
 
 
 def link_the_stacks(directory: Path) -> None:
-    """Stacks without end."""
+    """Make the stacks file endless."""
     for tape in directory.glob("*.tape"):
         stacks_path(tape).symlink_to("/dev/zero")
 
 
 def nest_the_stacks(directory: Path) -> None:
-    """Stacks without depth."""
+    """Nest the stacks without end."""
     for tape in directory.glob("*.tape"):
         stacks_path(tape).write_text("[" * 200_000)
 
 
 def pipe_the_names(directory: Path) -> None:
-    """A dictionary that waits for its other end."""
+    """Replace the dictionary by a pipe that waits for its other end."""
     for tape in directory.glob("*.tape"):
         names = tape.with_suffix(".names")
         names.unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def pipe_the_names(directory: Path) -> None:
 
 
 def spoil_the_names(directory: Path) -> None:
-    """A group without ranks."""
+    """Write a group without ranks."""
     for tape in directory.glob("*.tape"):
         group = {"name": "0", "description": "", "ranks": None, "nth": 0, "backend": "gloo", "aligned": True}
         text = json.dumps({"id": 1, "group": group}).encode()
@@ -89,13 +89,13 @@ def spoil_the_names(directory: Path) -> None:
 
 
 def swell_the_checkpoint(directory: Path) -> None:
-    """Four TiB that take no room."""
+    """Make the checkpoint a sparse file of four TiB."""
     with (directory / "agent.checkpoint").open("wb") as file:
         file.truncate(1 << 42)
 
 
 def pipe_the_target(directory: Path) -> None:
-    """A scrape target that waits for its other end."""
+    """Replace the scrape target by a pipe that waits for its other end."""
     (directory.parent / FOLDER).mkdir(exist_ok=True)
     target = directory.parent / FOLDER / f"{directory.name}.json"
     target.unlink(missing_ok=True)
@@ -103,7 +103,7 @@ def pipe_the_target(directory: Path) -> None:
 
 
 def forge(template: Path, path: Path) -> None:
-    """A tape like another, of a run of its own."""
+    """Write a tape like another one, with a run of its own."""
     content = bytearray(template.read_bytes())
     identity = dataclasses.replace(decode_identity(bytes(content), ""), nonce=int(path.stem, 16))
     content[:IDENTITY_SIZE] = encode_identity(identity)
@@ -117,7 +117,7 @@ def test_beside_a_hostile_user(
     start: Callable[..., Running],
     base: Path,
 ) -> None:
-    """Everything that a user can do to their own files, one after the other: the neighbour's stall is reported."""
+    """Whatever a user does to their own files, one thing after the other, the other user's stall is reported."""
     theirs = begin_theirs(2)
     for spoil in (link_the_stacks, pipe_the_names, swell_the_checkpoint, pipe_the_target):
         spoil(base / THEIR_JOB)
@@ -146,7 +146,7 @@ def test_beside_a_hostile_user(
 
 @only_root
 def test_descriptors_that_others_take(base: Path, start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
-    """A user with more tapes than there are descriptors is read in part, and says so; the others' jobs are kept."""
+    """A user with more tapes than there are descriptors is read in part, with a warning; other users' jobs are kept."""
     ranks = begin(2)
     ranks.tell(0, "enter 1")
     [template] = [path for path in sorted((base / JOB).glob("*.tape"))[:1]]
@@ -167,7 +167,7 @@ def test_descriptors_that_others_take(base: Path, start: Callable[..., Running],
 
 
 def test_links_in_place_of_directories(tmp_path: Path) -> None:
-    """Root writes where it has looked: a directory, or the one above, that was swapped for a link is not followed."""
+    """Root writes only where it checked: a directory, or its parent, that was swapped for a link is not followed."""
     elsewhere, base = tmp_path / "elsewhere", tmp_path / "base"
     (elsewhere / JOB).mkdir(parents=True)
     base.mkdir()
@@ -188,7 +188,7 @@ def test_links_in_place_of_directories(tmp_path: Path) -> None:
 
 
 def test_many_bad_tapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Anybody can make bad tapes without end: the log of them has one."""
+    """Anyone can create bad tapes without end: the log about them is bounded."""
     for number in range(1, 3 * MAX_WARNINGS):
         (tmp_path / f"{number:016x}.tape").write_bytes(b"")
     tapes = LocalTapes(tmp_path)
@@ -198,7 +198,7 @@ def test_many_bad_tapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_lock_that_is_no_file(begin: Callable[..., Ranks], base: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A job whose lock cannot be had is not read, and one line says which and why; the next one is read."""
+    """A job that cannot be locked is not read, and one line gives its name and the reason; the next one is read."""
     other = Ranks(base / THEIR_JOB, 1)
     begin(1)
     (base / THEIR_JOB / LOCK_NAME).mkdir()
@@ -217,7 +217,7 @@ def test_lock_that_is_no_file(begin: Callable[..., Ranks], base: Path, caplog: p
 
 
 class StrayJob(Job):
-    """A job of which no sense can be made."""
+    """A job whose reading fails with an unexpected error."""
 
     def take_up(self, reader: Reader, most: int | None = None) -> None:
         """Fail."""
@@ -225,14 +225,14 @@ class StrayJob(Job):
 
 
 def quiet_outputs() -> Outputs:
-    """Outputs that only remember."""
+    """Outputs that only keep spans in memory."""
     return Outputs(MemorySink(), ALWAYS_ON, (), NoOpLogger("test"), None, serves_metrics=False)
 
 
 def test_job_that_leads_us_astray(
     begin: Callable[..., Ranks], begin_theirs: Callable[[int], Ranks], base: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error that another user's job causes drops that job, with one line; the next one is read."""
+    """An error caused by another user's job drops that job, with one line; the next one is read."""
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
     begin_theirs(1)

@@ -1,4 +1,4 @@
-"""How ranks keep an agent: one of them starts it, again when it ends, but not for ever."""
+"""How ranks keep an agent running: one of them starts it, and starts it again when it ends, but not forever."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ sys.stdin.read()
 
 @dataclass
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that the test advances."""
 
     seconds: float = 1000.0
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """The time in seconds."""
         return self.seconds
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds."""
+        """The time in nanoseconds."""
         return int(self.seconds * 1e9)
 
 
 @dataclass
 class Starts:
-    """Stands in for starting a process; what is under test is when and by whom it is started.
+    """Stands in for starting a process; the tests check when and by which rank one is started.
 
     Attributes:
-        at: When an agent was started.
-        problem: What a start answers.
+        at: Times at which an agent was started.
+        problem: What a start returns.
     """
 
     clock: Clock
@@ -55,7 +55,7 @@ class Starts:
     problem: str = ""
 
     def start(self, directory: Path, detached: Callable[[], object], last: bool, follows: bool) -> str:
-        """Note a start."""
+        """Record a start."""
         self.at.append(self.clock.seconds)
         detached()
         return self.problem
@@ -63,7 +63,7 @@ class Starts:
 
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
-    """What is started."""
+    """Records the starts."""
     clock = Clock()
     starts = Starts(clock)
     monkeypatch.setattr(keeper, "time", clock)
@@ -81,7 +81,7 @@ def kept(tmp_path: Path) -> Iterator[AgentKeeper]:
 
 
 def look(kept: AgentKeeper, starts: Starts, seconds: float) -> None:
-    """Let time pass, with a look in every second."""
+    """Let time pass, with a check every second."""
     for _ in range(int(seconds)):
         kept.look()
         for thread in threading.enumerate():
@@ -91,7 +91,7 @@ def look(kept: AgentKeeper, starts: Starts, seconds: float) -> None:
 
 
 def test_agents_that_fail_are_put_off(kept: AgentKeeper, starts: Starts, caplog: pytest.LogCaptureFixture) -> None:
-    """An agent that never begins to read is started five times with growing pauses, and later on again."""
+    """An agent that never begins to read is started five times with growing pauses, and again later."""
     look(kept, starts, 200)
     assert len(starts.at) == MAX_STARTS
     pauses = [later - earlier for earlier, later in zip(starts.at, starts.at[1:], strict=False)]
@@ -108,7 +108,7 @@ def test_agents_that_fail_are_put_off(kept: AgentKeeper, starts: Starts, caplog:
 
 
 def test_nothing_is_started_beside_an_agent(kept: AgentKeeper, starts: Starts, tmp_path: Path) -> None:
-    """As long as somebody holds the lock nobody is started; when it is gone somebody is, at once."""
+    """While the lock is held, nothing is started; once it is released, an agent is started at once."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path / LOCK_NAME)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as agent:
@@ -125,7 +125,7 @@ def test_nothing_is_started_beside_an_agent(kept: AgentKeeper, starts: Starts, t
 def test_what_cannot_be_started_is_not_tried_again(
     kept: AgentKeeper, starts: Starts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where no process can be made, one warning says why."""
+    """If no process can be created, one warning gives the reason."""
     starts.problem = "no such file"
     look(kept, starts, 60)
     assert len(starts.at) == 1
@@ -167,7 +167,7 @@ def test_files_are_closed(tmp_path: Path) -> None:
 def test_a_program_that_waits_for_its_children_is_left_alone(
     kept: AgentKeeper, starts: Starts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the program is in an `os.wait()` no agent is started; after half a minute one warning says why."""
+    """While the program is in an `os.wait()` no agent is started; after half a minute one warning gives the reason."""
     monkeypatch.setattr(keeper, "awaits_any_child", lambda: True)
     look(kept, starts, 200)
     assert starts.at == []

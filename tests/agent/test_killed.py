@@ -1,4 +1,4 @@
-"""Agents that are killed or stopped in the middle of a run, and those that go on from there."""
+"""Agents that are killed or stopped in the middle of a run, and their successors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KILLS = 10
 
 
 def start_agent(training: Training, *options: str) -> subprocess.Popen[bytes]:
-    """An agent by hand, over the only job directory."""
+    """Start an agent manually, over the only job directory."""
     [directory] = training.base.glob("job-*")
     return subprocess.Popen(
         [str(SCRIPT), "agent", "--run-dir", str(directory), "--keep", "0", *options],
@@ -36,7 +36,7 @@ def start_agent(training: Training, *options: str) -> subprocess.Popen[bytes]:
 
 
 def test_killed_ten_times(train: Callable[..., Training]) -> None:
-    """Ten agents in a row are killed: no operation is missing in the metrics, and no span is there twice."""
+    """Ten agents in a row are killed: no operation is missing in the metrics, and no span is duplicated."""
     training = train(environ=NOBODY, pause_s=0.01)
     training.joined_at()
     seen = 0
@@ -59,12 +59,12 @@ def test_killed_ten_times(train: Callable[..., Training]) -> None:
     assert agent.wait(30) == 0
     spans = training.receiver.spans()
     check_once_without_orphans(spans)
-    # What was in a queue when its agent was killed is lost.
+    # Spans in a queue are lost when their agent is killed.
     assert all(0 < count <= steps for count in recorded(spans, "all_reduce").values())
 
 
 def test_stopped_and_taken_over(train: Callable[..., Training]) -> None:
-    """SIGTERM: everything is flushed within five seconds; the next agent goes on, and in the end nothing is missing."""
+    """On SIGTERM everything is flushed within five seconds; the next agent continues; in the end nothing is missing."""
     training = train(environ=NOBODY)
     training.joined_at()
     agent = start_agent(training)
@@ -89,7 +89,7 @@ def test_stopped_and_taken_over(train: Callable[..., Training]) -> None:
 
 
 def test_group_that_is_killed(train: Callable[..., Training]) -> None:
-    """A parent that kills the whole process group, as Slurm does, leaves the agent: it is in a session of its own."""
+    """A parent that kills the whole process group, as Slurm does, spares the agent: it has its own session."""
     training = train(environ={"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"})
     training.joined_at()
     until(training.scrape)
@@ -109,7 +109,7 @@ def test_group_that_is_killed(train: Callable[..., Training]) -> None:
 
 @pytest.mark.skipif(not NAMESPACES, reason="this user cannot make PID namespaces")
 def test_pid_namespace(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
-    """In a container whose first process is the training, the agent ends with it, and the tapes can be read."""
+    """In a container whose first process is the training, the agent ends with it, and the tapes stay readable."""
     script = Path(__file__).parent / "workers" / "alone.py"
     gate = tmp_path / "gate"
     gate.touch()
@@ -137,7 +137,7 @@ def test_pid_namespace(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> No
 
 
 def test_service_of_the_node(train: Callable[..., Training], base: Path, receiver: OtlpReceiver) -> None:
-    """An agent that watches the node reads each run that comes, and leaves those that are over."""
+    """An agent that watches the node starts reading each new run, and stops reading those that are over."""
     command = [str(SCRIPT), "agent", "--watch", "--keep", "1"]
     environ = environment(base, receiver)
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as service:

@@ -1,4 +1,4 @@
-"""All ranks of a job are killed at once, in the middle of a collective: the agent has the last word."""
+"""All ranks of a job are killed at once, in the middle of a collective: the agent still reports it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def job(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> Iterator[GlooJobs
 
 
 def markers(spans: list[ReceivedSpan]) -> set[int]:
-    """The ranks of which it was said that they are in the collective."""
+    """The ranks that were reported to be in the collective."""
     return {span.attributes[semconv.RANK] for span in spans if span.name == "all_reduce (in progress)"}
 
 
 def test_four_ranks_are_killed(job: GlooJobs, base: Path, receiver: OtlpReceiver) -> None:
-    """Markers, the incident and all their operations arrive, with those that they were killed in; then it goes."""
+    """Markers, the incident and all its operations arrive, with those in flight at the kill; then the agent exits."""
     receiver.wait_for(lambda spans: markers(spans) == WAITING, 120.0)
     job.kill()
     until(lambda: up_on(page_of(base)).count("} 0.0") == RANKS)

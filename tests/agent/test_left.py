@@ -1,4 +1,4 @@
-"""Ranks that leave without a word on their tapes: their exit code says whether that is a death."""
+"""Ranks that leave without recording it on their tapes: the exit code decides whether that is a death."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANK = Path(__file__).parents[1] / "stall" / "dying_rank.py"
 
 @pytest.mark.parametrize(("code", "fate"), [(0, "has ended"), (3, "is dead: its process is gone")])
 def test_rank_that_leaves_by_os_exit(base: Path, agent: Callable[..., Running], code: int, fate: str) -> None:
-    """With code 0 and out of no operation it has ended: no series says that it is gone, and the log does not."""
+    """With code 0 and outside any operation it has ended: neither a series nor the log reports it dead."""
     directory = base / JOB
     directory.mkdir(mode=0o700, parents=True)
     processes = [

@@ -1,4 +1,4 @@
-"""The agent that ranks start: it is there in time, reads everything, and leaves nothing behind."""
+"""The agent that ranks start: it is up in time, reads everything, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.core_waits import waited_for_a_core_s
 from tests.support.otlp_receiver import ReceivedSpan
 
 PROMISE_S = 2.0
-"""From the process group to the first page of `/metrics`; what the agent has to wait for a core comes on top."""
+"""From the process group to the first page of `/metrics`; time in which the agent waits for a core comes on top."""
 
 
 def check_once_without_orphans(spans: list[ReceivedSpan]) -> None:
@@ -27,18 +27,18 @@ def check_once_without_orphans(spans: list[ReceivedSpan]) -> None:
 
 
 def recorded(spans: list[ReceivedSpan], name: str) -> Counter[int]:
-    """How many spans of an operation there are, by rank."""
+    """The number of spans of an operation, by rank."""
     return Counter(span.attributes["torchdist.rank"] for span in spans if span.name == name)
 
 
 def count_on(page: str, operation: str) -> list[int]:
-    """How many operations `/metrics` counts, by rank."""
+    """The number of operations that `/metrics` counts, by rank."""
     lines = [line for line in page.splitlines() if line.startswith("torchdist_operations_total{")]
     return sorted(int(float(line.rpartition(" ")[2])) for line in lines if f'operation="{operation}"' in line)
 
 
 def test_from_first_group_to_last_scrape(training: Training) -> None:
-    """It answers soon after the group exists, on one port for both ranks, exports all spans, and goes when scraped."""
+    """An agent answers soon after the first group, on one port for both ranks; exports all spans; ends once scraped."""
     joined = training.joined_at()
     until(training.scrape)
     took_s = time.monotonic() - joined
@@ -62,12 +62,12 @@ def test_from_first_group_to_last_scrape(training: Training) -> None:
 
 
 def up_on(page: str) -> str:
-    """The lines of `/metrics` that say which rank is there."""
+    """The lines of `/metrics` that state which ranks are up."""
     return "\n".join(line for line in page.splitlines() if line.startswith("torchdist_up{"))
 
 
 def test_agent_that_dies_is_started_again(training: Training) -> None:
-    """A rank starts it again; it keeps its port, counts on, and sends no span a second time."""
+    """A rank restarts the agent; it keeps its port, continues counting, and sends no span twice."""
     training.joined_at()
     until(training.scrape)
     target = training.target()

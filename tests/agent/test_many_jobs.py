@@ -1,4 +1,4 @@
-"""Jobs one after the other, as a service of a cluster sees them."""
+"""Consecutive jobs, as the service of a cluster sees them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def python() -> Iterator[WarmPython]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory."""
+    """A directory in memory."""
     folder = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
     yield folder
     shutil.rmtree(folder)
 
 
 def test_twenty_jobs_leave_nothing(python: WarmPython, folder: Path) -> None:
-    """Twenty jobs, each with an agent of its own: no process, no port and no more files than are to be kept stay."""
+    """Twenty jobs, each with its own agent, leave no process, no port and no more files than should be kept."""
     tapes, temporary = folder / "tapes", folder / "tmp"
     temporary.mkdir()
     for job in range(JOBS):
@@ -49,7 +49,7 @@ def test_twenty_jobs_leave_nothing(python: WarmPython, folder: Path) -> None:
             "OTEL_PYTHON_TORCHDIST_KEEP_RUNS": str(KEPT),
             "TMPDIR": str(temporary),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(job),  # what tells jobs apart; the store is a file
+            "MASTER_PORT": str(job),  # distinguishes the jobs; the store is a file
         }
         [done] = python.run(WORKER, [environ], folder, [str(folder / f"store-{job}")], 60.0)
         assert (done.code, done.err) == (0, "")
@@ -57,7 +57,7 @@ def test_twenty_jobs_leave_nothing(python: WarmPython, folder: Path) -> None:
     assert [os.listdir(path) for path in tapes.glob("job-*") if not (path / "agent.checkpoint").exists()] == []
     assert os.listdir(tapes / "prometheus") == os.listdir(temporary) == []
     jobs = [path for path in tapes.iterdir() if path.name != "prometheus"]
-    assert len(jobs) <= KEPT + 1  # the last agent was still in its own
+    assert len(jobs) <= KEPT + 1  # the last agent was still in its own directory
     logs = [(path / "agent.log").read_text() for path in jobs]
     assert all("all ranks have ended; what they recorded is exported" in log for log in logs), logs
     assert not [line for log in logs for line in log.splitlines() if " WARNING " in line or " ERROR " in line]

@@ -1,4 +1,4 @@
-"""Job directories of other users: whoever is not root is told why not, and root leaves nothing that is root's."""
+"""Job directories of other users: without root an agent reports why it is refused; root leaves no files of its own."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 
 
 def can_be_nobody() -> bool:
-    """Whether a process of another user's finds this package."""
+    """Whether a process of another user can import this package."""
     command = [*AS_NOBODY, sys.executable, "-c", "import otel_torchdist.cli"]
     return bool(shutil.which("setpriv")) and not subprocess.run(command, capture_output=True).returncode
 
 
 def owners(path: Path) -> set[int]:
-    """Users to whom belongs what lies there, but for stacks: ranks, which are root's here, write them when asked."""
+    """Owners of the files there, except stacks: ranks, which run as root here, write them when asked."""
     found = [entry for entry in (path, *path.rglob("*")) if ".stacks" not in entry.name]
     return {entry.lstat().st_uid for entry in found}
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755], ids=["closed", "open to all"])
 def test_directory_of_another_user(begin: Callable[..., Ranks], base: Path, mode: int) -> None:
-    """One line says which directory, and that it cannot be read; the job lacks nothing and has nothing more."""
+    """One line names the directory and reports that it cannot be read; the job neither lacks nor gains anything."""
     if not can_be_nobody():
         pytest.skip("another user cannot run this Python")
     ranks = begin(1)
@@ -67,7 +67,7 @@ def test_directory_of_another_user(begin: Callable[..., Ranks], base: Path, mode
 
 
 def test_root_leaves_nothing_of_its_own(begin: Callable[..., Ranks], start: Callable[..., Running], base: Path) -> None:
-    """What the service of a node writes into a user's directory is the user's: their own agent can go on from it."""
+    """What a node's service writes into a user's directory belongs to that user: their own agent can resume from it."""
     ranks = begin(1)
     for path in (base, *base.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
@@ -75,7 +75,7 @@ def test_root_leaves_nothing_of_its_own(begin: Callable[..., Ranks], start: Call
     until(lambda: "torchdist_up{" in page_of(base))
     until((base / JOB / "agent.checkpoint").exists)
     assert {path.name for path in (base / "prometheus").iterdir()} == {f"{JOB}.json"}
-    until(lambda: owners(base) == {NOBODY})  # a file that is being made is handed over before it gets its name
+    until(lambda: owners(base) == {NOBODY})  # a file is handed over before it gets its final name
     ranks.exit()
     service.wait_for("leaving ")
     assert owners(base) == {NOBODY}
@@ -84,7 +84,7 @@ def test_root_leaves_nothing_of_its_own(begin: Callable[..., Ranks], start: Call
 def test_links_of_a_user_are_not_followed(
     begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path, tmp_path: Path
 ) -> None:
-    """Whoever plants links in their directory does not have root write where they lead."""
+    """Links that a user plants in their directory do not make root write where they lead."""
     ranks = begin(1)
     precious = tmp_path / "precious"
     precious.write_text("precious")

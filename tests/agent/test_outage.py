@@ -1,4 +1,4 @@
-"""A Collector that is away for long and comes back, as an agent and its memory see it."""
+"""A Collector that is down for long and comes back: effects on an agent and its memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
 
 STEPS = 10_000
-"""Of each rank, with two spans each: more than the queue holds."""
+"""Steps of each rank, with two spans each: more than the queue holds."""
 MADE = 2 * 2 * STEPS
 MAX_GROWTH_KB = 120_000
 STALL = "stall: all_reduce (absent)"
@@ -26,13 +26,13 @@ EVIDENCE = 10
 
 
 def dropped_on(page: str) -> int:
-    """Spans that `/metrics` counts as gone."""
+    """Spans that `/metrics` counts as dropped."""
     found = re.search(r"^torchdist_spans_dropped_total ([\d.e+]+)$", page, re.MULTILINE)
     return int(float(found[1])) if found else -1
 
 
 def private_kb(pid: int) -> int:
-    """Memory of a process that is its own."""
+    """Private memory of a process."""
     found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1])
@@ -49,7 +49,7 @@ def healthy(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
 def test_long_outage(
     begin: Callable[..., Ranks], agent: Callable[..., Running], receiver: OtlpReceiver, base: Path
 ) -> None:
-    """The queue fills, the oldest steps go and are counted, and memory stays in bounds; a stall's evidence is kept."""
+    """The queue fills, the oldest steps are dropped and counted, memory stays bounded; a stall's evidence is kept."""
     receiver.stop()
     ranks = begin(2, capacity=1 << 16)
     running = agent(

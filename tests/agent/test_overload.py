@@ -1,4 +1,4 @@
-"""More spans than the other side takes: what is left out, and what never is."""
+"""More spans than the receiver takes: what is left out, and what never is."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.simulated_rank import SimulatedRank, signature
 
 STALL_S = 0.3
 OPERATIONS = 30
-"""In a step."""
+"""Operations in a step."""
 STEPS = 20
 ROUNDS = 6
 QUEUE = 1_500
-"""Spans: less than a fifth of what is made."""
+"""Spans: less than a fifth of those created."""
 BOTH = GroupName("0", "dp", (0, 1), 0, "gloo", True)
 ALONE = GroupName("1", "dp", (2,), 0, "gloo", True)
 
@@ -43,7 +43,7 @@ class BusyRank(SimulatedRank):
         self._signature = self.writer.names.intern(signature("all_reduce"))
 
     def enter(self) -> Callable[[], object]:
-        """Enter an all_reduce; returns what ends it."""
+        """Enter an all_reduce; returns a function that ends it."""
         self.entered += 1
         now_ns = time.monotonic_ns()
         number = self.writer.begin(
@@ -61,7 +61,7 @@ class BusyRank(SimulatedRank):
 
 
 class Emitted:
-    """Notes what it hands on."""
+    """Records the spans that it passes on."""
 
     def __init__(self, sink: SpanSink) -> None:
         self.groups: list[tuple[frozenset[int], bool]] = []
@@ -69,25 +69,25 @@ class Emitted:
 
     @property
     def dropped(self) -> int:
-        """As the other sink's."""
+        """Spans dropped by the other sink."""
         return self._sink.dropped
 
     def emit(self, spans: Sequence[FinishedSpan], urgent: bool = False) -> None:
-        """Note and hand on."""
+        """Record the spans and pass them on."""
         self.groups.append((frozenset(span.span_id for span in spans), urgent))
         self._sink.emit(spans, urgent)
 
     def flush(self, timeout_s: float) -> bool:
-        """As the other sink does."""
+        """Flush the other sink."""
         return self._sink.flush(timeout_s)
 
     def shutdown(self, timeout_s: float) -> None:
-        """As the other sink does."""
+        """Shut down the other sink."""
         self._sink.shutdown(timeout_s)
 
 
 def turn_until(reader: Reader, condition: Callable[[], bool], busy: BusyRank) -> None:
-    """Let the reader work, and a rank that is in no stall train on, until something is so."""
+    """Run the reader, and let a rank that is not in a stall keep training, until a condition holds."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
@@ -97,15 +97,15 @@ def turn_until(reader: Reader, condition: Callable[[], bool], busy: BusyRank) ->
 
 
 def stall_on_metrics(reader: Reader) -> StallSnapshot | None:
-    """What the metrics say of the only run."""
+    """What the metrics report of the only run."""
     [run] = reader.metrics.snapshot().runs.values()
     return run.stall
 
 
 def test_whole_healthy_steps_go_and_neither_evidence_nor_metrics(tmp_path: Path, receiver: OtlpReceiver) -> None:
-    """With a receiver that takes half a second for a request, ranks at full speed, and one that then stays away.
+    """The receiver takes half a second for a request, ranks run at full speed, and one of them then stays away.
 
-    Meanwhile a rank that needs neither goes on, so that the queue is always full.
+    Meanwhile a rank that depends on neither of the others trains on, so that the queue is always full.
     """
     receiver.delay_s = 0.5
     exporter = OTLPSpanExporter(endpoint=receiver.endpoint)

@@ -1,4 +1,4 @@
-"""A job directory that somebody removes while the job runs, as systemd-logind does at logout."""
+"""A job directory that is removed while the job runs, as systemd-logind does at logout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.job_ranks import Ranks
 def test_stall_is_reported(
     begin: Callable[..., Ranks], start: Callable[..., Running], base: Path, options: tuple[str, ...]
 ) -> None:
-    """One warning says who may have removed it; a stall that begins later is reported nevertheless."""
+    """One warning names what may have removed it; a stall that begins later is still reported."""
     ranks = begin(2)
     ranks.meet(1)
     arguments = [base / JOB if option == JOB else option for option in options]

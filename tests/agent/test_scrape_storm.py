@@ -21,15 +21,15 @@ from tests.support.job_ranks import Ranks
 SLOW = 300
 SCRAPES = 400
 AT_ONCE = 100
-"""As many as there is room for once the slow ones, who came before, have gone."""
+"""As many as there is room for once the slow clients, which came before, are gone."""
 PROMISE_S = 1.0
-"""Until others are answered; what the agent has to wait for a core comes on top."""
+"""Until other clients are answered; time in which the agent waits for a core comes on top."""
 OWN = 40
-"""Threads and descriptors that an agent has without clients, at most."""
+"""Maximum threads and descriptors of an agent without clients."""
 
 
 def test_reading_goes_on(begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path) -> None:
-    """It answers others within a second and reads what comes meanwhile; its threads and descriptors are bounded."""
+    """The agent answers other clients within a second and keeps reading; its threads and descriptors are bounded."""
     ranks = begin(2)
     running = agent()
     until(lambda: len(count_on(page_of(base), "all_reduce")) == 0 and page_of(base))
@@ -37,7 +37,7 @@ def test_reading_goes_on(begin: Callable[..., Ranks], agent: Callable[..., Runni
     process = Path(f"/proc/{running.process.pid}")
 
     def scrape(_: int = 0) -> str:
-        """A page, and nothing that takes long."""
+        """Scrape a page, and nothing that takes long."""
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30) as page:
             return page.read().decode()
 

@@ -1,4 +1,4 @@
-"""Directories that take long to look into are left, with one line, so that everybody else's are read in time."""
+"""Directories that take long to list are given up, with one line, so that all others are read in time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FULL_JOB = "job-00000000000000ff"
 
 @pytest.fixture
 def full(base: Path, begin: Callable[..., Ranks]) -> Iterator[Path]:
-    """A job directory beside another one, that takes longer to list than is allowed here; a rank lives in it."""
+    """A job directory beside another one, with a live rank, that takes longer to list than is allowed here."""
     begin(1)
     directory = base / FULL_JOB
     ranks = Ranks(directory, 1)
@@ -41,7 +41,7 @@ def full(base: Path, begin: Callable[..., Ranks]) -> Iterator[Path]:
 def test_directory_that_is_slow(
     full: Path, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is left with one line after three looks, listed no more, and tried again later; the other one is read."""
+    """The slow directory is given up with one line after three polls, and tried again later; the other one is read."""
     [fast] = [took_s for path, took_s in live_jobs(base).took_s.items() if path.name == JOB]
     slow = live_jobs(base).took_s[full]
     monkeypatch.setattr(slow_places, "SLOW_S", (fast * slow) ** 0.5)
@@ -65,7 +65,7 @@ def test_directory_that_is_slow(
 
 
 def test_what_is_slow() -> None:
-    """Three looks in a row, for one that was suspended may find anything slow; it counts anew after a fast one."""
+    """Three slow polls in a row, because anything may be slow after a suspend; a fast poll resets the count."""
     places, path = SlowPlaces(), Path("a")
     slow, fast = {path: 1.0}, {path: 0.01}
     found = [places.found_slow(took_s) for took_s in (slow, slow, fast, slow, slow, slow, {})]
@@ -75,7 +75,7 @@ def test_what_is_slow() -> None:
 def test_directory_full_of_tapes(
     base: Path, begin: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """More files than are looked at hide none of another directory; what is no tape is not all opened at one call."""
+    """More files than the limit hide no other directory; files that are not tapes are not all opened in one call."""
     begin(1)
     full = base / "job-0000000000000000"
     full.mkdir()

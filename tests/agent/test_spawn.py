@@ -24,12 +24,12 @@ INSTALLED = f"{sys.exec_prefix}/bin/python{sys.version_info.major}.{sys.version_
 
 
 def nothing() -> None:
-    """Called when the agent is on its own."""
+    """Do nothing; called when the agent is on its own."""
 
 
 @pytest.fixture
 def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that ends as soon as it has found its modules: what is under test is how it gets there."""
+    """An agent that ends once it has found its modules: the tests check how it gets there."""
     monkeypatch.setattr(spawn, "BOOT", spawn.BOOT.replace("main(sys.argv[1])", ""))
 
 
@@ -38,13 +38,13 @@ def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     ["python", "python3.11", "python3.13t", "python3.11-dbg", "pypy3.10", "Python", ".python3.12-wrapped", "graalpy"],
 )
 def test_interpreters_are_known_by_their_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every usual name of an interpreter is one."""
+    """Every usual name of an interpreter is recognized."""
     monkeypatch.setattr(sys, "executable", f"/opt/bin/{name}")
     assert find_interpreter() == f"/opt/bin/{name}"
 
 
 def test_a_link_to_an_interpreter_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A link of any name to a Python runs `-c` as that does."""
+    """A link of any name to a Python runs `-c` as that Python does."""
     (tmp_path / "train").symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "train"))
     assert find_interpreter() == sys.executable
@@ -52,7 +52,7 @@ def test_a_link_to_an_interpreter_is_one(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.parametrize("name", ["", "train", "uwsgi", "python-train", "kit"])
 def test_a_host_program_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that embeds Python is not started again; the Python of the installation that it uses is."""
+    """A program that embeds Python is not started again; the Python of its installation is."""
     monkeypatch.setattr(sys, "executable", name and f"/opt/bin/{name}")
     assert find_interpreter() == INSTALLED
     monkeypatch.setattr(sys, "exec_prefix", "/nowhere")
@@ -65,7 +65,7 @@ def test_a_host_program_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("how", ["frozen", "oxidized", "__compiled__"])
 def test_a_frozen_application_is_none(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has its modules inside is not started again, even under the name of an interpreter."""
+    """A program with its modules inside is not started again, even under the name of an interpreter."""
     if how == "__compiled__":
         compiled = types.SimpleNamespace(standalone=True, onefile=False)
         monkeypatch.setattr(sys.modules["__main__"], how, compiled, raising=False)
@@ -77,7 +77,7 @@ def test_a_frozen_application_is_none(how: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_is_no_text_in_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A `Path`, bytes or an entry that no process can be given are left out, as Python leaves them out."""
+    """A `Path`, bytes, or an entry that cannot be passed to a process are left out, as Python leaves them out."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     path = [tmp_path, b"bytes", "", "here", "a\0b", "__editable__.x.finder.__path_hook__", "/opt/app.zip", None]
@@ -97,7 +97,7 @@ def test_the_standard_library_comes_first() -> None:
 
 @pytest.mark.usefixtures("no_agent")
 def test_modules_in_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Files of the user's with the names of modules of Python's do not keep the agent from starting."""
+    """The user's files with the names of Python's modules do not keep the agent from starting."""
     for name in ("json", "os", "re", "enum", "encodings", "queue", "opentelemetry"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('mine')")
     monkeypatch.chdir(tmp_path)
@@ -126,7 +126,7 @@ def test_flags_of_the_interpreter(flags: list[str], tmp_path: Path) -> None:
 
 
 def test_why_an_agent_does_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What keeps the agent's modules from being found is said, and not lost."""
+    """The reason why the agent's modules cannot be found is reported, not lost."""
     monkeypatch.setattr(
         spawn, "module_path", lambda path: [entry for entry in module_path(path) if "site-packages" not in entry]
     )
@@ -136,7 +136,7 @@ def test_why_an_agent_does_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_no_interpreter_in_spite_of_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What does not run our code is killed, and was never told to instrument itself: it starts nothing more."""
+    """A program that does not run our code is killed; instrumentation was off in it, so it starts nothing more."""
     application, seen = tmp_path / "python", tmp_path / "seen"
     application.write_text(f'#!/bin/sh\necho "$$ $OTEL_PYTHON_TORCHDIST_ENABLED" >> {seen}\nexec sleep 60\n')
     application.chmod(0o700)
@@ -159,7 +159,7 @@ def test_without_a_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("no_agent")
 def test_descriptors_stay_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A socket that a library has opened without "close on exec" is not held by the agent; its report is not either."""
+    """A socket that a library opened without "close on exec" is not held by the agent; nor is its report's pipe."""
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     before = len(os.listdir("/proc/self/fd"))
@@ -168,13 +168,13 @@ def test_descriptors_stay_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert len(os.listdir("/proc/self/fd")) == before
     os.close(writing)
     os.set_blocking(reading, False)
-    assert os.read(reading, 1) == b""  # nobody else can write
+    assert os.read(reading, 1) == b""  # no other process can write
     os.close(reading)
 
 
 @pytest.fixture
 def reaped() -> Iterator[list[int]]:
-    """Children that a SIGCHLD handler reaps without asking which they are, as many programs have one."""
+    """Children that a SIGCHLD handler reaps without checking which they are, as many programs have one."""
     found: list[int] = []
 
     def handler(*_: object) -> None:
@@ -193,7 +193,7 @@ def reaped() -> Iterator[list[int]]:
 
 
 def test_a_handler_does_not_meet_our_child(reaped: list[int]) -> None:
-    """A handler that reaps whatever has ended hardly ever gets ours."""
+    """A handler that reaps whatever has ended hardly ever reaps our child."""
     starts = 10
     ended = threading.Event()
 
@@ -209,7 +209,7 @@ def test_a_handler_does_not_meet_our_child(reaped: list[int]) -> None:
 
 
 def test_a_program_that_waits_for_its_children() -> None:
-    """While a thread is in an `os.wait()` nothing is started; what it waits for is what it gets."""
+    """While a thread is in an `os.wait()` nothing is started; it gets the child that it waits for."""
     with subprocess.Popen(["/bin/sleep", "60"]) as worker:
         got: list[int] = []
         waiting = threading.Thread(target=lambda: got.append(os.wait()[0]))
@@ -226,7 +226,7 @@ def test_a_program_that_waits_for_its_children() -> None:
 
 
 def test_waiting_for_one_child_puts_nothing_off() -> None:
-    """Most programs wait for a child that they know; that is none of our business."""
+    """Most programs wait for a specific child, which does not concern us."""
     with subprocess.Popen(["/bin/sleep", "60"]) as worker:
         waiting = threading.Thread(target=worker.wait)
         waiting.start()
@@ -237,7 +237,7 @@ def test_waiting_for_one_child_puts_nothing_off() -> None:
 
 
 def test_a_report_that_is_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Warnings by the megabyte neither block the agent's start nor stay in memory."""
+    """Megabytes of warnings neither block the agent's start nor stay in memory."""
     noise = "for _ in range(100_000): sys.stderr.write('noise, noise\\n')\n"
     monkeypatch.setattr(
         spawn, "BOOT", spawn.BOOT.replace("from otel", noise + "from otel").replace("main(sys.argv[1])", "")

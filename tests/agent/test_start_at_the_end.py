@@ -13,7 +13,7 @@ from tests.support.otlp_receiver import OtlpReceiver
 
 
 def test_it_gets_one_when_it_ends(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:
-    """Nothing is started beside its `os.wait()`; at its end it is, silently, though Python begins no threads then."""
+    """No agent starts beside its `os.wait()`; one does at its end, silently, though Python starts no threads then."""
     command = [sys.executable, WORKERS / "awaits_children.py", tmp_path / "store"]
     done = subprocess.run(command, env=environment(base, receiver), capture_output=True, text=True, timeout=60)
     word, pid = done.stdout.split()[-2:]

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T], timeout_s: float = 60.0, what: str = "") -> T:
-    """What `look` returns as soon as it is something; fails when that takes too long."""
+    """Poll `look` until its result is truthy, and return that; fails when it takes too long."""
     deadline = time.monotonic() + timeout_s
     while not (found := look()):
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what or look}"
@@ -35,12 +35,12 @@ def until(look: Callable[[], T], timeout_s: float = 60.0, what: str = "") -> T:
 
 
 class Training:
-    """Two ranks that take steps as long as the gate stands.
+    """Two ranks that take steps as long as the gate exists.
 
     Attributes:
         base: Base directory of its tapes.
         process: torchrun.
-        receiver: Where the spans go.
+        receiver: Receives the spans.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Training:
 
     @property
     def log(self) -> str:
-        """All that torchrun and its ranks have written."""
+        """All output of torchrun and its ranks."""
         return self._log.read_text()
 
     def lines(self, word: str) -> list[float]:
-        """The numbers behind a word that ranks print."""
+        """The numbers after a word that ranks print."""
         return [float(number) for number in re.findall(rf"^{word} ([\d.]+)$", self.log, re.MULTILINE)]
 
     def joined_at(self) -> float:
@@ -80,7 +80,7 @@ class Training:
         self._gate.write_text("late")
 
     def end(self) -> int:
-        """Let it end; returns how many steps each rank has taken."""
+        """End the job; returns how many steps each rank has taken."""
         self._gate.unlink()
         assert self.process.wait(60) == 0, self.log
         issued = self.lines("issued")
@@ -88,29 +88,29 @@ class Training:
         return int(issued[0])
 
     def ranks(self) -> list[int]:
-        """Processes of its ranks."""
+        """Process ids of its ranks."""
         return [pid for pid in processes_of(self.base) if b"steps.py" in _command_of(pid) and b"run" not in _argv(pid)]
 
     def agents(self) -> list[int]:
-        """Processes of its agents."""
+        """Process ids of its agents."""
         return [pid for pid in processes_of(self.base) if BOOT in _command_of(pid)]
 
     def kill(self) -> None:
-        """Kill torchrun and all ranks, torchrun first so that it does not end the ranks in good order."""
+        """Kill torchrun and all ranks, torchrun first so that it does not end the ranks cleanly."""
         for pid in [self.process.pid, *self.ranks()]:
             os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
 
     def target(self) -> str:
-        """See `target_in`."""
+        """Host and port of `/metrics`; see `target_in`."""
         return target_in(self.base)
 
     def scrape(self) -> str:
-        """See `page_of`."""
+        """A page of `/metrics`; see `page_of`."""
         return page_of(self.base)
 
     def close(self, but: int = 0) -> None:
-        """Kill everything that is left of it, but for one process."""
+        """Kill all leftover processes except one."""
         for pid in {*processes_of(self.base)} - {but}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -119,7 +119,7 @@ class Training:
 
 
 def target_in(base: Path) -> str:
-    """Host and port of `/metrics` as scrapers are told; '' while they are not."""
+    """Host and port of `/metrics` as published for scrapers; '' if not published."""
     for path in (base / "prometheus").glob("*.json"):
         with contextlib.suppress(OSError):
             return json.loads(path.read_text())[0]["targets"][0]
@@ -127,14 +127,14 @@ def target_in(base: Path) -> str:
 
 
 def page_of(base: Path) -> str:
-    """A page of `/metrics`; '' when nobody answers."""
+    """A page of `/metrics`; '' if nothing answers."""
     with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{target_in(base)}/metrics", timeout=5) as page:
         return page.read().decode()
     return ""
 
 
 def environment(base: Path, receiver: OtlpReceiver) -> dict[str, str]:
-    """The environment of a job: switched on, and nothing else of us."""
+    """The environment of a job: switched on, with no other setting of ours."""
     return {
         **os.environ,
         "GLOO_SOCKET_IFNAME": "lo",

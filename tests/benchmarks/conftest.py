@@ -12,9 +12,9 @@ from tests.benchmarks.running import Results, run
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What a quick run prints and what it writes.
+    """What a quick run prints and writes.
 
-    The run itself fails when a call that should have been recorded is not on a tape, or a span did not arrive.
+    The run itself fails if a call that should have been recorded is not on a tape, or if a span does not arrive.
     """
     file: Path = tmp_path_factory.mktemp("benchmarks") / "results.json"
     finished = run("--quick", "--json", str(file))

@@ -10,12 +10,12 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 170
-"""A quick run takes half a minute on a machine that does nothing else."""
+"""A quick run takes half a minute on an idle machine."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a run has left.
+    """Results of a run.
 
     Attributes:
         printed: Its output.

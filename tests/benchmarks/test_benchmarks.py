@@ -1,4 +1,4 @@
-"""The benchmarks run. Their figures are read by people, on a quiet machine, and not here."""
+"""The benchmarks run. Their figures are for people on a quiet machine, and are not checked here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOALS = {
 
 
 def test_goals_are_judged(results: Results) -> None:
-    """Each goal is printed with its verdict, which fits the figure in the file; noise is no verdict."""
+    """Each goal is printed with its verdict, which matches the figure in the file; noise is not a verdict."""
     judged = {key: section["goals"] for key, section in results.written.items() if key != "machine"}
     assert {key: len(goals) for key, goals in judged.items()} == GOALS
     goals = [goal for of in judged.values() for goal in of]
@@ -29,13 +29,13 @@ def test_goals_are_judged(results: Results) -> None:
 
 
 def test_the_machine_is_described(results: Results) -> None:
-    """Figures say what they were measured on."""
+    """The machine that the figures were measured on is described."""
     assert {"cpu", "cores", "python", "torch"} <= set(results.written["machine"])
     assert str(results.written["machine"]["cpu"]) in results.printed
 
 
 def test_a_file_that_cannot_be_written_is_refused_at_once() -> None:
-    """Nobody waits for minutes to learn that the results have no place."""
+    """An unwritable results file is reported at once, not after minutes of measuring."""
     finished = run("--json", "/no/such/directory/results.json")
     assert finished.returncode == 2
     assert "there is no such directory" in finished.stderr

@@ -1,4 +1,4 @@
-"""Each section measures what it says it does; that what it made was recorded, it checks itself."""
+"""Each section measures what it claims to; it checks by itself that its calls were recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SWITCHES = {"off", "on", "off again"}
 
 
 def test_every_variant_is_timed(results: Results) -> None:
-    """Each call is timed in each variant, and takes some; single rounds may be spoiled by the clocks."""
+    """Each call is timed in each variant and takes time; the clocks may spoil single rounds."""
     collectives = results.written["per_call"]["collectives"]
     assert len(collectives) == 5
     for collective in collectives.values():
@@ -25,7 +25,7 @@ def test_every_variant_is_timed(results: Results) -> None:
 
 
 def test_calls_after_a_layer_are_timed(results: Results) -> None:
-    """Two calls have figures for every variant; a step's share is counted by what ours adds to the first."""
+    """Two calls have figures for every variant; a step's share counts what we add to the first."""
     section = results.written["cold"]
     assert set(section["collectives"]) == {"all_reduce", "all_reduce, async + wait"}
     for collective in section["collectives"].values():
@@ -52,7 +52,7 @@ def test_calls_of_all_sizes_are_timed(results: Results) -> None:
     for size in sizes:
         assert set(size["rounds"]) == {"bare", "empty kernel", "ours"}
         assert all(len(rounds) == growth["rounds"] for rounds in size["rounds"].values())
-        # Where others take the cores, what they took may be more than a single round shows.
+        # On a busy machine, the time taken by other processes may exceed what a single round shows.
         assert all(median(rounds) > 0 for rounds in size["rounds"].values())
 
 
@@ -67,7 +67,7 @@ def test_models_are_trained_with_and_without(results: Results) -> None:
 
 
 def test_own_threads_are_told_apart(results: Results) -> None:
-    """Outside of the process there is no reader: all that runs inside is capture's own thread. Inside there is one."""
+    """With an external reader all that runs inside is capture's own thread; with a reader inside there is one."""
     section = results.written["own_threads"]
     assert section["spans_received"] > 0
     for rank in section["homes"]["outside"]:
@@ -80,7 +80,7 @@ def test_own_threads_are_told_apart(results: Results) -> None:
 
 
 def test_memory_is_compared_at_every_look(results: Results) -> None:
-    """There are figures for both processes after each number of operations, and the tape is among the shared ones."""
+    """There are figures for both processes after each number of operations; shared memory includes the tape."""
     section = results.written["memory"]
     looks = [*section["looks"], section["after_new_shapes"]]
     assert [look["operations"] for look in looks] == sorted({look["operations"] for look in looks})
@@ -89,7 +89,7 @@ def test_memory_is_compared_at_every_look(results: Results) -> None:
 
 
 def test_a_missing_record_is_noticed(tmp_path: Path) -> None:
-    """A benchmark that made a call more than stands on its tape stops instead of showing figures."""
+    """A benchmark that made one call more than is on its tape stops instead of showing figures."""
     tape = BusyTape(tmp_path)
     tape.write(10)
     found = collectives_on_tapes(tmp_path)

@@ -23,7 +23,7 @@ WORKERS = Path(__file__).parent / "workers"
 
 @dataclass(frozen=True)
 class Job:
-    """A job that is over.
+    """A finished job.
 
     Attributes:
         ranks: Its processes, by rank.
@@ -35,7 +35,7 @@ class Job:
 
 
 class Jobs:
-    """Runs jobs; what they leave is removed with the fixture."""
+    """Runs jobs; their leftovers are removed with the fixture."""
 
     def __init__(self, python: WarmPython) -> None:
         self._python = python
@@ -50,15 +50,15 @@ class Jobs:
         codes: Sequence[int] | None = None,
         timeout_s: float = 60.0,
     ) -> Job:
-        """Run a worker script as every rank of a job, and insist on how its processes end.
+        """Run a worker script as every rank of a job, and check how its processes end.
 
         Args:
             worker: The script's name below `workers`, without suffix.
-            ranks: Size of the job.
-            *arguments: Of the script.
+            ranks: Number of ranks.
+            *arguments: Arguments of the script.
             environ: Additions to its environment.
             codes: Exit codes by rank; all 0 if not given.
-            timeout_s: How long it may take.
+            timeout_s: Limit on its run time.
         """
         folder = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
         self._folders.append(folder)
@@ -79,7 +79,7 @@ class Jobs:
         return Job(done, read_tapes(tapes))
 
     def clean_up(self) -> None:
-        """Remove what the jobs have left."""
+        """Remove leftovers of the jobs."""
         for folder in self._folders:
             shutil.rmtree(folder)
 
@@ -107,12 +107,12 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look more often than in life."""
+    """Poll more often than in production."""
     monkeypatch.setattr(meeting_module, "FIRST_LOOK_S", 0.01)
     monkeypatch.setattr(meeting_module, "LONGEST_LOOK_S", 0.05)
 
 
 @pytest.fixture
 def store() -> Any:
-    """The job's store; ranks have clones of it."""
+    """The job's store; ranks get clones of it."""
     return TCPStore(HOST, 0, is_master=True, wait_for_workers=False)

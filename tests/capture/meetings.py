@@ -1,4 +1,4 @@
-"""What the tests of the nodes' meeting share: where agents say that they listen, and what ranks have written."""
+"""Helpers for the tests of peer discovery: where agents listen, and what ranks have written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCAL = 2
 
 
 def say_port(directory: Path, port: int = 4711, host: str = HOST) -> None:
-    """Say what an agent says."""
+    """Write the port file as an agent does."""
     (directory / PORT_FILE).write_text(ListeningAgent(host, port, frozenset({RUN, *peers_files(directory)})).to_json())
 
 
@@ -26,5 +26,5 @@ def peers_in(directory: Path) -> Peers:
 
 
 def announced(store: Any, run: int = RUN) -> int:
-    """How many have announced an agent."""
+    """The number of announced agents."""
     return store.add(_key(run, "count"), 0)

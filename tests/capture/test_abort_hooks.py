@@ -1,4 +1,4 @@
-"""Backends that say that they give up: asked for only when wanted, one word on the tape, and nothing left behind."""
+"""Backends that report an abort: hooked only on request, recorded once on the tape, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Aborting(ProcessGroup):
     supports_abort_hooks: Any = True
 
     def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
-        """Keep it."""
+        """Keep the hook."""
         self.hooks[hook_id] = hook
 
     def unregister_abort_hook(self, hook_id: int) -> None:
-        """Drop it."""
+        """Drop the hook."""
         del self.hooks[hook_id]
 
 
@@ -47,18 +47,18 @@ def group() -> Aborting:
 
 
 def said(rank: DeviceRank) -> str:
-    """What stands on the tape as the rank's end."""
+    """The rank's end as recorded on the tape."""
     return rank.reader.names.text(rank.reader.status().failure) or ""
 
 
 def test_not_asked_for(rank: DeviceRank, group: Aborting) -> None:
-    """Nothing is registered unless it is wanted: a hook in Python waits for the GIL."""
+    """No hook is registered unless it is wanted: a hook in Python waits for the GIL."""
     AbortHooks(False).attach(rank.recorder, group)
     assert group.hooks == {}
 
 
 def test_a_backend_without(rank: DeviceRank, group: Aborting) -> None:
-    """A backend that has no hooks, and a torch that knows none, are left alone."""
+    """A backend without hooks and a torch without support for them are left alone."""
     group.supports_abort_hooks = False
     AbortHooks(True).attach(rank.recorder, group)
     AbortHooks(True).attach(rank.recorder, rank.process_group)
@@ -66,7 +66,7 @@ def test_a_backend_without(rank: DeviceRank, group: Aborting) -> None:
 
 
 def test_the_word(rank: DeviceRank, group: Aborting) -> None:
-    """The hook says it as often as it is called, while the tape goes on; one that ends well takes the word back."""
+    """The hook records the abort, however often it is called, while the tape goes on; a clean end clears it."""
     hooks = AbortHooks(True)
     hooks.attach(rank.recorder, group)
     hooks.attach(rank.recorder, group)
@@ -80,7 +80,7 @@ def test_the_word(rank: DeviceRank, group: Aborting) -> None:
 
 
 def test_taken_out(rank: DeviceRank, group: Aborting) -> None:
-    """With the tape all hooks go; what another has registered stays."""
+    """All hooks are removed with the tape; hooks registered by others stay."""
     hooks = AbortHooks(True)
     group.hooks[7] = lambda: None
     hooks.attach(rank.recorder, group)

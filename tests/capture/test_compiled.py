@@ -1,4 +1,4 @@
-"""torch.compile makes of a program what it makes of it without us."""
+"""torch.compile produces the same with us as without us."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.stderr import comparable
 
 
 def test_same_graphs_and_all_recorded(jobs: Jobs) -> None:
-    """Graphs, breaks with their reasons, Dynamo's counters, results and warnings are equal, and nothing goes unseen."""
+    """Graphs, breaks with their reasons, Dynamo's counters, results and warnings are equal, and no call is missed."""
     plain = jobs.run("compiled", 1, "off")
     ours = jobs.run("compiled", 1, "on")
     for with_us, without_us in zip(ours.ranks[0].lines(), plain.ranks[0].lines(), strict=True):
@@ -24,4 +24,4 @@ def test_same_graphs_and_all_recorded(jobs: Jobs) -> None:
         "reduce_scatter_tensor_coalesced": 4,
     }
     assert all(operation.has_ended for operation in tape.operations)
-    assert len(tape.steps) == 2 + 2  # of the last two the scaler leaves one out
+    assert len(tape.steps) == 2 + 2  # the scaler skips one of the last two

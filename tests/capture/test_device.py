@@ -1,4 +1,4 @@
-"""Operations on a device: when the tape says that they were enqueued, begun and ended, and how that is known."""
+"""Operations on a device: when they were enqueued, begun and ended according to the tape, and how that is known."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from tests.support.device_rank import MAIN_STREAM, NCCL_STREAM, OTHER_STREAM, De
 from tests.support.simulated_device import MS
 
 CLOCK_ERROR_NS = 2 * MS
-"""What `DeviceClock` promises, with room for a loaded machine: half of its widest bracket, and the clocks' drift."""
+"""The bound of `DeviceClock`, with room for a loaded machine: half of its widest bracket, and the clocks' drift."""
 DURATION_ERROR_NS = 20_000
 OUR_THREAD = "otel-torchdist-cuda"
 
 
 @pytest.fixture
 def rank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DeviceRank]:
-    """A rank with a device; a parameter is the number of its events."""
+    """A rank with a device; a parameter sets the number of its events."""
     with device_rank(tmp_path, max_events=getattr(request, "param", 64)) as one:
         yield one
 
 
 def kernel_times(issued: Issued) -> tuple[int, int]:
-    """When the device really began and ended the kernel of an operation that is over."""
+    """When the device really began and ended the kernel of a finished operation."""
     assert issued.kernel.end_ns is not None
     assert issued.kernel.lasts_ns is not None
     return issued.kernel.end_ns - issued.kernel.lasts_ns, issued.kernel.end_ns
 
 
 def device_ns(operation: Operation) -> int:
-    """How long the device had it, as the tape says."""
+    """Time on the device according to the tape."""
     assert operation.started_ns is not None
     assert operation.completed_ns is not None
     return operation.completed_ns - operation.started_ns
 
 
 def test_synchronous_operations_are_timed_by_events(rank: DeviceRank) -> None:
-    """Begin and end of operations on the caller's stream are those of the device, to the clock's error."""
+    """Begin and end of operations on the caller's stream are the device's, up to the clock's error."""
     rank.run(1 * MS)
     slow, behind = rank.run(80 * MS), rank.run(5 * MS)
     for issued, operation in zip((slow, behind), rank.until_ended(slow, behind), strict=True):
@@ -63,21 +63,21 @@ def test_synchronous_operations_are_timed_by_events(rank: DeviceRank) -> None:
 
 
 def test_only_our_thread_asks_the_device(rank: DeviceRank) -> None:
-    """Threads of the user's record events and never ask for one."""
+    """The user's threads record events and never query one."""
     rank.until_ended(rank.run(1 * MS), rank.start(1 * MS), watchdog=True)
     assert rank.device.queried_by == {OUR_THREAD}
 
 
 @pytest.mark.parametrize("rank", [500], indirect=True)
 def test_a_queue_behind_a_slow_kernel(rank: DeviceRank) -> None:
-    """What is enqueued behind a slow kernel is no evidence, costs one query a look, and begins when its turn comes."""
+    """Work enqueued behind a slow kernel is not evidence, costs one query per poll, and begins when its turn comes."""
     slow = rank.device.launch(MAIN_STREAM, None)
     queue = [rank.run(50_000) for _ in range(200)]
     asked = rank.device.asked
     rank.until(lambda: rank.device.asked > asked + 10)
     operations = rank.read()
     assert all(operation.is_queued and operation.waiting_since_ns is None for operation in operations.values())
-    # The clock asks a few times for its anchor; 200 operations asked for one by one would be 200 a look.
+    # The clock makes a few queries for its anchor; querying 200 operations one by one would be 200 per poll.
     assert rank.device.asked < asked + 100
     rank.device.release(slow)
     ended = rank.until_ended(*queue)
@@ -89,7 +89,7 @@ def test_a_queue_behind_a_slow_kernel(rank: DeviceRank) -> None:
 
 
 def test_an_operation_that_waits_for_its_peers(rank: DeviceRank) -> None:
-    """From when the device has begun it, an operation that is open waits; what is behind it does not."""
+    """An open operation waits from when the device has begun it; the operation behind it does not."""
     rank.until_ended(rank.run(1 * MS))
     stuck, behind = rank.run(None), rank.run(1 * MS)
     rank.until(lambda: rank[stuck].started_ns)
@@ -111,7 +111,7 @@ def test_a_call_that_hangs_on_the_host(rank: DeviceRank) -> None:
 
 
 def test_asynchronous_operations_end_with_the_watchdog(rank: DeviceRank) -> None:
-    """Their begin is exact, their end as late as the watchdog's round, and both say so."""
+    """The begin of such operations is exact, their end as late as the watchdog's round, and the records state both."""
     rank.device.launch(MAIN_STREAM, 60 * MS)
     issued = rank.start(30 * MS)
     [operation] = rank.until_ended(issued, watchdog=True)
@@ -124,7 +124,7 @@ def test_asynchronous_operations_end_with_the_watchdog(rank: DeviceRank) -> None
 
 
 def test_the_next_of_a_group_begins_when_the_last_has_ended(rank: DeviceRank) -> None:
-    """NCCL carries out a group's operations one by one: the second has no age while the first is on."""
+    """NCCL runs a group's operations one by one: the second has no age while the first runs."""
     first, second = rank.start(None), rank.start(1 * MS)
     rank.until(lambda: rank[first].started_ns)
     assert rank[second].is_queued
@@ -135,7 +135,7 @@ def test_the_next_of_a_group_begins_when_the_last_has_ended(rank: DeviceRank) ->
 
 
 def test_peers_have_streams_of_their_own(rank: DeviceRank) -> None:
-    """A send that waits for one peer does not hold up what another peer sends."""
+    """A send that waits for one peer does not delay what another peer sends."""
     stuck = rank.start(None, "send", peer=0)
     other = rank.start(1 * MS, "recv", peer=1, stream=OTHER_STREAM)
     rank.until_ended(other, watchdog=True)
@@ -144,7 +144,7 @@ def test_peers_have_streams_of_their_own(rank: DeviceRank) -> None:
 
 
 def test_a_wait_that_blocks_tells_the_end(rank: DeviceRank) -> None:
-    """Where a stream stood still at a wait, the end is known as exactly as an event."""
+    """When a wait blocks a stream, the end is known as exactly as from an event."""
     issued = rank.start(60 * MS)
     rank.wait_on_stream(issued)
     [operation] = rank.until_ended(issued, watchdog=True)
@@ -154,7 +154,7 @@ def test_a_wait_that_blocks_tells_the_end(rank: DeviceRank) -> None:
 
 
 def test_a_wait_that_does_not_block_is_a_bound(rank: DeviceRank) -> None:
-    """Time that the host takes on an idle stream is not the operation's: it had ended by then, no more is claimed."""
+    """Host time on an idle stream is not the operation's: it had ended by then, and no more is claimed."""
     issued = rank.start(1 * MS)
     rank.until(lambda: rank.device.is_over(issued.kernel))
     rank.wait_on_stream(issued, takes_s=0.01)
@@ -167,7 +167,7 @@ def test_a_wait_that_does_not_block_is_a_bound(rank: DeviceRank) -> None:
 
 @pytest.mark.parametrize(("value", "failure"), [(1, "TIMEOUT"), (2, "COMM_ERROR"), (100, "UNKNOWN")])
 def test_operations_that_fail_on_the_device(rank: DeviceRank, value: int, failure: str) -> None:
-    """What the watchdog says of a failed operation stands on the tape; nobody may think that its ranks had met."""
+    """The watchdog's report of a failed operation is on the tape, so that its ranks are not taken to have met."""
     issued = rank.start(1 * MS)
     rank.until(lambda: rank.device.is_over(issued.kernel))
     rank.watchdog(value)
@@ -178,7 +178,7 @@ def test_operations_that_fail_on_the_device(rank: DeviceRank, value: int, failur
 
 
 def test_a_future_that_raises(rank: DeviceRank) -> None:
-    """An exception in place of a result is the failure's type."""
+    """An exception in place of a result gives the failure's type."""
     issued = rank.start(1 * MS)
     result: Any = issued.result
     result.set_exception(ConnectionError("gone"))
@@ -195,7 +195,7 @@ def test_ranks_have_met_when_a_collective_has_ended(rank: DeviceRank) -> None:
 
 
 def test_nothing_is_held_beyond_the_call(rank: DeviceRank) -> None:
-    """While an operation is still on its way, its tensors and its Work go as soon as the user lets go of them."""
+    """While an operation is still running, its tensors and its Work are freed as soon as the user releases them."""
     issued = rank.start(None)
     watched = [weakref.ref(issued.tensor), weakref.ref(issued.work)]
     issued.work = issued.tensor = None
@@ -205,7 +205,7 @@ def test_nothing_is_held_beyond_the_call(rank: DeviceRank) -> None:
 
 
 def test_nothing_is_left_for_the_garbage_collector(rank: DeviceRank) -> None:
-    """What was kept of an operation is gone when it has ended, without a collection that would hold up the training."""
+    """What was kept of an operation is freed when it ends, without a collection that would delay the training."""
     tape = rank.recorder.tape
     gc.disable()
     try:
@@ -218,7 +218,7 @@ def test_nothing_is_left_for_the_garbage_collector(rank: DeviceRank) -> None:
 
 
 def test_several_streams_and_devices(rank: DeviceRank) -> None:
-    """A stream that is stuck holds up neither another stream nor another device."""
+    """A stuck stream delays neither another stream nor another device."""
     stuck = rank.run(None)
     rank.until_ended(rank.run(1 * MS, stream=OTHER_STREAM), rank.run(1 * MS, stream=NCCL_STREAM, device=1))
     assert rank[stuck].is_open
@@ -248,13 +248,13 @@ def test_several_threads(rank: DeviceRank) -> None:
 
 
 def test_coalesced_operations(rank: DeviceRank) -> None:
-    """What is issued as one begins and ends as one, between two events of which all share."""
+    """Coalesced operations begin and end as one, between two events that they share."""
     rank.device.use_stream(MAIN_STREAM)
     rank.group.coalescing = calls = []
     for _ in range(3):
         rank.leave(rank.enter())
     assert len(calls) == 3
-    rank.until(lambda: rank.read()[calls[0].number].started_ns)  # before it is known that they belong together
+    rank.until(lambda: rank.read()[calls[0].number].started_ns)  # before they are known to belong together
     kernel = rank.device.launch(MAIN_STREAM, 5 * MS)
     rank.group.coalescing = None
     rank.devices.follow_coalesced(calls, None)

@@ -1,4 +1,4 @@
-"""A device's clock against the host's: how wrong a time on the tape can be."""
+"""A device's clock against the host's: the error bounds of times on the tape."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.simulated_device import MS, RECORD_NS, SimulatedDevice
 SECOND = 1_000 * MS
 STREAM = 7
 DRIFT = 0.00005
-"""Far more than clocks of one machine differ."""
+"""Far more than the drift between clocks of one machine."""
 
 
 class HostClock:
-    """The host's clock, which only passes when somebody looks at it or the test says so.
+    """The host's clock, which passes only when it is read or the test advances it.
 
     Attributes:
-        look_ns: How long a look takes: what the host needs between two calls.
+        look_ns: How long a reading takes: what the host needs between two calls.
     """
 
     def __init__(self, look_ns: int = 2_000) -> None:
@@ -34,7 +34,7 @@ class HostClock:
 
 
 class TimedDevice:
-    """A device, its clock, and an event whose time the test knows."""
+    """A device, its clock, and an event with a known time."""
 
     def __init__(self, drift: float = DRIFT, look_ns: int = 2_000) -> None:
         self.host = HostClock(look_ns)
@@ -43,7 +43,7 @@ class TimedDevice:
         self.event = self.device.create_event(0)
 
     def error_ns(self) -> tuple[int, How]:
-        """How far off the clock is about something that happens now, and how it says that it knows."""
+        """The clock's error for something that happens now, and the precision that it states."""
         self.device.record(self.event, 0, STREAM)
         place = self.device.events[self.event].place
         assert place is not None
@@ -55,7 +55,7 @@ class TimedDevice:
 
 
 def test_the_error_stays_within_what_is_promised() -> None:
-    """For ten minutes of a drifting clock, half the bracket and a second's drift are all that a time is off."""
+    """For ten minutes of a drifting clock, a time is off by at most half the bracket and a second's drift."""
     timed = TimedDevice()
     errors: list[int] = []
     for _ in range(600):
@@ -69,7 +69,7 @@ def test_the_error_stays_within_what_is_promised() -> None:
 
 
 def test_without_a_new_anchor_the_clocks_drift_apart() -> None:
-    """Why the anchor is renewed: half a minute makes more than a millisecond."""
+    """The reason for renewing the anchor: half a minute of drift exceeds a millisecond."""
     timed = TimedDevice()
     timed.clock.renew()
     timed.host.ns += 30 * SECOND
@@ -79,7 +79,7 @@ def test_without_a_new_anchor_the_clocks_drift_apart() -> None:
 
 
 def test_the_anchor_is_renewed_no_more_than_once_a_second() -> None:
-    """Looks that follow each other closely share an anchor."""
+    """Readings in quick succession share an anchor."""
     timed = TimedDevice()
     timed.clock.renew()
     asked = timed.device.asked
@@ -89,7 +89,7 @@ def test_the_anchor_is_renewed_no_more_than_once_a_second() -> None:
 
 
 def test_before_there_is_an_anchor_and_long_after_nothing_exact_is_claimed() -> None:
-    """The time is then that at which the event was seen to be done."""
+    """The time is then the one at which the event was seen to be done."""
     timed = TimedDevice()
     assert timed.error_ns()[1] is How.POLL
     timed.clock.renew()
@@ -101,7 +101,7 @@ def test_before_there_is_an_anchor_and_long_after_nothing_exact_is_claimed() -> 
 
 
 def test_a_device_that_does_not_answer_is_not_waited_for() -> None:
-    """The old anchor stays; a try is given up after two milliseconds."""
+    """The old anchor stays; an attempt is given up after two milliseconds."""
     timed = TimedDevice()
     timed.clock.renew()
     stream = next(stream for stream in timed.device.streams if stream != STREAM)
@@ -118,7 +118,7 @@ def test_a_device_that_does_not_answer_is_not_waited_for() -> None:
 
 
 def test_the_narrowest_reading_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that has the GIL makes single readings late, by milliseconds; the anchor is not that far off."""
+    """A thread that holds the GIL delays single readings by milliseconds; the anchor is not that far off."""
     timed = TimedDevice(drift=0.0)
     late = random.Random(7)
     is_done = timed.device.is_done
@@ -139,7 +139,7 @@ def test_the_narrowest_reading_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_events_from_before_the_anchor() -> None:
-    """What happened before the newest anchor is dated as well as what came after."""
+    """Events before the newest anchor are dated as well as those after it."""
     timed = TimedDevice(drift=0.0)
     timed.device.record(timed.event, 0, STREAM)
     place = timed.device.events[timed.event].place

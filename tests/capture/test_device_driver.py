@@ -1,4 +1,4 @@
-"""The CUDA runtime through ctypes: against one that the test plays, and against the real one where there is one."""
+"""The CUDA runtime through ctypes: against a fake one, and against the real one if available."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NUMBER, _POINTER = ctypes.c_int, ctypes.c_void_p
 
 
 class PlayedRuntime:
-    """Functions of the CUDA runtime with its own calling conventions.
+    """A fake of the CUDA runtime's functions with its own calling conventions.
 
     Attributes:
-        calls: What was called, in order, without questions for the current device.
+        calls: The calls made, in order, without queries of the current device.
         device: The current device.
-        answer: What the next calls return.
-        unread_error: The error that a thread would find if it asked.
+        answer: Return value of the next calls.
+        unread_error: The error that a thread would find if it checked.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ def driver(runtime: PlayedRuntime) -> CudaDriver:
 
 
 def test_events_are_made_on_their_device(runtime: PlayedRuntime, driver: CudaDriver) -> None:
-    """An event and a stream belong to the device that is current, and the caller's device stays current."""
+    """An event and a stream belong to the current device, and the caller's device stays current."""
     assert driver.create_event(1) == 0xE1
     assert driver.create_stream(0) == 0x51
     assert runtime.calls == [("device", 1), ("event", 0, 1), ("device", 0), ("stream", NON_BLOCKING, 0)]
@@ -132,7 +132,7 @@ def test_recording_goes_to_the_device_only_for_its_default_stream(runtime: Playe
 
 
 def test_captures_are_seen_and_not_broken(runtime: PlayedRuntime, driver: CudaDriver) -> None:
-    """A stream is asked whether it is captured, and our thread says that its calls concern no other thread."""
+    """A stream is checked for a capture, and our thread declares that its calls concern no other thread."""
     assert driver.is_capturing(0x99)
     assert not driver.is_capturing(0x51)
     assert not driver.is_capturing(0)
@@ -141,7 +141,7 @@ def test_captures_are_seen_and_not_broken(runtime: PlayedRuntime, driver: CudaDr
 
 
 def test_an_event_is_done_or_not_or_its_device_has_failed(runtime: PlayedRuntime, driver: CudaDriver) -> None:
-    """Three different answers to one question."""
+    """Three different results of one query."""
     assert driver.is_done(0xE1)
     runtime.answer = NOT_READY
     assert not driver.is_done(0xE1)
@@ -166,7 +166,7 @@ def test_an_event_is_done_or_not_or_its_device_has_failed(runtime: PlayedRuntime
 def test_errors_are_raised_and_not_left_for_others(
     runtime: PlayedRuntime, driver: CudaDriver, call: Callable[[CudaDriver], object]
 ) -> None:
-    """An error of ours stays with nobody's thread: torch's next check would take it for the user's own."""
+    """An error of ours is not left in the thread: torch's next check would take it for the user's own."""
     runtime.answer = ILLEGAL_ADDRESS
     with pytest.raises(DriverError, match="cudaErrorIllegalAddress"):
         call(driver)
@@ -181,7 +181,7 @@ def test_elapsed_time(runtime: PlayedRuntime, driver: CudaDriver) -> None:
 
 
 def test_a_runtime_that_lacks_a_function(runtime: PlayedRuntime) -> None:
-    """Said once, by name, before anything is recorded."""
+    """A missing function is reported once, by name, before anything is recorded."""
     del runtime._functions["cudaEventQuery"]
     library: Any = runtime
     with pytest.raises(DriverError, match="no cudaEventQuery"):
@@ -189,7 +189,7 @@ def test_a_runtime_that_lacks_a_function(runtime: PlayedRuntime) -> None:
 
 
 def test_the_runtime_that_torch_uses() -> None:
-    """In a build for CUDA every function is found, device or not; other builds have no such runtime."""
+    """In a CUDA build every function is found, with a device or without; other builds have no such runtime."""
     if torch.version.cuda is None:
         with pytest.raises(DriverError, match="no CUDA runtime"):
             cuda_drivers()

@@ -1,4 +1,4 @@
-"""Operations on a device that cannot be followed, or not to their end: what the tape says, and that nothing breaks."""
+"""Operations on a device that cannot be tracked, or not to their end: what is on the tape, and that nothing breaks."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tests.support.simulated_device import MS, SimulatedDevice
 
 @pytest.fixture
 def rank(tmp_path: Path) -> Iterator[DeviceRank]:
-    """A rank with a device of which no more than eight events are taken."""
+    """A rank with a device, limited to eight events."""
     with device_rank(tmp_path, max_events=8) as one:
         yield one
 
 
 def expect_untracked(rank: DeviceRank, issued: Issued) -> None:
-    """The record is closed, and says that neither begin nor end is known."""
+    """The record is closed, and states that neither begin nor end is known."""
     operation = rank[issued]
     assert (operation.how, operation.started_how) == (How.UNTRACKED, How.UNTRACKED)
     assert operation.started_ns == operation.entered_ns
 
 
 def test_nothing_is_recorded_while_a_graph_is_captured(rank: DeviceRank) -> None:
-    """An event would become a part of the graph; and what our thread asks meanwhile does not break the capture."""
+    """An event would become a part of the graph; and queries of our thread meanwhile do not break the capture."""
     stuck = rank.run(None)
     rank.until(lambda: rank[stuck].started_ns)
     rank.device.capturing.add(MAIN_STREAM)
@@ -48,7 +48,7 @@ def test_nothing_is_recorded_while_a_graph_is_captured(rank: DeviceRank) -> None
 
 
 def test_events_are_bounded_and_used_again(rank: DeviceRank) -> None:
-    """Beyond the bound an operation is not followed; with every end there is room again."""
+    """Beyond the bound an operation is not tracked; every end frees room again."""
     stuck = [rank.run(None) for _ in range(4)]
     expect_untracked(rank, rank.run(1 * MS))
     for issued in stuck:
@@ -70,7 +70,7 @@ def test_an_operation_that_raises_gives_its_events_back(rank: DeviceRank) -> Non
 
 
 def test_a_backend_without_a_watchdog(tmp_path: Path) -> None:
-    """With NCCL's blocking waits nobody would ever say that an asynchronous operation has ended: it is not followed."""
+    """With NCCL's blocking waits the end of an asynchronous operation would never be reported: it is not tracked."""
     with device_rank(tmp_path, has_watchdog=False) as rank:
         expect_untracked(rank, rank.start(1 * MS))
         assert [operation.how for operation in rank.until_ended(rank.run(1 * MS))] == [How.EVENT]
@@ -78,13 +78,13 @@ def test_a_backend_without_a_watchdog(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "blocks"), [("1", True), ("TRUE", True), ("0", False), ("", False)])
 def test_blocking_waits(value: str, blocks: bool) -> None:
-    """The setting is read as NCCL's process group reads it."""
+    """The setting is parsed as NCCL's process group parses it."""
     assert _blocks_in_wait({"TORCH_NCCL_BLOCKING_WAIT": value}) is blocks
     assert not _blocks_in_wait({})
 
 
 def test_a_backend_that_has_no_such_future(rank: DeviceRank) -> None:
-    """Of a Work that does not say how it ends nothing is claimed."""
+    """Nothing is claimed about a Work that does not report how it ends."""
 
     class OtherWork(NcclWork):
         def get_future_result(self) -> None:  # type: ignore[override]
@@ -97,7 +97,7 @@ def test_a_backend_that_has_no_such_future(rank: DeviceRank) -> None:
 
 
 def test_without_a_driver(tmp_path: Path) -> None:
-    """Where the device cannot be asked at all, operations are recorded as enqueued."""
+    """If the device cannot be queried at all, operations are recorded as enqueued."""
     with device_rank(tmp_path) as rank:
         rank.hot_path.devices = rank.devices = Devices(lambda: None)
         expect_untracked(rank, rank.run(1 * MS))
@@ -105,7 +105,7 @@ def test_without_a_driver(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("caller", ["user", "us"])
 def test_a_device_that_reports_an_error(rank: DeviceRank, caller: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is left alone from then on: one warning, what was open is closed, and the training goes on."""
+    """The device is left alone from then on: one warning, open operations are closed, and the training goes on."""
     stuck, behind = rank.run(None), rank.start(None)
     rank.until(lambda: rank[stuck].started_ns)
     with caplog.at_level(logging.WARNING, "otel_torchdist"):
@@ -123,7 +123,7 @@ def test_a_device_that_reports_an_error(rank: DeviceRank, caller: str, caplog: p
 
 
 def test_a_device_that_breaks_inside_a_call(rank: DeviceRank, caplog: pytest.LogCaptureFixture) -> None:
-    """An error between the two events of an operation is the operation's end for us."""
+    """An error between the two events of an operation counts as the operation's end."""
     call = rank.enter()
     rank.device.failure = "cudaErrorLaunchFailure"
     rank.leave(call)
@@ -131,7 +131,7 @@ def test_a_device_that_breaks_inside_a_call(rank: DeviceRank, caplog: pytest.Log
 
 
 def test_the_thread_sleeps_and_wakes(rank: DeviceRank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is nothing to ask for the device is left in peace; the next operation wakes the thread."""
+    """With nothing to query the device is left alone; the next operation wakes the thread."""
     monkeypatch.setattr(cuda_watch, "IDLE_LOOKS", 2)
     rank.until_ended(rank.run(50_000))
     rank.until(lambda: rank.cuda.watch.is_asleep)
@@ -139,7 +139,7 @@ def test_the_thread_sleeps_and_wakes(rank: DeviceRank, monkeypatch: pytest.Monke
 
 
 def test_the_end_of_a_tape_waits_for_the_watchdog(rank: DeviceRank) -> None:
-    """The last asynchronous operation has ended, and the watchdog's next round is waited for."""
+    """The last asynchronous operation has ended, and the watchdog's next round is awaited."""
     issued = rank.start(1 * MS)
     rank.until(lambda: rank.device.is_over(issued.kernel))
     rank.until(lambda: rank[issued].started_ns)
@@ -149,7 +149,7 @@ def test_the_end_of_a_tape_waits_for_the_watchdog(rank: DeviceRank) -> None:
 
 
 def test_operations_that_are_open_at_the_end_of_a_tape(rank: DeviceRank) -> None:
-    """They are let go of, soon, and stay open: that they did not end is what the tape has to say."""
+    """Open operations are released soon and stay open: the tape has to show that they did not end."""
     stuck, behind = rank.run(None), rank.start(None)
     rank.until(lambda: rank[stuck].started_ns)
     began_ns = rank.device.now()
@@ -163,7 +163,7 @@ def test_operations_that_are_open_at_the_end_of_a_tape(rank: DeviceRank) -> None
 
 
 def test_events_are_destroyed_when_we_are_switched_off(tmp_path: Path) -> None:
-    """Not at the end of the process, where the device may be gone."""
+    """Events are not destroyed at the end of the process, where the device may be gone."""
     for gives_up in (True, False):
         directory = tmp_path / str(gives_up)
         directory.mkdir()
@@ -174,7 +174,7 @@ def test_events_are_destroyed_when_we_are_switched_off(tmp_path: Path) -> None:
 
 
 def test_a_device_that_does_not_answer(tmp_path: Path) -> None:
-    """A query that hangs holds up our thread alone: calls return, and so does the end."""
+    """A query that hangs blocks our thread alone: calls return, and so does the shutdown."""
     with device_rank(tmp_path) as rank:
         rank.until_ended(rank.run(50_000))
         with rank.device.busy():
@@ -188,7 +188,7 @@ def test_a_device_that_does_not_answer(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # that is what is tested
 def test_a_forked_child_leaves_the_device_alone(tmp_path: Path) -> None:
-    """A child has none of our threads, and neither frees nor asks for anything of its parent's."""
+    """A child has none of our threads, and neither frees nor queries anything of its parent's."""
     with device_rank(tmp_path) as rank:
         stuck = rank.run(None)
         rank.until(lambda: rank[stuck].started_ns)
@@ -207,7 +207,7 @@ def test_a_forked_child_leaves_the_device_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("how", "code"), [("return", 0), ("raise", 1), ("exit", 3), ("terminate", -15)])
 def test_the_end_of_the_process(jobs: Jobs, how: str, code: int) -> None:
-    """Operations in flight change neither the exit code nor its time, and stay on the tape as what they are."""
+    """Operations in flight change neither the exit code nor the time to exit, and stay on the tape as what they are."""
     [tape] = jobs.run("device_at_exit", 1, how, codes=[code], timeout_s=30).tapes
     assert [(operation.how, operation.raw.is_queued) for operation in tape.operations] == [
         ("open", False),
@@ -216,7 +216,7 @@ def test_the_end_of_the_process(jobs: Jobs, how: str, code: int) -> None:
 
 
 def test_the_simulated_device_is_strict() -> None:
-    """What the other tests rely on: misuse of the device is an error there."""
+    """The other tests rely on it: misuse of the device is an error there."""
     device = SimulatedDevice()
     event = device.create_event(1)
     device.capturing.add(3)

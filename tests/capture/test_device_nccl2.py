@@ -1,4 +1,4 @@
-"""What `nccl` means from torch 2.15 on: Works of synchronous operations, one stream for all else, waits for several."""
+"""What `nccl` means from torch 2.15 on: Works of synchronous operations, one stream for the rest, joint waits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CLOCK_ERROR_NS = 2 * MS
 
 @pytest.fixture
 def rank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DeviceRank]:
-    """A rank with a device; a parameter is the name of its backend."""
+    """A rank with a device; a parameter names its backend."""
     with device_rank(tmp_path, backend=getattr(request, "param", "nccl2")) as one:
         yield one
 
 
 @pytest.mark.parametrize("rank", ["nccl2", "nccl-lazy"], indirect=True)
 def test_synchronous_operations_are_timed_by_events(rank: DeviceRank) -> None:
-    """They return a Work and run on the caller's stream: their end is an event's, however late the watchdog comes."""
+    """Synchronous operations return a Work on the caller's stream: an event ends them, however late the watchdog is."""
     issued = rank.run(30 * MS)
     [operation] = rank.until_ended(issued)
     assert (operation.started_how, operation.how) == (How.EVENT, How.EVENT)
@@ -34,7 +34,7 @@ def test_synchronous_operations_are_timed_by_events(rank: DeviceRank) -> None:
 
 
 def test_asynchronous_operations_end_with_the_watchdog(rank: DeviceRank) -> None:
-    """They run on the backend's own stream, where only its watchdog sees them."""
+    """Asynchronous operations run on the backend's own stream, where only its watchdog sees them."""
     issued = rank.start(5 * MS)
     rank.until(lambda: rank.device.is_over(issued.kernel))
     assert rank[issued].is_open
@@ -43,7 +43,7 @@ def test_asynchronous_operations_end_with_the_watchdog(rank: DeviceRank) -> None
 
 
 def test_sends_are_behind_collectives(rank: DeviceRank) -> None:
-    """A send that is enqueued behind a collective has not come to its turn: it is no evidence against its peer."""
+    """A send enqueued behind a collective has not had its turn: it is not evidence against its peer."""
     collective = rank.start(None)
     send = rank.start(1 * MS, "send", peer=0)
     rank.until(lambda: rank[collective].started_ns)
@@ -56,7 +56,7 @@ def test_sends_are_behind_collectives(rank: DeviceRank) -> None:
 
 
 def test_peers_of_the_lazy_backend_have_streams_of_their_own(tmp_path: Path) -> None:
-    """There each pair of peers has a communicator, and so a stream."""
+    """With this backend each pair of peers has a communicator, and so a stream."""
     with device_rank(tmp_path, backend="nccl-lazy") as rank:
         collective = rank.start(None)
         send = rank.start(None, "send", peer=0, stream=11)
@@ -65,7 +65,7 @@ def test_peers_of_the_lazy_backend_have_streams_of_their_own(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("rank", ["nccl", "nccl2"], indirect=True)
 def test_a_wait_for_several(rank: DeviceRank) -> None:
-    """The stream goes on when the last has ended, so a wait for all tells when that was, and of no other."""
+    """The stream goes on when the last has ended, so a wait for all shows when that was, and for no other."""
     first, last = rank.start(5 * MS), rank.start(400 * MS)
     rank.device.use_stream(MAIN_STREAM)
     rank.wait_tensors(NO_KEYS, [first.tensor, last.tensor])
@@ -76,7 +76,7 @@ def test_a_wait_for_several(rank: DeviceRank) -> None:
 
 
 def test_an_end_is_as_coarse_as_the_one_ahead(rank: DeviceRank) -> None:
-    """What seems to begin only when the watchdog has seen the one ahead seems to end then too, and says so."""
+    """If the begin is known only from the watchdog's view of the one ahead, the end is marked as the watchdog's too."""
     first, last = rank.start(5 * MS), rank.start(5 * MS)
     rank.wait_tensors(NO_KEYS, [first.tensor, last.tensor])
     rank.until(lambda: rank.device.is_over(last.kernel))
@@ -86,7 +86,7 @@ def test_an_end_is_as_coarse_as_the_one_ahead(rank: DeviceRank) -> None:
 
 
 def test_a_wait_for_several_groups(rank: DeviceRank) -> None:
-    """Each group has a stream of its own, and nobody knows which let the wait go on: no end is claimed to be exact."""
+    """Each group has its own stream, and which one released the wait is unknown: no end is claimed to be exact."""
     first = rank.start(20 * MS)
     rank.group = Groups().learn(rank.recorder, rank.process_group, (0, 1), 1)
     other = rank.start(20 * MS, stream=11)

@@ -1,4 +1,4 @@
-"""From a device to the verdict: what the stall detector makes of tapes on which operations are enqueued ahead."""
+"""From a device to the verdict: the stall detector on tapes with operations that are enqueued ahead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEADLINE_S = 20.0
 
 
 class WatchedPair:
-    """Two ranks with a device each, and a detector that looks at their tapes."""
+    """Two ranks with a device each, and a detector that reads their tapes."""
 
     def __init__(self, ranks: list[DeviceRank]) -> None:
         self.ranks = ranks
@@ -33,7 +33,7 @@ class WatchedPair:
         self.events: list[Event] = []
 
     def look(self) -> None:
-        """What a reader does all the time; PyTorch's watchdog makes its rounds meanwhile."""
+        """Run one turn of a reader; PyTorch's watchdog makes its rounds meanwhile."""
         if time.monotonic() >= self._next_round:
             self._next_round = time.monotonic() + WATCHDOG_S
             for rank in self.ranks:
@@ -46,19 +46,19 @@ class WatchedPair:
         time.sleep(0.005)
 
     def look_until(self, condition: Callable[[], object]) -> None:
-        """Look until a condition holds."""
+        """Turn until a condition holds."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             assert time.monotonic() < deadline, "what the test waits for did not happen"
             self.look()
 
     def look_for(self, seconds: float) -> None:
-        """Look for some time."""
+        """Turn for some time."""
         until = time.monotonic() + seconds
         self.look_until(lambda: time.monotonic() > until)
 
     def told(self, kind: type[Event]) -> list[Event]:
-        """What the detector has said."""
+        """Events of a kind that the detector has reported."""
         return [event for event in self.events if isinstance(event, kind)]
 
 
@@ -70,7 +70,7 @@ def pair(tmp_path: Path) -> Iterator[WatchedPair]:
 
 
 def test_no_stall_behind_a_long_kernel(pair: WatchedPair) -> None:
-    """Both devices compute for longer than the threshold, with collectives in their queues: nobody waits."""
+    """Both devices compute for longer than the threshold, with collectives in their queues: no rank waits."""
     kernels = [rank.device.launch(MAIN_STREAM, None) for rank in pair.ranks]
     queues = [[rank.run(1 * MS), rank.start(1 * MS), rank.run(1 * MS)] for rank in pair.ranks]
     pair.look_for(2 * THRESHOLD_S)
@@ -93,7 +93,7 @@ def test_no_stall_in_a_long_queue_that_moves(pair: WatchedPair) -> None:
 
 
 def test_a_device_that_does_not_come(pair: WatchedPair) -> None:
-    """One rank's device computes on while the other's waits in the collective: the verdict names the busy one."""
+    """One rank's device still computes while the other's waits in the collective: the verdict names the busy one."""
     waiting, busy = pair.ranks
     kernel = busy.device.launch(MAIN_STREAM, None)
     collectives = [rank.run(None) for rank in pair.ranks]
@@ -112,7 +112,7 @@ def test_a_device_that_does_not_come(pair: WatchedPair) -> None:
 
 
 def test_a_rank_that_has_not_enqueued(pair: WatchedPair) -> None:
-    """The host of one rank is elsewhere: its device does not even know of the collective."""
+    """The host of one rank is elsewhere: its device does not even have the collective."""
     pair.ranks[0].start(None)
     pair.look_until(lambda: pair.told(VerdictGiven))
     [given] = pair.told(VerdictGiven)
@@ -121,7 +121,7 @@ def test_a_rank_that_has_not_enqueued(pair: WatchedPair) -> None:
 
 
 def test_both_devices_are_in_it(pair: WatchedPair) -> None:
-    """Both have begun and neither ends: the operation itself is stuck."""
+    """Both devices have begun the operation and neither ends: it is itself stuck."""
     for rank in pair.ranks:
         rank.run(None)
     pair.look_until(lambda: pair.told(VerdictGiven))

@@ -1,4 +1,4 @@
-"""How the end of an operation becomes known, on gloo: the earliest of its wait, `wait_tensor` and the poll."""
+"""How the end of an operation becomes known on gloo: the earliest of its wait, `wait_tensor` and the poll."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def job(jobs: Jobs) -> Job:
 
 
 def of_length(job: Job, length: int) -> list[Recorded]:
-    """The operations whose tensor has this length: the case's mark; of both ranks."""
+    """Operations of both ranks whose tensor has this length, which identifies the case."""
     return [one for tape in job.tapes for one in tape.operations if one.signature.shapes[:1] == ((length,),)]
 
 
@@ -26,7 +26,7 @@ def hows(job: Job, length: int) -> list[str]:
 
 
 def test_posted_and_never_waited_for(job: Job) -> None:
-    """A receive that nobody waits for stays open and says that this is no evidence of anything."""
+    """A receive that is never waited for stays open and states that this is not evidence of anything."""
     for operation in of_length(job, 11):
         assert operation.how == "open"
         assert Flag.END_BY_WAIT in operation.raw.flags
@@ -41,7 +41,7 @@ def test_dropped(job: Job) -> None:
 
 @pytest.mark.parametrize("length", [13, 14, 27, 41])
 def test_polled(job: Job, length: int) -> None:
-    """Without a wait the poll finds the end: Work kept, dropped, only in C++, of a call without a Python frame."""
+    """Without a wait the poll finds the end: Work kept, dropped, only in C++, or of a call without a Python frame."""
     operations = of_length(job, length)
     assert [operation.how for operation in operations] == ["POLL"] * 2
     for operation in operations:
@@ -55,7 +55,7 @@ def test_waited_for_twice(job: Job) -> None:
 
 
 def test_functional(job: Job) -> None:
-    """`wait_tensor` ends a functional collective; gloo's reduce_scatter, which no poll can see, by nothing else."""
+    """`wait_tensor` ends a functional collective; nothing else ends gloo's reduce_scatter, which no poll can see."""
     assert hows(job, 22) == hows(job, 24) == ["WAIT"] * 2
     for operation in of_length(job, 22):
         assert operation.raw.wait_entered_ns is not None
@@ -63,7 +63,7 @@ def test_functional(job: Job) -> None:
 
 
 def test_several_at_once(job: Job) -> None:
-    """`wait_tensors` ends each of its operations once, those that only a wait can end among them."""
+    """`wait_tensors` ends each of its operations once, including those that only a wait can end."""
     if not of_length(job, 28):
         pytest.skip("this torch has no wait_tensors")
     assert hows(job, 28) == hows(job, 30) == ["WAIT"] * 2
@@ -89,14 +89,14 @@ def test_label(job: Job) -> None:
 
 
 def test_reduce_op_of_one_line(job: Job) -> None:
-    """A line whose reduce op changes from call to call is recorded with the right one each time, or with none."""
+    """A line whose reduce op changes between calls is recorded with the right one each time, or with none."""
     tells = job.ranks[0].lines()[-1]["tells_reduce_op"]
     expected = ["sum", "max", "min"] * 16 if tells else [""] * 48
     assert [operation.signature.reduce_op for operation in of_length(job, 43)] == expected
 
 
 def test_refused_by_torch(job: Job) -> None:
-    """The user's exception is as without us but for one frame; the record says failed, and its place is free again."""
+    """The user's exception has one more frame than without us, no more; the record is failed and its slot is freed."""
     for done, tape in zip(job.ranks, job.tapes, strict=True):
         without_us, with_us = done.lines()[:2]
         *plain, plain_frames = without_us["without_us"][:3]
@@ -131,7 +131,7 @@ def test_tensors_are_freed(jobs: Jobs) -> None:
 
 
 def test_peer_dies(jobs: Jobs) -> None:
-    """An operation that is complete because its peer is dead has failed, whoever sees it first."""
+    """An operation that is complete because its peer is dead has failed, whichever wait or poll sees it first."""
     job = jobs.run("peer_dies", 2, codes=[0, 7])
     assert job.ranks[0].line() == {"raised": "RuntimeError"}
     operation = job.tapes[0].only("all_reduce")

@@ -1,4 +1,4 @@
-"""Switched on by the environment alone: what the variables do, and that nothing they say harms the training."""
+"""Switched on by the environment alone: the effect of the variables, none of which harms the training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESULT = [1.0, 1.0, 1.0]
 
 
 def run(jobs: Jobs, environ: Mapping[str, str], code: int = 0) -> Job:
-    """Run the plain script; its own result and exit code are as they always are."""
+    """Run the plain script; its own result and exit code are unchanged."""
     job = jobs.run("plain", 1, str(code), environ={**QUIET, **environ}, codes=[code])
     assert job.ranks[0].line()["result"] == RESULT
     return job
@@ -46,7 +46,7 @@ def test_switched_on(jobs: Jobs, code: int) -> None:
     ],
 )
 def test_switched_off(jobs: Jobs, environ: dict[str, str]) -> None:
-    """OpenTelemetry's own switches keep us out without a word: no tape and no thread."""
+    """OpenTelemetry's own switches disable capture silently: no tape and no thread."""
     job = run(jobs, environ)
     assert job.ranks[0].err == ""
     assert job.ranks[0].line()["threads"] == []
@@ -54,7 +54,7 @@ def test_switched_off(jobs: Jobs, environ: dict[str, str]) -> None:
 
 
 def test_bad_values(jobs: Jobs) -> None:
-    """Each bad value gives one warning with its name, itself and what is used instead; recording goes on."""
+    """Each bad value gives one warning with its name, the value and its replacement; recording goes on."""
     environ = {
         "OTEL_PYTHON_TORCHDIST_TAPE_RECORDS": "many",
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "-5",
@@ -72,7 +72,7 @@ def test_bad_values(jobs: Jobs) -> None:
 
 
 def test_directory_that_others_write_to(jobs: Jobs) -> None:
-    """A base directory that is not the user's alone is refused: one warning, and training goes on unrecorded."""
+    """A base directory that others can write to is refused: one warning, and training goes on unrecorded."""
     for path in (Path("/dev/shm"), Path("/proc/self")):
         assert stat.S_ISDIR(path.stat().st_mode)
         job = run(jobs, {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(path)})
@@ -84,14 +84,14 @@ def test_directory_that_others_write_to(jobs: Jobs) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_directory_of_somebody_else(jobs: Jobs, tmp_path: Path) -> None:
-    """A base directory of another user is refused, with both of them in the warning."""
+    """A base directory of another user is refused, with both users in the warning."""
     os.chown(tmp_path, 65534, 65534)
     [warning] = run(jobs, {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tmp_path)}).ranks[0].err.splitlines()
     assert f"{tmp_path}: refused for tapes: it belongs to user 65534 and not to user 0" in warning
 
 
 def test_directory_on_disk(jobs: Jobs) -> None:
-    """A disk is refused unless it is allowed."""
+    """A directory on a disk is refused unless allowed."""
     folder = REPOSITORY / ".pytest_cache" / "tapes"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if subprocess.check_output(["stat", "-f", "-c", "%T", str(folder)], text=True).strip() == "tmpfs":
@@ -142,13 +142,13 @@ def test_opentelemetry_instrument(tmp_path: Path) -> None:
 
 
 def test_instrumentor_called_twice(jobs: Jobs) -> None:
-    """Switching on and off twice is harmless; when it returns, each operation has exactly one span in the provider."""
+    """Switching on and off twice is harmless; on return, each operation has exactly one span in the provider."""
     job = jobs.run("instrumented", environ={**QUIET, "OTEL_PYTHON_TORCHDIST_ENABLED": ""})
     first, second = job.ranks[0].lines()
     assert sorted(first["first"]) == ["all_reduce"] * 4 + ["init_process_group"]
     assert second["second"] == ["all_gather"]
     assert len(job.tapes) == 2
-    # OpenTelemetry's own words.
+    # Messages of OpenTelemetry itself.
     assert set(job.ranks[0].err.splitlines()) == {
         "Attempting to instrument while already instrumented",
         "Attempting to uninstrument while already uninstrumented",

@@ -1,4 +1,4 @@
-"""What is on the tapes is what was issued: compared with what the ranks themselves say, and with torch's profiler."""
+"""The tapes hold what was issued, according to the ranks themselves and to torch's profiler."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.recorded import Recorded
 
 @pytest.fixture(scope="module")
 def job(jobs: Jobs) -> Job:
-    """Three ranks that issue everything."""
+    """Three ranks that issue every operation."""
     return jobs.run("every_operation", 3)
 
 
 def is_refused(operation: Recorded) -> bool:
-    """Whether this version of gloo does not have it."""
+    """Whether this version of gloo does not support it."""
     return operation.name in ("all_to_all", "gather_into_tensor") and operation.how == "FAILED"
 
 
@@ -44,7 +44,7 @@ def facts_of(operation: Recorded) -> dict[str, Any]:
 
 
 def test_each_is_recorded_as_it_was_issued(job: Job) -> None:
-    """Each operation stands on the tape exactly once, in order, with all that its caller knows of it."""
+    """Each operation is on the tape exactly once, in order, with everything that its caller knows of it."""
     for done, tape in zip(job.ranks, job.tapes, strict=True):
         *issued, _ = done.lines()
         recorded = [facts_of(operation) for operation in tape.operations if not is_refused(operation)]
@@ -63,7 +63,7 @@ def test_gather_into_tensor(job: Job) -> None:
 
 
 def test_as_many_as_torch_counts(job: Job) -> None:
-    """Torch's profiler saw as many of each operation as the tape has."""
+    """Torch's profiler counted as many of each operation as the tape holds."""
     for done, tape in zip(job.ranks, job.tapes, strict=True):
         assert Counter(operation.name for operation in tape.operations) == names_of(done.lines()[-1]["profiled"])
 
@@ -83,7 +83,7 @@ def test_each_has_ended(job: Job) -> None:
 
 
 def test_times_follow_each_other(job: Job) -> None:
-    """No operation returns, is waited for or ends before it was entered, and none is entered before the one before."""
+    """No operation returns, is waited for or ends before it was entered, and each is entered after the previous one."""
     for tape in job.tapes:
         entered = [operation.raw.entered_ns for operation in tape.operations]
         assert entered == sorted(entered)
@@ -114,7 +114,7 @@ def test_sequences_agree_across_ranks(job: Job) -> None:
 
 
 def test_sends_and_receives_pair_up(job: Job) -> None:
-    """Each send has the receive with the same source, destination, tag and place; one from any source has no peer."""
+    """Each send has a receive with equal source, destination, tag and position; a receive from any source has none."""
     sent: set[tuple[int, ...]] = set()
     received: set[tuple[int, ...]] = set()
     for here, tape in enumerate(job.tapes):
@@ -144,7 +144,7 @@ def test_groups_and_run_agree(job: Job) -> None:
 
 
 def test_more_tensors_than_are_described(job: Job) -> None:
-    """Ten tensors give a signature of eight that says so."""
+    """Ten tensors give a signature of eight that is marked as cut off."""
     for tape in job.tapes:
         capped = [operation for operation in tape.operations if Flag.SIGNATURE_CAPPED in operation.raw.flags]
         assert [(operation.name, operation.signature.tensors) for operation in capped] == [("all_reduce_coalesced", 10)]

@@ -1,4 +1,4 @@
-"""Groups with a backend for each type of device: what one of them does is not counted among the other's."""
+"""Groups with a backend for each type of device: operations of one are not counted among the other's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU, CUDA = "cpu", "cuda"
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Room for a tape."""
+    """A directory for a tape."""
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-test-", dir="/dev/shm") as name:
         yield Path(name)
 
@@ -35,7 +35,7 @@ def backends(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def recorded(directory: Path, devices: list[str]) -> list[Recorded]:
-    """What is on the tape of a rank that has called on these devices, one after the other."""
+    """The tape of a rank that has called on these devices, one after the other."""
     rank = DeviceRank(directory)
     group = dist.group.WORLD
     assert group is not None
@@ -59,14 +59,14 @@ def test_each_backend_has_its_own_numbers(directory: Path, backends: str) -> Non
         numbers.append(of)
         keys = {one.group.key for one in operations}
         assert len(keys) == (1 if backends == "gloo" else 2)
-    if backends == "gloo":  # one backend carries out all of them in one order, which is what has to be compared
+    if backends == "gloo":  # one backend runs all of them in one order, so all have to be compared
         assert numbers[0] != numbers[1]
     else:
         assert numbers[0] == numbers[1] == {CUDA: [1, 2, 3], CPU: [1, 2]}
 
 
 def test_members_agree_on_the_group(directory: Path, backends: str) -> None:
-    """The part of a group that is counted by itself says whose device and backend it is, and is otherwise the group."""
+    """A separately counted part of a group names its device and backend, and is otherwise the group."""
     operations = recorded(directory, [CPU, CUDA])
     found = [(one.group.ranks, one.group.backend, one.group.device) for one in operations]
     if backends == "gloo":
@@ -77,7 +77,7 @@ def test_members_agree_on_the_group(directory: Path, backends: str) -> None:
 
 
 def test_steps_by_windows(directory: Path, backends: str) -> None:
-    """Sixty-four collectives of the default group make a step, whichever of its backends carries them out."""
+    """Sixty-four collectives of the default group make a step, whichever of its backends runs them."""
     rank = DeviceRank(directory)
     group = dist.group.WORLD
     assert group is not None

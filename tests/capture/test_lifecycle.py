@@ -1,4 +1,4 @@
-"""Default groups come and go, capture is switched on and off: tapes and ids are right, and torch is left as it was."""
+"""Default groups come and go, capture is switched on and off: tapes and ids are right, and torch is restored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sequences(tape: RecordedTape, description: str) -> list[int]:
 
 
 def test_created_again(jobs: Jobs) -> None:
-    """Each new default group has a tape and a run id of its own, the same on both ranks; groups count anew."""
+    """Each new default group has its own tape and run id, the same on both ranks; groups count anew."""
     tapes = jobs.run("created_again", 2).tapes
     first, second = tapes[:3], tapes[3:]
     assert run_ids(first) == run_ids(second)
@@ -58,7 +58,7 @@ def test_device_mesh_only(jobs: Jobs) -> None:
 
 
 def test_id_of_an_attempt_before(jobs: Jobs) -> None:
-    """An id that the store still holds is provisional: after the first collective rank 0's own counts."""
+    """An id left over in the store is provisional: after the first collective rank 0's own counts."""
     job = jobs.run("stale_run_id", 2)
     assert job.ranks[1].line() == {"first": 0xDEAD}
     [run_id] = set(run_ids(job.tapes))
@@ -66,7 +66,7 @@ def test_id_of_an_attempt_before(jobs: Jobs) -> None:
 
 
 def test_switched_on_and_off_in_mid_life(jobs: Jobs) -> None:
-    """What existed before is unaligned, what comes later is not; off, torch is as it was, to the last kernel."""
+    """Groups that existed before are unaligned, later ones are not; off, torch is as it was, to the last kernel."""
     job = jobs.run("switched_on_late", 2)
     for done in job.ranks:
         while_on, while_off, at_the_end = done.lines()
@@ -78,7 +78,7 @@ def test_switched_on_and_off_in_mid_life(jobs: Jobs) -> None:
     for first, second in (tapes[:2], tapes[2:]):
         alignment = {one.group.description: one.group.aligned for one in first.operations}
         assert alignment == {"default_pg": False, "early": False, "late": True}
-        # Two, the barrier, and the one that was in flight when capture ended.
+        # Two, the barrier, and the one in flight when capture ended.
         assert sequences(first, "default_pg") == [1, 2, 3, 4]
         assert first.operations[-1].how in ("open", "POLL")
         assert {one.group.description: one.group.aligned for one in second.operations} == {
@@ -92,7 +92,7 @@ def test_switched_on_and_off_in_mid_life(jobs: Jobs) -> None:
 
 
 def test_no_store_to_agree_in(jobs: Jobs) -> None:
-    """A store that cannot be cloned gives an id of the rank's own that says so; fake work is never taken for stuck."""
+    """If a store cannot be cloned, the rank makes its own id, marked as such; fake work is never taken for stuck."""
     fake, ready_made = jobs.run("no_store").tapes
     assert fake.status.run_id_state is RunIdState.UNAGREED
     assert fake.status.run_id
@@ -104,7 +104,7 @@ def test_no_store_to_agree_in(jobs: Jobs) -> None:
 
 
 def test_coalesced(jobs: Jobs) -> None:
-    """Operations between start and end of coalescing say so, and end as the Work of the end does, or fail with it."""
+    """Operations between start and end of coalescing are marked so, and end or fail with the Work of the end."""
     [tape] = jobs.run("coalesces").tapes
     ends = [(one.name, one.how, one.failure, Flag.COALESCED in one.raw.flags) for one in tape.operations]
     assert ends == [
@@ -117,14 +117,14 @@ def test_coalesced(jobs: Jobs) -> None:
 
 
 def test_without_a_collector(jobs: Jobs) -> None:
-    """A program that has switched Python's collector off gets memory and descriptors of a tape back when it is over."""
+    """With Python's garbage collector off, the memory and descriptors of a tape are released when it is over."""
     [line] = jobs.run("no_collector").ranks[0].lines()
     assert {tapes for tapes, _ in line["found"]} == {0}
     assert len({descriptors for _, descriptors in line["found"][1:]}) == 1
 
 
 def test_groups_that_are_split_off(jobs: Jobs) -> None:
-    """Parts are told apart by the order in which they were made, on all ranks alike, and their making is recorded."""
+    """Parts are identified by the order of their creation, the same on all ranks, and their creation is recorded."""
     job = jobs.run("splits", 2)
     lines = [one.lines()[0] for one in job.ranks]
     if "refused" in lines[0]:

@@ -26,15 +26,15 @@ pytestmark = pytest.mark.usefixtures("short_looks")
 
 @dataclass
 class Rank:
-    """A rank that meets, on a thread as in life.
+    """A rank that takes part in peer discovery, on a thread as in production.
 
     Attributes:
         rank: Its number.
         directory: Its node's job directory.
         world_size: Ranks of the run.
-        local: What the launcher says of the ranks on its node.
+        local: The number of ranks on its node according to the launcher.
         stopping: Ends it.
-        errors: What came of it, if anything did.
+        errors: Errors that it raised, if any.
     """
 
     rank: int
@@ -45,12 +45,12 @@ class Rank:
     errors: list[Exception] = field(default_factory=list[Exception])
 
     def meeting(self) -> PeerDiscovery:
-        """Its part of the meeting."""
+        """Its part of the discovery."""
         place = RankAddress(self.rank, self.world_size, self.directory / f"rank-{self.rank}.tape", HOST)
         return PeerDiscovery(place, self.stopping, {"LOCAL_WORLD_SIZE": self.local} if self.local else {})
 
     def hold(self, store: Any) -> threading.Thread:
-        """Begin to meet."""
+        """Start the discovery."""
         clone, meeting = store.clone(), self.meeting()
 
         def hold() -> None:
@@ -65,7 +65,7 @@ class Rank:
 
 
 def ranks_of(base: Path, nodes: int, local: str = str(LOCAL)) -> list[Rank]:
-    """The ranks of a job, each node with a job directory of its own."""
+    """Ranks of a job, each node with its own job directory."""
     made: list[Rank] = []
     for rank in range(nodes * LOCAL):
         directory = base / f"node-{rank // LOCAL}"
@@ -76,7 +76,7 @@ def ranks_of(base: Path, nodes: int, local: str = str(LOCAL)) -> list[Rank]:
 
 @contextlib.contextmanager
 def meeting_of(ranks: list[Rank], store: Any) -> Iterator[list[threading.Thread]]:
-    """Let ranks meet, and end them with the block."""
+    """Let ranks discover each other, and stop them with the block."""
     ranks[0].meeting().prepare(store.clone(), RUN)
     threads = [rank.hold(store) for rank in ranks]
     try:
@@ -122,7 +122,7 @@ def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
 
 
 def test_one_rank_of_a_node_announces(store: Any, tmp_path: Path) -> None:
-    """Of the ranks of a node only the first writes; the others have nothing more to do with it."""
+    """Only the first rank of a node writes; the others are done with it."""
     ranks = ranks_of(tmp_path, 2)
     say_port(ranks[0].directory)
     with meeting_of(ranks, store) as threads:
@@ -138,7 +138,7 @@ def test_one_rank_of_a_node_announces(store: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("local", ["2", "3"])
 def test_job_on_one_node(local: str, store: Any, tmp_path: Path) -> None:
-    """Where the launcher says that all ranks are here, neither store nor directory gets anything."""
+    """If all ranks are here according to the launcher, neither store nor directory gets anything."""
     ranks = ranks_of(tmp_path, 1, local)
     keys = store.num_keys()
     with meeting_of(ranks, store) as threads:
@@ -151,7 +151,7 @@ def test_job_on_one_node(local: str, store: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("local", ["", "two", "-1"])
 def test_launcher_that_says_nothing(local: str, store: Any, tmp_path: Path) -> None:
-    """Then the tapes tell: if as many are written here as there are ranks, nothing is announced; else it is."""
+    """The tapes decide then: if as many are written here as there are ranks, nothing is announced; else it is."""
     for world_size in (2, 3):
         directory = tmp_path / str(world_size)
         directory.mkdir()
@@ -170,7 +170,7 @@ def test_launcher_that_says_nothing(local: str, store: Any, tmp_path: Path) -> N
 
 
 def test_agent_that_never_says_its_port(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is given some time, told where to listen, and not announced; a port on another address is not its."""
+    """The agent gets some time and an address to listen on, and is not announced; a port elsewhere is not its own."""
     monkeypatch.setattr(meeting_module, "AGENT_DUE_S", 0.3)
     (rank, *_) = ranks_of(tmp_path, 2)
     say_port(rank.directory, host="10.0.0.1")
@@ -194,7 +194,7 @@ def _waits_for_others(rank: Rank, store: Any) -> bool:
 
 @pytest.mark.parametrize("is_waiting", [_waits_for_agent, _waits_for_others])
 def test_stop(is_waiting: Callable[[Rank, Any], bool], store: Any, tmp_path: Path) -> None:
-    """Whatever it waits for, it ends at once when its rank does, without a word."""
+    """Whatever the discovery waits for, it ends at once when its rank does, without an error."""
     (rank, *_) = ranks_of(tmp_path, 2)
     with meeting_of([rank], store) as (thread,):
         assert until(lambda: is_waiting(rank, store))
@@ -207,7 +207,7 @@ def test_stop(is_waiting: Callable[[Rank, Any], bool], store: Any, tmp_path: Pat
 
 
 def test_meeting_ends_by_itself(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes that never come are not waited for until the job ends; what was found stays written."""
+    """Nodes that never come are awaited for a limited time, not until the job ends; what was found stays written."""
     monkeypatch.setattr(meeting_module, "MEETING_S", 0.5)
     ranks = ranks_of(tmp_path, 3)
     for rank in (ranks[0], ranks[2]):
@@ -218,7 +218,7 @@ def test_meeting_ends_by_itself(store: Any, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_rank_0_takes_no_part(store: Any, tmp_path: Path) -> None:
-    """Without the token, which comes before the run's id or never, nobody waits for it, and nothing is written."""
+    """Without the token, which comes before the run's id or never, nothing waits for it and nothing is written."""
     (rank, *_) = ranks_of(tmp_path, 2)
     began = time.monotonic()
     thread = rank.hold(store)
@@ -229,7 +229,7 @@ def test_rank_0_takes_no_part(store: Any, tmp_path: Path) -> None:
 
 
 def test_store_that_keeps_nothing(tmp_path: Path) -> None:
-    """The `fake` backend's store says that it has every key: no agent is given a token that is none, to warn of it."""
+    """The `fake` backend's store claims to have every key: no agent is given a bogus token that it would warn of."""
     store, (rank, *_) = FakeStore(), ranks_of(tmp_path, 2)
     try:
         store.check(["key"])
@@ -245,7 +245,7 @@ def test_store_that_keeps_nothing(tmp_path: Path) -> None:
 def test_more_nodes_than_may_be(
     store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nodes beyond the bound say so once, keep to themselves, and are not found by the others."""
+    """Each node beyond the bound reports it once, keeps to itself, and is not found by the others."""
     monkeypatch.setattr(meeting_module, "MAX_PEERS", 2)
     monkeypatch.setattr(meeting_module, "MEETING_S", 0.5)
     caplog.set_level(logging.INFO, "otel_torchdist")

@@ -39,7 +39,7 @@ def test_numbers_of_two_memberships_never_mix(jobs: Jobs) -> None:
 
 
 def test_members_by_their_ranks_before() -> None:
-    """A rank in the group so far stands for a global rank, whatever the order in which the members come now."""
+    """A rank in the previous group stands for a global rank, whatever the order of the members now."""
     handles = ["gloo:2:77:2:host:1", "gloo:0:77:0:host:1"]
     assert find_membership((4, 5, 6), handles[1], handles, 78) == Membership(78, (6, 4), True, 1)
     fresh = ["nccl2:0:-1:0:host:1", "nccl2:1:-1:1:host:1"]
@@ -57,5 +57,5 @@ def test_members_by_their_ranks_before() -> None:
     ids=["one is new", "the same rank twice", "a rank that was not there", "another backend's"],
 )
 def test_members_that_are_not_known(handles: list[str]) -> None:
-    """All members see the same handles, so they agree on not knowing; only sizes are claimed."""
+    """All members see the same handles, so they agree that they are unknown; only sizes are claimed."""
     assert find_membership(WORLD, handles[0], handles, 78) == Membership(78, (0, 1), False, 0)

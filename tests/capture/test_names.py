@@ -1,4 +1,4 @@
-"""Names where a job has more than its dictionary holds."""
+"""Names in a job that has more than its dictionary holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.rank import TELLS_REDUCE_OP
 
 
 def test_shapes_that_never_repeat(jobs: Jobs) -> None:
-    """Only the shapes are left out: operation, dtype, reduce op, group and call site of later calls are known."""
+    """Only the shapes are left out: later calls still have operation, dtype, reduce op, group and call site."""
     job = jobs.run("ragged")
     [tape] = job.tapes
     assert job.ranks[0].lines() == [{"dropped": 0}]

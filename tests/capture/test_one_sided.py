@@ -1,4 +1,4 @@
-"""Symmetric memory and windows: recorded as enqueued, counted apart, and in nobody's way."""
+"""Symmetric memory and windows: recorded as enqueued, counted separately, and not disturbed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.support.recorded import Recorded, read_tape
 
 @pytest.fixture(scope="module")
 def job(jobs: Jobs) -> Job:
-    """Two ranks, of which one uses symmetric memory."""
+    """Two ranks, one of which uses symmetric memory."""
     return jobs.run("one_sided", 2)
 
 
 def test_which_operations() -> None:
-    """All that torch defines with a group and a tensor are found, by schema; what stays on the rank is left out."""
+    """All operations that torch defines with a group and a tensor are found by schema; local ones are left out."""
     found = {schema.name: schema for schema in symmetric_schemas()}
     assert {"one_shot_all_reduce", "two_shot_all_reduce", "multimem_all_reduce", "nvshmem_broadcast"} <= {*found}
     assert not {"get_remote_tensors", "rendezvous", "barrier", "nvshmem_put"} & {*found}
@@ -35,7 +35,7 @@ def test_which_operations() -> None:
 
 
 def test_enqueued(job: Job) -> None:
-    """They are on the tape with their group, tensors and line, and say that their end is not known."""
+    """One-sided operations are on the tape with their group, tensors and line, and an end that is marked unknown."""
     first, second, refused = beside(job, 0)
     assert [first.name, second.name, refused.name] == ["one_shot_all_reduce"] * 2 + ["two_shot_all_reduce"]
     assert [one.how for one in (first, second, refused)] == ["UNTRACKED", "UNTRACKED", "FAILED"]
@@ -47,7 +47,7 @@ def test_enqueued(job: Job) -> None:
 
 
 def test_results_and_exceptions_are_theirs(job: Job) -> None:
-    """Kernels get what they got and give what they gave; nothing of ours is left behind."""
+    """Kernels get the same arguments and return the same results; nothing of ours is left behind."""
     said = job.ranks[0].lines()
     assert said[:2] == [{"result": [2.0, 2.0, 2.0], "seen": True}, {"refused": "no such device"}]
     assert said[-1] == {"left": []}
@@ -55,7 +55,7 @@ def test_results_and_exceptions_are_theirs(job: Job) -> None:
 
 
 def test_collectives_are_counted_without_them(job: Job) -> None:
-    """Collectives keep their numbers, whoever used symmetric memory between them, or was refused a window."""
+    """Collectives keep their numbers, whichever rank used symmetric memory between them, or was refused a window."""
     for tape in job.tapes:
         collectives = [(one.name, one.raw.sequence, one.how) for one in tape.operations if one.group.epoch != BESIDE]
         counted = [(name, number) for name, number, how in collectives if how != "FAILED"]
@@ -65,10 +65,10 @@ def test_collectives_are_counted_without_them(job: Job) -> None:
 
 
 class StandInWindow:
-    """A window as nccl2 makes them: torch's own class has no constructor."""
+    """A window like those of nccl2: torch's own class has no constructor."""
 
     def put(self, tensor: Any, dst_rank: int, target_offset_nelems: int, async_op: bool) -> str:
-        """Hand over."""
+        """Put a tensor."""
         return f"put to {dst_rank}"
 
     def wait_signal(self, peer_rank: int, async_op: bool) -> str:
@@ -84,7 +84,7 @@ def rank(tmp_path: Path) -> Iterator[DeviceRank]:
 
 
 def test_windows(rank: DeviceRank) -> None:
-    """Making a window is a collective of its group; what goes through it is enqueued, and counted apart."""
+    """Creating a window is a collective of its group; operations through it are enqueued, and counted separately."""
 
     class Group(ProcessGroup):
         def new_window(self, tensor: Any = None) -> Any:
@@ -108,5 +108,5 @@ def test_windows(rank: DeviceRank) -> None:
 
 
 def beside(job: Job, rank: int) -> list[Recorded]:
-    """What a rank did past its collectives."""
+    """Operations of a rank other than its collectives."""
     return [one for one in job.tapes[rank].operations if one.group.epoch == BESIDE]

@@ -1,4 +1,4 @@
-"""How processes begin and end: forked, spawned, killed; what their tape then says, and that they end as without us."""
+"""How processes begin and end: forked, spawned, killed; what their tapes show, and that they end as without us."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("way", "code", "state", "failure"), ENDS)
 def test_end_with_an_operation_under_way(jobs: Jobs, way: str, code: int, state: TapeState, failure: str) -> None:
-    """The exit code is as without us, and the tape can be read: how it ended, and the operation that never did."""
+    """The exit code is as without us, and the tape is readable: how it ended, and the operation that never did."""
     codes = [code, 0]
     plain = jobs.run("leaves", 2, way, "off", codes=codes)
     job = jobs.run("leaves", 2, way, "on", codes=codes)
@@ -40,20 +40,20 @@ def test_end_with_an_operation_under_way(jobs: Jobs, way: str, code: int, state:
 
 @pytest.mark.parametrize(("method", "ranks"), [("fork", 2), ("spawn", 1)])
 def test_launched_ranks(jobs: Jobs, method: str, ranks: int) -> None:
-    """Forked and spawned children are ranks like any other, and say how they ended."""
+    """Forked and spawned children are ranks like any other, and record how they ended."""
     job = jobs.run("launches", 1, method, str(ranks), "raises", environ=QUIET)
     assert job.ranks[0].lines()[-1] == {"ended": True}
-    # From Python 3.13 on multiprocessing has forgotten the exception when it lets anybody know of the end.
+    # From Python 3.13 on, multiprocessing has cleared the exception by the time it reports the end.
     end = (TapeState.FAILED, "TrainingError") if sys.version_info < (3, 13) else (TapeState.FINISHED, "")
     assert (job.tapes[-1].status.state, job.tapes[-1].failure) == end
     assert [(tape.identity.rank, len(tape.named("all_reduce"))) for tape in job.tapes] == [(n, 1) for n in range(ranks)]
     assert len({tape.status.run_id for tape in job.tapes}) == 1
     assert {tape.status.run_id_state for tape in job.tapes} == {RunIdState.AGREED}
-    assert {tape.identity.parent for tape in job.tapes} == {0}  # the launcher is no rank
+    assert {tape.identity.parent for tape in job.tapes} == {0}  # the launcher is not a rank
 
 
 def test_process_that_a_rank_starts(jobs: Jobs) -> None:
-    """One that makes a group of its own is a helper of that rank: in its job, whatever address it has, and marked."""
+    """A process that creates its own group is a helper of that rank: in its job at any address, and marked."""
     job = jobs.run("starts_helper", environ=QUIET)
     rank, helper = sorted(job.tapes, key=lambda tape: tape.identity.monotonic_ns)
     assert (rank.identity.parent, helper.identity.parent) == (0, rank.identity.nonce)
@@ -61,7 +61,7 @@ def test_process_that_a_rank_starts(jobs: Jobs) -> None:
 
 
 def test_forked_ranks_that_end_well(jobs: Jobs) -> None:
-    """A forked rank ends by `os._exit`, and yet its tape is finished and its spans are exported."""
+    """A forked rank ends by `os._exit`, yet its tape is finished and its spans are exported."""
     job = jobs.run("launches", 1, "fork", "2", "returns", environ={**QUIET, "OTEL_TRACES_EXPORTER": "console"})
     assert '{"ended": "well"}' in job.ranks[0].out.splitlines()
     assert [tape.status.state for tape in job.tapes] == [TapeState.FINISHED] * 2

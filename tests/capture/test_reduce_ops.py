@@ -1,4 +1,4 @@
-"""Reduce ops are read now and then only: what was not read is compared with nothing, and mistakes are still found."""
+"""Reduce ops are read only sometimes: an unread one is compared with nothing, and mistakes are still found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLS_PER_LOOK = 16
 
 
 def told(tapes: list[Path]) -> list[Mismatch]:
-    """What a reader tells of a job that goes on and is read now and then."""
+    """Mismatches that a reader reports of a job that goes on and is read periodically."""
     followers = [TapeFollower(TapeReader(tape)) for tape in tapes]
     watched = SilentMismatches()
     found: list[Mismatch] = []
@@ -43,7 +43,7 @@ def run(jobs: Jobs, *arguments: str) -> Job:
 
 @pytest.mark.parametrize("every", ["25", "4"])
 def test_one_line_with_two_ops(jobs: Jobs, every: str) -> None:
-    """Ranks that come to a line differently often read its op at different calls; that is no disagreement."""
+    """Ranks that reach a line differently often tend to read its op at different calls; that is not a mismatch."""
     job = run(jobs, every)
     read = [
         {one.raw.sequence for one in tape.operations if Flag.REDUCE_OP_UNREAD not in one.raw.flags}
@@ -56,7 +56,7 @@ def test_one_line_with_two_ops(jobs: Jobs, every: str) -> None:
 
 
 def test_wrong_op_is_found(jobs: Jobs) -> None:
-    """A rank that asks for another op is found, by what was read."""
+    """A rank that calls with another op is found, from the ops that were read."""
     job = run(jobs, "4", "wrong")
     [found] = told([tape.path for tape in job.tapes])
     assert found.field is Field.REDUCE_OP

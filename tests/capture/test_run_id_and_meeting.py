@@ -1,4 +1,4 @@
-"""The agreement on a run's id holds the meeting of the job's nodes, as soon as there is an id."""
+"""The agreement on a run's id starts peer discovery between the job's nodes, as soon as there is an id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("short_looks")
 def agreeing(
     store: Any, directory: Path, rank: int = 0, has_met_rank_0: bool = True, meets_in: Path | None = None
 ) -> Iterator[tuple[RunIdAgreement, Path]]:
-    """A rank of two nodes, as a session starts it; its tape. Where it meets is where its tape lies, if not said."""
+    """A rank of two nodes, as a session starts it; its tape. It meets in the tape's directory, unless given another."""
     tape = new_writer(directory, rank=rank)
     place = RankAddress(rank, 4, (meets_in or directory) / tape.path.name, HOST)
     agreement = RunIdAgreement(
@@ -50,7 +50,7 @@ def agreeing(
 
 
 def run_of(agreement: RunIdAgreement) -> tuple[int, RunIdState]:
-    """What its tape says."""
+    """Run id and its state on the tape."""
     reader = TapeReader.of_writer(agreement._tape)
     reader.poll()
     status = reader.status()
@@ -58,19 +58,19 @@ def run_of(agreement: RunIdAgreement) -> tuple[int, RunIdState]:
 
 
 def is_meeting(agreement: RunIdAgreement) -> bool:
-    """Whether its node still looks for the others."""
+    """Whether its node is still looking for the others."""
     return any(thread.name == "otel-torchdist-meeting" and thread.is_alive() for thread in agreement._threads)
 
 
 @pytest.fixture
 def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agreements of this process are of one default group, as in the processes of a job."""
+    """Agreements of this process belong to one default group, as in the processes of a job."""
     monkeypatch.setattr(run_id, "_attempts", itertools.repeat(0))
 
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> list[Path]:
-    """Job directories of two nodes, whose agents say that they listen for every run that they have been told of."""
+    """Job directories of two nodes, whose agents listen for every run that they have been given."""
     directories = [tmp_path / "node-0", tmp_path / "node-1"]
     for directory in directories:
         directory.mkdir()
@@ -78,7 +78,7 @@ def nodes(tmp_path: Path) -> list[Path]:
 
 
 def have_met(directories: list[Path]) -> bool:
-    """Whether each node knows of one other, after its agent has listened to what ranks have written so far."""
+    """Whether each node knows one other, after its agent has read what ranks have written so far."""
     for directory in directories:
         say_port(directory)
     known = [list(peers_files(directory).values()) for directory in directories]
@@ -87,7 +87,7 @@ def have_met(directories: list[Path]) -> bool:
 
 @pytest.mark.usefixtures("one_attempt")
 def test_before_any_collective(store: Any, nodes: list[Path]) -> None:
-    """A job that hangs in its very first collective: its ranks agree on the id and its nodes meet all the same."""
+    """A job that hangs in its very first collective: its ranks still agree on the id and its nodes still meet."""
     with (
         agreeing(store.clone(), nodes[1], 2, has_met_rank_0=False) as (other, _),
         agreeing(store, nodes[0], 0, has_met_rank_0=False) as (first, _),
@@ -99,7 +99,7 @@ def test_before_any_collective(store: Any, nodes: list[Path]) -> None:
 
 @pytest.mark.usefixtures("one_attempt")
 def test_rank_0_is_stuck(store: Any, nodes: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 answers nobody after it has set the id: it is taken provisionally, and the nodes meet under it."""
+    """Rank 0 answers no one after it has set the id: it is taken provisionally, and the nodes meet under it."""
     monkeypatch.setattr(RunIdAgreement, "_answer", lambda *_: None)
     with (
         agreeing(store, nodes[0], 0, has_met_rank_0=False) as (first, _),
@@ -111,7 +111,7 @@ def test_rank_0_is_stuck(store: Any, nodes: list[Path], monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("one_attempt")
 def test_id_of_an_earlier_attempt(store: Any, nodes: list[Path]) -> None:
-    """A rank that comes before rank 0 takes what is left in the store provisionally, and then what rank 0 says."""
+    """A rank that comes before rank 0 takes the leftover id provisionally, and then the one that rank 0 confirms."""
     elsewhere, here = nodes
     with agreeing(store, elsewhere, 0) as (earlier, _):
         left, _ = run_of(earlier)
@@ -126,7 +126,7 @@ def test_id_of_an_earlier_attempt(store: Any, nodes: list[Path]) -> None:
 
 @pytest.mark.usefixtures("one_attempt")
 def test_rank_0_of_an_attempt_that_should_be_over(store: Any, nodes: list[Path]) -> None:
-    """It says no more once another has set its id, so that nobody gets the wrong answer."""
+    """Rank 0 stops answering once another has set its id, so that no rank gets the wrong answer."""
     with agreeing(store, nodes[0], 0) as (earlier, _), agreeing(store.clone(), nodes[0], 0) as (first, _):
         for rank in (2, 3):
             with agreeing(store.clone(), nodes[1], rank, has_met_rank_0=False) as (other, _):
@@ -135,7 +135,7 @@ def test_rank_0_of_an_attempt_that_should_be_over(store: Any, nodes: list[Path])
 
 
 def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The host of the store ends while nodes are looked for: one warning, no exception, and the run id stays."""
+    """The host of the store ends during discovery: one warning, no exception, and the run id stays."""
     hosts: list[Any] = [TCPStore(HOST, 0, is_master=True, wait_for_workers=False)]
     client = TCPStore(HOST, hosts[0].port, is_master=False)
     with agreeing(client, tmp_path) as (agreement, tape):
@@ -152,7 +152,7 @@ def test_store_that_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_something_else_in_the_store(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A value that is no agent is one warning, and ends the meeting."""
+    """A value that is not an agent is one warning, and ends the discovery."""
     with agreeing(store, tmp_path) as (agreement, _):
         assert until(lambda: len(peers_files(tmp_path)) == 1)
         (run,) = peers_files(tmp_path)
@@ -165,7 +165,7 @@ def test_something_else_in_the_store(store: Any, tmp_path: Path, caplog: pytest.
 
 
 def test_rank_that_ends_meanwhile(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A rank that ends while it waits for its agent is not held up, and says nothing."""
+    """A rank that ends while it waits for its agent is not delayed, and logs nothing."""
     with agreeing(store, tmp_path) as (agreement, _):
         assert until(lambda: len(peers_files(tmp_path)) == 1)
         began = time.monotonic()
@@ -176,7 +176,7 @@ def test_rank_that_ends_meanwhile(store: Any, tmp_path: Path, caplog: pytest.Log
 
 
 def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A job directory that cannot be written to is one warning, and the run id is agreed all the same."""
+    """An unwritable job directory is one warning, and the run id is still agreed."""
     with agreeing(store, tmp_path, meets_in=tmp_path / "gone") as (agreement, _):
         assert until(lambda: len(caplog.records) == 1)
         assert run_of(agreement)[1] is RunIdState.AGREED
@@ -185,14 +185,14 @@ def test_directory_that_is_gone(store: Any, tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_ranks_that_are_threads(tmp_path: Path) -> None:
-    """Each begins an agreement of its own; none is left at the end, for inside torch it would abort the process."""
+    """Each starts its own agreement; none is left at the end, for inside torch it would abort the process."""
     capture = Capture(lambda: tmp_path, 64)
     capture._begins_tapes = True
     before = set(threading.enumerate())
     recorder = capture.default_group_begins(1, 2)
     assert recorder is not None
     for _ in range(3):
-        capture._agree(recorder, HashStore())  # nobody sets an id there, so it is looked for
+        capture._agree(recorder, HashStore())  # no rank sets an id there, so it keeps waiting
     agreeing = set(threading.enumerate()) - before - {capture._watch._thread}
     assert len(agreeing) == 3
     capture.uninstall()

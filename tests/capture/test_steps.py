@@ -25,13 +25,13 @@ from tests.capture.conftest import Jobs
         ("scaled_and_wrapped", [3, 6, 9, 12, 15]),
         ("scaled_and_fused", [3, 6, 9, 12, 15]),
         ("scaler_off", [3, 6, 9, 12, 15]),
-        ("marked", [3, 6, 6, 9, 12, 15]),  # the first mark comes when the optimizer has just ended a step
+        ("marked", [3, 6, 6, 9, 12, 15]),  # the first mark comes right after the optimizer has ended a step
         ("windows", [64, 128, 192, 256, 320]),
         ("windows_until_optimizer", [64, 67, 131, 195, 259]),
     ],
 )
 def test_steps(jobs: Jobs, way: str, sequences: list[int]) -> None:
-    """Each way of training gives as many steps as it has, each with the default group's sequence at its end."""
+    """Each way of training gives the expected steps, each with the default group's sequence at its end."""
     [tape] = jobs.run("steps", 1, way).tapes
     assert [(mark.step, mark.sequence) for mark in tape.steps] == list(enumerate(sequences))
     assert tape.status.step == len(sequences)

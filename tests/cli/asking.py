@@ -1,4 +1,4 @@
-"""Runs a command that answers and ends: in this process, for starting another takes most of a second each time."""
+"""Runs a command that answers and exits: in this process, because starting another takes most of a second each time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.running import SCRIPT, environment
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command has said.
+    """Output of a command.
 
     Attributes:
         code: Its exit code.
@@ -31,7 +31,7 @@ class Answer:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Its JSON."""
+        """Its JSON output."""
         return json.loads(self.out)
 
     def has(self, pattern: str) -> bool:
@@ -47,7 +47,7 @@ def ask(base: Path, *arguments: str | Path, command: str = "diagnose", threshold
 
 
 def ask_as_people_do(base: Path, *arguments: str | Path, **environ: str) -> Answer:
-    """Run the console script."""
+    """Run the console script, as people do."""
     done = subprocess.run(
         [str(SCRIPT), *map(str, arguments)],
         env={**environment(base), **environ},

@@ -22,7 +22,7 @@ from tests.support.warm_python import WarmPython
 def _base() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
     yield path
-    for pid in processes_of(path):  # of a test that failed
+    for pid in processes_of(path):  # left by a test that failed
         os.kill(pid, signal.SIGKILL)
     shutil.rmtree(path)
 
@@ -36,14 +36,14 @@ def base() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def module_base() -> Iterator[Path]:
-    """The same for all tests of a module."""
+    """An empty base directory for tapes, shared by all tests of a module."""
     with _base() as path:
         yield path
 
 
 @pytest.fixture
 def start(base: Path) -> Iterator[Callable[..., Running]]:
-    """Starts `otel-torchdist` with arguments; what still runs after the test is killed."""
+    """Starts `otel-torchdist` with arguments; commands still running after the test are killed."""
     started: list[Running] = []
 
     def start(*arguments: str | Path, **options: Any) -> Running:

@@ -25,7 +25,7 @@ class GlooJobs:
     """One or more jobs of the same kind at the same time.
 
     Attributes:
-        done: Their processes, once all have ended; those of the first job come first.
+        done: Their processes, once all have ended, the first job's first.
     """
 
     def __init__(
@@ -40,15 +40,15 @@ class GlooJobs:
         reader: str,
         environ: dict[str, str] | None = None,
     ) -> None:
-        """Start them.
+        """Start the jobs.
 
         Args:
             python: Runs nothing else meanwhile.
             base: Their base directory for tapes.
-            folder: For whatever they need.
+            folder: Directory for other files that they need.
             deed: What one rank of each job does; see the worker.
-            ranks: Ranks of each.
-            jobs: How many.
+            ranks: Ranks of each job.
+            jobs: Number of jobs.
             reader: Where tapes are read: `agent`, `thread` or `none`.
             environ: Additions to their environment.
         """
@@ -72,7 +72,7 @@ class GlooJobs:
         }
         environs = []
         for job in range(jobs):
-            # Job directories are named by the address; nobody listens there, for the store is a file.
+            # Job directories are named by the address; nothing listens there, for the store is a file.
             place = {"MASTER_PORT": str(next(_ports)), "STORE": str(folder / f"store-{job}")}
             environs += [{**common, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
         self._size = len(environs)
@@ -83,9 +83,9 @@ class GlooJobs:
         self._thread.start()
 
     def open_gate(self) -> None:
-        """Let whoever is late go on."""
+        """Let the late ranks go on."""
         self._gate.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # nobody is there
+        with contextlib.suppress(OSError):  # nothing reads the pipe
             pipe = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
             os.write(pipe, b"x")
             os.close(pipe)
@@ -94,7 +94,7 @@ class GlooJobs:
         """Kill all ranks of the only job at once."""
         until(lambda: sum(path.read_text().endswith("\n") for path in self._pids.iterdir()) == self._size)
         for path in self._pids.iterdir():
-            with contextlib.suppress(ProcessLookupError):  # the one that has done so itself
+            with contextlib.suppress(ProcessLookupError):  # the one that has killed itself
                 os.kill(int(path.read_text()), signal.SIGKILL)
         self.join()
 
@@ -104,6 +104,6 @@ class GlooJobs:
         return self.done
 
     def close(self) -> None:
-        """End what is left."""
+        """Kill what is left."""
         self.open_gate()
         self.join()

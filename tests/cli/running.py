@@ -1,4 +1,4 @@
-"""Runs `otel-torchdist` as people do, and finds what it leaves behind."""
+"""Runs `otel-torchdist` as people do, and finds its leftovers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SCRIPT = Path(sys.executable).with_name("otel-torchdist")
 
 
 class Running:
-    """A command that runs, in a session of its own; what it prints is collected."""
+    """A running command, in its own session; its output is collected."""
 
     def __init__(self, base: Path, *arguments: str | Path, environ: dict[str, str] | None = None) -> None:
-        """Start it.
+        """Start the command.
 
         Args:
             base: Its base directory for tapes.
-            *arguments: Of `otel-torchdist`.
+            *arguments: Arguments of `otel-torchdist`.
             environ: Additions to the environment.
         """
         self.began = time.monotonic()
@@ -59,7 +59,7 @@ class Running:
         return self._texts["err"]
 
     def wait_for(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
-        """The first match of a pattern in its output; fails when it ends or takes too long before."""
+        """The first match of a pattern in its output; fails if it ends or takes too long before that."""
         deadline = time.monotonic() + timeout_s
         while (found := re.search(pattern, self.out, re.MULTILINE)) is None:
             assert self.process.poll() is None, self.story()
@@ -68,7 +68,7 @@ class Running:
         return found
 
     def end(self, timeout_s: float = 60.0) -> int:
-        """Wait until it ends by itself; returns its exit code."""
+        """Wait until it exits by itself; returns its exit code."""
         try:
             code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -82,11 +82,11 @@ class Running:
         os.killpg(self.process.pid, number)
 
     def story(self) -> str:
-        """All that it has printed, for messages."""
+        """All its output, for assertion messages."""
         return f"exit code {self.process.returncode}\n{self.out}\n{self.err}"
 
     def close(self) -> None:
-        """Kill it if it still runs."""
+        """Kill it if it is still running."""
         self.process.kill()
         self.end()
         for pipe in (self.process.stdout, self.process.stderr):
@@ -106,7 +106,7 @@ def environment(base: Path) -> dict[str, str]:
 
 
 def processes_of(base: Path) -> list[int]:
-    """Processes, of whatever session or parent, that were started with this base directory in their environment."""
+    """Processes, of any session or parent, that were started with this base directory in their environment."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
@@ -122,7 +122,7 @@ def processes_of(base: Path) -> list[int]:
 
 
 def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    """Wait for a condition; fails when it does not come true in time."""
+    """Wait for a condition; fails if it does not become true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "what the test waits for did not happen"

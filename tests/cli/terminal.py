@@ -1,4 +1,4 @@
-"""A pseudo-terminal with a command in it."""
+"""A pseudo-terminal with a command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Terminal:
 
     Attributes:
         process: The command.
-        shown: All that was written to the terminal, with escape sequences.
+        shown: Everything written to the terminal, with escape sequences.
     """
 
     def __init__(self, base: Path, *arguments: str | Path, environ: dict[str, str] | None = None) -> None:
@@ -34,7 +34,7 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 40, 100, 0, 0))
 
         def take_terminal() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts what runs in its background without it
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts background commands without it
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
@@ -51,11 +51,11 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """The same without escape sequences."""
+        """Everything written to the terminal, without escape sequences."""
         return _SEQUENCE.sub("", self.shown).replace("\r", "")
 
     def wait_for(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
-        """The first match in what was written since the start."""
+        """The first match in the text written since the start."""
         deadline = time.monotonic() + timeout_s
         while (found := re.search(pattern, self.text)) is None:
             assert time.monotonic() < deadline, self.text

@@ -23,7 +23,7 @@ THRESHOLD = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1000", "OTEL_TRACES_EXPORTE
 
 @pytest.fixture
 def begin(base: Path) -> Iterator[Callable[..., Ranks]]:
-    """Begins a job of so many ranks below the base directory."""
+    """Begins a job of this many ranks below the base directory."""
     begun: list[Ranks] = []
 
     def begin(size: int, name: str = JOB) -> Ranks:
@@ -36,7 +36,7 @@ def begin(base: Path) -> Iterator[Callable[..., Ranks]]:
 
 
 def test_live_job(start: Callable[..., Running], begin: Callable[..., Ranks], base: Path) -> None:
-    """Started first, it finds the job, names the late rank, refuses a second agent, and ends with the ranks."""
+    """Started first, the agent finds the job, names the late rank, refuses a second agent, and ends with the ranks."""
     agent = start("agent", environ=THRESHOLD)
     ranks = begin(3)
     agent.wait_for(rf"reading {base / JOB}$")
@@ -58,13 +58,13 @@ def test_live_job(start: Callable[..., Running], begin: Callable[..., Ranks], ba
     ranks.exit()
     assert agent.end() == 0, agent.story()
     ended = re.findall(r" ranks? ([\d,-]+) ha(?:s|ve) ended$", agent.out, re.M)
-    # They may end between two looks: each is told once all the same.
+    # They may end between two polls: each is still reported once.
     assert sorted(int(rank) for part in ended for rank in re.findall(r"\d+", part.replace("0-2", "0,1,2"))) == [0, 1, 2]
     assert agent.out.rstrip().endswith("all ranks have ended; what they recorded is exported")
 
 
 def test_finished_job(start: Callable[..., Running], begin: Callable[..., Ranks], base: Path) -> None:
-    """Over the tapes of a job that is over it exports everything once and ends at once."""
+    """Over the tapes of a finished job the agent exports everything once and ends at once."""
     ranks = begin(2)
     for sequence in range(1, 6):
         ranks.meet(sequence)
@@ -80,7 +80,7 @@ def test_finished_job(start: Callable[..., Running], begin: Callable[..., Ranks]
 
 
 def test_dead_rank_and_sigterm(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
-    """It says who is dead and stays, for a launcher may start the rank again; SIGTERM ends it within 5 s, with 0."""
+    """The agent reports the dead rank and stays, as a launcher may restart it; SIGTERM ends it within 5 s, with 0."""
     ranks = begin(2)
     agent = start("agent", environ=THRESHOLD)
     agent.wait_for(r"found ranks 0-1 of 2")
@@ -99,7 +99,7 @@ def test_dead_rank_and_sigterm(start: Callable[..., Running], begin: Callable[..
 
 
 def test_rank_that_is_started_again(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
-    """Ranks that are started again while it stays are taken up; when they end in good order, so does it, at once."""
+    """Ranks that are restarted while the agent stays are read; when they end cleanly, so does it, at once."""
     ranks = begin(2)
     agent = start("agent", "--keep", "300", environ=THRESHOLD)
     agent.wait_for(r"found ranks 0-1 of 2")
@@ -115,7 +115,7 @@ def test_rank_that_is_started_again(start: Callable[..., Running], begin: Callab
 
 
 def test_last_scrape(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
-    """Where somebody scrapes, it stays after the last rank for one more scrape, and no longer."""
+    """If it is being scraped, the agent stays after the last rank for one more scrape, and no longer."""
     ranks = begin(2)
     agent = start("agent", environ=THRESHOLD)
     port = agent.wait_for(r"/metrics is served on port (\d+)")[1]
@@ -131,13 +131,13 @@ def test_last_scrape(start: Callable[..., Running], begin: Callable[..., Ranks])
 
 
 def scrape(port: str) -> str:
-    """The page."""
+    """The page of metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return answer.read().decode()
 
 
 def test_newest_live_job_is_read(start: Callable[..., Running], begin: Callable[..., Ranks], base: Path) -> None:
-    """Of several jobs it reads the one that began last and lives; what has ended is not taken."""
+    """Of several jobs the agent reads the live one that began last; ended jobs are not read."""
     begin(1, "job-000000000000000a")
     begin(1, "job-000000000000000b")
     begin(1, "job-000000000000000c").exit()
@@ -147,7 +147,7 @@ def test_newest_live_job_is_read(start: Callable[..., Running], begin: Callable[
 
 @pytest.mark.parametrize("run_dir", [True, False])
 def test_nothing_to_read(start: Callable[..., Running], base: Path, run_dir: bool) -> None:
-    """Without a job it says after the time given where it has looked, and fails."""
+    """Without a job the agent reports, after the given time, where it has searched, and fails."""
     agent = start("agent", "--wait", "0.3", *(["--run-dir", base] if run_dir else []))
     assert agent.end() == 1
     what = "no tape" if run_dir else "no job with a live rank"

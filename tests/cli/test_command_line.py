@@ -1,4 +1,4 @@
-"""What `otel-torchdist` says when there is nothing to run: versions, missing packages, options that make no sense."""
+"""Output of `otel-torchdist` when there is nothing to run: versions, missing packages, invalid options."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.cli.running import Running, environment, processes_of
 
 
 def test_version(start: Callable[..., Running]) -> None:
-    """`--version` says which one is installed."""
+    """`--version` prints the installed version."""
     running = start("--version")
     assert running.end() == 0
     assert running.out == f"otel-torchdist {version('otel-torchdist')}\n"
 
 
 def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
-    """Neither help nor an error has colours where nobody sees them, whatever the terminal's name."""
+    """Without a terminal neither help nor an error has colours, whatever the terminal's name."""
     for arguments in (["--help"], ["agent", "--keep", "soon"]):
         running = start(*arguments, environ={"TERM": "xterm-256color", "COLORTERM": "truecolor"})
         running.end()
@@ -35,7 +35,7 @@ def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
     [("otel-torchdist ", {"agent", "demo", "diagnose", "watch"}), ("otel-torchdist agent --ru", {"--run-dir"})],
 )
 def test_completion(base: Path, typed: str, offered: set[str]) -> None:
-    """The shell is told the commands, and the options of each."""
+    """The shell is offered the commands, and the options of each."""
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     answer = ask_as_people_do(base, _OTEL_TORCHDIST_COMPLETE="complete_bash", **words)
     assert set(answer.out.split()) == offered
@@ -54,7 +54,7 @@ def test_completion(base: Path, typed: str, offered: set[str]) -> None:
     ],
 )
 def test_missing_packages(base: Path, missing: list[str], sentence: str) -> None:
-    """One sentence says what is missing and which extra brings it."""
+    """One sentence names what is missing and the extra that brings it."""
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({missing!r}))  # as if they were not installed
@@ -81,7 +81,7 @@ main()
     ],
 )
 def test_bad_input(start: Callable[..., Running], base: Path, arguments: list[str], option: str) -> None:
-    """An option that makes no sense is named, and nothing is started."""
+    """An invalid option is named, and nothing is started."""
     running = start(*arguments)
     assert running.end() == 64
     assert f"Invalid value for '{option}'" in running.err or f"Invalid value for {option}" in running.err
@@ -90,7 +90,7 @@ def test_bad_input(start: Callable[..., Running], base: Path, arguments: list[st
 
 
 def test_base_directory_that_is_refused(start: Callable[..., Running], base: Path, tmp_path: Path) -> None:
-    """Where tapes may not lie, the demo says why and does not begin."""
+    """If the base directory is refused, the demo reports why and does not begin."""
     base.chmod(0o777)
     running = start("demo", "--output", tmp_path / "spans.jsonl")
     assert running.end() == 1

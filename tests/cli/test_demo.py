@@ -1,4 +1,4 @@
-"""`otel-torchdist demo` from beginning to end, without a terminal: what it says and what it leaves."""
+"""`otel-torchdist demo` from beginning to end, without a terminal: its output and its leftovers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.running import Running, processes_of
 from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
 
 THRESHOLD_S = 3.0
-BLOCK_S = 10.0  # what follows the verdict is longer than the five seconds between two lines of progress
+BLOCK_S = 10.0  # the time after the verdict is longer than the five seconds between two lines of progress
 STEPS = 150
 TRAIN = Path(str(files("otel_torchdist.cli.demo").joinpath("train.py")))
 BLOCKING_LINE = next(n for n, line in enumerate(TRAIN.read_text().splitlines(), 1) if "time.sleep" in line)
@@ -25,14 +25,14 @@ BLOCKING_LINE = next(n for n, line in enumerate(TRAIN.read_text().splitlines(), 
 
 @dataclass(frozen=True)
 class Seen:
-    """A demo that is over.
+    """A finished demo.
 
     Attributes:
         code: Its exit code.
         out: Its standard output.
         err: Its standard error.
         requests: The lines of its file, decoded.
-        received: What the OTLP endpoint got.
+        received: Spans that the OTLP endpoint received.
         base: Its base directory for tapes.
     """
 
@@ -75,14 +75,14 @@ def seen(module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_ends_well(seen: Seen) -> None:
-    """It ends with 0, has nothing to complain of, and no line of it is wrapped or coloured."""
+    """The demo ends with 0, has nothing to complain about, and no line of it is wrapped or coloured."""
     assert seen.code == 0, f"{seen.out}\n{seen.err}"
     assert seen.err == ""
     assert "\x1b" not in seen.out
 
 
 def test_names_rank_operation_and_line(seen: Seen) -> None:
-    """In time it names the rank that is held up, the collective, for how long, and the line that blocks."""
+    """In time the demo names the rank that is held up, the collective, for how long, and the line that blocks."""
     *_, verdict = re.findall(r"STALL: (rank 2 .*)\n +[\d.]+ s +(.*)", seen.out)
     sentence = re.fullmatch(
         r"rank 2 has not entered all_reduce \(sequence \d+, default_pg\) for ([\d.]+) s; 3 of 4 ranks wait; "
@@ -98,7 +98,7 @@ def test_names_rank_operation_and_line(seen: Seen) -> None:
 
 
 def test_training_goes_on_and_learns(seen: Seen) -> None:
-    """The stall is over after as long as the storage blocked, and the network then knows unseen digits."""
+    """The stall lasts as long as the storage blocked, and the trained network then recognizes unseen digits."""
     over = re.search(r"stall over: all_reduce \(.*\) was completed after ([\d.]+) s", seen.out)
     assert over is not None and BLOCK_S - 1 < float(over[1]) < BLOCK_S + 2
     accuracy = re.search(r"^Training has finished: accuracy on 360 held-out images: ([\d.]+)%$", seen.out, re.M)
@@ -110,7 +110,7 @@ def test_file_has_every_span_once(seen: Seen) -> None:
     ids = Counter(span["spanId"] for span in seen.spans)
     assert ids.most_common(1)[0][1] == 1
     names = Counter(span["name"] for span in seen.spans)
-    assert names["stall: all_reduce (absent)"] >= 2  # while it was on, and its end
+    assert names["stall: all_reduce (absent)"] >= 2  # during the stall, and at its end
     assert names["rank 2: absent"] >= 1
     assert names["all_reduce (in progress)"] >= 3
     assert all(names[f"step (rank {rank})"] >= STEPS for rank in range(4))
@@ -119,7 +119,7 @@ def test_file_has_every_span_once(seen: Seen) -> None:
 
 
 def test_endpoint_gets_the_same(seen: Seen) -> None:
-    """The OTLP endpoint has received exactly the spans that the file holds, and the last words point there."""
+    """The OTLP endpoint has received exactly the spans in the file, and the final report points there."""
     assert {f"{span.span_id:016x}" for span in seen.received} == {span["spanId"] for span in seen.spans}
     assert len(seen.received) == len(seen.spans)
     incident = next(span for span in seen.received if span.name.startswith("stall: "))
@@ -128,7 +128,7 @@ def test_endpoint_gets_the_same(seen: Seen) -> None:
 
 
 def test_shows_metrics_of_the_stall(seen: Seen) -> None:
-    """What was scraped during the stall shows it."""
+    """The metrics scraped during the stall show it."""
     sample = seen.out.partition("/metrics, as scraped during the stall:")[2]
     assert re.search(r"^  torchdist_stalled\{.*\} 1\.0$", sample, re.M)
     assert re.search(r'^  torchdist_stall_info\{.*ranks="2".*verdict="absent".*\} 1\.0$', sample, re.M)
@@ -137,12 +137,12 @@ def test_shows_metrics_of_the_stall(seen: Seen) -> None:
 
 
 def test_plain_progress(seen: Seen) -> None:
-    """Without a terminal a line now and then says how things are."""
+    """Without a terminal, the state is printed as a line from time to time."""
     assert re.search(r"step \d+ of 150; rank 2 absent, not in all_reduce #\d+ for [\d.]+ s; ", seen.out)
     assert re.search(r"ranks 0-1,3 stalled, all_reduce #\d+ for [\d.]+ s$", seen.out, re.M)
 
 
 def test_leaves_nothing(seen: Seen) -> None:
-    """No process, and no tape."""
+    """Neither a process nor a tape is left."""
     assert processes_of(seen.base) == []
     assert list(seen.base.iterdir()) == []

@@ -1,4 +1,4 @@
-"""`otel-torchdist demo --fault`: each fault happens, gets its verdict, and leaves nothing behind."""
+"""`otel-torchdist demo --fault`: each fault happens, gets its verdict, and has no leftovers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ QUICK = ("--ranks", "3", "--steps", "30", "--seed", "1", "--threshold", str(THRE
 def test_fault_gets_its_verdict(
     start: Callable[..., Running], base: Path, tmp_path: Path, fault: str, expected: str, said: str, end: str
 ) -> None:
-    """The verdict is right and in time, which exit code 0 says; the file has it too; the job ends, or goes on."""
+    """The verdict is right and in time, as exit code 0 states; the file has it too; the job ends, or goes on."""
     output = tmp_path / "spans.jsonl"
     demo = start("demo", "--fault", fault, *QUICK, "--block-seconds", str(BLOCK_S), "--output", output)
     assert demo.end(150) == 0, demo.story()
@@ -66,7 +66,7 @@ def test_fault_gets_its_verdict(
 
 
 def options(fault: Fault, ranks: int = 2) -> DemoOptions:
-    """Of a short demo."""
+    """Options of a short demo."""
     return DemoOptions(ranks, 30, 0, fault, THRESHOLD_S, BLOCK_S, Path("spans.jsonl"), None, None, plain=True)
 
 
@@ -79,14 +79,14 @@ def options(fault: Fault, ranks: int = 2) -> DemoOptions:
     ],
 )
 def test_who_must_be_named(fault: Fault, kind: VerdictKind, of_two: tuple[int, ...], of_four: tuple[int, ...]) -> None:
-    """The faulty rank; in a circle all; and of two that disagree both, for there is no majority."""
+    """The expected ranks: the faulty one; all of a circle; both of two that disagree, as there is no majority."""
     for faulty_rank, ranks, named in ((1, 2, of_two), (2, 4, of_four)):
         expected = expectation(fault, faulty_rank, ranks)
         assert (expected.verdict, expected.ranks) == (kind, named)
 
 
 def test_last_words_without_a_verdict() -> None:
-    """When nothing was said, the last words tell what should have been, and the demo has failed."""
+    """Without a verdict, the final report gives the expected one, and the demo has failed."""
     findings = Findings(options(Fault.KILL), PlainView(Console()), lambda operation: [])
     words = list(closing_words(findings, "", "", 0))
     assert words[:4] == [
@@ -99,7 +99,7 @@ def test_last_words_without_a_verdict() -> None:
 
 
 def test_verdict_that_is_given_again_counts_once() -> None:
-    """When ranks end while they wait, the same may be said again: the first time counts, and it sounds once."""
+    """When ranks end while they wait, a verdict may be repeated: the first time counts, and it is printed once."""
     watching = Watching(stalled(late=2)[0])
     watching.until(18.0)
     [(_, given)] = watching.verdicts
@@ -115,12 +115,12 @@ def test_verdict_that_is_given_again_counts_once() -> None:
 
 
 def rows(*doing: Doing, step: int = 15, age_s: float | None = None) -> list[RankRow]:
-    """What each rank does."""
+    """A row for each rank and what it does."""
     return [RankRow(rank, one, step, "all_reduce #1", age_s) for rank, one in enumerate(doing)]
 
 
 def test_job_that_hangs_is_ended() -> None:
-    """Also without any verdict, by the age of what it hangs in; a fault that passes gets all the time it takes."""
+    """A hang is ended even without a verdict, by the age of its operation; a fault that passes gets all its time."""
     for fault, is_ended in ((Fault.CIRCULAR, True), (Fault.LATE, False)):
         asked = options(fault)
         assert not is_hopeless(asked, rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S - 0.1))

@@ -1,4 +1,4 @@
-"""Where the demo's exporters look, given its options and the environment."""
+"""Where the demo exports to, given its options and the environment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def options(endpoint: str | None = None, protocol: Protocol | None = None) -> De
     ],
 )
 def test_endpoint(wanted: DemoOptions, before: dict[str, str], after: dict[str, str]) -> None:
-    """What is given on the command line goes before the environment; with neither, only the file is written."""
+    """The command line takes precedence over the environment; with neither, only the file is written."""
     environ = dict(before)
     set_outputs(environ, wanted)
     others = after.get(TRACES, "otlp").replace("none", "")

@@ -1,4 +1,4 @@
-"""The demo when it is stopped, when its terminal goes, and when the training fails."""
+"""The demo when it is stopped, when its terminal is closed, and when the training fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_sigterm_while_it_starts(start: Callable[..., Running], base: Path, tmp_
 
 
 def test_failure_is_told(start: Callable[..., Running], base: Path, tmp_path: Path) -> None:
-    """When the training fails, the demo shows why, and fails too."""
+    """When the training fails, the demo shows the reason, and fails too."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('this torch is broken')")
     demo = start("demo", *QUICK, "--output", tmp_path / "spans.jsonl", environ={"PYTHONPATH": str(tmp_path)})
@@ -43,9 +43,9 @@ def terminal(base: Path, tmp_path: Path) -> Iterator[Terminal]:
 
 
 def test_table_and_ctrl_c(terminal: Terminal, base: Path, tmp_path: Path) -> None:
-    """A terminal shows a table that changes, with the late rank and its line; Ctrl-C leaves no process behind.
+    """A terminal shows a changing table, with the late rank and its line; Ctrl-C leaves no process behind.
 
-    torchrun and each of its ranks are in sessions of their own, which the terminal's signal does not reach.
+    torchrun and each of its ranks have their own sessions, which the terminal's signal does not reach.
     """
     terminal.wait_for(r"rank +state +step +operation +age +where")
     terminal.wait_for(r"0 +starting +0")
@@ -62,7 +62,7 @@ def test_table_and_ctrl_c(terminal: Terminal, base: Path, tmp_path: Path) -> Non
 
 
 def test_terminal_is_closed(terminal: Terminal, base: Path) -> None:
-    """When the terminal goes, so does everything, although the demo cannot say a word any more."""
+    """When the terminal is closed everything ends, although the demo can no longer print anything."""
     terminal.wait_for(r"0 +starting +0")
     until(lambda: len(processes_of(base)) == 4)
     terminal.hang_up()

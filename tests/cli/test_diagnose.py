@@ -1,4 +1,4 @@
-"""`otel-torchdist diagnose` over real jobs on gloo: living, finished, failed and killed."""
+"""`otel-torchdist diagnose` over real jobs on gloo: live, finished, failed and killed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def directory_of(base: Path, begin: Callable[[], GlooJobs]) -> tuple[GlooJobs, P
 
 
 def is_silent(base: Path, directory: Path, rank: int) -> bool:
-    """Whether a rank has been silent for so long that its last heartbeat is clearly older than those of the others."""
+    """Whether a rank has been silent so long that its last heartbeat is clearly older than those of the others."""
     answer = ask(base, "--run-dir", directory, "--json")
     ranks = answer.document["ranks"] if answer.out else []
     return any(one["rank"] == rank and one["life"] == "dead" and one["silent_s"] > 2 for one in ranks)
 
 
 def test_living_and_killed_in_a_collective(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
-    """The verdict on a job that hangs names who is late; killed as a whole, the same is said of its last moment."""
+    """The verdict on a hanging job names the late rank; once all ranks are killed, so does that on its last moment."""
     jobs, directory = directory_of(module_base, lambda: gloo("is late", reader="none"))
     verdict = rf"rank 2 has not entered {SITE} for [\d.]+ s; 3 of 4 ranks wait; .*"
     # The last moment is that of the last heartbeat, up to a second before the end.
@@ -56,7 +56,7 @@ def test_living_and_killed_in_a_collective(gloo: Callable[..., GlooJobs], module
 
 
 def test_one_dies_first(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
-    """One dies before a collective and all others while they wait or after they were torn out of it: it is blamed."""
+    """A rank that dies before a collective is blamed if the others die waiting in it or after an exception in it."""
     jobs, directory = directory_of(module_base, lambda: gloo("dies", reader="none"))
     until(lambda: is_silent(module_base, directory, 2), 60)
     jobs.kill()
@@ -85,7 +85,7 @@ def test_one_dies_first(gloo: Callable[..., GlooJobs], module_base: Path) -> Non
 
 
 def test_failed(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
-    """The rank that raised is blamed, with its exception, and not those that its end has torn out."""
+    """The rank that raised is blamed, with its exception, and not those that were interrupted by its end."""
     jobs, directory = directory_of(module_base, lambda: gloo("fails", reader="none"))
     jobs.join()
     answer = ask(module_base, "--run-dir", directory)
@@ -96,7 +96,7 @@ def test_failed(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
 
 
 def test_two_finished_jobs(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
-    """Two jobs at once are two runs, each found by its id; nothing is wrong with them; the shell completes the ids."""
+    """Two jobs at once are two runs, each found by its id; both are fine; the shell completes the ids."""
     jobs = gloo("is punctual", ranks=2, jobs=2, reader="none")
     assert [one.code for one in jobs.join()] == [0] * 4
     listed = ask(module_base, "--list", "--json").document["runs"]

@@ -1,4 +1,4 @@
-"""`otel-torchdist diagnose` when there is nothing to diagnose, or not all of it can be read."""
+"""`otel-torchdist diagnose` when there is nothing to diagnose, or when part of it is unreadable."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def begin(base: Path) -> Iterator[BEGIN]:
 
 
 def test_no_run(base: Path) -> None:
-    """Where there is no run, and where there is not even a directory, it says so; exit code 2, and nothing is made."""
+    """Without a run, or even a directory, it is reported; the exit code is 2, and nothing is created."""
     base.rmdir()
     answer = ask(base)
     assert (answer.code, answer.out) == (2, "")
@@ -48,7 +48,7 @@ def test_no_run(base: Path) -> None:
 
 
 def test_no_such_run(base: Path, begin: BEGIN) -> None:
-    """An id that no run has."""
+    """An id that no run has is reported."""
     begin()
     answer = ask(base, "feed")
     assert (answer.code, answer.out) == (2, "")
@@ -59,7 +59,7 @@ def test_no_such_run(base: Path, begin: BEGIN) -> None:
 
 
 def test_several_runs(base: Path, begin: BEGIN) -> None:
-    """A prefix that two runs share names both of them; `watch` says the same."""
+    """A prefix that two runs share is reported with both of them, by `watch` too."""
     begin(0)
     begin(1)
     for command, code in (("diagnose", 2), ("watch", 1)):
@@ -69,7 +69,7 @@ def test_several_runs(base: Path, begin: BEGIN) -> None:
 
 
 def test_no_directory(base: Path) -> None:
-    """A job directory that does not exist is a wrong option."""
+    """A job directory that does not exist is an invalid option."""
     answer = ask(base, "--run-dir", base / "nowhere")
     assert answer.code == 64
     assert "--run-dir" in answer.err
@@ -92,26 +92,26 @@ def test_directory_of_another_user(base: Path, begin: BEGIN, is_base: bool) -> N
 
 
 def truncated(path: Path) -> None:
-    """Half of it is gone."""
+    """Cut off the second half."""
     os.truncate(path, path.stat().st_size // 2)
 
 
 def corrupt(path: Path) -> None:
-    """A bit of its identity has changed."""
+    """Flip a bit of the identity."""
     data = bytearray(path.read_bytes())
     data[20] ^= 1
     path.write_bytes(data)
 
 
 def of_another_version(path: Path) -> None:
-    """It was written by a version to come."""
+    """Claim a future version."""
     data = bytearray(path.read_bytes())
     data[8] = 99
     path.write_bytes(data)
 
 
 def damaged(path: Path) -> None:
-    """Its live words are gone."""
+    """Overwrite the live words."""
     data = bytearray(path.read_bytes())
     data[1024:4096] = bytes(3072)
     path.write_bytes(data)
@@ -127,7 +127,7 @@ def damaged(path: Path) -> None:
     ],
 )
 def test_tape_that_cannot_be_read(base: Path, begin: BEGIN, spoil: Callable[[Path], None], why: str) -> None:
-    """One warning names the file and says why; the other rank is shown, and this one is called unknown."""
+    """One warning names the file and the reason; the other rank is shown, and this one is called unknown."""
     [_, path] = begin()
     spoil(path)
     answer = ask(base)
@@ -143,7 +143,7 @@ def test_tape_that_cannot_be_read(base: Path, begin: BEGIN, spoil: Callable[[Pat
 
 
 def test_half_written_record(base: Path, begin: BEGIN) -> None:
-    """A rank that was torn out of writing a record: a warning, and all else is shown."""
+    """A rank that was interrupted in writing a record: a warning, and everything else is shown."""
     [path, _] = begin()
     with path.open("r+b") as file:
         file.seek(12_288 + 128 + 20)
@@ -155,7 +155,7 @@ def test_half_written_record(base: Path, begin: BEGIN) -> None:
 
 
 def test_ranks_elsewhere(base: Path, begin: BEGIN) -> None:
-    """Of a run of which most ranks are on other nodes, those are called unknown."""
+    """If most ranks of a run are on other nodes, those are called unknown."""
     begin(ranks=(2, 3), world_size=8)
     answer = ask(base)
     assert answer.has(r"run 11aa0000, begun .*, 2 of 8 ranks report")

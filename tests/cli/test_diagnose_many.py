@@ -1,4 +1,4 @@
-"""`otel-torchdist diagnose` of many ranks, and where the terminal cannot show what they are called."""
+"""`otel-torchdist diagnose` of many ranks, and on terminals that cannot show their names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ cli.main()
 
 @pytest.fixture(scope="module")
 def base(module_base: Path) -> Iterator[Path]:
-    """All ranks but one wait in an all_reduce, and then they were killed."""
+    """All ranks but one wait in an all_reduce, and are then killed."""
     directory = module_base / "job-00000000000000aa"
     directory.mkdir(mode=0o700)
     group = GroupName("0", "default_pg", tuple(range(RANKS)), 0, "gloo", True)
@@ -51,7 +51,7 @@ def base(module_base: Path) -> Iterator[Path]:
 
 
 def test_ranks_that_do_the_same(base: Path) -> None:
-    """They are one paragraph, behind that of the rank that holds them up; JSON has each by itself."""
+    """Ranks that do the same share a paragraph, after that of the rank that holds them up; JSON lists each one."""
     answer = ask(base)
     assert answer.code == 1
     paragraphs = [text.splitlines()[0] for text in answer.out.split("\n\n")]
@@ -65,7 +65,7 @@ def test_ranks_that_do_the_same(base: Path) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 @pytest.mark.parametrize("arguments", [("diagnose",), ("watch", "--plain", "--keep", "0", "--run-dir", ".")])
 def test_narrow_encodings(base: Path, encoding: str, arguments: tuple[str, ...]) -> None:
-    """What an encoding lacks is written as numbers, and the exit code says the same as elsewhere."""
+    """Characters that an encoding lacks are written as numbers, and the exit code is the same as elsewhere."""
     directory = base / "job-00000000000000aa"
     words = [str(directory) if word == "." else word for word in arguments]
     answer = said(base, encoding, *words)
@@ -76,13 +76,13 @@ def test_narrow_encodings(base: Path, encoding: str, arguments: tuple[str, ...])
 
 
 def said(base: Path, encoding: str, *arguments: str) -> Answer:
-    """What the command writes in this encoding, which `diagnose` and `watch` are run with."""
+    """Output of the command in this encoding, for both `diagnose` and `watch`."""
     environ = {"PYTHONIOENCODING": encoding, "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1000"}
     return ask_as_people_do(base, *arguments, **environ)
 
 
 def test_exit_codes(base: Path) -> None:
-    """A wrong command line, and a defect of ours, have codes that say nothing about runs."""
+    """An invalid command line, and a bug of ours, have exit codes that state nothing about runs."""
     assert ask(base, "--nonsense").code == ask(base, "--threshold", "soon").code == 64
     assert ask(base, "feed").code == 2
     broken = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""`otel-torchdist diagnose` on tapes of ranks that died while they waited: its evidence, and what is routine to it."""
+"""`otel-torchdist diagnose` on tapes of ranks that died waiting: its evidence, and what it takes for routine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tape(SimulatedRank):
     """A rank's tape, with calls like those of `evaluate.py`."""
 
     def enter(self, group: GroupName, sequence: int, ago_s: float, elements: int = 4) -> int:
-        """Enter an `all_reduce` so long ago; returns its number."""
+        """Enter an `all_reduce` this long ago; returns its number."""
         names = self.writer.names
         signature = names.intern(SignatureName("all_reduce", "sum", ((elements,),), ("float32",), "cpu", 1))
         return self.writer.begin(
@@ -38,13 +38,13 @@ class Tape(SimulatedRank):
         )  # fmt: skip
 
     def wait_and_go_on(self, sequence: int, ago_s: float, lasts_s: float) -> None:
-        """An `all_reduce` that began so long ago, and lasted so long."""
+        """Record an `all_reduce` that began and lasted as given."""
         entered_ns = time.monotonic_ns() - round(ago_s * SECOND)
         number = self.enter(EVERYBODY, sequence, ago_s)
         self.writer.complete(number, entered_ns, entered_ns + round(lasts_s * SECOND), How.CALL)
 
     def die(self) -> None:
-        """Have a last heartbeat, and be gone without a word."""
+        """Send a last heartbeat and die without a final record."""
         self.writer.beat()
         self.reader.close()
         self.writer.close()
@@ -52,21 +52,21 @@ class Tape(SimulatedRank):
 
 @pytest.fixture
 def tapes(base: Path) -> Iterator[list[Tape]]:
-    """The tapes of a job that still lives."""
+    """Tapes of a job that is still alive."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
     yield [Tape(directory, rank, SIZE) for rank in range(SIZE)]
 
 
 def verdict_on(base: Path, tapes: list[Tape]) -> dict[str, Any] | None:
-    """The verdict in the document, when all have died at once."""
+    """The verdict in the document, after all ranks have died at once."""
     for tape in tapes:
         tape.die()
     return ask(base, "--json", threshold_s=THRESHOLD_S).document["verdict"]
 
 
 def all_but_one_wait(tapes: list[Tape], sequence: int = 1) -> None:
-    """Rank 2 does not come."""
+    """All ranks wait except rank 2."""
     for tape in tapes:
         if tape is not tapes[2]:
             tape.enter(EVERYBODY, sequence, WAITED_S)
@@ -80,7 +80,7 @@ def test_document_names_all_there_is() -> None:
 
 
 def test_mismatch_with_many_parties(base: Path, tapes: list[Tape]) -> None:
-    """The document has all parties; the text has those below the sentence for which it has no room."""
+    """The document has all parties; the text lists those below the sentence that do not fit into it."""
     for tape, elements in zip(tapes, (4, 4, 5, 6, 7), strict=True):
         tape.enter(EVERYBODY, 1, WAITED_S, elements)
     verdict = verdict_on(base, tapes)
@@ -100,7 +100,7 @@ def test_mismatch_with_many_parties(base: Path, tapes: list[Tape]) -> None:
 
 
 def test_mismatch_that_the_sentence_cuts_off(base: Path, tapes: list[Tape]) -> None:
-    """Where every rank disagrees with every other, three are in the sentence and two below it."""
+    """If every rank disagrees with every other, three are in the sentence and two below it."""
     for tape in tapes:
         tape.enter(EVERYBODY, 1, WAITED_S, elements=4 + tape.writer.identity.rank)
     verdict = verdict_on(base, tapes)
@@ -136,31 +136,31 @@ def test_circle(base: Path, tapes: list[Tape]) -> None:
 
 
 def nothing(tapes: list[Tape]) -> None:
-    """Nobody has said anything."""
+    """No rank expects anything."""
 
 
 def rank_2_expects_it(tapes: list[Tape]) -> None:
-    """Rank 2 has said that it takes long."""
+    """Rank 2 expects it to take long."""
     tapes[2].writer.expect_until(time.monotonic_ns() + 600 * SECOND)
 
 
 def rank_2_expected_it_until_now(tapes: list[Tape]) -> None:
-    """Rank 2 has said that it takes long, but a little less; the time since then is below the threshold."""
+    """Rank 2 expected it to take long, until a little before now: less than the threshold ago."""
     tapes[2].writer.expect_until(time.monotonic_ns() - SECOND)
 
 
 def rank_2_expected_less(tapes: list[Tape]) -> None:
-    """Rank 2 has said that it takes long, but much less."""
+    """Rank 2 expected it to take long, but until much earlier."""
     tapes[2].writer.expect_until(time.monotonic_ns() - 8 * SECOND)
 
 
 def one_of_those_expects_it(tapes: list[Tape]) -> None:
-    """A rank that waits expects that; the others do not."""
+    """One waiting rank expects it to take long; the others do not."""
     tapes[0].writer.expect_until(time.monotonic_ns() + 600 * SECOND)
 
 
 def those_that_wait_expect_it(tapes: list[Tape]) -> None:
-    """All that wait expect that."""
+    """All waiting ranks expect it to take long."""
     for tape in tapes:
         if tape is not tapes[2]:
             tape.writer.expect_until(time.monotonic_ns() + 600 * SECOND)
@@ -188,7 +188,7 @@ def test_what_was_expected_or_is_ignored(
     ignored: str,
     is_stall: bool,
 ) -> None:
-    """The same wait is a stall, or none because of a pattern in the setting or because ranks expected it."""
+    """The same wait is a stall, or it is not because of an ignore pattern or because ranks expected it."""
     monkeypatch.setenv("OTEL_PYTHON_TORCHDIST_STALL_IGNORE", ignored)
     all_but_one_wait(tapes)
     prepare(tapes)
@@ -205,7 +205,7 @@ def test_what_was_expected_or_is_ignored(
 
 @pytest.mark.parametrize(("usually_s", "is_stall"), [(9.0, False), (0.5, True)])
 def test_call_site_that_usually_takes_long(base: Path, tapes: list[Tape], usually_s: float, is_stall: bool) -> None:
-    """What has taken nearly as long twice before at the same call site is no stall; what was quick is one."""
+    """A call site that took nearly as long twice before is not stalled; one that used to be quick is."""
     for tape in tapes:
         for sequence, ago_s in ((1, 60.0), (2, 40.0)):
             tape.wait_and_go_on(sequence, ago_s, usually_s)

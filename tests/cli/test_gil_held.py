@@ -1,4 +1,4 @@
-"""A rank that holds the GIL in native code: its line is named wherever people look."""
+"""A rank that holds the GIL in native code: its line is named by every command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.running import Running, processes_of, until
 from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 
 THRESHOLD_S = 2.5
-"""The GIL must have been held for three seconds when the rank is asked, a second after the threshold."""
+"""The GIL must have been held for three seconds when the rank is queried, a second after the threshold."""
 LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "PyDLL(None).read" in line)
 VERDICT = (
     r"rank 1 has not entered all_reduce \(sequence 6, default_pg\) for [\d.]+ s; 1 of 2 ranks waits; "
@@ -27,7 +27,7 @@ STACK = rf"  stack  in decode_batch at training\.py:{LINE}, written .*, by a sig
 
 @pytest.fixture
 def receiver() -> Iterator[OtlpReceiver]:
-    """Where spans go."""
+    """Receives the spans."""
     with OtlpReceiver(GRPC) as receiver:
         yield receiver
 
@@ -53,13 +53,13 @@ def watch(module_base: Path) -> Iterator[Running]:
 
 
 def named(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
-    """Bars of an incident for rank 1, with a stack that a signal took."""
+    """Spans of an incident for rank 1, with a stack that was taken by a signal."""
     bars = [span for span in spans if span.name.startswith("rank 1: absent")]
     return [bar for bar in bars if bar.attributes.get(semconv.STACK_SOURCE) == "signal"]
 
 
 def test_rank_that_holds_the_gil(job: GlooJobs, watch: Running, receiver: OtlpReceiver, module_base: Path) -> None:
-    """The incident names it with its stack; `watch` and `diagnose` say the same, also after all were killed."""
+    """The incident names the rank with its stack; `watch` and `diagnose` show the same, also after all were killed."""
     bar = named(receiver.wait_for(lambda spans: bool(named(spans)), 120.0))[0]
     assert (bar.attributes[semconv.CODE_FUNCTION], bar.attributes[semconv.CODE_LINE]) == ("decode_batch", LINE)
     assert bar.attributes[semconv.CODE_FILE] == str(WORKER)

@@ -1,4 +1,4 @@
-"""`diagnose` on a job in which native code holds the GIL of every rank: no heart beats, but nothing is suspended."""
+"""`diagnose` on a job in which native code holds every rank's GIL: heartbeats stop, but nothing is suspended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THRESHOLD_S = 2.0
 
 
 class Watched:
-    """Three rank processes and what an agent does beside them, as far as deaths go."""
+    """Three rank processes and an agent's handling of deaths."""
 
     def __init__(self, directory: Path) -> None:
         self.ranks = [RankProcess(directory, rank) for rank in range(SIZE)]
@@ -36,7 +36,7 @@ class Watched:
             self._watch.follow(tape)
 
     def look_until(self, then: float) -> None:
-        """Look as an agent does."""
+        """Poll as an agent does, until this time."""
         while time.monotonic() < then:
             for tape in self._tapes:
                 self._watch.observe(tape.identity.nonce, tape.poll())
@@ -44,19 +44,19 @@ class Watched:
             time.sleep(0.2)
 
     def signal_all(self, number: int) -> None:
-        """To every rank."""
+        """Send a signal to every rank."""
         for rank in self.ranks:
             os.kill(rank.process.pid, number)
 
     def kill(self) -> None:
-        """All ranks, and wait until that is written down."""
+        """Kill all ranks, and wait until that is recorded."""
         self.signal_all(signal.SIGKILL)
         for rank in self.ranks:
             rank.process.wait()
         until(lambda: len(list(self._directory.glob("*.death"))) == SIZE)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Kill what is left."""
         self._deaths.stop()
         for rank in self.ranks:
             rank.close()
@@ -66,7 +66,7 @@ class Watched:
 
 @pytest.fixture
 def job(base: Path) -> Iterator[Watched]:
-    """Ranks 0 and 1 wait for rank 2."""
+    """A job in which ranks 0 and 1 wait for rank 2."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
     watched = Watched(directory)
@@ -77,12 +77,12 @@ def job(base: Path) -> Iterator[Watched]:
 
 
 def verdict(base: Path) -> dict[str, Any] | None:
-    """What `diagnose --json` says."""
+    """The verdict of `diagnose --json`."""
     return ask(base, "--json", threshold_s=THRESHOLD_S).document["verdict"]
 
 
 def test_gil_is_held_in_every_rank(job: Watched, base: Path) -> None:
-    """The rank that has not come is named while they live, and after all were killed."""
+    """The rank that is missing is named while they live, and after all were killed."""
     for rank in job.ranks:
         rank.tell("hold")
     job.look_until(time.monotonic() + THRESHOLD_S + 1.5)
@@ -97,7 +97,7 @@ def test_gil_is_held_in_every_rank(job: Watched, base: Path) -> None:
 
 
 def test_every_rank_is_stopped(job: Watched, base: Path) -> None:
-    """No rank of a suspended job is blamed, neither while it is suspended nor when it is killed then."""
+    """No rank of a suspended job is blamed, neither while it is suspended nor when it is then killed."""
     job.signal_all(signal.SIGSTOP)
     job.look_until(time.monotonic() + THRESHOLD_S + 1.5)
     assert verdict(base) is None

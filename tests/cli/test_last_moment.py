@@ -1,4 +1,4 @@
-"""The verdict on runs that are over, from what their tapes would show: who began it, and who only went with it."""
+"""The verdict on finished runs from what their tapes would show: which rank caused the end, and which only followed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.stall.watching import STACK
 
 RULES = StallRules(THRESHOLD_NS)
 LATER_NS = START_NS + 1_000_000 * SECOND
-"""When somebody asks."""
+"""The time of the diagnosis."""
 
 
 @pytest.fixture
@@ -28,14 +28,14 @@ def group() -> GroupView:
 
 @pytest.fixture
 def world(group: GroupView) -> SimulatedWorld:
-    """They have met once."""
+    """Ranks that have met once."""
     world = SimulatedWorld(4)
     world.meet(group, 0.0)
     return world
 
 
 def verdict_of(world: SimulatedWorld, now_s: float, signs_s: dict[int, float]) -> Verdict | None:
-    """The verdict when all are gone and each rank's heartbeat stopped when `signs_s` says, or else at `now_s`."""
+    """The verdict when all are gone and each rank's heartbeat stopped as given by `signs_s`, or else at `now_s`."""
     for rank in world.ranks:
         rank.alive = False
         rank.heartbeat_age_s = now_s - signs_s.get(rank.rank, now_s)
@@ -44,7 +44,7 @@ def verdict_of(world: SimulatedWorld, now_s: float, signs_s: dict[int, float]) -
 
 
 def tear(world: SimulatedWorld, group: GroupView, rank: int, at_s: float, ends: bool = True) -> None:
-    """A rank enters the next operation, which fails under it after half a second; that ends it too, or not."""
+    """A rank enters the next operation, which fails after half a second; that ends the rank too, or not."""
     one = world.ranks[rank]
     one.end(one.enter(group, at_s), at_s + 0.5, How.FAILED, "RuntimeError")
     if ends:
@@ -52,7 +52,7 @@ def tear(world: SimulatedWorld, group: GroupView, rank: int, at_s: float, ends: 
 
 
 def test_killed_together_while_they_wait_for_one(world: SimulatedWorld, group: GroupView) -> None:
-    """The one that had not come is absent, as it was then; and the age is that of then."""
+    """The missing rank is absent, as it was then; and the age is that of then."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 5.0)
     verdict = verdict_of(world, 20.0, {0: 19.6, 1: 19.9, 2: 19.3})
@@ -63,14 +63,14 @@ def test_killed_together_while_they_wait_for_one(world: SimulatedWorld, group: G
 
 
 def test_killed_together_in_passing(world: SimulatedWorld, group: GroupView) -> None:
-    """All were in an operation, and nothing had stalled: there is nobody to blame."""
+    """All were in an operation, and nothing had stalled: no rank is to blame."""
     for rank in range(3):
         world.ranks[rank].enter(group, 19.9)
     assert verdict_of(world, 20.0, {0: 19.2, 3: 19.4}) is None
 
 
 def test_one_fell_silent_before(world: SimulatedWorld, group: GroupView) -> None:
-    """The others waited for it for less than the threshold, and were then killed: it was dead."""
+    """The others waited for one rank for less than the threshold, and were then killed: it was dead."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 12.5)
     verdict = verdict_of(world, 20.0, {2: 12.0})
@@ -80,7 +80,7 @@ def test_one_fell_silent_before(world: SimulatedWorld, group: GroupView) -> None
 
 @pytest.mark.parametrize(("by_signal", "kind"), [(True, VerdictKind.ABSENT), (False, VerdictKind.DEAD)])
 def test_one_held_its_gil(world: SimulatedWorld, group: GroupView, by_signal: bool, kind: VerdictKind) -> None:
-    """A heart that could not beat is no sign of a death: a signal took a stack after its last beat."""
+    """A stopped heartbeat does not prove a death if a signal took a stack after it."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 5.0)
     for rank in world.ranks:
@@ -108,7 +108,7 @@ def test_one_compiled(world: SimulatedWorld, group: GroupView) -> None:
 
 
 def test_one_raised_and_the_launcher_killed_the_others(world: SimulatedWorld, group: GroupView) -> None:
-    """The one with an exception of its own began it: not the one that was torn out, nor the one that was killed."""
+    """The rank with an exception of its own is the cause: neither the one that was interrupted nor the one killed."""
     world.ranks[0].enter(group, 19.0)
     tear(world, group, 1, 19.2)
     world.ranks[2].die(19.1, TapeState.FAILED, "ValueError")
@@ -120,7 +120,7 @@ def test_one_raised_and_the_launcher_killed_the_others(world: SimulatedWorld, gr
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_one_died_and_the_others_were_torn_out(world: SimulatedWorld, group: GroupView, ends: bool) -> None:
-    """The one without a word and without an operation that failed under it died first, however close they are."""
+    """The rank that ended without a record and without a failed operation died first, however close they are."""
     for rank in (0, 1, 3):
         tear(world, group, rank, 19.0 + rank / 10, ends)
     verdict = verdict_of(world, 19.9, {0: 19.0, 1: 19.1, 2: 18.9, 3: 18.8})
@@ -130,7 +130,7 @@ def test_one_died_and_the_others_were_torn_out(world: SimulatedWorld, group: Gro
 
 
 def test_order_that_heartbeats_do_not_show(world: SimulatedWorld, group: GroupView) -> None:
-    """Two without a word, whose last heartbeats are within a second: both are named."""
+    """Two ranks that ended without a record, with last heartbeats within a second: both are named."""
     tear(world, group, 0, 19.0)
     tear(world, group, 1, 19.0)
     verdict = verdict_of(world, 19.6, {0: 19.0, 1: 19.0, 2: 18.2, 3: 18.9})
@@ -139,7 +139,7 @@ def test_order_that_heartbeats_do_not_show(world: SimulatedWorld, group: GroupVi
 
 
 def test_one_left_in_good_order(world: SimulatedWorld, group: GroupView) -> None:
-    """Who finished before an operation that failed under the others is the one that they missed there."""
+    """A rank that finished before an operation that failed on the others is the one that was missing there."""
     world.ranks[2].die(18.0, TapeState.FINISHED)
     for rank in (0, 1, 3):
         tear(world, group, rank, 19.0)
@@ -149,14 +149,14 @@ def test_one_left_in_good_order(world: SimulatedWorld, group: GroupView) -> None
 
 
 def test_all_finished(world: SimulatedWorld) -> None:
-    """A run that ended in good order has no verdict."""
+    """A run that ended cleanly has no verdict."""
     for rank in world.ranks:
         rank.die(10.0, TapeState.FINISHED)
     assert verdict_of(world, 10.0, {}) is None
 
 
 def test_living_run(world: SimulatedWorld, group: GroupView) -> None:
-    """While a rank lives the moment is now, and who is dead was so since its last sign of life."""
+    """While a rank lives the moment is now, and a dead rank is dead since its last sign of life."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 12.5)
     world.ranks[2].die(20.0)

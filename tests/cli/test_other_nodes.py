@@ -1,4 +1,4 @@
-"""On one of several nodes: ranks that have no tape here may be the reason for all that is."""
+"""On one of several nodes: everything may be caused by ranks that have no tape here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SENTENCE = "rank 0 was killed by SIGKILL 0.16 s before the others ended"
 
 
 def enter(rank: WorldRank, is_ahead: bool) -> int:
-    """Enter the next `all_reduce`, or come out of it and enter the one after that; returns the record's number."""
+    """Enter the next `all_reduce`, or leave it and enter the one after that; returns the record's number."""
     number = rank.enter(EVERYBODY, 19.9)
     if not is_ahead:
         return number
@@ -47,7 +47,7 @@ def enter(rank: WorldRank, is_ahead: bool) -> int:
 
 
 def end(rank: WorldRank, number: int, is_torn: bool, status: int | None, at_s: float, is_seen: bool) -> None:
-    """Its process ends: by what the launcher does, or by the exception that threw it out of the operation."""
+    """End the rank's process: by the launcher, or by the exception that interrupted the operation."""
     if is_torn:
         rank.end(number, 20.0, How.FAILED, "RuntimeError")
     failed = is_torn and status == RAISED
@@ -59,7 +59,7 @@ def end(rank: WorldRank, number: int, is_torn: bool, status: int | None, at_s: f
 
 
 def verdict_here(world: SimulatedWorld) -> Verdict | None:
-    """What `diagnose` says on the node of ranks 2 and 3, which all are gone."""
+    """The verdict of `diagnose` on the node of ranks 2 and 3, all of which are gone."""
     views = [world.ranks[rank].view(20.5) for rank in HERE]
     rules = StallRules(THRESHOLD_NS)
     end = seen_end(RUN, views, rules, LATER_NS)
@@ -68,14 +68,14 @@ def verdict_here(world: SimulatedWorld) -> Verdict | None:
 
 ENDS = [(True, RAISED, True), (True, TERM, True), (True, None, False), (False, TERM, True), (False, None, True)]
 ENDS += [(False, None, False)]
-"""Whether thrown out of the operation, by which wait status it ended, and whether an agent has seen that."""
+"""Whether it was interrupted in the operation, its wait status, and whether an agent has seen that."""
 
 
 @pytest.mark.parametrize(("second", "third"), [*itertools.product(ENDS, repeat=2)])
 def test_nobody_is_named_who_only_went_with_others(
     second: tuple[bool, int | None, bool], third: tuple[bool, int | None, bool]
 ) -> None:
-    """Each of two ranks was thrown out, or ended by the launcher, in the same operation or the next: whatever order."""
+    """Each of two ranks was interrupted, or ended by the launcher, in the same operation or the next: in any order."""
     for places in itertools.product((False, True), repeat=2):
         for times in ((20.1, 20.2), (20.2, 20.1)):
             world = SimulatedWorld(4)
@@ -90,7 +90,7 @@ def test_nobody_is_named_who_only_went_with_others(
 
 @pytest.mark.parametrize("status", [KILL, RAISED])
 def test_first_death_of_its_own(status: int) -> None:
-    """A rank that was killed, or raised an exception of its own, is named though other nodes are not seen."""
+    """A rank that was killed, or raised an exception of its own, is named although other nodes are not seen."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 1.0)
     end(world.ranks[3], enter(world.ranks[3], is_ahead=False), True, RAISED, 20.2, True)
@@ -106,7 +106,7 @@ def test_first_death_of_its_own(status: int) -> None:
 
 @pytest.fixture
 def job(base: Path) -> Iterator[Path]:
-    """The directory of a job on this node: rank 2 was thrown out, and the launcher has ended rank 3."""
+    """The directory of a job on this node: rank 2 was interrupted, and the launcher has ended rank 3."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
     now_ns = time.monotonic_ns()
@@ -126,14 +126,14 @@ def job(base: Path) -> Iterator[Path]:
 
 
 def ruling(sequence: int = 2) -> Ruling:
-    """What the agent that judges has said."""
+    """The ruling of the agent that judges."""
     channel = Channel(RecordKind.OPERATION, WORLD.key)
     found = {"torchdist.verdict": "dead", "torchdist.ranks": "0", "torchdist.operation": "all_reduce"}
     return Ruling(Incident(RUN_ID, "name", 0), 1, OperationId(channel, sequence), SENTENCE, found)
 
 
 def hear(directory: Path, *, sequence: int = 2) -> None:
-    """This node's agent hears it, and that it is over once the ranks here are gone."""
+    """Have this node's agent hear the ruling, and that it is over once the ranks here are gone."""
     tapes = [TapeReader(path) for path in sorted(directory.glob("*.tape"))]
     nonces = frozenset(tape.identity.nonce for tape in tapes)
     verdicts = AgentsVerdicts()
@@ -144,12 +144,12 @@ def hear(directory: Path, *, sequence: int = 2) -> None:
 
 
 def document(base: Path) -> dict[str, Any]:
-    """What `diagnose --json` says."""
+    """The output of `diagnose --json`."""
     return ask(base, "--json").document
 
 
 def test_undecided(base: Path, job: Path) -> None:
-    """Without a word of the agents it is said plainly that these tapes do not decide it."""
+    """Without the agents' verdict it is stated plainly that these tapes do not decide it."""
     found = document(base)
     assert (found["verdict"], found["problem"]) == (None, True)
     assert found["undecided"] == "ranks 0-1 have no tape on this node, and ranks here may have ended because of them"
@@ -157,7 +157,7 @@ def test_undecided(base: Path, job: Path) -> None:
 
 
 def test_agents_have_said_it(base: Path, job: Path) -> None:
-    """What this node's agent has heard is the verdict, and it is said whose it is."""
+    """The verdict that this node's agent has heard is shown, with its origin."""
     hear(job)
     found = document(base)
     verdict = found["verdict"]
@@ -170,13 +170,13 @@ def test_agents_have_said_it(base: Path, job: Path) -> None:
 
 
 def test_stall_that_was_over(base: Path, job: Path) -> None:
-    """An agent that died left what it had heard of an earlier stall, out of which these ranks have come."""
+    """A verdict that a dead agent left on an earlier stall, which these ranks have come out of, is not used."""
     hear(job, sequence=0)
     assert document(base)["verdict"] is None
 
 
 def test_what_was_said_is_removed_when_ranks_go_on(base: Path) -> None:
-    """A stall that is over while the ranks here live says nothing about how they end."""
+    """A stall that is over while the ranks here live shows nothing about how they end."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
     one = SimulatedRank(directory, 2)
@@ -189,7 +189,7 @@ def test_what_was_said_is_removed_when_ranks_go_on(base: Path) -> None:
 
 
 def test_watch(base: Path) -> None:
-    """Over ranks that wait for another node's, `watch` shows what the agents say, and that it is over."""
+    """Over ranks that wait for another node's, `watch` shows the agents' verdict, and that it is over."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
     ranks = [SimulatedRank(directory, rank) for rank in HERE]
@@ -208,7 +208,7 @@ def test_watch(base: Path) -> None:
 
 
 def test_run_of_one_node_leaves_nothing(base: Path) -> None:
-    """Its tapes show all that its agent knows."""
+    """Tapes of such a run show everything that its agent knows."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
     one = SimulatedRank(directory, 0, world_size=1)
@@ -223,7 +223,7 @@ def test_run_of_one_node_leaves_nothing(base: Path) -> None:
     ids=["empty", "list", "nothing", "number", "deep", "bytes", "long"],
 )
 def test_hostile_file(base: Path, job: Path, content: bytes) -> None:
-    """What is no verdict is left aside."""
+    """A file that is not a verdict is ignored."""
     hear(job)
     [path] = job.glob("verdict-*.json")
     path.write_bytes(content)
@@ -231,7 +231,7 @@ def test_hostile_file(base: Path, job: Path, content: bytes) -> None:
 
 
 def test_hostile_texts(base: Path, job: Path) -> None:
-    """Control characters do not reach the terminal, ranks beyond all bounds fill no memory; a pipe is not read."""
+    """Control characters do not reach the terminal, out-of-range ranks do not fill memory; a pipe is not read."""
     hear(job)
     [path] = job.glob("verdict-*.json")
     found = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""A child process and its descendants: none outlives us, whatever its session and whoever its parent was."""
+"""A child process and its descendants: none outlives us, in any session and with any parent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ tree.stop()
 
 
 def run(base: Path, parent: str, script: str) -> None:
-    """Run a process that starts a tree and stops it; it must end well and alone."""
+    """Run a process that starts a tree and stops it; it must end cleanly and alone."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(then=script), PARENT.format(then=parent), str(base / "err")],
         env=environment(base), capture_output=True, text=True, timeout=30, check=False,
@@ -37,10 +37,10 @@ def run(base: Path, parent: str, script: str) -> None:
 
 
 def test_stubborn_parent(base: Path) -> None:
-    """A parent that ignores SIGTERM is killed, and its children in sessions of their own with it."""
+    """A parent that ignores SIGTERM is killed, together with its children in their own sessions."""
     run(base, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)", "")
 
 
 def test_orphans(base: Path) -> None:
-    """Children whose parent has ended before are found too."""
+    """Children whose parent has already ended are found too."""
     run(base, "", "while tree.exit_code is None: time.sleep(0.01)")

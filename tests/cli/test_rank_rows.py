@@ -23,7 +23,7 @@ def rows_of(tapes: list[RankTape], verdict: Verdict | None = None) -> list[RankR
 
 
 def test_waiting_by_age(base: Path) -> None:
-    """An open operation makes a rank run, wait or stall by its age; its line comes from its call site."""
+    """By its age an open operation makes a rank running, waiting or stalled; its line comes from its call site."""
     tape = RankTape(base, rank=0)
     tape.end_step()
     tape.enter()
@@ -36,7 +36,7 @@ def test_waiting_by_age(base: Path) -> None:
 
 
 def test_nothing_open(base: Path) -> None:
-    """A rank without an open operation runs, in its current step."""
+    """A rank without an open operation is running, in its current step."""
     tape = RankTape(base, rank=1)
     tape.operation()
     tape.end_step()
@@ -45,7 +45,7 @@ def test_nothing_open(base: Path) -> None:
 
 
 def test_ends(base: Path) -> None:
-    """Ranks that have ended, failed or died are told apart, and rows come in the order of ranks."""
+    """Ranks that have ended, failed or died are distinguished, and rows are in the order of ranks."""
     tapes = [RankTape(base, rank=rank) for rank in (2, 0, 1)]
     tapes[0].writer.finish(TapeState.FINISHED)
     tapes[1].writer.finish(TapeState.FAILED)
@@ -58,7 +58,7 @@ def test_ends(base: Path) -> None:
 
 
 def test_absent_rank(base: Path) -> None:
-    """The rank that a verdict names shows what it is missing in, and since when the others wait."""
+    """The rank that a verdict names shows what it is missing in, and for how long the others have waited."""
     tapes = [RankTape(base, rank=rank, world_size=2) for rank in (0, 1)]
     followers = [TapeFollower(tape.reader) for tape in tapes]
     for tape in tapes:

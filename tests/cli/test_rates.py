@@ -1,4 +1,4 @@
-"""How fast a rank goes, from what polls find."""
+"""The speed of a rank, from what polls find."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SECOND = 1_000_000_000
 
 
 def operation(entered_s: float, flags: int = 0, kind: RecordKind = RecordKind.OPERATION) -> Operation:
-    """An operation about which little is said."""
+    """An operation with few details."""
     return Operation(1, kind, round(entered_s * SECOND), 0, 1, 0, 0, 0, 0, 0, -1, 0, 1, Flag(flags))
 
 
 def test_rates_over_the_window() -> None:
-    """Steps and collectives of the last five seconds, however many polls found them; nothing else counts."""
+    """Steps and collectives of the last five seconds, from any number of polls; nothing else counts."""
     meter = RateMeter(begun_ns=0)
     old = Batch(entered=[operation(at) for at in range(60)], steps=[StepMark(1, at * SECOND, 0, 0) for at in range(60)])
     meter.observe(old, 60 * SECOND)
@@ -32,7 +32,7 @@ def test_rates_over_the_window() -> None:
 
 
 def test_rates_of_a_rank_that_has_just_begun() -> None:
-    """They are not divided by time in which it was not there."""
+    """Rates are not divided by time before the rank existed."""
     meter = RateMeter(begun_ns=10 * SECOND)
     meter.observe(Batch(entered=[operation(10.5), operation(11)]), 12 * SECOND)
     assert meter.rates(12 * SECOND) == Rates(0, 1)

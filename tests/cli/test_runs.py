@@ -1,4 +1,4 @@
-"""Which tapes make a run, and how a run is found."""
+"""Which tapes form a run, and how a run is found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def directory(base: Path) -> Path:
 
 @pytest.fixture
 def look(directory: Path) -> Iterator[Callable[[], RunIndex]]:
-    """Looks at the directory."""
+    """Reads the directory."""
     shelves: list[RunIndex] = []
 
     def look() -> RunIndex:
@@ -49,12 +49,12 @@ def leave(directory: Path, rank: int, run_id: int, id_state: RunIdState = RunIdS
 
 
 def facts(run: Run) -> tuple[int, tuple[int, ...]]:
-    """What tells runs apart."""
+    """The facts that distinguish runs."""
     return run.run_id, run.ranks
 
 
 def test_attempts_in_one_directory(directory: Path, look: Callable[[], RunIndex]) -> None:
-    """A launcher's attempts are runs of their own, the last one first; of each rank its newest tape counts."""
+    """A launcher's attempts are separate runs, the last one first; the newest tape of each rank counts."""
     for run_id in (FIRST, SECOND):
         for rank in (1, 0):
             leave(directory, rank, run_id)
@@ -67,7 +67,7 @@ def test_attempts_in_one_directory(directory: Path, look: Callable[[], RunIndex]
 
 
 def test_rank_that_never_knew_its_run(directory: Path, look: Callable[[], RunIndex]) -> None:
-    """It belongs to the run that began at about its time and lacks it; when there is none, it is a run by itself."""
+    """A rank without a run id joins the run that began at about its time and lacks it; else it is a run by itself."""
     leave(directory, 0, FIRST)
     leave(directory, 1, 0, RunIdState.NONE)
     leave(directory, 0, SECOND)
@@ -78,7 +78,7 @@ def test_rank_that_never_knew_its_run(directory: Path, look: Callable[[], RunInd
 
 
 def test_id_of_the_attempt_before(directory: Path, look: Callable[[], RunIndex]) -> None:
-    """Ranks that still have the id of the attempt before are not shown together with its dead."""
+    """Ranks that still have the id of the previous attempt are not shown together with its dead."""
     leave(directory, 0, FIRST)
     leave(directory, 1, FIRST)
     leave(directory, 1, FIRST, RunIdState.PROVISIONAL)
@@ -86,7 +86,7 @@ def test_id_of_the_attempt_before(directory: Path, look: Callable[[], RunIndex])
 
 
 def test_select(directory: Path, look: Callable[[], RunIndex]) -> None:
-    """By as many digits as it takes, in either case; too few are an error that names what they could mean."""
+    """By as many digits as needed, in either case; too few are an error that names the matches."""
     leave(directory, 0, FIRST)
     leave(directory, 0, SECOND)
     runs = look().runs
@@ -109,4 +109,4 @@ def test_copy_on_a_disk(directory: Path, base: Path, tmp_path: Path) -> None:
     answers = [ask(base), ask(base, "--run-dir", copy)]
     assert [answer.code for answer in answers] == [0, 0]
     first, second = (answer.out.replace(str(copy), str(directory)).splitlines() for answer in answers)
-    assert first[:2] + first[3:] == second[:2] + second[3:]  # the third line says how long ago it was
+    assert first[:2] + first[3:] == second[:2] + second[3:]  # the third line states how long ago it was

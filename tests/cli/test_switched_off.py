@@ -1,4 +1,4 @@
-"""Where no run is found, the commands say which settings keep jobs from being recorded."""
+"""When no run is found, the commands list settings that keep jobs from being recorded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENABLED = {"OTEL_PYTHON_TORCHDIST_ENABLED": "true"}
     ],
 )
 def test_reasons(settings: dict[str, str], said: list[str]) -> None:
-    """Each setting that switches jobs off is named; without our switch nobody expects a run."""
+    """Each setting that switches jobs off is named; without our switch no run is expected."""
     environ = ENABLED | settings
     found = reasons(environ, Config.from_environment(environ))
     assert len(found) == len(said)
@@ -39,7 +39,7 @@ def test_reasons(settings: dict[str, str], said: list[str]) -> None:
 
 @pytest.mark.parametrize("command", [["diagnose"], ["watch", "--wait", "0.3"]])
 def test_commands_say_it(command: list[str], tmp_path: Path) -> None:
-    """Both commands say it under their message, with the same exit code as ever."""
+    """Both commands list them under their message, with the same exit code as ever."""
     environ = {**os.environ, **ENABLED, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     environ["OTEL_PYTHON_TORCHDIST_TAPE_DIR"] = str(tmp_path / "none")
     environ["OTEL_PYTHON_TORCHDIST_TAPE_ON_DISK"] = "true"

@@ -1,4 +1,4 @@
-"""`otel-torchdist watch` over a real job on gloo, one rank of which is held up, on a terminal and without one."""
+"""`otel-torchdist watch` over a real job on gloo with one rank held up, on a terminal and without one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stalled(gloo: Callable[..., GlooJobs]) -> GlooJobs:
 
 @pytest.fixture
 def watch(stalled: GlooJobs, module_base: Path) -> Iterator[Callable[..., Running]]:
-    """Starts `watch` with no terminal."""
+    """Starts `watch` without a terminal."""
     started: list[Running] = []
 
     def start(*arguments: str) -> Running:
@@ -99,7 +99,7 @@ def test_no_color(terminal: Callable[..., Terminal]) -> None:
 def test_two_watches_leave_the_job_alone(
     watch: Callable[..., Running], stalled: GlooJobs, module_base: Path, gloo: Callable[..., GlooJobs]
 ) -> None:
-    """Two at once both see how it ends; of a job that nobody reads no rank is asked for anything, nothing is locked."""
+    """Two at once both see the end; if no agent reads a job, no rank is sent a request and nothing is locked."""
     first, second = watch(), watch("--plain")
     for one in (first, second):
         one.wait_for(f"STALL: {VERDICT}")
@@ -130,7 +130,7 @@ def test_two_watches_leave_the_job_alone(
 
 
 def test_gil_is_held(watch: Callable[..., Running], stalled: GlooJobs, gloo: Callable[..., GlooJobs]) -> None:
-    """Of a rank that holds the GIL, which nobody else asks, it says that no Python runs there, and what it did last."""
+    """If a rank holds the GIL and no agent queries it, `watch` shows that no Python runs, and its last operation."""
     stalled.open_gate()
     stalled.join()
     holding = gloo("holds the GIL", ranks=2, reader="none")
@@ -149,7 +149,7 @@ def test_gil_is_held(watch: Callable[..., Running], stalled: GlooJobs, gloo: Cal
     ("options", "what"), [([], "job with a live rank"), (["--run-dir"], "tape"), (["feedbeef"], "run feedbeef")]
 )
 def test_nothing_to_watch(base: Path, options: list[str], what: str) -> None:
-    """Without such a job it says that it waits, and after the time given that there is none."""
+    """Without such a job `watch` prints that it waits, and after the given time that there is none."""
     where = [base] if options == ["--run-dir"] else []
     answer = ask(base, "--wait", "0.3", *options, *where, command="watch")
     assert answer.code == 1

@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes, as the tests look at them."""
+"""The manifests of deploy/kubernetes, as read by the tests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import yaml
 
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
 CUSTOM = "monitoring.coreos.com/v1"
-"""Resources of the Prometheus operator; their schemas are not at hand."""
+"""Resources of the Prometheus operator; their schemas are not available."""
 POD_KINDS = ("Job", "DaemonSet")
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
-    """What a file holds."""
+    """The documents in a file."""
     return [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
 
 
@@ -36,7 +36,7 @@ def all_files(field: str) -> list[Path]:
 
 
 def resources() -> list[dict[str, Any]]:
-    """All resources, as far as their files are there."""
+    """All resources whose files exist."""
     return [document for path in all_files("resources") if path.is_file() for document in documents(path)]
 
 
@@ -46,12 +46,12 @@ def pod_template(workload: dict[str, Any]) -> dict[str, Any]:
 
 
 def pod_templates() -> list[dict[str, Any]]:
-    """Those of all workloads."""
+    """The pod templates of all workloads."""
     return [pod_template(resource) for resource in resources() if resource["kind"] in POD_KINDS]
 
 
 def containers(template: dict[str, Any]) -> list[dict[str, Any]]:
-    """All containers of a pod, sidecars too."""
+    """All containers of a pod, including sidecars."""
     return [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
 
 

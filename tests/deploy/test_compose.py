@@ -1,4 +1,4 @@
-"""The compose file, with its two overlays: read and checked, for there is no container engine to run it."""
+"""The compose file with its two overlays: read and checked, as there is no container engine to run it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIABLE = re.compile(r"\$\{\w+:(?P<kind>[-?])(?P<text>[^}]*)\}")
 
 
 def by_default(value: Any) -> Any:
-    """What it is when no variable is set; a variable that must be set becomes the path of a file of the user's."""
+    """The value when no variable is set; a variable that must be set becomes the path of a user's file."""
     if isinstance(value, dict):
         return {key: by_default(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -31,7 +31,7 @@ def by_default(value: Any) -> Any:
 
 
 def services(file: str) -> dict[str, dict[str, Any]]:
-    """The services of a compose file, by default."""
+    """The services of a compose file, with default values."""
     return by_default(yaml.safe_load((DEPLOY / file).read_text()))["services"]
 
 
@@ -48,13 +48,13 @@ def mounts(service: dict[str, Any]) -> list[tuple[str, str, bool]]:
 
 
 def mounted_files(file: str) -> list[Path]:
-    """What is mounted from the repository."""
+    """Mounts from the repository."""
     sources = [source for service in services(file).values() for source, _, _ in mounts(service)]
     return [DEPLOY / source for source in sources if source.startswith(".")]
 
 
 def texts_of(service: dict[str, Any]) -> str:
-    """All that a service finds in files of the repository."""
+    """Everything that a service gets from files of the repository."""
     files = [DEPLOY / source for source, _, _ in mounts(service) if source.startswith(".")]
     inside = [path for file in files for path in ([file] if file.is_file() else file.rglob("*")) if path.is_file()]
     return "\n".join(path.read_text() for path in inside)
@@ -62,7 +62,7 @@ def texts_of(service: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("file", FILES)
 def test_schema(file: str) -> None:
-    """It is a compose file by the specification's own schema."""
+    """The file is valid by the specification's own schema."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / file]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -70,14 +70,14 @@ def test_schema(file: str) -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_mounted_files_exist(file: str) -> None:
-    """What is mounted from the repository is there."""
+    """Files mounted from the repository exist."""
     missing = [str(path) for path in mounted_files(file) if not path.exists()]
     assert missing == []
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_mounts_from_outside_are_read_only(file: str) -> None:
-    """Only named volumes can be written to, and no directory is made by mistake where the jobs' tapes lie."""
+    """Only named volumes are writable, and no directory is created by mistake where the jobs' tapes lie."""
     for service in services(file).values():
         for source, target, is_read_only in mounts(service):
             assert is_read_only or re.fullmatch(r"[a-z]+", source), target
@@ -87,7 +87,7 @@ def test_mounts_from_outside_are_read_only(file: str) -> None:
 
 @pytest.mark.parametrize("name", services("compose.yaml"))
 def test_container_is_confined(name: str) -> None:
-    """No container can write to its image, has a capability, or gets more rights than it began with."""
+    """No container can write to its image, has a capability, or gets more privileges than it began with."""
     service = services("compose.yaml")[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -98,13 +98,13 @@ def test_container_is_confined(name: str) -> None:
 
 @pytest.mark.parametrize("name", services("compose.yaml"))
 def test_image_is_pinned(name: str) -> None:
-    """Each image has a whole version."""
+    """Each image has a full version."""
     assert re.fullmatch(r"[a-z]+/[a-z-]+:v?\d+\.\d+\.\d+", services("compose.yaml")[name]["image"])
 
 
 @pytest.mark.parametrize("name", services("compose.yaml"))
 def test_listens_on_loopback(name: str) -> None:
-    """By default nothing can be reached from another machine."""
+    """By default nothing is reachable from another machine."""
     service = services("compose.yaml")[name]
     hosts = [port.split(":")[0] for port in service.get("ports", [])]
     if service.get("network_mode") == "host":
@@ -118,7 +118,7 @@ def test_listens_on_loopback(name: str) -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_no_password(file: str) -> None:
-    """Secrets come from files of the user's, and Grafana's administrator exists only with one."""
+    """Secrets come from the user's files, and Grafana's administrator exists only with one."""
     for service in services(file).values():
         for name, value in service.get("environment", {}).items():
             if re.search("PASSWORD|SECRET|TOKEN|KEY", name):
@@ -131,7 +131,7 @@ def test_no_password(file: str) -> None:
 
 @pytest.mark.parametrize(("file", "name"), [(file, name) for file in FILES for name in services(file)])
 def test_environment_is_read(file: str, name: str) -> None:
-    """Every variable that is set is one that the component's configuration asks for."""
+    """Every variable that is set is one that the component's configuration uses."""
     service = services(file)[name]
     names = {key for key in service.get("environment", {}) if not key.startswith("GF_")}
     text = texts_of(service)
@@ -140,7 +140,7 @@ def test_environment_is_read(file: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["jaeger", "collector"])
 def test_published_ports_are_served(name: str) -> None:
-    """What is published is a port that the configuration opens by default."""
+    """Every published port is one that the configuration opens by default."""
     service = services("compose.yaml")[name]
     text = texts_of(service)
     for published in service["ports"]:

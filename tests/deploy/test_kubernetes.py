@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: complete, right by Kubernetes' own schemas, and at one with each other."""
+"""The Kubernetes manifests: complete, valid by Kubernetes' own schemas, and consistent with each other."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ each_pod = pytest.mark.parametrize(
 
 
 def name_of(resource: dict[str, Any]) -> str:
-    """How a test's id calls it."""
+    """The id of a test for a resource."""
     return f"{resource['kind']}-{resource['metadata']['name']}"
 
 
 @pytest.mark.parametrize("file", kustomizations(), ids=lambda file: file.parent.name)
 def test_everything_named_exists(file: Path) -> None:
-    """What a kustomization names is there: a file, or a directory with a kustomization."""
+    """Everything that a kustomization names exists: a file, or a directory with a kustomization."""
     named = [path for field in ("resources", "patches", "components") for path in named_by(file, field)]
     assert named
     missing = [path for path in named if not (path.is_file() or (path / "kustomization.yaml").is_file())]
@@ -50,7 +50,7 @@ def test_everything_named_exists(file: Path) -> None:
 
 
 def test_everything_that_exists_is_named() -> None:
-    """No manifest lies there that nobody applies."""
+    """Every manifest is applied by a kustomization."""
     named = {path for field in ("resources", "patches") for path in all_files(field)}
     there = set(KUBERNETES.resolve().rglob("*.yaml")) - {path.resolve() for path in kustomizations()}
     assert there - named == set()
@@ -59,7 +59,7 @@ def test_everything_that_exists_is_named() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("resource", BUILT_IN, ids=name_of)
 def test_schema(resource: dict[str, Any], version: str) -> None:
-    """It has nothing that Kubernetes does not know, in the oldest version that has sidecars and in the newest."""
+    """The resource is valid in the oldest version of Kubernetes that has sidecars and in the newest."""
     kubernetes_validate.validate(resource, version, strict=True)
 
 
@@ -77,7 +77,7 @@ def test_patch_finds_its_target(patch: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("resource", resources(), ids=name_of)
 def test_selectors_find_pods(resource: dict[str, Any]) -> None:
-    """Whatever selects pods selects some that are here."""
+    """Every selector of pods matches some that are here."""
     spec = resource.get("spec", {})
     wanted = {
         "DaemonSet": lambda: spec["selector"]["matchLabels"],
@@ -108,7 +108,7 @@ def test_agent_is_scraped(template: dict[str, Any]) -> None:
 
 @each_pod
 def test_pods_are_confined(template: dict[str, Any]) -> None:
-    """No pod has a token for the API, and no container more rights than it says."""
+    """No pod has a token for the API, and no container more privileges than it states."""
     assert template["spec"]["automountServiceAccountToken"] is False
     assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in containers(template):
@@ -120,7 +120,7 @@ def test_pods_are_confined(template: dict[str, Any]) -> None:
 
 @each_pod
 def test_references_to_variables(template: dict[str, Any]) -> None:
-    """`$(NAME)` is replaced only where the variable is defined before."""
+    """`$(NAME)` is replaced only if the variable is defined before it."""
     for container in containers(template):
         before: set[str] = set()
         for variable in container.get("env", []):
@@ -130,7 +130,7 @@ def test_references_to_variables(template: dict[str, Any]) -> None:
 
 
 def test_training_and_agent_share_memory() -> None:
-    """Ranks write where the sidecar reads: in one /dev/shm that is in memory and bounded, as one user, seen by pid."""
+    """Ranks write where the sidecar reads: in one bounded in-memory /dev/shm, as one user, seen by pid."""
     spec = pod_template(manifest("base/training/job.yaml", "Job"))["spec"]
     (agent,) = spec["initContainers"]
     (training,) = spec["containers"]
@@ -147,7 +147,7 @@ def test_training_and_agent_share_memory() -> None:
 
 @pytest.mark.parametrize("job", ["base/training/job.yaml", "overlays/example/job.yaml"])
 def test_as_many_pods_as_nodes(job: str) -> None:
-    """As many nodes as the Job has pods are waited for, at a name that the Service gives."""
+    """The job waits for as many nodes as it has pods, at a name that the Service provides."""
     spec = manifest(job, "Job")["spec"]
     (training,) = spec["template"]["spec"]["containers"]
     options = dict(option.split("=", 1) for option in training["command"] if option.startswith("--"))

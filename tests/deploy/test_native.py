@@ -23,7 +23,7 @@ from deploy.native.timeline import timeline
 
 
 def test_ports_come_from_the_environment() -> None:
-    """Each by its own name; what is not set, or empty, is as usual."""
+    """Each port has its own variable; an unset or empty one means the default."""
     chosen = ports_from({"PROMETHEUS_PORT": "9999", "JAEGER_QUERY_PORT": "", "OTHER": "1"})
     assert chosen == dataclasses.replace(Ports(), prometheus_port=9999)
     assert chosen.environment["PROMETHEUS_PORT"] == "9999"
@@ -31,19 +31,19 @@ def test_ports_come_from_the_environment() -> None:
 
 @pytest.mark.parametrize("text", ["0", "65536", "-1", "http", "\uff19\uff10\uff19\uff10", "90.5"])
 def test_what_is_no_port_is_named(text: str) -> None:
-    """With the variable and the value."""
+    """The error names the variable and the value."""
     with pytest.raises(PortError, match=rf"^ALERTMANAGER_PORT={text} is no port"):
         ports_from({"ALERTMANAGER_PORT": text})
 
 
 def test_port_for_two_is_refused() -> None:
-    """Whichever of the two was set."""
+    """Such ports are refused, whichever of the two was set."""
     with pytest.raises(PortError, match="COLLECTOR_OTLP_GRPC_PORT and PROMETHEUS_PORT are both 4317"):
         ports_from({"PROMETHEUS_PORT": "4317"})
 
 
 def test_port_of_somebody_else_is_named() -> None:
-    """With the variable that changes it, before anything is started."""
+    """The error names the variable that changes it, before anything is started."""
     ports = free_ports()
     ports.check_free()
     with socket.socket() as other:
@@ -54,7 +54,7 @@ def test_port_of_somebody_else_is_named() -> None:
 
 
 def test_program_that_ends_says_why(tmp_path: Path) -> None:
-    """The end of its log is in the error."""
+    """The error contains the end of the program's log."""
     command = (sys.executable, "-c", "import sys; sys.exit('no such configuration')")
     program = Program("server", command, tmp_path, f"http://{HOST}:9/")
     with (
@@ -65,7 +65,7 @@ def test_program_that_ends_says_why(tmp_path: Path) -> None:
 
 
 def test_webhook_writes_messages_down(tmp_path: Path) -> None:
-    """One a line, whatever line breaks they had; what has no body is refused."""
+    """One message per line, whatever line breaks it had; a request without a body is refused."""
     ports = free_ports()
     with Running(webhook(tmp_path, ports)):
         url = f"http://{HOST}:{ports.webhook_port}/"
@@ -85,7 +85,7 @@ def span(name: str, start_us: int, duration_us: int, span_id: str, parent_id: st
 
 
 def test_timeline_draws_a_tree_of_bars() -> None:
-    """Children under their parents, each from its begin to its end; what is open has an arrow at its end."""
+    """Children are under their parents, each from its begin to its end; open spans end in an arrow."""
     spans = [
         span("all_reduce (in progress)", 500_000, 1_500_000, "c", "a"),
         span("step (rank 0)", 0, 1_000_000, "a"),
@@ -108,7 +108,7 @@ def test_timeline_draws_a_tree_of_bars() -> None:
 
 
 def test_down_without_up(tmp_path: Path) -> None:
-    """Says so, and is no error."""
+    """The missing stack is reported, and is not an error."""
     command = [sys.executable, "-m", "deploy.native", "down"]
     environment = {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(DEPLOY.parent), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The node's agent as its manifest has it: with these capabilities alone, in a PID namespace of its own."""
+"""The node's agent as in its manifest: with these capabilities alone, in its own PID namespace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 
 
 def confined(capabilities: list[str]) -> list[str]:
-    """The agent's command, with capabilities and no others."""
+    """The agent's command, with these capabilities and no others."""
     bounds = ",".join(["-all", *(f"+{name.lower()}" for name in capabilities)])
     return [*NAMESPACE, "setpriv", f"--bounding-set={bounds}", "--inh-caps=-all", "--no-new-privs", str(SCRIPT)]
 
@@ -60,7 +60,7 @@ def ranks(base: Path) -> Iterator[Ranks]:
 
 @pytest.fixture
 def watch(base: Path) -> Iterator[Callable[[list[str]], None]]:
-    """Starts the command of the manifest with capabilities."""
+    """Starts the command of the manifest with these capabilities."""
     with contextlib.ExitStack() as stack:
 
         def start(capabilities: list[str]) -> None:
@@ -73,7 +73,7 @@ def watch(base: Path) -> Iterator[Callable[[list[str]], None]]:
 
 
 def owners(path: Path) -> set[int]:
-    """Users to whom belongs what lies there."""
+    """Owners of the files there."""
     return {entry.lstat().st_uid for entry in [path, *path.rglob("*")]}
 
 
@@ -85,7 +85,7 @@ def up_in(page: str) -> dict[str, float]:
 
 
 def test_capabilities_suffice(base: Path, ranks: Ranks, watch: Callable[[list[str]], None]) -> None:
-    """It reads another user's job, leaves nothing of root's there, and sees a death across PID namespaces."""
+    """The agent reads another user's job, leaves no file of root's there, and sees a death across PID namespaces."""
     watch(GRANTED)
     until(lambda: up_in(page_of(base)) == {"0": 1, "1": 1})
     until((base / JOB / "agent.checkpoint").exists)
@@ -95,7 +95,7 @@ def test_capabilities_suffice(base: Path, ranks: Ranks, watch: Callable[[list[st
 
 
 def test_no_access_without_override(base: Path, ranks: Ranks, watch: Callable[[list[str]], None]) -> None:
-    """Without DAC_OVERRIDE it comes to no tape."""
+    """Without DAC_OVERRIDE the agent reads no tape."""
     watch([name for name in GRANTED if name != "DAC_OVERRIDE"])
     time.sleep(MISSED_S)
     assert page_of(base) == ""

@@ -1,4 +1,4 @@
-"""The PrometheusRule: up to date, and made without loss from whatever rule files there are."""
+"""The PrometheusRule: up to date, and generated without loss from any rule files."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def rules(tmp_path: Path) -> Path:
 
 
 def test_is_up_to_date() -> None:
-    """What lies in the repository is what the rule files make."""
+    """The file in the repository is what the rule files generate."""
     done = make("--check")
     assert done.returncode == 0, done.stderr
 
 
 def test_same_groups(rules: Path, tmp_path: Path) -> None:
-    """It has the groups of all files as they are, and not those of the rules' own tests."""
+    """The result has the groups of all files unchanged, without those of the rules' own tests."""
     result = tmp_path / "rule.yaml"
     assert make("--rules", rules, "--result", result).returncode == 0
     resource = yaml.safe_load(result.read_text())
@@ -57,7 +57,7 @@ def test_same_groups(rules: Path, tmp_path: Path) -> None:
 
 
 def test_check_finds_a_difference(rules: Path, tmp_path: Path) -> None:
-    """A result that is missing or old is told, and left as it is."""
+    """A missing or outdated result is reported, and left unchanged."""
     result = tmp_path / "rule.yaml"
     arguments = ("--rules", rules, "--result", result)
     assert make("--check", *arguments).returncode == 1
@@ -75,7 +75,7 @@ def test_check_finds_a_difference(rules: Path, tmp_path: Path) -> None:
     [("tests: []\n", "it has no list of groups"), (ALERTS, "the same name"), ("a: [\n", "bad.yaml")],
 )
 def test_bad_rules(rules: Path, tmp_path: Path, text: str, said: str) -> None:
-    """What cannot be put together is one error, and nothing is written."""
+    """Rules that cannot be combined are one error, and nothing is written."""
     (rules / "bad.yaml").write_text(text)
     done = make("--rules", rules, "--result", tmp_path / "rule.yaml")
     assert done.returncode == 2

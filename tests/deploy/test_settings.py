@@ -1,4 +1,4 @@
-"""Names of settings in everything that is deployed: none that nobody reads."""
+"""Names of settings in all deployment files: every one of them is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPTS = sorted(path for path in DEPLOY.rglob("*") if path.suffix in {".sh", ".
 
 
 def test_settings_exist() -> None:
-    """Every setting of ours that is written anywhere is one that we read."""
+    """Every setting of ours in any of these files is one that we read."""
     pattern = re.compile(r"OTEL_PYTHON_TORCHDIST_[A-Z_]+[A-Z]")
     written = {name for path in TEXTS for name in pattern.findall(path.read_text())}
     assert "OTEL_PYTHON_TORCHDIST_ENABLED" in written
@@ -26,7 +26,7 @@ def test_settings_exist() -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_scripts(script: Path) -> None:
-    """Shell scripts are free of what shellcheck knows."""
+    """Shellcheck finds nothing in the shell scripts."""
     shellcheck = Path(sys.executable).with_name("shellcheck")
     done = subprocess.run([shellcheck, "--shell=bash", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""The Slurm example, run for real: two torchruns on this machine, behind an `srun` and a `scontrol` of our own."""
+"""The Slurm example, run for real: two torchruns on this machine, behind our own `srun` and `scontrol`."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ SCONTROL = "#!/bin/bash\necho localhost\necho elsewhere\n"
 
 
 class SlurmJob:
-    """A job that runs `train.sbatch` from a directory of its own."""
+    """A job that runs `train.sbatch` from its own directory."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        """Submit it."""
+        """Submit the job."""
         self.number = str(os.getpid())
         self.folder = folder
         self.results = folder / f"torchdist-{self.number}"
@@ -81,21 +81,21 @@ class SlurmJob:
 
     @property
     def targets(self) -> dict[str, str]:
-        """What Prometheus would scrape, by file."""
+        """Prometheus targets, by file."""
         found = (self.folder / "targets").glob("slurm-*.json")
         return {path.name: json.loads(path.read_text())[0]["targets"][0] for path in found}
 
     def end(self) -> tuple[int, str]:
-        """Wait for it; returns the exit code and what it has printed."""
+        """Wait for it; returns the exit code and its output."""
         out, _ = self.process.communicate(timeout=120)
         return self.process.returncode, out
 
     def tapes(self) -> list[Path]:
-        """What is left of the directories for tapes."""
+        """Leftovers of the directories for tapes."""
         return list(Path("/dev/shm").glob(f"torchdist-{self.number}-*"))
 
     def log(self, node: str) -> str:
-        """The agent's log of a node."""
+        """The log of a node's agent."""
         return (self.results / f"agent-{node}.log").read_text()
 
     def clean_up(self) -> None:
@@ -109,7 +109,7 @@ class SlurmJob:
 
 
 def exported_ranks(spans: Path) -> set[int]:
-    """The ranks of which spans have left."""
+    """The ranks with exported spans."""
     requests = [json.loads(line) for line in spans.read_text().splitlines()]
     scopes = [s for request in requests for r in request["resourceSpans"] for s in r["scopeSpans"]]
     attributes = [a for scope in scopes for span in scope["spans"] for a in span["attributes"]]
@@ -118,7 +118,7 @@ def exported_ranks(spans: Path) -> set[int]:
 
 @pytest.fixture
 def submitted(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SlurmJob]:
-    """A job with as many steps as the test says."""
+    """A job with as many steps as the test requests."""
     job = SlurmJob(tmp_path, request.param)
     yield job
     job.clean_up()
@@ -126,7 +126,7 @@ def submitted(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SlurmJ
 
 @pytest.mark.parametrize("submitted", ["20"], indirect=True)
 def test_job_that_succeeds(submitted: SlurmJob) -> None:
-    """Both nodes train together, all spans leave, and nothing stays behind."""
+    """Both nodes train together, all spans are exported, and there are no leftovers."""
     code, out = submitted.end()
     assert code == 0, out
     assert all("all ranks have ended; what they recorded is exported" in submitted.log(node) for node in NODES)
@@ -138,7 +138,7 @@ def test_job_that_succeeds(submitted: SlurmJob) -> None:
 
 @pytest.mark.parametrize("submitted", ["1000000"], indirect=True)
 def test_job_whose_time_is_over(submitted: SlurmJob) -> None:
-    """After SIGTERM to all its processes each node says what its rank was doing, and its agent has seen the end."""
+    """After SIGTERM to all its processes each node reports what its rank was doing, and its agent has seen the end."""
     deadline = time.monotonic() + 60
     while len(submitted.targets) < len(NODES):
         assert time.monotonic() < deadline, submitted.process.poll()
@@ -156,7 +156,7 @@ def test_job_whose_time_is_over(submitted: SlurmJob) -> None:
 
 
 def test_restart(tmp_path: Path) -> None:
-    """The agent watches what torchrun starts again, and leaves with torchrun; another step's tapes are left alone."""
+    """The agent follows ranks that torchrun restarts, and ends with torchrun; another step's tapes are left alone."""
     gate = tmp_path / "gate"
     gate.touch()
     job = str(os.getpid())
@@ -198,7 +198,7 @@ def test_restart(tmp_path: Path) -> None:
     finally:
         gate.unlink(missing_ok=True)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(step.pid, signal.SIGTERM)  # torchrun ends its ranks, which have sessions of their own
+            os.killpg(step.pid, signal.SIGTERM)  # torchrun ends its ranks, which have their own sessions
         with contextlib.suppress(subprocess.TimeoutExpired):
             step.wait(30)
         with contextlib.suppress(ProcessLookupError):

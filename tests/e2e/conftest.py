@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def free_port_range() -> int:
-    """The first of 16 ports on which nobody listens."""
+    """The first of 16 ports that are free."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

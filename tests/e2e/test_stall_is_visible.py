@@ -1,4 +1,4 @@
-"""A late rank, seen from outside: through a real OTLP receiver and a real scrape, while it hangs and after."""
+"""A late rank, as seen from outside: by a real OTLP receiver and a real scrape, while it hangs and after."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Job:
     log: Path
 
     def scrape(self) -> str:
-        """What the ranks' /metrics pages say, one after the other."""
+        """The ranks' /metrics pages, one after the other."""
         pages = []
         for port in range(self.port, self.port + 16):
             try:
@@ -47,7 +47,7 @@ class Job:
         return "\n".join(pages)
 
     def wait_for_metric(self, pattern: str, timeout_s: float) -> re.Match[str]:
-        """The first match of a pattern in the pages; fails when it does not come in time."""
+        """The first match of a pattern in the pages; fails if it does not come in time."""
         deadline = time.monotonic() + timeout_s
         while not (found := re.search(pattern, page := self.scrape(), re.MULTILINE)):
             assert time.monotonic() < deadline, page
@@ -99,7 +99,7 @@ def test_late_rank_is_visible_while_it_hangs(job: Job) -> None:
     spans = job.receiver.wait_for(lambda found: bool(of_stall(found)), timeout_s=60)
     job.wait_for_metric(r"^torchdist_stalled\{.*\} 1\.0$", timeout_s=5)
     assert time.monotonic() - began > THRESHOLD_S
-    assert job.process.poll() is None  # it hangs still
+    assert job.process.poll() is None  # it still hangs
 
     root = of_stall(spans)[0]
     assert root.attributes["torchdist.stalled"] is True
@@ -128,12 +128,12 @@ def test_late_rank_is_visible_while_it_hangs(job: Job) -> None:
 
 
 def markers(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
-    """The open-ended bars of the stalled operation."""
+    """The spans of the stalled operation that are still open."""
     return [span for span in spans if span.name == "all_reduce (in progress)"]
 
 
 def check_traces(spans: list[ReceivedSpan]) -> None:
-    """Each span once, no orphan, no span without length, all ranks in each step's trace, the end of the stall told."""
+    """Each span once, no orphan, no span without length, all ranks in each step's trace, the end of the stall too."""
     twice = [key for key, count in Counter((span.trace_id, span.span_id) for span in spans).items() if count > 1]
     assert not twice
     place = {(span.trace_id, span.span_id): position for position, span in enumerate(spans)}

@@ -1,4 +1,4 @@
-"""Where the agents of a run are, as a rank announces it, and the file in which it does."""
+"""Where the agents of a run are, as announced by a rank, and the file with that announcement."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ PEERS = Peers(RUN, TOKEN, 0, HOST, OTHERS)
 
 
 def file_of(directory: Path, run: int = RUN) -> Path:
-    """The file of a run."""
+    """The announcement's file for a run."""
     return directory / f"peers-{run:032x}.json"

@@ -1,4 +1,4 @@
-"""What all tests of the exchange start from."""
+"""Fixtures for all tests of the exchange."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.exchange.peer_agents import Agents, agents
 
 @pytest.fixture(autouse=True)
 def prompt_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server notices that it should end sooner than in life, for each test ends some."""
+    """Let a server notice sooner than in production that it should end, because each test ends some."""
     monkeypatch.setattr(http_server, "_POLL_S", 0.02)
 
 
 @pytest.fixture(scope="module")
 def current() -> Iterator[tuple[Current, int]]:
-    """What is served, and its port."""
+    """The served application, and its port."""
     app = Current()
     with served(app) as port:
         yield app, port
@@ -31,14 +31,14 @@ def current() -> Iterator[tuple[Current, int]]:
 
 @pytest.fixture
 def agent(current: tuple[Current, int]) -> Agent:
-    """An agent of the run, which nobody has asked yet."""
+    """An agent of the run that has not been asked yet."""
     behind, port = current
     return begin_life(behind, port)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trust ends, and peace is interrupted, several times as soon as in life."""
+    """Let trust end, and peace be interrupted, several times as soon as in production."""
     for module in (run_exchange, seats):
         monkeypatch.setattr(module, "HURRIED_TRUST_S", 1.0)
     monkeypatch.setattr(seats, "KNOCK_TRUST_S", 0.7)

@@ -1,4 +1,4 @@
-"""An agent that answers what it is asked, and questions that are sent to it by hand."""
+"""An agent that echoes what it is asked, and questions sent to it by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARSED = "/v1/parsed"
 
 
 class Echo:
-    """Answers what it was asked, and something that nobody else may see."""
+    """Answers with the question, and with something that only agents of the run may see."""
 
     token = TOKEN
 
@@ -31,7 +31,7 @@ class Echo:
         self.heard: list[bytes] = []
 
     def respond(self, path: str, body: bytes) -> bytes | None:
-        """Tell the secret, on one path; on another one insist on a question."""
+        """Return the secret on one path; on another one require a question."""
         self.heard.append(body)
         if path == PARSED:
             decode_question(body)
@@ -39,17 +39,17 @@ class Echo:
 
 
 class Agent:
-    """One that listens."""
+    """An agent that listens."""
 
     def __init__(self, echo: Echo, life: str, port: int) -> None:
         self.echo, self.life, self.port = echo, life, port
 
     def line(self, token: bytes = TOKEN, run: int = RUN) -> Line:
-        """Another agent's way to it."""
+        """Another agent's line to it."""
         return Line(peer_at(self.port), run, token, new_life())
 
     def post(self, headers: dict[str, str], body: bytes = b"", path: str = PATH) -> http.client.HTTPResponse:
-        """Ask it by hand."""
+        """Send it a question by hand."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=10)
         connection.request("POST", path, body, headers)
         response = connection.getresponse()
@@ -58,14 +58,14 @@ class Agent:
         return response
 
     def say(self, request: bytes) -> bytes:
-        """Send bytes, and read until it closes the connection."""
+        """Send bytes, and read until the connection is closed."""
         with socket.create_connection((HOST, self.port), timeout=10) as connection:
             connection.sendall(request)
             return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 
 class Current:
-    """Whichever agent is alive behind a port; to start and end a server takes a while."""
+    """Whichever agent is alive behind a port; starting and stopping a server takes a while."""
 
     app: App
 
@@ -75,7 +75,7 @@ class Current:
 
 
 def begin_life(behind: Current, port: int) -> Agent:
-    """Let another agent take its place."""
+    """Replace the agent by another one."""
     life, echo = new_life(), Echo()
     app = ExchangeApp(life)
     app.add(RUN, echo)
@@ -86,13 +86,13 @@ def begin_life(behind: Current, port: int) -> Agent:
 def headers_for(
     agent: Agent, body: bytes = b"", token: bytes = TOKEN, run: int = RUN, sender: str = "s" * 16, number: int = 1
 ) -> dict[str, str]:
-    """Headers as an agent of the run would send them."""
+    """Headers as sent by an agent of the run."""
     envelope = Envelope(run, sender, agent.life, number)
     return envelope.headers(token, PATH, body)
 
 
 def request_bytes(headers: dict[str, str], body: bytes) -> bytes:
-    """A request as it goes over the wire."""
+    """A request in its wire format."""
     lines = [f"POST {PATH} HTTP/1.1", f"Host: {HOST}", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body

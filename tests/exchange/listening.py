@@ -16,7 +16,7 @@ HOST = "127.0.0.1"
 
 @contextlib.contextmanager
 def served(app: App) -> Iterator[int]:
-    """Serve an agent's answers on a free port."""
+    """Serve an agent's application on a free port."""
     server = HttpServer(HOST, [0], "exchange")
     server.serve(app)
     try:
@@ -26,16 +26,16 @@ def served(app: App) -> Iterator[int]:
 
 
 def peer_at(port: int, seat: int = 0) -> Peer:
-    """An agent that listens here."""
+    """An agent that listens on this port."""
     return Peer(seat, f"node-{seat}", HOST, port)
 
 
 @contextlib.contextmanager
 def stranger(behave: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Something that listens and treats each connection as it likes, on a thread of its own.
+    """Something that listens and handles each connection as it likes, on a thread of its own.
 
     Args:
-        behave: What it does with a connection; ends when that is closed.
+        behave: Handles a connection; ends when that is closed.
     """
     listening = socket.create_server((HOST, 0))
     threads: list[threading.Thread] = []
@@ -69,7 +69,7 @@ def stranger(behave: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
-    """Poll until something is so, and insist that it becomes so."""
+    """Poll until a condition holds; fails if it does not in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Agents of several nodes in one process, each with a port of its own."""
+"""Agents of several nodes in one process, each with its own port."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Node:
     Attributes:
         seat: The lowest of its ranks.
         ranks: Its ranks.
-        exchange: Its agent's; None while that is dead.
-        suspects_stall: Whether a stall is near, as far as it sees.
-        seatings: What it learned, each time that it met the others.
+        exchange: Its agent's exchange; None while the agent is dead.
+        suspects_stall: Whether its agent suspects a stall.
+        seatings: What it learned each time it met the others.
     """
 
     def __init__(self, peer_agents: Agents, number: int) -> None:
@@ -44,11 +44,11 @@ class Node:
 
     @property
     def peer(self) -> Peer:
-        """Where others find it."""
+        """Where the others find it."""
         return Peer(self.seat, f"node-{self.seat}", HOST, self._port, RANKS_PER_NODE)
 
     def listen(self) -> None:
-        """Open its port, the one that it had before if it had any; nothing is answered yet."""
+        """Open its port, the previous one if it had any; nothing is answered yet."""
         self._life = new_life()
         self._app = ExchangeApp(self._life)
         self._server = HttpServer(HOST, [self._port], "exchange")
@@ -56,12 +56,12 @@ class Node:
         self._server.serve(self._app)
 
     def begin(self, others: tuple[Peer, ...], kind: type[RunExchange] = RunExchange) -> None:
-        """Let its agent know of the others, and meet them."""
+        """Tell its agent of the others, and meet them."""
         self.exchange = kind(Peers(RUN, TOKEN, self.seat, HOST, others), self._life)
         self._app.add(RUN, self.exchange)
 
     def end(self) -> None:
-        """Let its agent die."""
+        """End its agent, as if it died."""
         if self._server is not None:
             self._server.stop()
         if self.exchange is not None:
@@ -70,11 +70,11 @@ class Node:
         self._server = self.exchange = None
 
     def local(self) -> WorldSnapshot:
-        """What it sees by itself."""
+        """The snapshot that it takes by itself."""
         return self._company.world.snapshot(self._company.now_s, self.ranks)
 
     def meet(self) -> Seating | None:
-        """Show the others what it sees; None while its agent is dead."""
+        """Pass its snapshot to the exchange; None while its agent is dead."""
         if self.exchange is None:
             return None
         self.seatings.append(self.exchange.meet(self.local(), self.suspects_stall))
@@ -87,7 +87,7 @@ class Agents:
     Attributes:
         world: All ranks.
         now_s: The world's time.
-        nodes: In the order of their seats.
+        nodes: The nodes in the order of their seats.
     """
 
     def __init__(self, count: int) -> None:
@@ -101,25 +101,25 @@ class Agents:
             self.nodes[number].begin(self.others_of(number))
 
     def others_of(self, number: int) -> tuple[Peer, ...]:
-        """Where the agents of the other nodes are."""
+        """The peers of a node: the agents of the other nodes."""
         return tuple(node.peer for node in self.nodes if node is not self.nodes[number])
 
     def set_uneasy(self, suspects_stall: bool, *numbers: int) -> None:
-        """Let these nodes, or all, see a stall coming, or see it over."""
+        """Let these nodes, or all, suspect a stall, or see that it is over."""
         for number in numbers or range(len(self.nodes)):
             self.nodes[number].suspects_stall = suspects_stall
 
     def meet(self) -> list[Seating | None]:
-        """Have all meet, as each of their readers does many times a second."""
+        """Have all nodes meet, as each of their readers does many times a second."""
         return [node.meet() for node in self.nodes]
 
     def judges(self) -> list[bool | None]:
-        """Who judges now, as each of them knows it; None where that is not decided, or the agent is dead."""
+        """Whether each node judges now, as far as it knows; None if that is undecided, or the agent is dead."""
         found = {Leads: True, Follows: False}
         return [found.get(type(seating)) for seating in self.meet()]
 
     def wait_until_judges(self, *expected: bool | None, timeout_s: float = 15.0) -> None:
-        """Wait until exactly those judge who should, and each that does sees the ranks of all that live."""
+        """Wait until exactly the expected nodes judge, and each that does sees the ranks of all live agents."""
         seen = {rank for node in self.nodes if node.exchange is not None for rank in node.ranks}
 
         def is_so() -> bool:
@@ -133,7 +133,7 @@ class Agents:
 
 @contextlib.contextmanager
 def agents(count: int) -> Iterator[Agents]:
-    """Nodes, whose agents are not started yet; all end with the block."""
+    """Nodes whose agents are not started yet; all end with the block."""
     made = Agents(count)
     try:
         yield made
@@ -143,7 +143,7 @@ def agents(count: int) -> Iterator[Agents]:
 
 
 def world_of(agents: Agents, number: int) -> WorldSnapshot:
-    """What the agent that judges sees, as soon as it is in no doubt about any other."""
+    """The snapshot of the agent that judges, as soon as it is in no doubt about any other."""
     until(lambda: isinstance(agents.nodes[number].meet(), Leads))
     seating = agents.nodes[number].seatings[-1]
     assert isinstance(seating, Leads)
@@ -151,7 +151,7 @@ def world_of(agents: Agents, number: int) -> WorldSnapshot:
 
 
 def exchange_of(agents: Agents, number: int) -> RunExchange:
-    """A living agent's."""
+    """The exchange of a live agent."""
     exchange = agents.nodes[number].exchange
     assert exchange is not None
     return exchange

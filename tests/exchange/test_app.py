@@ -1,4 +1,4 @@
-"""Signed questions over real connections: who is answered, and that nobody is shut out."""
+"""Signed questions over real connections: which ones are answered, and that no peer is locked out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.exchange.listening import HOST
 
 
 def test_signed_question_is_answered(agent: Agent) -> None:
-    """Whoever knows the token gets the answer, with the times between which it was made."""
+    """Any client with the token gets the answer, with the times between which it was made."""
     line, before = agent.line(), time.monotonic_ns()
     answered = line.ask(PATH, b"where?", 10)
     assert answered.body == SECRET + b"where?"
@@ -62,13 +62,13 @@ def test_answers_are_signed(agent: Agent) -> None:
 
 
 def test_unknown_path(agent: Agent) -> None:
-    """An agent of the run that asks for what there is not gets a signed 404, which is no answer."""
+    """An agent of the run that asks for an unknown path gets a signed 404, which is not an answer."""
     with pytest.raises(NoAnswerError, match="refuses with status 404"):
         agent.line().ask("/v1/else", b"", 10)
 
 
 def test_malformed_question(agent: Agent) -> None:
-    """What is signed and is no question gets a signed 400, whatever bytes it is; the agent goes on answering."""
+    """Signed bytes that are not a question get a signed 400, whatever they are; the agent goes on answering."""
     line = agent.line()
     for body in (b"", b"\xc1", b"\x93\x01", b"\xdd\xff\xff\xff\xff", b"\x81\xa4seat\xa1x", b"\x91" * 100_000):
         with pytest.raises(NoAnswerError, match="refuses with status 400"):
@@ -77,7 +77,7 @@ def test_malformed_question(agent: Agent) -> None:
 
 
 def test_restarted_agent_is_found_with_the_second_question(agent: Agent, current: tuple[Current, int]) -> None:
-    """An agent that has been restarted refuses the first question, says its life, and answers the second."""
+    """A restarted agent refuses the first question, states its new life, and answers the second."""
     line = agent.line()
     for _ in range(3):
         assert line.ask(PATH, b"where?", 10).body == SECRET + b"where?"
@@ -87,7 +87,7 @@ def test_restarted_agent_is_found_with_the_second_question(agent: Agent, current
 
 
 def test_longest_question(agent: Agent) -> None:
-    """One that is as long as it may be arrives whole."""
+    """A question of the maximum length arrives whole."""
     body = b"x" * MAX_QUESTION
     assert agent.line().ask(PATH, body, 10).body == SECRET + body
 
@@ -113,7 +113,7 @@ def test_many_ask_at_once(agent: Agent) -> None:
 
 
 def test_questions_that_do_not_come_shut_nobody_out(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who knows the run's id, and not its token, cannot take all places with questions that never end."""
+    """A client that knows the run's id but not its token cannot occupy all connections with unfinished questions."""
     monkeypatch.setattr(scrape_clients, "MAX_CLIENTS", 8)
     request = request_bytes(headers_for(agent, token=OTHER_TOKEN), b"").replace(b"Length: 0", b"Length: 1000")
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Agents that ask each other in a hurry while a stall is near, and at long intervals in peace."""
+"""Agents that question each other in a hurry while they suspect a stall, and at long intervals in peace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERYBODY = group_of(0, 1, 2, 3)
 
 
 def test_stall_near_at_a_follower_hurries_the_judge(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge sees nothing and asks at long intervals; a follower that does knocks, and is asked within a second."""
+    """The judge suspects nothing and asks rarely; a follower that does wakes it, and is asked within a second."""
     for module in (run_exchange, seats):
         monkeypatch.setattr(module, "HURRIED_TRUST_S", 0.5)
     two.begin()
@@ -41,7 +41,7 @@ def test_stall_near_at_a_follower_hurries_the_judge(two: Agents, monkeypatch: py
 
 
 def test_peace_after_haste(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When no agent suspects a stall any more, the judge says so before those asked in a hurry cease to trust it."""
+    """When no agent suspects a stall any more, the judge announces it before the hurried trust of the others ends."""
     for module in (run_exchange, seats):
         monkeypatch.setattr(module, "HURRIED_TRUST_S", 1.0)
     two.begin()
@@ -56,12 +56,12 @@ def test_peace_after_haste(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_knock_at_one_that_is_dead(two: Agents) -> None:
-    """A follower that is not asked, and finds nobody where it knocks, does not wait until its trust has ended."""
+    """A follower that is not asked, and finds no agent to wake, does not wait until its trust ends."""
     two.begin()
     two.set_uneasy(True)
     two.wait_until_judges(True, False)
     two.set_uneasy(False)
-    exchange_of(two, 1).respond(STATE_PATH, encode(Question(0)))  # in peace, so it is trusted for long
+    exchange_of(two, 1).respond(STATE_PATH, encode(Question(0)))  # a peaceful question, so it is trusted for long
     two.nodes[0].end()
     two.set_uneasy(True)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the one who asks has to bear, and never longer than until its deadline."""
+"""What the asking side has to put up with, and never longer than until its deadline."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.exchange.listening import HOST, peer_at, stranger, until
 
 DEADLINE_S = 0.3
 SLACK_S = 0.2
-"""What a loaded machine may take to notice a deadline."""
+"""The time that a loaded machine may need to notice a deadline."""
 
 
 def answering(answer: bytes) -> Callable[[socket.socket], None]:
-    """Hears a question, says something, and closes."""
+    """Receive a question, send an answer, and close."""
 
     def behave(connection: socket.socket) -> None:
         connection.recv(1 << 16)
@@ -31,13 +31,13 @@ def answering(answer: bytes) -> Callable[[socket.socket], None]:
 
 
 def silent(connection: socket.socket) -> None:
-    """Takes everything, and says nothing."""
+    """Receive everything, and send nothing."""
     while connection.recv(1 << 16):
         pass
 
 
 def dripping(start: bytes, drop: bytes) -> Callable[[socket.socket], None]:
-    """Says a little again and again, so that no single wait is long."""
+    """Send a little again and again, so that no single wait is long."""
 
     def behave(connection: socket.socket) -> None:
         connection.recv(1 << 16)
@@ -50,7 +50,7 @@ def dripping(start: bytes, drop: bytes) -> Callable[[socket.socket], None]:
 
 
 def stalling(start: bytes, after_s: float) -> Callable[[socket.socket], None]:
-    """Says its first words late, and no more."""
+    """Send the first bytes late, and no more."""
 
     def behave(connection: socket.socket) -> None:
         connection.recv(1 << 16)
@@ -62,7 +62,7 @@ def stalling(start: bytes, after_s: float) -> Callable[[socket.socket], None]:
 
 
 def endless(connection: socket.socket) -> None:
-    """An answer without an end, as fast as it is taken."""
+    """Send an endless answer, as fast as it is taken."""
     connection.recv(1 << 16)
     connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
     while True:
@@ -93,7 +93,7 @@ STRANGERS: dict[str, Callable[[socket.socket], None]] = {
 
 
 def soonest_s(port: int, body: bytes) -> float:
-    """How long a question takes that nobody answers; the machine may be held up by others meanwhile, but not often."""
+    """How long an unanswered question takes; other load may slow the machine down meanwhile, but not often."""
     took_s: list[float] = []
     while len(took_s) < 5 and min(took_s, default=1e9) >= DEADLINE_S + SLACK_S:
         began = time.monotonic()
@@ -105,19 +105,19 @@ def soonest_s(port: int, body: bytes) -> float:
 
 @pytest.mark.parametrize("behave", STRANGERS.values(), ids=STRANGERS)
 def test_stranger(behave: Callable[[socket.socket], None]) -> None:
-    """What answers there as no agent does is no answer, at the deadline at the latest."""
+    """A peer that does not answer like an agent counts as no answer, at the deadline at the latest."""
     with stranger(behave) as port:
         assert soonest_s(port, b"where?") < DEADLINE_S + SLACK_S
 
 
 def test_answer_without_an_end() -> None:
-    """No more of it is taken than an answer may be long."""
+    """No more of such an answer is read than the maximum length."""
     with stranger(endless) as port, pytest.raises(NoAnswerError, match=f"longer than {MAX_ANSWER} bytes"):
         Line(peer_at(port), RUN, TOKEN, new_life()).ask(PATH, b"where?", 20)
 
 
 def test_question_that_is_not_taken() -> None:
-    """A peer that accepts and reads nothing of a long question holds nobody up either."""
+    """A peer that accepts a connection and reads nothing of a long question causes no longer delay either."""
     gate = threading.Event()
 
     def read_nothing(connection: socket.socket) -> None:
@@ -130,7 +130,7 @@ def test_question_that_is_not_taken() -> None:
 
 @pytest.mark.parametrize("host", [HOST, "x" * 70, "a\0b", "a b", "é" * 70])
 def test_nobody_there(host: str) -> None:
-    """A port that is closed and a host that can be none are no answer, at once, and no other error."""
+    """A closed port and an impossible host count as no answer, at once, and raise no other error."""
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
     line = Line(Peer(0, "node-0", host, port), RUN, TOKEN, new_life())
@@ -140,7 +140,7 @@ def test_nobody_there(host: str) -> None:
 
 
 def test_line_that_is_busy() -> None:
-    """Who asks while an earlier question is under way waits no longer than its own deadline."""
+    """A caller that asks while an earlier question is in flight waits no longer than its own deadline."""
     with stranger(silent) as port:
         line = Line(peer_at(port), RUN, TOKEN, new_life())
         errors: list[Exception] = []

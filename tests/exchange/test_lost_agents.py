@@ -1,4 +1,4 @@
-"""Agents that do not answer, or not as one of the run: what is said of their ranks."""
+"""Agents that do not answer, or not as agents of the run: what is reported of their ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.stall.simulated_world import RUN
 
 @pytest.mark.usefixtures("quick")
 def test_agent_out_of_reach(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
-    """Its living ranks are named with its node, a dead one stays known; one warning, and all is well afterwards."""
+    """Its live ranks are listed with its node, a dead one stays known; one warning, then everything recovers."""
     caplog.set_level(logging.INFO, "otel_torchdist")
     two.world.ranks[3].die(9.0)
     two.begin()
@@ -40,7 +40,7 @@ def test_agent_out_of_reach(two: Agents, caplog: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.usefixtures("quick")
 def test_agent_that_has_asked_before_it_was_announced(two: Agents) -> None:
-    """Its ranks are known from its questions, also where the network is cut before it could be asked anything."""
+    """The agent's ranks are known from its questions, even if the network is cut before it could be asked anything."""
     two.begin(0)
     two.nodes[1].begin(())
     two.set_uneasy(True)
@@ -66,7 +66,7 @@ def test_one_unanswered_question_is_no_loss(two: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_nothing_is_judged_in_doubt(two: Agents) -> None:
-    """Whether an agent is out of reach the second question tells; until then, and for so long only, judging waits."""
+    """The second question decides whether an agent is out of reach; until then, and only so long, judging waits."""
     two.begin()
     two.set_uneasy(True)
     two.wait_until_judges(True, False)
@@ -88,7 +88,7 @@ def test_nothing_is_judged_in_doubt(two: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_impostor(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
-    """What answers at an agent's place without the token is out of reach, and none of its words is believed."""
+    """A process at an agent's address without the token counts as out of reach, and none of its data is used."""
     node = two.nodes[1]
     node.exchange = RunExchange(Peers(RUN, b"x" * 32, node.seat, HOST, two.others_of(1)), node._life)
     node._app.add(RUN, node.exchange)

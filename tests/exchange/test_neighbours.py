@@ -1,4 +1,4 @@
-"""What an agent makes of the files by which the ranks of its node say where other agents are."""
+"""What an agent does with the files in which ranks of its node list the agents of other nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.stall.simulated_world import RUN, SimulatedWorld
 
 @pytest.fixture
 def neighbours(monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentPeers]:
-    """An agent's, which looks as often as it is asked to."""
+    """Peers of an agent that searches as often as it is asked to."""
     monkeypatch.setattr(neighbours_module, "SEARCH_S", 0.0)
     made = AgentPeers()
     yield made
@@ -43,13 +43,13 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def ask(port: int, run: int = RUN, token: bytes = TOKEN) -> tuple[int, ...]:
-    """The ranks that the agent on a port says that it sees."""
+    """The ranks that the agent on a port reports to see."""
     line = Line(peer_at(port), run, token, new_life())
     return tuple(rank.rank for rank in decode_answer(line.ask(STATE_PATH, encode(Question(9)), 10).body).ranks)
 
 
 def test_agent_takes_in_a_file(neighbours: AgentPeers, tmp_path: Path) -> None:
-    """It listens where the rank says, writes down on which port, and answers who knows the run's token."""
+    """The agent listens where the rank asks it to, writes its port down, and answers clients with the run's token."""
     neighbours.search([tmp_path])
     assert os.listdir(tmp_path) == []
     write_peers(tmp_path, dataclasses.replace(PEERS, others=()))
@@ -66,7 +66,7 @@ def test_agent_takes_in_a_file(neighbours: AgentPeers, tmp_path: Path) -> None:
 
 
 def test_run_on_one_node(neighbours: AgentPeers) -> None:
-    """Of a run without a file this agent judges by itself; what is said of it, and asked, goes nowhere."""
+    """An agent judges a run without a file by itself; its rulings and requests go nowhere."""
     world = SimulatedWorld(2).snapshot(1.0)
     seating = neighbours.meet(world, suspects_stall=True)
     assert isinstance(seating, Leads)
@@ -103,14 +103,14 @@ def test_two_agents_find_each_other(neighbours: AgentPeers, tmp_path: Path, monk
 
 
 def test_port_is_kept(neighbours: AgentPeers, tmp_path: Path) -> None:
-    """The agent that takes a dead one's place listens where others look for it; if somebody else does, elsewhere."""
+    """An agent that replaces a dead one listens on the announced port; if that is taken, elsewhere."""
     write_peers(tmp_path, PEERS)
     neighbours.search([tmp_path])
     first = read_listening(tmp_path)
     said = (tmp_path / PORT_FILE).read_bytes()
     neighbours.stop()
-    assert read_listening(tmp_path) is None  # an agent that is stopped in good order takes back what it said
-    (tmp_path / PORT_FILE).write_bytes(said)  # and one that is killed does not
+    assert read_listening(tmp_path) is None  # an agent that is stopped cleanly removes its port file
+    (tmp_path / PORT_FILE).write_bytes(said)  # a killed one does not
     second = AgentPeers()
     second.search([tmp_path])
     third = AgentPeers()
@@ -124,7 +124,7 @@ def test_port_is_kept(neighbours: AgentPeers, tmp_path: Path) -> None:
 
 
 def test_one_port_for_all_runs(neighbours: AgentPeers, tmp_path: Path) -> None:
-    """Runs of several job directories on one address are heard on one port, each under its own token."""
+    """Runs of several job directories on one address share a port, each under its own token."""
     directories = [tmp_path / "a", tmp_path / "b"]
     for run, directory in enumerate(directories, 1):
         directory.mkdir()
@@ -141,7 +141,7 @@ def test_one_port_for_all_runs(neighbours: AgentPeers, tmp_path: Path) -> None:
 def test_address_that_is_not_here(
     host: str, neighbours: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An address on which nobody can listen is one warning, however often the agent looks; the run is judged alone."""
+    """An address that cannot be bound is one warning, however often the agent searches; the run is judged alone."""
     write_peers(tmp_path, dataclasses.replace(PEERS, own_host=host))
     for _ in range(5):
         neighbours.search([tmp_path])
@@ -152,7 +152,7 @@ def test_address_that_is_not_here(
 
 
 def test_file_that_cannot_be_used(neighbours: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is one warning that names the file; once it has been replaced by a good one all is well."""
+    """Such a file is one warning that names it; once a good one replaces it, everything works."""
     file_of(tmp_path).write_text("[" * 200_000)
     for _ in range(5):
         neighbours.search([tmp_path])
@@ -166,7 +166,7 @@ def test_file_that_cannot_be_used(neighbours: AgentPeers, tmp_path: Path, caplog
 
 
 def test_search_is_rare(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often the agent turns, it looks for files at most twice a second."""
+    """However many turns the agent makes, it searches for files at most twice a second."""
     monkeypatch.setattr(neighbours_module, "SEARCH_S", 3600.0)
     neighbours.search([tmp_path])
     write_peers(tmp_path, PEERS)
@@ -175,7 +175,7 @@ def test_search_is_rare(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pyt
 
 
 def test_runs_that_are_over_are_left(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of which no rank is seen any more is answered for no longer; another one on the same port still is."""
+    """A run without ranks is dropped and its questions are refused; another one on the same port is still answered."""
     write_peers(tmp_path, Peers(RUN, TOKEN, 0, HOST))
     write_peers(tmp_path, Peers(RUN + 1, TOKEN, 0, HOST))
     neighbours.search([tmp_path])
@@ -197,7 +197,7 @@ def test_runs_that_are_over_are_left(neighbours: AgentPeers, tmp_path: Path, mon
 
 
 def test_to_leave_a_run_takes_no_time(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads tapes is not held up by an agent that never answers a question that is under way."""
+    """The reader of tapes is not delayed by an agent that never answers a question in flight."""
     gate, asked = threading.Event(), threading.Event()
 
     def silent(connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""What the agent that judges passes on to the others: what it says of a stall, and whose stacks it wants."""
+"""What the agent that judges passes on to the others: its rulings on a stall, and its requests for stacks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SITE = OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 2)
 
 
 def ruling(epoch: int = 1, seat: int = 0) -> Ruling:
-    """Something that is said of a stall."""
+    """A ruling on a stall."""
     return Ruling(Incident(RUN, "name", seat), epoch, SITE, f"said {epoch} times", {"epoch": epoch})
 
 
 @pytest.mark.usefixtures("quick")
 def test_ruling_reaches_all(three: Agents) -> None:
-    """What is said of a stall, each newer word, and that it is over reach both followers."""
+    """A ruling on a stall, each update, and that it is over reach both followers."""
     three.begin()
     three.set_uneasy(True)
     three.wait_until_judges(True, False, False)
@@ -39,7 +39,7 @@ def test_ruling_reaches_all(three: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_ruling_that_is_over_at_once_reaches_all(three: Agents) -> None:
-    """The verdict on a death is over as soon as all ranks have ended; the others hear it, and then that it is over."""
+    """The ruling on a death is over as soon as all ranks have ended; the others get it, and then that it is over."""
     three.begin()
     three.set_uneasy(True)
     three.wait_until_judges(True, False, False)
@@ -50,7 +50,7 @@ def test_ruling_that_is_over_at_once_reaches_all(three: Agents) -> None:
 
 
 def test_ruling_that_is_over_before_anybody_looks(two: Agents) -> None:
-    """Who follows is shown what was said between two looks, and only then that it is over."""
+    """A follower is shown a ruling made between two turns, and only then that it is over."""
     two.begin(1)
     for said in (wire_ruling(ruling(1)), None):
         exchange_of(two, 1).respond(STATE_PATH, encode(Question(0, is_hurried=True, ruling=said)))
@@ -59,7 +59,7 @@ def test_ruling_that_is_over_before_anybody_looks(two: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_ruling_of_before_is_not_said_again(three: Agents) -> None:
-    """An agent that has followed in between says nothing of the stall that was its to judge before."""
+    """An agent that has followed in between does not repeat its former ruling on the stall."""
     three.begin(1, 2)
     three.set_uneasy(True)
     three.wait_until_judges(None, True, False)
@@ -77,7 +77,7 @@ def test_ruling_of_before_is_not_said_again(three: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_wishes_for_stacks_arrive_once(three: Agents) -> None:
-    """Each agent hears which of its own ranks should say where they are, by which way, and only once."""
+    """Each agent gets the requests for stacks of its own ranks, with the way to take them, and only once."""
     three.begin()
     three.set_uneasy(True)
     three.wait_until_judges(True, False, False)

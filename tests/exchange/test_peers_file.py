@@ -1,4 +1,4 @@
-"""The files by which a rank and its node's agent say where agents are: written, read, and bad."""
+"""The files in which a rank and its node's agent state where agents are: written, read, and bad."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.stall.simulated_world import RUN
 
 
 def test_written_and_read(tmp_path: Path) -> None:
-    """What is read is what was written, also after it has been replaced; nobody else may read it."""
+    """What is read is what was written, also after it has been replaced; no other user can read it."""
     for peers in (dataclasses.replace(PEERS, others=()), PEERS):
         write_peers(tmp_path, peers)
         assert read_peers(file_of(tmp_path)) == peers
@@ -47,7 +47,7 @@ def test_peer_in_the_store() -> None:
 
 
 def test_leftover_of_a_writer_that_died(tmp_path: Path) -> None:
-    """A half-written file of a process with our id is no hindrance, and is never taken for a list of peers."""
+    """A half-written file of a process with our id does no harm, and is never taken for a list of peers."""
     hidden = tmp_path / f".{file_of(tmp_path).name}.{os.getpid()}.new"
     hidden.write_text("half")
     assert peers_files(tmp_path) == {}
@@ -57,7 +57,7 @@ def test_leftover_of_a_writer_that_died(tmp_path: Path) -> None:
 
 
 def test_links_are_refused(tmp_path: Path) -> None:
-    """Neither is a link read nor is anything written through one."""
+    """Links are neither read nor written through."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     write_peers(elsewhere, PEERS)
@@ -76,7 +76,7 @@ def test_links_are_refused(tmp_path: Path) -> None:
 
 
 def test_old_files_go(tmp_path: Path) -> None:
-    """Of many attempts the files of the last are kept; what else lies there is left alone."""
+    """Of many attempts the files of the last ones are kept; other files there are left alone."""
     (tmp_path / "peers-of-mine.json").write_text("mine")
     for run in range(1, MAX_FILES + 10):
         write_peers(tmp_path, dataclasses.replace(PEERS, run=run))
@@ -86,7 +86,7 @@ def test_old_files_go(tmp_path: Path) -> None:
 
 
 def test_directory_that_is_gone(tmp_path: Path) -> None:
-    """To write there is an OSError, to look there finds nothing."""
+    """Writing there is an OSError, reading there finds nothing."""
     gone = tmp_path / "gone"
     with pytest.raises(OSError, match="gone"):
         write_peers(gone, PEERS)
@@ -95,14 +95,14 @@ def test_directory_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_more_peers_than_may_be(tmp_path: Path) -> None:
-    """No more are taken in than speak with each other."""
+    """No more peers are accepted than may talk to each other."""
     others = tuple(Peer(seat, "node", HOST, 4711) for seat in range(1, MAX_PEERS + 50))
     write_peers(tmp_path, dataclasses.replace(PEERS, others=others))
     assert read_peers(file_of(tmp_path)).others == others[:MAX_PEERS]
 
 
 def changed(**fields: object) -> str:
-    """A list of peers in which some fields are others."""
+    """A list of peers with some fields changed."""
     whole = {"token": TOKEN.hex(), "seat": 0, "host": HOST, "others": [[4, "node-b", HOST, 4711, 4]]}
     return json.dumps(whole | fields)
 
@@ -132,14 +132,14 @@ BAD = {
 
 @pytest.mark.parametrize("content", BAD.values(), ids=BAD)
 def test_bad_file(content: str | bytes, tmp_path: Path) -> None:
-    """Whatever lies there instead of a list of peers is one ValueError."""
+    """Any other content in place of a list of peers is one ValueError."""
     file_of(tmp_path).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError):
         read_peers(file_of(tmp_path))
 
 
 def test_file_of_another_kind(tmp_path: Path) -> None:
-    """A pipe or a directory of that name holds nobody up, and is an error as any other."""
+    """A pipe or a directory of that name causes no delay, and is an error like any other."""
     os.mkfifo(file_of(tmp_path, 1))
     file_of(tmp_path, 2).mkdir()
     for run in (1, 2):
@@ -159,7 +159,7 @@ _JSON = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(_JSON)
 def test_any_json_is_no_peer_or_one(content: object) -> None:
-    """What somebody else has put into the store is a peer or a ValueError, and nothing else."""
+    """Foreign content in the store is a peer or a ValueError, and nothing else."""
     try:
         peer = peer_from_json(json.dumps(content))
     except ValueError:
@@ -183,6 +183,6 @@ def test_any_json_is_no_peer_or_one(content: object) -> None:
     ],
 )
 def test_bad_port_file(content: str, tmp_path: Path) -> None:
-    """A port file that says no port is as none."""
+    """A port file without a port counts as none."""
     (tmp_path / PORT_FILE).write_text(content)
     assert read_listening(tmp_path) is None

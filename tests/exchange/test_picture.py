@@ -1,4 +1,4 @@
-"""Snapshots of ranks over the wire and back: nothing is lost that a verdict needs, and times fit the other clock."""
+"""Snapshots of ranks over the wire and back: a verdict loses nothing that it needs, and times fit the other clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ P2P = Flag.POINT_TO_POINT
 
 
 def eventful_world() -> SimulatedWorld:
-    """Ranks that have done, and do, one of everything."""
+    """Ranks that have done, and are doing, one of everything."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 1.0)
     failed = world.ranks[0].enter(EVERYBODY, 2.0, "broadcast", peer=3)
@@ -76,13 +76,13 @@ def snapshot(world: SimulatedWorld, now_s: float = 20.0, only: tuple[int, ...] =
 
 
 def sent(world: WorldSnapshot, offset_ns: int = 0, wall_offset_ns: int = WALL_OFFSET_NS) -> tuple[RankView, ...]:
-    """What another agent makes of a snapshot after it has gone over the wire."""
+    """A snapshot as another agent gets it over the wire."""
     answer = decode_answer(encode(answer_of(world, 0, False, world.taken_ns)))
     return views_of(answer, world.run, offset_ns, wall_offset_ns)
 
 
 def as_seen_here(view: RankView) -> RankView:
-    """A view from afar without what only those have, and without what is not sent of either."""
+    """A remote view without the fields that only remote views have, and without what is not sent."""
     progress = {channel: _sent_of(channel, reached) for channel, reached in view.progress.items()}
     return dataclasses.replace(view, is_remote=False, groups={}, progress=progress)
 
@@ -92,7 +92,7 @@ def _sent_of(channel: Channel, reached: Progress) -> Progress:
 
 
 def test_all_that_matters_arrives() -> None:
-    """With the same clock a view is what it was, down to failures, labels, devices, stacks and stopped processes."""
+    """With equal clocks a view arrives unchanged, including failures, labels, devices, stacks and stopped processes."""
     world = snapshot(eventful_world())
     views = sent(world)
     assert [as_seen_here(view) for view in views] == [as_seen_here(view) for view in world.in_order]
@@ -103,7 +103,7 @@ def test_all_that_matters_arrives() -> None:
 
 
 def test_types_arrive() -> None:
-    """What comes back is what the judge works with: its enums, named tuples and sets, not their values."""
+    """The types that the judge works with arrive: enums, named tuples and sets, not their values."""
     view = sent(snapshot(eventful_world()))[2]
     assert isinstance(view, RankView)
     assert view.state is TapeState.RUNNING
@@ -119,7 +119,7 @@ def test_types_arrive() -> None:
 
 
 def test_verdict_from_afar_is_the_same() -> None:
-    """The judge says of ranks that come from two other agents what it would say of its own."""
+    """The verdict on ranks from two other agents is the same as on local ranks."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 1.0)
     for rank in (0, 1, 3):
@@ -138,7 +138,7 @@ def _rolled(verdict: Verdict) -> Mapping[int, Standing]:
 
 
 def times_of(view: RankView) -> list[int | None]:
-    """All times of a view that are of its node's monotonic clock."""
+    """All times of a view on its node's monotonic clock."""
     operations = [*view.open, *([view.last] if view.last else [])]
     found: list[int | None] = [view.created_ns, view.heartbeat_ns, view.gone_since_ns]
     found += [time_ns for time_ns in (view.expects_until_ns, view.seen_alive_ns) if time_ns]
@@ -153,7 +153,7 @@ def times_of(view: RankView) -> list[int | None]:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(-30 * 24 * 60 * MINUTE, 30 * 24 * 60 * MINUTE), st.integers(-SECOND, SECOND))
 def test_times_are_moved_and_nothing_else(offset_ns: int, wall_ns: int) -> None:
-    """Whatever the other clock, every time is moved by the same amount, and moved back all is as it was."""
+    """With any other clock, every time is moved by the same amount, and moving back restores everything."""
     world = snapshot(eventful_world())
     moved = sent(world, offset_ns, wall_ns)
     for view, there in zip(world.in_order, moved, strict=True):
@@ -164,7 +164,7 @@ def test_times_are_moved_and_nothing_else(offset_ns: int, wall_ns: int) -> None:
 
 
 def test_never_stays_never() -> None:
-    """A rank that expects nothing, or was never seen alive, does not get a time by being moved."""
+    """A rank that expects nothing, or was never seen alive, does not get a time from being moved."""
     world = SimulatedWorld(1)
     world.ranks[0].die(1.0)
     view = world.snapshot(2.0).ranks[0]
@@ -174,7 +174,7 @@ def test_never_stays_never() -> None:
 
 
 def test_windows_are_sent_without_their_calls() -> None:
-    """Digests of what was called are compared across nodes; the calls themselves would be too much."""
+    """Digests of the calls are compared across nodes; the calls themselves would be too large."""
     world = SimulatedWorld(1).snapshot(1.0)
     channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
     windows = {channel: (Window(3, 1 << 60, (Arrival(200, None, -1),)),)}
@@ -205,7 +205,7 @@ def group_channel(nth: int) -> Channel:
 
 
 def test_as_many_channels_as_may_be() -> None:
-    """Up to the bound, of collectives and of sends each, nothing is left out, and nothing is said to be."""
+    """Up to the bound, of collectives and of sends each, nothing is left out, and nothing is reported missing."""
     channels = [*map(p2p_channel, range(MAX_LANES)), *map(group_channel, range(MAX_LANES))]
     (view,) = sent(with_channels(*channels))
     assert view.progress.keys() == set(channels)
@@ -214,7 +214,7 @@ def test_as_many_channels_as_may_be() -> None:
 
 @pytest.mark.parametrize("make", [p2p_channel, group_channel])
 def test_more_channels_than_may_be(make: type) -> None:
-    """The newest channels are kept, and the one that is in use, however old; that others are missing is said."""
+    """The newest channels are kept, and the one in use, however old; the others are reported missing."""
     channels = [make(number) for number in range(MAX_LANES + 50)]
     (view,) = sent(with_channels(*channels, open_in=channels[3]))
     assert view.progress.keys() == {channels[3], *channels[-MAX_LANES:]}
@@ -222,7 +222,7 @@ def test_more_channels_than_may_be(make: type) -> None:
 
 
 def test_sends_push_out_no_collectives() -> None:
-    """However many tags a job uses, where its ranks are in their collectives is known."""
+    """However many tags a job uses, the progress of its ranks in their collectives is known."""
     groups = [group_channel(number) for number in range(100)]
     (view,) = sent(with_channels(*groups, *map(p2p_channel, range(5 * MAX_LANES))))
     assert set(groups) <= view.progress.keys()
@@ -230,7 +230,7 @@ def test_sends_push_out_no_collectives() -> None:
 
 
 def test_oldest_open_operations_are_kept() -> None:
-    """Of very many in flight those are sent that have waited longest."""
+    """Of very many operations in flight, those that have waited longest are sent."""
     world = SimulatedWorld(1)
     for _ in range(MAX_OPEN + 10):
         world.ranks[0].enter(EVERYBODY, 1.0, blocking=False, flags=Flag.ASYNC)
@@ -239,7 +239,7 @@ def test_oldest_open_operations_are_kept() -> None:
 
 
 def test_large_group_is_written_once() -> None:
-    """A group of 4,096 ranks costs an answer its size once, not once for each rank and operation."""
+    """A group of 4,096 ranks adds its size to an answer once, not once for each rank and operation."""
     size, local = 4_096, 64
     group = group_of(*range(size), description="default_pg")
     world = SimulatedWorld(local)
@@ -258,7 +258,7 @@ def test_large_group_is_written_once() -> None:
 
 @pytest.mark.parametrize("place", [1, 2, 1 << 40])
 def test_group_that_is_not_named(place: int) -> None:
-    """An operation of a group that the answer does not name makes the answer none."""
+    """An operation of a group that the answer does not name makes the answer invalid."""
     world = SimulatedWorld(1)
     world.ranks[0].enter(EVERYBODY, 1.0)
     answer = answer_of(world.snapshot(2.0), 0, False, 0)
@@ -270,7 +270,7 @@ def test_group_that_is_not_named(place: int) -> None:
 
 
 def test_operation_without_a_group() -> None:
-    """A group that the tape's dictionary does not have is none on the other side either."""
+    """A group that is missing in the tape's dictionary is missing on the other side too."""
     world = SimulatedWorld(1)
     world.ranks[0].enter(EVERYBODY, 1.0)
     taken = world.snapshot(2.0)
@@ -282,7 +282,7 @@ def test_operation_without_a_group() -> None:
 
 
 def decode_all(body: bytes) -> None:
-    """Take bytes for an answer and for a question, as an agent does."""
+    """Decode bytes as an answer and as a question, as an agent does."""
     for decode in (decode_question, decode_answer):
         try:
             message = decode(body)
@@ -297,7 +297,7 @@ def decode_all(body: bytes) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes(body: bytes) -> None:
-    """Whatever comes is an answer or a WireError, and nothing else."""
+    """Any bytes are an answer or a WireError, and nothing else."""
     decode_all(body)
 
 
@@ -307,7 +307,7 @@ _WHOLE = encode(answer_of(snapshot(eventful_world()), 1, True, 5))
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_damaged_answers(data: st.DataObject) -> None:
-    """An answer of which bytes are missing, or are others, is another answer or a WireError."""
+    """An answer with missing or changed bytes is another answer or a WireError."""
     start = data.draw(st.integers(0, len(_WHOLE) - 1), label="start")
     length = data.draw(st.integers(0, 8), label="length")
     patch = data.draw(st.binary(max_size=8), label="patch")
@@ -328,14 +328,14 @@ def test_damaged_answers(data: st.DataObject) -> None:
     ids=["endless array", "endless map", "endless bytes", "deep arrays", "deep maps"],
 )
 def test_bombs(body: bytes) -> None:
-    """Lengths that are not there and nesting without an end cost nothing and are WireErrors."""
+    """False lengths and endless nesting cost nothing and are WireErrors."""
     for decode in (decode_question, decode_answer):
         with pytest.raises(WireError):
             decode(body)
 
 
 def test_question_and_ruling_arrive() -> None:
-    """What is said of a stall arrives with its words, its attributes and the place that it is about."""
+    """A ruling on a stall arrives with its text, its attributes and its place."""
     site = OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 7)
     attributes = {"a": "text", "b": True, "c": 3, "d": 1.5, "e": ["x", "y"]}
     ruling = Ruling(Incident(RUN, "name", 3), 4, site, "rank 2 has not entered", attributes)
@@ -347,7 +347,7 @@ def test_question_and_ruling_arrive() -> None:
 
 
 def test_attributes_that_are_tuples_arrive_as_lists() -> None:
-    """OpenTelemetry takes both; MessagePack knows one of them."""
+    """OpenTelemetry accepts both; MessagePack has only lists."""
     site = OperationId(Channel(RecordKind.OPERATION, ""), 1)
     ruling = Ruling(Incident(RUN, "name"), 1, site, "", {"hosts": ("a", "b")})
     there = ruling_from(decode_question(encode(Question(0, ruling=wire_ruling(ruling)))).ruling, RUN)
@@ -356,7 +356,7 @@ def test_attributes_that_are_tuples_arrive_as_lists() -> None:
 
 
 def test_calls_are_shown_where_they_are_wanted() -> None:
-    """Windows go as digests; one that is wanted goes whole, also when only a snapshot shown before still has it."""
+    """Windows are sent as digests; a requested one is sent whole, even if only an earlier snapshot still has it."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 1.0)
     channel = Channel(RecordKind.OPERATION, EVERYBODY.key)

@@ -1,4 +1,4 @@
-"""Ranks of other nodes as the agent that judges sees them: as they are now, wherever they run, on whatever clock."""
+"""Ranks of other nodes as the agent that judges sees them: up to date, on any node and any clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVERYBODY = group_of(0, 1, 2, 3)
 
 @pytest.mark.usefixtures("quick")
 def test_each_snapshot_is_the_newest(two: Agents) -> None:
-    """What a rank of another node does is seen soon after, again and again, while a stall is near."""
+    """The state of a rank of another node is seen soon after, again and again, while a stall is suspected."""
     two.begin()
     two.set_uneasy(True)
     two.wait_until_judges(True, False)
@@ -37,7 +37,7 @@ def test_each_snapshot_is_the_newest(two: Agents) -> None:
 
 
 def test_rank_that_has_moved(two: Agents) -> None:
-    """Where two agents have a tape of the same rank, the one that is alive is seen."""
+    """If two agents have a tape of the same rank, the live one is used."""
     two.world.ranks[1].die(9.0)
     two.begin()
     two.set_uneasy(True)
@@ -48,7 +48,7 @@ def test_rank_that_has_moved(two: Agents) -> None:
 
 
 def test_what_an_earlier_attempt_has_left(two: Agents) -> None:
-    """As long as ranks may have an earlier attempt's id, another node's that died before them is no death of theirs."""
+    """While ranks may have an earlier attempt's id, a remote rank that died before they began is not one of theirs."""
     for rank in two.world.ranks[:2]:
         rank.created_s, rank.run_is_sure = 5.0, False
     for rank, died_s in zip(two.world.ranks[2:], (3.0, 9.0), strict=True):
@@ -64,7 +64,7 @@ def test_what_an_earlier_attempt_has_left(two: Agents) -> None:
 
 
 class _Elsewhere(RunExchange):
-    """An agent whose monotonic clock shows another time, as that of another machine does."""
+    """An agent whose monotonic clock shows another time, like that of another machine."""
 
     skew_ns = 0
 
@@ -75,7 +75,7 @@ class _Elsewhere(RunExchange):
         return super().meet(WorldSnapshot(RUN, world.taken_ns + self.skew_ns, ranks), suspects_stall)
 
     def respond(self, path: str, body: bytes) -> bytes | None:
-        """Say that clock's time."""
+        """Answer with that clock's time."""
         answer = super().respond(path, body)
         if answer is None:
             return None
@@ -85,7 +85,7 @@ class _Elsewhere(RunExchange):
 
 @pytest.mark.parametrize("skew_ns", [10 * MINUTE, -10 * MINUTE, 0])
 def test_clocks_that_differ(two: Agents, skew_ns: int) -> None:
-    """A wait on a node whose clock is minutes off is as old as it is, to some milliseconds."""
+    """A wait on a node whose clock is minutes off has its real age, up to some milliseconds."""
     kind = type("Elsewhere", (_Elsewhere,), {"skew_ns": skew_ns})
     since_s = (time.monotonic_ns() - START_NS) / 1e9 - 30
     two.world.ranks[2].enter(EVERYBODY, since_s)

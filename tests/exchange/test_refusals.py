@@ -1,4 +1,4 @@
-"""Questions that an agent refuses: what is not signed, not for it, not new, not of this run, or too long."""
+"""Questions that an agent refuses: unsigned, meant for another, replayed, of another run, or too long."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def status_of(answer: bytes) -> int:
 
 
 def without(name: str) -> Callable[[Agent], dict[str, str]]:
-    """Headers of which one is not there."""
+    """Headers with one missing."""
     return lambda agent: {key: value for key, value in headers_for(agent).items() if key != name}
 
 
@@ -57,7 +57,7 @@ REFUSED: dict[str, Callable[[Agent], dict[str, str]]] = {
 
 @pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
 def test_refused(make: Callable[[Agent], dict[str, str]], agent: Agent) -> None:
-    """Each gets the same 403, with nothing in it and no signature, and the question reaches nobody."""
+    """Each gets the same 403, empty and unsigned, and the question is not passed on."""
     response = agent.post(make(agent))
     assert response.status == 403
     assert response.body == b""  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def test_refused(make: Callable[[Agent], dict[str, str]], agent: Agent) -> None:
 
 
 def test_run_that_is_over(agent: Agent, current: tuple[Current, int]) -> None:
-    """A run that has been dropped is as unknown as one that never was."""
+    """A run that has been dropped is as unknown as one that never existed."""
     line = agent.line()
     line.ask(PATH, b"", 10)
     app = current[0].app
@@ -79,7 +79,7 @@ def test_run_that_is_over(agent: Agent, current: tuple[Current, int]) -> None:
 
 
 def test_replay(agent: Agent) -> None:
-    """The exact bytes of a question that was answered are refused when they come again; so is a lower number."""
+    """The exact bytes of an answered question are refused when they are sent again; so is a lower number."""
     body = b"where?"
     request = request_bytes(headers_for(agent, body, number=7), body)
     assert SECRET in agent.say(request)
@@ -92,7 +92,7 @@ def test_replay(agent: Agent) -> None:
 
 
 def test_replay_to_a_restarted_agent(agent: Agent, current: tuple[Current, int]) -> None:
-    """The agent that has taken its place has no memory of the question, and refuses it for it was not meant for it."""
+    """The agent's replacement has no memory of the question, and refuses it because it was meant for another life."""
     body = b"where?"
     request = request_bytes(headers_for(agent, body), body)
     restarted = begin_life(*current)
@@ -103,7 +103,7 @@ def test_replay_to_a_restarted_agent(agent: Agent, current: tuple[Current, int])
 
 
 def test_other_methods(agent: Agent) -> None:
-    """There is nothing to get, to put or to look at, signed or not."""
+    """Other methods than POST find nothing, signed or not."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers_for(agent).items())
     for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "NONSENSE"):
         answer = agent.say(f"{method} {PATH} HTTP/1.1\r\nHost: {HOST}\r\n{lines}\r\n".encode())
@@ -123,7 +123,7 @@ def test_question_without_length(agent: Agent) -> None:
 
 @pytest.mark.parametrize("length", [str(MAX_QUESTION + 1), "9" * 18, "9" * 6_000])
 def test_question_that_is_too_long(length: str, agent: Agent) -> None:
-    """It is refused at once, though not a byte of it has come, and however long it says that it is."""
+    """A question that is too long is refused at once, before any byte of it comes, however long it claims to be."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers_for(agent).items())
     began = time.monotonic()
     answer = agent.say(f"POST {PATH} HTTP/1.1\r\nHost: {HOST}\r\n{lines}Content-Length: {length}\r\n\r\n".encode())
@@ -132,7 +132,7 @@ def test_question_that_is_too_long(length: str, agent: Agent) -> None:
 
 
 def test_table_of_senders_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many senders the ones that asked last are remembered, and of those each number."""
+    """Of many senders the ones that asked last are remembered, each with its number."""
     monkeypatch.setattr(envelopes, "MAX_SENDERS", 8)
     numbers = Numbers()
     asked = [Envelope(RUN, f"{sender:016x}", "", 1) for sender in range(20)]

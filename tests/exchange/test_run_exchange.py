@@ -16,7 +16,7 @@ from tests.exchange.peer_agents import Agents, agents, exchange_of
 
 
 def test_what_is_no_question(two: Agents) -> None:
-    """There are two paths; who has our own seat, or says no question, is not listened to."""
+    """There are two paths; a question from our own or an impossible seat, or with no valid content, is refused."""
     two.nodes[0].begin(())
     exchange = exchange_of(two, 0)
     assert exchange.respond("/", b"") is None
@@ -29,11 +29,11 @@ def test_what_is_no_question(two: Agents) -> None:
     for path, body in ((STATE_PATH, encode(Question(2))), (KNOCK_PATH, b"")):
         answer = exchange.respond(path, body)
         assert answer is not None
-        assert decode_answer(answer).ranks == ()  # it has seen none yet
+        assert decode_answer(answer).ranks == ()  # it has not seen any yet
 
 
 def test_stop_leaves_no_threads() -> None:
-    """Also in the middle of a question to somebody who never answers, an agent ends soon, and its threads with it."""
+    """Even during a question to a peer that never answers, an agent ends soon, and its threads with it."""
 
     def ours() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if thread.name.startswith("torchdist-exchange")}

@@ -1,4 +1,4 @@
-"""Who judges, as one agent knows it: pure, on a clock that the test moves."""
+"""The leader from one agent's view: pure, on a clock that the test moves."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,12 +9,12 @@ OWN = 5
 
 
 def test_nobody_heard() -> None:
-    """An agent that has heard nobody judges by itself, whatever the time."""
+    """An agent that has heard from no other judges by itself, at any time."""
     assert [Election(OWN).judge(now) for now in (0.0, 1e9)] == [OWN, OWN]
 
 
 def test_lowest_of_those_who_ask() -> None:
-    """Of several that ask the lowest judges; one with a higher seat than our own never does."""
+    """Of several agents that ask, the lowest judges; one with a higher seat than our own never does."""
     seats = Election(OWN)
     for seat in (3, 1, 2, 9):
         seats.asked_by(seat, 10.0, is_hurried=False)
@@ -24,7 +24,7 @@ def test_lowest_of_those_who_ask() -> None:
 
 
 def test_trust_ends() -> None:
-    """Who asks in a hurry is believed for seconds, who asks in peace for longer, and neither a moment more."""
+    """A hurried question is trusted for seconds, a peaceful one for longer, and neither a moment beyond that."""
     for is_hurried, trust_s in ((True, HURRIED_TRUST_S), (False, PEACEFUL_TRUST_S)):
         seats = Election(OWN)
         seats.asked_by(1, 10.0, is_hurried)
@@ -33,7 +33,7 @@ def test_trust_ends() -> None:
 
 
 def test_last_question_counts() -> None:
-    """A hurried question after a peaceful one shortens the trust: its next is due at once."""
+    """A hurried question after a peaceful one shortens the trust: the next one is due at once."""
     seats = Election(OWN)
     seats.asked_by(1, 10.0, is_hurried=False)
     seats.asked_by(1, 11.0, is_hurried=True)
@@ -41,7 +41,7 @@ def test_last_question_counts() -> None:
 
 
 def test_lower_one_is_given_time_to_begin() -> None:
-    """An agent with a lower seat that answers is waited for, and takes over as soon as it asks."""
+    """An agent with a lower seat that answers is waited for, and leads as soon as it asks."""
     seats = Election(OWN)
     seats.answered(1, 10.0)
     assert seats.judge(10.0 + KNOCK_TRUST_S - 0.01) == 1
@@ -50,7 +50,7 @@ def test_lower_one_is_given_time_to_begin() -> None:
 
 
 def test_one_that_answers_and_never_asks_is_not_waited_for_twice() -> None:
-    """Answers that go on without a question put off nothing: it is waited for once."""
+    """An agent that keeps answering without a question is waited for only once."""
     seats = Election(OWN)
     judges = []
     for turn in range(100):
@@ -61,7 +61,7 @@ def test_one_that_answers_and_never_asks_is_not_waited_for_twice() -> None:
 
 
 def test_one_that_is_back_is_waited_for_again() -> None:
-    """Once it has been silent, or has asked, an answer counts as if it were the first."""
+    """Once it has been silent, or has asked, its next answer counts as if it were the first."""
     for come_back in (lambda seats: seats.silent(1), lambda seats: seats.asked_by(1, 20.0, True)):
         seats = Election(OWN)
         seats.answered(1, 10.0)
@@ -71,7 +71,7 @@ def test_one_that_is_back_is_waited_for_again() -> None:
 
 
 def test_answer_shortens_no_trust() -> None:
-    """An answer from one that asks in peace leaves the trust in it as long as it was."""
+    """An answer from an agent that asks in peace leaves the trust in it unchanged."""
     seats = Election(OWN)
     seats.asked_by(1, 10.0, is_hurried=False)
     seats.answered(1, 10.5)
@@ -89,7 +89,7 @@ _HAPPENING = st.one_of(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 5), _HAPPENING), max_size=30))
 def test_whatever_happens(happenings: list[tuple[float, tuple[object, ...]]]) -> None:
-    """The judge is never above our own seat, and when all have been quiet for long enough it is us."""
+    """The leader is never above our own seat, and when all have been silent for long enough it is our own."""
     seats, now = Election(OWN), 0.0
     for pause_s, (name, seat, *hurried) in happenings:
         now += pause_s

@@ -1,4 +1,4 @@
-"""Agents of several nodes that meet over loopback: which of them judges, when, and who takes its place."""
+"""Agents of several nodes that meet over loopback: which of them judges, when, and which one takes over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.stall.simulated_world import RUN
 
 
 def test_lowest_seat_judges_and_sees_all(three: Agents) -> None:
-    """Of three agents that see a stall coming the lowest soon sees all ranks, its own as they are; others follow."""
+    """Of three agents that suspect a stall, the lowest soon sees all ranks, its own as they are; the others follow."""
     three.begin()
     three.set_uneasy(True)
     began = time.monotonic()
@@ -38,14 +38,14 @@ def test_lowest_seat_judges_and_sees_all(three: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_in_peace_too(two: Agents) -> None:
-    """Nobody is suspects_stall: the higher seat still learns that it has not to judge, and nobody is in a hurry."""
+    """With no stall suspected, the higher seat still learns that it does not judge, and nothing is hurried."""
     two.begin()
     two.wait_until_judges(True, False)
     assert two.nodes[1].meet() == Follows(None, False)
 
 
 def test_alone(two: Agents) -> None:
-    """An agent that knows of no other judges by itself and waits for nobody, even if it suspects a stall."""
+    """An agent that knows no other judges by itself and waits for none, even if it suspects a stall."""
     two.nodes[0].begin(())
     two.nodes[0].suspects_stall = True
     seating = two.nodes[0].meet()
@@ -54,7 +54,7 @@ def test_alone(two: Agents) -> None:
 
 
 def test_judgement_waits_for_answers(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first judgement on a suspected stall rests on what all see: it is never made before they have answered."""
+    """The first judgement on a suspected stall is based on what all see: it is never made before they have answered."""
     monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
     three.begin()
     three.set_uneasy(True)
@@ -67,7 +67,7 @@ def test_judgement_waits_for_answers(three: Agents, monkeypatch: pytest.MonkeyPa
 
 
 def test_judgement_does_not_wait_for_ever() -> None:
-    """Where the other agent says nothing the judgement is put off by little more than HOLD_S."""
+    """If the other agent does not answer, the judgement is put off by little more than HOLD_S."""
 
     def silent(connection: object) -> None:
         gate.wait(30)
@@ -84,7 +84,7 @@ def test_judgement_does_not_wait_for_ever() -> None:
 
 
 def test_next_one_takes_over(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the agent that judges dies the next seat does within seconds, and not without having asked the third."""
+    """When the agent that judges dies, the next seat takes over within seconds, and only after asking the third."""
     monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
     three.begin()
     three.set_uneasy(True)
@@ -104,7 +104,7 @@ def test_next_one_takes_over(three: Agents, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("quick")
 def test_low_one_that_is_back_judges_again(two: Agents) -> None:
-    """An agent that dies and is started again, under another life on the same port, judges as before."""
+    """An agent that dies and is restarted, under another life on the same port, judges as before."""
     two.begin()
     two.set_uneasy(True)
     two.wait_until_judges(True, False)
@@ -118,7 +118,7 @@ def test_low_one_that_is_back_judges_again(two: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_high_one_that_is_first(two: Agents) -> None:
-    """Whoever is alone judges; the lower seat takes it over once it is there, told by the question that it gets."""
+    """An agent that is alone judges; the lower seat takes over once it is up and gets a question."""
     two.begin(1)
     two.set_uneasy(True, 1)
     two.wait_until_judges(None, True)
@@ -128,7 +128,7 @@ def test_high_one_that_is_first(two: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_agent_that_is_announced_later(two: Agents) -> None:
-    """Agents that do not know of each other judge each for itself, until they are told; what is known stays."""
+    """Agents that do not know each other judge separately until they are introduced; known peers stay."""
     for node in two.nodes:
         node.begin(())
     two.set_uneasy(True)
@@ -144,7 +144,7 @@ def test_agent_that_is_announced_later(two: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_asked_by_one_that_has_not_been_announced(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
-    """An agent follows one of which it does not know where it is; it knocks there as soon as it does."""
+    """An agent follows a peer whose address it does not know; it wakes it there once it knows."""
     two.nodes[1].begin(())
     exchange = exchange_of(two, 1)
     two.nodes[1].meet()

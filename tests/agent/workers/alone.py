@@ -1,4 +1,4 @@
-"""A job of one rank, which is the first process of its PID namespace; goes on as long as a file exists."""
+"""A job of one rank, which is the first process of its PID namespace; runs as long as a file exists."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A job of one rank in a program that waits for any of its children from the beginning to the end."""
+"""A job of one rank in a program that waits for any of its children from beginning to end."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A job of one rank in an application as PyInstaller builds it; arguments are a store's file and the application."""
+"""A job of one rank in an application built by PyInstaller; arguments are a store's file and the application."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A job of one rank that is over before its agent can have come."""
+"""A job of one rank that is over before its agent can start."""
 
 import sys
 

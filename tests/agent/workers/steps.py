@@ -1,4 +1,4 @@
-"""A training script that knows nothing of us: takes steps as long as a file exists."""
+"""A training script that does not know of us: takes steps as long as a file exists."""
 
 import os
 import sys

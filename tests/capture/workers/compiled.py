@@ -1,4 +1,4 @@
-"""One rank that compiles functions with collectives, with capture or without; it says what Dynamo made of them."""
+"""One rank that compiles functions with collectives, with capture or without; it reports what Dynamo made of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_function(x: torch.Tensor) -> torch.Tensor:
 
 
 def with_two(x: torch.Tensor) -> torch.Tensor:
-    """Two at once, the second waited for first."""
+    """Two at once; the second is waited for first."""
     first = functional.all_gather_tensor(x, 0, dist.group.WORLD)
     second = functional.reduce_scatter_tensor(x * 2, "sum", 0, dist.group.WORLD)
     return second + first
@@ -36,7 +36,7 @@ def with_plain(x: torch.Tensor) -> torch.Tensor:
 
 
 def with_break(x: torch.Tensor) -> torch.Tensor:
-    """Asynchronous, and waited for: this breaks the graph."""
+    """An asynchronous one that is waited for: this breaks the graph."""
     y = x.clone()
     work = dist.all_reduce(y, async_op=True)
     z = x.sin()
@@ -45,7 +45,7 @@ def with_break(x: torch.Tensor) -> torch.Tensor:
 
 
 def explained(function: Any, x: torch.Tensor) -> list[Any]:
-    """Graphs, breaks and operations."""
+    """Graphs, breaks and operations according to Dynamo."""
     torch._dynamo.reset()
     explanation = torch._dynamo.explain(function)(x)
     reasons = [reason.reason for reason in explanation.break_reasons]
@@ -75,11 +75,11 @@ with warnings.catch_warnings(record=True) as caught:
     for _ in range(2):
         compiled_layer(x).sum().backward()
         compiled_step()
-    # Dynamo leaves the frame that calls an optimizer's hooks as it is, whosever they are; the step itself is compiled.
+    # Dynamo leaves the frame that calls an optimizer's hooks as it is, with any hooks; the step itself is compiled.
     say(weight=layer.weight.tolist(), stats=dict(counters["stats"]), graphs=dict(counters["aot_autograd"]))
 
     def scaled() -> None:
-        """A step that the scaler leaves out when gradients overflow."""
+        """A step that the scaler skips when gradients overflow."""
         scaler.scale(torch.ones(1))
         scaler.step(optimizer)
         scaler.update()

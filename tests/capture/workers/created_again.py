@@ -1,4 +1,4 @@
-"""Two ranks create the default group three times, with groups of the same name below it."""
+"""Two ranks create the default group three times, with subgroups of the same name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A deadline that comes while rank 0 waits for the store, inside `init_process_group`.
+"""A deadline that expires while rank 0 waits for the store, inside `init_process_group`.
 
 The store does not answer in time: its clone waits. Then the program goes on with the group that exists by then.
 """
@@ -22,17 +22,17 @@ WAITS_S = 20.0
 
 
 class Deadline(Exception):
-    """The program's."""
+    """Raised by the program's own deadline."""
 
 
 def late(signum: int, frame: FrameType | None) -> None:
-    """Its handler."""
+    """Raise the deadline, as the program's signal handler."""
     del signum, frame
     raise Deadline
 
 
 def late_answer(agreement: Any, own_id: int) -> None:
-    """The store does not answer before the program has got its exception, and for long."""
+    """Delay the store's answer for long, and until the program has got its exception."""
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     has_arrived.wait(WAITS_S)
     answer(agreement, own_id)

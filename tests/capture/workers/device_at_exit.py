@@ -1,4 +1,4 @@
-"""One rank that ends in the way it is told while operations are on their way through its device."""
+"""One rank that ends in the given way while operations are in flight on its device."""
 
 import os
 import signal

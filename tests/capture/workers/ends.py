@@ -1,4 +1,4 @@
-"""Two ranks end operations in every way there is; each case has a shape of its own by which the test finds it."""
+"""Two ranks end operations in every possible way; each case has its own shape, by which the test finds it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.rank import TELLS_REDUCE_OP, join, own_tape, rank, say, start
 
 
 def raised_by(call: Callable[[], Any]) -> tuple[str, str, list[str]]:
-    """Type and text of what a call raises, and the functions of ours in its traceback."""
+    """Type and text of the exception that a call raises, and the functions of ours in its traceback."""
     try:
         call()
     except Exception as error:
@@ -30,7 +30,7 @@ def raised_by(call: Callable[[], Any]) -> tuple[str, str, list[str]]:
 
 
 def refused() -> list[Any]:
-    """A collective and a receive with arguments that c10d refuses."""
+    """Call a collective and a receive with arguments that c10d refuses."""
     group = dist.group.WORLD
     gather = raised_by(lambda: group.allgather([[torch.empty(3), torch.empty(3)]], [torch.ones(31)]))
     for _ in range(2):
@@ -39,7 +39,7 @@ def refused() -> list[Any]:
 
 
 def left_alone(other: int) -> list[Any]:
-    """What nobody waits for."""
+    """Issue operations that are never waited for."""
     never_waited = dist.irecv(torch.empty(11), other, tag=1)
     dist.irecv(torch.empty(12), other, tag=2)
     polled = dist.all_reduce(torch.ones(13), async_op=True)
@@ -49,7 +49,7 @@ def left_alone(other: int) -> list[Any]:
 
 
 def waited_for(other: int) -> None:
-    """What is waited for, in an order of its own."""
+    """Issue operations that are waited for, in a different order."""
     first, second = dist.irecv(torch.empty(15), other, tag=3), dist.irecv(torch.empty(16), other, tag=3)
     works = [dist.isend(torch.ones(15), other, tag=3), dist.isend(torch.ones(16), other, tag=3)]
     second.wait()
@@ -62,7 +62,7 @@ def waited_for(other: int) -> None:
 
 
 def from_functions() -> None:
-    """Functional collectives, whose Works only C++ has; the second is waited for first, the last never."""
+    """Call functional collectives, whose Works only C++ has; the second is waited for first, the last never."""
     group = dist.group.WORLD
     first = functional.reduce_scatter_tensor(torch.ones(22), "sum", 0, group)
     second = functional.reduce_scatter_tensor(torch.ones(24), "sum", 0, group)
@@ -79,7 +79,7 @@ def from_functions() -> None:
 
 
 def from_c(tape: TapeReader) -> None:
-    """A call from a thread that has no Python frame, as autograd's threads are."""
+    """Call from a thread that has no Python frame, as autograd's threads do."""
     options = dist.AllreduceOptions()
     options.asyncOp = True
     before = tape.words[LiveWord.NEXT_NUMBER]
@@ -88,20 +88,20 @@ def from_c(tape: TapeReader) -> None:
 
 
 def labelled() -> None:
-    """Labels of `record_comm`, where this torch has it."""
+    """Set labels with `record_comm`, if this torch has it."""
     if hasattr(dist, "record_comm"):
         with dist.record_comm("FSDP::all_gather (layer1)"):
             dist.all_reduce(torch.ones(42))
 
 
 def reduce_op_changes() -> None:
-    """The same line with another reduce op each time."""
+    """Call on the same line with another reduce op each time."""
     for op in [dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN] * 8:
         dist.all_reduce(torch.ones(43), op=op)
 
 
 def too_late() -> tuple[tuple[str, str, list[str]], list[bool]] | None:
-    """A wait that gives up, and a second one that does not; what is open in between."""
+    """Time out in a wait, and complete a second one; returns what is open in between."""
     slow = dist.new_group([0, 1], timeout=timedelta(seconds=30))
     dist.barrier(group=slow)
     if rank() == 1:
@@ -134,7 +134,7 @@ from_functions()
 from_c(reader)
 labelled()
 reduce_op_changes()
-# What a poll has to find, it has found; what was dropped, our thread has let go of.
+# By now polls have found what only they can find, and our thread has released what was dropped.
 reader.poll()
 until(lambda: reader.poll() and len(reader.open_operations()) <= 1)
 say(too_late=too_late(), tells_reduce_op=TELLS_REDUCE_OP)

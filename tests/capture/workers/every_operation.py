@@ -1,6 +1,6 @@
-"""Three ranks issue every operation of `torch.distributed`; each says what must then stand on its tape.
+"""Three ranks issue every operation of `torch.distributed`; each prints what its tape must then contain.
 
-A line of JSON for each operation, in the order of their issue, and a last one with what torch's own profiler counted.
+A line of JSON for each operation, in the order of their issue, and a last one with the counts of torch's profiler.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ANY = None
 
 
 class Issuer:
-    """Calls operations and keeps what they must look like on the tape."""
+    """Calls operations and prints what they must look like on the tape."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks = list(ranks)
 
     def __call__(self, call: Callable[[], Any], *operations: dict[str, Any], waits: bool = False) -> Any:
-        """Call, on one line, what issues these operations; wait for the Works that it returns where asked to."""
+        """Issue these operations by one call on one line; wait for the Works that it returns if asked to."""
         result = call()
         for operation in operations:
             facts = {"ranks": self.ranks, "line": call.__code__.co_firstlineno, "is_async": waits, **operation}
@@ -51,7 +51,7 @@ def operation(
     tag: int = 0,
     **others: Any,
 ) -> dict[str, Any]:
-    """What stands on the tape; `size` is in bytes."""
+    """An operation as expected on the tape; `size` is in bytes."""
     return {
         "name": name,
         "shapes": [list(shape) for shape in shapes] or ANY,
@@ -68,7 +68,7 @@ BARRIER = {**operation("barrier", size=0), "shapes": [], "dtypes": []}
 
 
 def main() -> None:
-    """Issue them all."""
+    """Issue all of them."""
     warnings.simplefilter("ignore", FutureWarning)
     capture = start_capture()
     join()
@@ -86,11 +86,11 @@ def main() -> None:
 
 
 def collectives(issue: Issuer) -> None:
-    """Those without a root."""
+    """Issue collectives without a root."""
     n = world_size()
     four, six = torch.ones(4), torch.ones(2, 3, dtype=torch.float64)
     issue(lambda: dist.all_reduce(four), operation("all_reduce", [4], size=16, reduce_op="sum"))
-    for _ in range(20):  # often enough to come from what is remembered of the call
+    for _ in range(20):  # often enough to use the cached plan of the call
         issue(lambda: dist.all_reduce(four), operation("all_reduce", [4], size=16, reduce_op="sum"))
     expected = operation("all_reduce", [2, 3], size=48, dtype="float64", reduce_op="max")
     issue(lambda: dist.all_reduce(six, ReduceOp.MAX, async_op=True), expected, waits=True)
@@ -116,7 +116,7 @@ def collectives(issue: Issuer) -> None:
     issue(lambda: dist.reduce_scatter_tensor(two, flat, op=ReduceOp.MIN, async_op=True), expected, waits=True)
     expected = operation("all_to_all", *([2] for _ in range(n)), size=8 * n)
     outputs = [torch.empty(2) for _ in range(n)]
-    with contextlib.suppress(RuntimeError):  # gloo has it in newer versions of torch only
+    with contextlib.suppress(RuntimeError):  # gloo supports it only in newer versions of torch
         issue(lambda: dist.all_to_all(outputs, inputs), expected)
     expected = operation("all_to_all_single", [2 * n], size=8 * n)
     received = torch.empty(2 * n)
@@ -128,7 +128,7 @@ def collectives(issue: Issuer) -> None:
 
 
 def rooted(issue: Issuer) -> None:
-    """Those with a root."""
+    """Issue collectives with a root."""
     n, here = world_size(), rank()
     four = torch.ones(4)
     expected = operation("broadcast", [4], size=16 if here == 1 else 0, peer=1)
@@ -141,7 +141,7 @@ def rooted(issue: Issuer) -> None:
     if GATHERS_INTO_TENSOR:
         wide = torch.empty(4 * n) if here == 1 else None
         expected = operation("gather_into_tensor", [4], size=16, peer=1)
-        with contextlib.suppress(RuntimeError):  # gloo has not got it yet
+        with contextlib.suppress(RuntimeError):  # gloo does not support it yet
             issue(lambda: dist.gather_into_tensor(four, wide, dst=1), expected)
     two = torch.empty(2)
     parts = [torch.ones(2) for _ in range(n)] if here == 1 else None
@@ -151,7 +151,7 @@ def rooted(issue: Issuer) -> None:
 
 
 def coalesced(issue: Issuer) -> None:
-    """Several tensors at once: one operation of the dispatcher."""
+    """Pass several tensors at once: one operation of the dispatcher."""
     n = world_size()
     one, two = torch.ones(1), torch.ones(2)
     expected = operation("all_reduce_coalesced", [1], [2], size=12, reduce_op="sum")
@@ -159,7 +159,7 @@ def coalesced(issue: Issuer) -> None:
     gathered = [[torch.empty(1), torch.empty(2)] for _ in range(n)]
     issue(lambda: dist.all_gather_coalesced(gathered, [one, two]), operation("all_gather_coalesced", [1], [2], size=12))
     ten = [torch.ones(1) for _ in range(10)]
-    # The signature holds eight of them, the size counts all.
+    # The signature holds eight of them; the size counts all.
     expected = operation("all_reduce_coalesced", *([1] for _ in range(8)), size=40, reduce_op="sum", tensors=10)
     issue(lambda: dist.all_reduce_coalesced(ten), expected)
 
@@ -189,7 +189,7 @@ def coalesced(issue: Issuer) -> None:
 
 
 def point_to_point(issue: Issuer) -> None:
-    """Rank 0 and rank 1 talk; everybody talks to the next."""
+    """Rank 0 and rank 1 exchange messages; every rank sends to the next."""
     n, here = world_size(), rank()
     four = torch.ones(4)
     for _ in range(2):
@@ -216,7 +216,7 @@ def point_to_point(issue: Issuer) -> None:
 
 
 def objects(issue: Issuer) -> None:
-    """Each object operation is two of tensors: the pickle's length, then the pickle."""
+    """Issue object operations, each of which is two of tensors: the pickle's length, then the pickle."""
     n, here = world_size(), rank()
     pickle = {"dtype": "uint8"}
     length = {"dtype": "int64"}
@@ -245,7 +245,7 @@ def objects(issue: Issuer) -> None:
 
 
 def of_two(issue: Issuer) -> None:
-    """A smaller group; peers are global ranks."""
+    """Use a smaller group; peers are global ranks."""
     pair = dist.new_group([0, 2], group_desc="a pair")
     if rank() == 1:
         return

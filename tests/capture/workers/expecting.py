@@ -1,4 +1,4 @@
-"""One rank that says what it expects; prints for how many seconds its tape says so."""
+"""One rank that calls `expect_wait`; prints for how many seconds its tape has the expectation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch.distributed as dist
 from otel_torchdist import expect_wait
 from tests.support.rank import join, own_tape, say, start_capture
 
-before = expect_wait(500)  # off, it does nothing
+before = expect_wait(500)  # switched off, it does nothing
 capture = start_capture()
 join()
 
 
 def left_s() -> int:
-    """Seconds until which the tape of this process says that it expects something; 0 for not at all."""
+    """Seconds for which the tape of this process still expects a wait; 0 if it does not."""
     until_ns = own_tape(capture).status().expects_until_ns
     return round((until_ns - time.monotonic_ns()) / 1e9) if until_ns else 0
 
@@ -39,7 +39,7 @@ announced = expect_wait(200)
 seen.append(left_s())
 dist.destroy_process_group()
 join(suffix="-again")
-seen.append(left_s())  # a new tape says it too
+seen.append(left_s())  # a new tape has it too
 announced.end()
 announced.end()
 seen.append(left_s())

@@ -1,4 +1,4 @@
-"""Two ranks look whether tensors are gone once their callers have let go of them, with our own thread stopped."""
+"""Two ranks check whether tensors are freed once their callers have released them, with our own thread stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.rank import join, rank, say, start_capture, until
 
 
 def look(name: str, communicate: Callable[[torch.Tensor], Any]) -> None:
-    """Communicate, wait, and see the tensor go; gloo's own thread may be the last to let go of it."""
+    """Communicate, wait, and see the tensor go; gloo's own thread may be the last to release it."""
     tensor = torch.ones(2)
     watched = weakref.ref(tensor)
     work = communicate(tensor)

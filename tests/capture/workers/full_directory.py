@@ -1,4 +1,4 @@
-"""One rank whose tapes go to a file system of 64 KiB, mounted for itself alone."""
+"""One rank whose tapes go to a file system of 64 KiB, mounted for this process alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLONE_NEWNS = 0x20000
 
 
 def mount_small(path: str) -> str:
-    """Mount it in a namespace of our own; what forbids that, '' when nothing does."""
+    """Mount it in our own namespace; returns the reason if that is forbidden, else ''."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS):
         return os.strerror(ctypes.get_errno())
     for command in (

@@ -1,4 +1,4 @@
-"""One rank that switches itself on and off as a program does, twice each time, with a provider of its own."""
+"""One rank that switches itself on and off as a program does, twice each time, with its own provider."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ provider.add_span_processor(SimpleSpanProcessor(exporter))
 
 
 def spans() -> list[str]:
-    """Names of the operations' spans since the last look."""
+    """Names of the operations' spans since the last call."""
     names = [span.name for span in exporter.get_finished_spans() if "(" not in span.name]
     exporter.clear()
     return names

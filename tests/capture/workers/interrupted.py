@@ -24,7 +24,7 @@ ATTEMPTS_S = 5.0
 
 
 class Deadline(Exception):
-    """What the program waits for."""
+    """The exception that the program raises."""
 
 
 class BySignal:
@@ -40,12 +40,12 @@ class BySignal:
         raise Deadline
 
     def arm(self) -> None:
-        """Have it raised soon."""
+        """Have it raise soon."""
         signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00002, LONGEST_S))
 
 
 class ByThread:
-    """A thread that has an exception raised in this one, as func_timeout and stopit do."""
+    """A thread that raises an exception in this one, as func_timeout and stopit do."""
 
     raised = 0
 
@@ -62,12 +62,12 @@ class ByThread:
             raise_in(ctypes.c_ulong(self._target), ctypes.py_object(Deadline))
 
     def arm(self) -> None:
-        """Have it raised soon."""
+        """Have it raise soon."""
         self._armed.release()
 
 
 def communicates() -> Callable[[], None]:
-    """What is interrupted: collectives, synchronous and not, waits, and steps of an optimizer."""
+    """The interrupted code: collectives, synchronous and not, waits, and steps of an optimizer."""
     tensor, gathered = torch.ones(4), [torch.ones(4)]
     weight = torch.nn.Parameter(torch.ones(4))
     weight.grad = torch.ones(4)
@@ -86,21 +86,21 @@ def communicates() -> Callable[[], None]:
 
 
 def main() -> None:
-    """Raise, count, and look at what is open in the end."""
+    """Raise, count, and check what is open in the end."""
     kind, times = sys.argv[1], int(sys.argv[2])
     capture = start_capture()
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     reader = own_tape(capture)
     source = BySignal() if kind == "signal" else ByThread()
     run = communicates()
-    run()  # torch imports something in the first step, and takes what is raised there for a failed import
+    run()  # torch imports something in the first step, and takes an exception there for a failed import
     caught = lost = 0
     for _ in range(times):
         before = source.raised
         give_up = time.monotonic() + ATTEMPTS_S
         try:
             source.arm()
-            # A raised exception that does not arrive shows in the count; one call more may still be under way.
+            # An exception that does not arrive shows in the count; one more call may still be in flight.
             while source.raised == before or time.monotonic() < give_up:
                 run()
                 if source.raised > before:

@@ -1,7 +1,7 @@
-"""A program that is interrupted at each line of ours that runs when it creates a group, at one after the other.
+"""A program that is interrupted at each line of ours that runs when it creates a group, one line after the other.
 
-A tracer raises there. Like a signal handler it is given the frame that it interrupts, and unlike one it comes when it
-should. Argument: what is created, `new_group` or `init_process_group`.
+A tracer raises there. Like a signal handler it gets the interrupted frame; unlike one it comes at the right moment.
+Argument: what is created, `new_group` or `init_process_group`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ MOST = 500
 
 
 class Deadline(Exception):
-    """The program's."""
+    """The exception that the program raises."""
 
 
 class Interruption:
-    """Raises at one line while groups are created; it counts those of the hooks of creation, and what they call."""
+    """Raises at one line while groups are created; counts the lines of the creation hooks and of what they call."""
 
     def __init__(self, line: int) -> None:
         self.left = line
 
     def trace(self, frame: FrameType, event: str, arg: object) -> Any:
-        """What `sys.settrace` takes."""
+        """Trace a frame, as a function for `sys.settrace`."""
         del arg
         if frame.f_code.co_filename not in TRACED or not within_creation(frame):
             return None
@@ -45,7 +45,7 @@ class Interruption:
 
 
 def within_creation(frame: FrameType | None) -> bool:
-    """Whether a frame is one of the hooks of creation, or runs for one."""
+    """Whether a frame is one of the creation hooks, or runs for one."""
     while frame is not None and frame.f_code.co_filename in TRACED:
         if frame.f_code.co_filename == creation.__file__:
             return True

@@ -1,4 +1,4 @@
-"""A process that is no rank and launches some; arguments: the start method, how many, and how the last one ends."""
+"""A process that is not a rank and launches some; arguments: the start method, how many, and how the last one ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support.rank import join, say
 
 
 class TrainingError(Exception):
-    """What ends a training."""
+    """Ends the training."""
 
 
 def train(index: int, end: str) -> None:
-    """A rank."""
+    """Train as a rank."""
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(index)
     join()
     dist.all_reduce(torch.ones(1))

@@ -1,4 +1,4 @@
-"""Two ranks, of which rank 0 ends in the way that its argument names, with an operation under way; rank 1 never joins.
+"""Two ranks: rank 0 ends in the way that its argument names, with an operation in flight; rank 1 never joins it.
 
 With a second argument `off` nothing is recorded.
 """
@@ -18,20 +18,20 @@ from tests.support.rank import STORE, join, rank, start_capture, until
 
 
 class TrainingError(Exception):
-    """What ends a training."""
+    """Ends the training."""
 
 
 def returns() -> None:
-    """The script simply ends."""
+    """Return, at the end of the script."""
 
 
 def raises() -> None:
-    """Nobody catches it."""
+    """Raise an exception that is never caught."""
     raise TrainingError("it ends here")
 
 
 def exits() -> None:
-    """With a code of its own, from where an error is handled."""
+    """Exit with another code, from an exception handler."""
     try:
         raise ValueError
     except ValueError:
@@ -39,22 +39,22 @@ def exits() -> None:
 
 
 def exits_at_once() -> None:
-    """Python does not notice."""
+    """Exit without Python noticing."""
     os._exit(4)
 
 
 def is_killed() -> None:
-    """Nobody notices."""
+    """Die by SIGKILL, without a chance to react."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def is_terminated() -> None:
-    """As by a launcher that takes everybody down."""
+    """Be terminated, as by a launcher that stops all ranks."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def aborts() -> None:
-    """As gloo does when sizes disagree."""
+    """Abort, as gloo does when sizes disagree."""
     os.abort()
 
 

@@ -1,4 +1,4 @@
-"""One rank whose data comes from two forked workers, which use an optimizer and a wait of their own."""
+"""One rank whose data comes from two forked workers, which use their own optimizer and wait."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.support.rank import join, say, start_capture, until
 
 
 def step() -> None:
-    """An optimizer's, which ends a step where there is a tape."""
+    """Run an optimizer, which ends a step if there is a tape."""
     parameter = torch.nn.Parameter(torch.ones(1))
     parameter.grad = torch.ones(1)
     torch.optim.SGD([parameter], lr=0.1).step()
 
 
 class Data(Dataset[dict[str, object]]):
-    """Says what the worker sees of us."""
+    """Reports what the worker sees of us."""
 
     def __getitem__(self, index: int) -> dict[str, object]:
-        """An item."""
+        """An item: what this worker sees."""
         step()
         x = torch.ones(2)
         inherited.wait()
@@ -32,7 +32,7 @@ class Data(Dataset[dict[str, object]]):
         return {"pid": os.getpid(), "threads": ours, "sum": float(x.sum()), "open": len(capture._works.open)}
 
     def __len__(self) -> int:
-        """Items."""
+        """The number of items."""
         return 4
 
 
@@ -46,9 +46,9 @@ dist.all_reduce(torch.ones(1))
 say(items=items, pid=os.getpid())
 dist.barrier()
 child = os.fork()
-if child == 0:  # after the last record of the parent, which would otherwise write over that of its child
+if child == 0:  # after the last record of the parent, which would otherwise overwrite that of its child
     step()
-    # What its parent has registered for its end must not run here. A real end would hang in gloo, with us or without.
+    # The parent's exit handlers must do nothing here. A real exit would hang in gloo, with us or without.
     atexit._run_exitfuncs()
     os._exit(5)
 _, status = os.waitpid(child, 0)

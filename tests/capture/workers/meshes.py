@@ -10,7 +10,7 @@ from tests.support.rank import rank, start_capture
 
 capture = start_capture()
 square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-# A rank of the far corner shares no group with rank 0: the others have met it before they meet that rank.
+# A rank of the far corner shares no group with rank 0: the others have met rank 0 before they meet that rank.
 dist.all_reduce(torch.ones(1), group=square.get_group("tp"))
 dist.all_reduce(torch.ones(1), group=square.get_group("dp"))
 dist.all_reduce(torch.full((1,), float(rank())), group=square.get_group("dp"))

@@ -1,4 +1,4 @@
-"""One rank that begins and ends its default group again and again, without Python's collector."""
+"""One rank that begins and ends its default group again and again, without Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMES = 12
 
 
 def tapes() -> int:
-    """Tapes that are mapped."""
+    """The number of mapped tapes."""
     with open("/proc/self/maps") as maps:
         return sum(line.rstrip().endswith((".tape", ".tape (deleted)", ".new")) for line in maps)
 

@@ -1,4 +1,4 @@
-"""One rank of a pretended job: its store cannot be cloned."""
+"""One rank of a fake job, whose store cannot be cloned."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.support.rank import rank, start_capture
 
 
 class PythonStore(dist.Store):
-    """A store in Python, as simulators bring one: c10d cannot clone it."""
+    """A store in Python, as simulators use it: c10d cannot clone it."""
 
     def set(self, key: str, value: str) -> None:
-        """Forget it."""
+        """Discard the value."""
 
     def add(self, key: str, amount: int) -> int:
         """Count nothing."""
@@ -27,7 +27,7 @@ dist.all_reduce(torch.ones(1))
 dist.all_reduce(torch.ones(1), async_op=True)
 with contextlib.suppress(NotImplementedError):  # older versions of torch refuse it
     dist.all_reduce(torch.ones(1, device="meta"))
-# What a library makes and only registers starts a tape too, with the rank that it has there.
+# A group that a library creates and only registers starts a tape too, with the rank that it has there.
 ready_made = dist.ProcessGroup(dist.HashStore(), 2, 3)
 dist.distributed_c10d._update_default_pg(ready_made)
 dist.distributed_c10d._update_default_pg(pg=ready_made)

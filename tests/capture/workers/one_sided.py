@@ -1,4 +1,4 @@
-"""Two ranks use symmetric memory and windows, which this script brings for the CPU: torch has them for devices only."""
+"""Two ranks use symmetric memory and windows, which this script adds for the CPU: torch has them for devices only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ seen: list[str] = []
 
 
 def reduce(input: torch.Tensor, reduce_op: str, group_name: str) -> torch.Tensor:
-    """As a device would do it, without telling c10d."""
+    """Reduce as a device would, without informing c10d."""
     seen.append(group_name)
     return input * 2
 
 
 def refuse(input: torch.Tensor, reduce_op: str, group_name: str) -> torch.Tensor:
-    """As a device that is not connected."""
+    """Refuse as a device that is not connected does."""
     raise ValueError("no such device")
 
 
@@ -32,7 +32,7 @@ library.impl("two_shot_all_reduce_", refuse, "CPU")
 pair = dist.new_group([1, 0], group_desc="pair")
 operations: Any = torch.ops.symm_mem
 dist.all_reduce(torch.ones(2), group=pair)
-if rank() == 0:  # not all members have to come
+if rank() == 0:  # not all members have to call it
     result = operations.one_shot_all_reduce(torch.ones(3), "sum", pair.group_name)
     say(result=result.tolist(), seen=seen == [pair.group_name])
     operations.one_shot_all_reduce(torch.ones(3), "sum", pair.group_name)
@@ -44,7 +44,7 @@ if rank() == 0:  # not all members have to come
 dist.all_reduce(torch.ones(2), group=pair)
 if hasattr(pair, "new_window"):
     try:
-        pair.new_window(torch.ones(5))  # gloo has none
+        pair.new_window(torch.ones(5))  # gloo does not have any
     except RuntimeError as error:
         say(refused=str(error))
 dist.all_reduce(torch.ones(2), group=pair)

@@ -1,4 +1,4 @@
-"""Rank 1 dies while rank 0 has an operation under way for which it does not wait."""
+"""Rank 1 dies while rank 0 has an operation in flight for which it does not wait."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A backend written in Python whose Works cannot be asked whether they are complete.
+"""A backend written in Python whose Works cannot report whether they are complete.
 
-Waits for some of its operations, keeps the Work of another until later, and lets go of a third.
+Waits for some of its operations, keeps the Work of another until later, and drops a third.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ KEPT_S = 1.2
 
 
 class MuteWork(Work):
-    """Knows its end when it is waited for. Torch hands it on as the Work of C++ that it is, never complete."""
+    """A Work that knows its end only when waited for. Torch passes it on as its C++ Work, never complete."""
 
     def is_completed(self) -> bool:
-        """It cannot say."""
+        """Refuse to answer."""
         raise NotImplementedError
 
     def wait(self, timeout: Any = None) -> bool:
-        """Over at once."""
+        """End at once."""
         return True
 
 
 class MuteBackend(Backend):
-    """All it can do is these."""
+    """A backend with only these operations."""
 
     def allreduce(self, tensors: Any, options: Any = None) -> MuteWork:
         """Reduce."""
@@ -45,27 +45,27 @@ class MuteBackend(Backend):
         return MuteWork()
 
     def name(self) -> str:
-        """What it calls itself."""
+        """The backend's own name."""
         return "mute"
 
     def getBackendName(self) -> str:
-        """What torch 2.8 calls that."""
+        """The same for torch 2.8."""
         return "mute"
 
 
 def make(store: Any, rank: int, size: int, timeout: Any) -> MuteBackend:
-    """As torch wants it."""
+    """Create the backend, with the signature that torch requires."""
     return MuteBackend(rank, size)
 
 
 def begin() -> None:
-    """Make the default group with it."""
+    """Create the default group with it."""
     dist.Backend.register_backend("mute", make, devices=["cpu"])
     dist.init_process_group("mute", rank=0, world_size=1, store=HashStore())
 
 
 def can_begin_without_us() -> bool:
-    """Whether torch takes it: torch 2.8 cannot make it, and torch 2.15 crashes with it on Python 3.13.0."""
+    """Whether torch accepts it: torch 2.8 cannot create it, and torch 2.15 crashes with it on Python 3.13.0."""
     child = os.fork()
     if child == 0:
         try:

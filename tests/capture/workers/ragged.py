@@ -1,4 +1,4 @@
-"""One rank of a job whose shapes never repeat: its dictionary has no room left for them."""
+"""One rank of a job whose shapes never repeat, until its dictionary has no room left for them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ tape = own_tape(capture)
 recorder = capture.current_recorder()
 assert recorder is not None
 names = recorder.tape.names
-for size in range(MAX_NAMES):  # as if it had called all_reduce so often
+for size in range(MAX_NAMES):  # as if it had called all_reduce that often
     if names.find_room(SignatureName("recorded", "", ((size,),), ("float32",), "cpu", 1), SPARE_OF_SHAPES) == OTHER:
         break
 
 
 def late(group: dist.ProcessGroup) -> None:
-    """A call site that is met for the first time."""
+    """Communicate from new call sites."""
     for size in range(1, 6):
         dist.all_reduce(torch.ones(size), group=group)
     dist.all_reduce(torch.ones(2, dtype=torch.int32), op=dist.ReduceOp.MAX, group=group)

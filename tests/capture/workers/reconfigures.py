@@ -1,4 +1,4 @@
-"""Three ranks form a group, and then two of them form it anew while the third is gone."""
+"""Three ranks form a group, and then two of them form it again without the third."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST, SECOND = 1 << 40, (1 << 40) + 1
 
 
 def form(uuid: int, members: list[int]) -> None:
-    """Exchange handles through files, as an engine that knows who lives would, and form the group of these ranks."""
+    """Exchange handles through files, as an engine that knows the live members would, and form a group of them."""
     folder = Path(f"{os.environ[STORE]}-{uuid}")
     folder.mkdir(exist_ok=True)
     hidden = folder / f".{rank()}"

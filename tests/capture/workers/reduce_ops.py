@@ -1,6 +1,6 @@
-"""One line that reduces with one op and now and then another, more often on rank 0 than on the others.
+"""One line that reduces with one op and sometimes with another, more often on rank 0 than on the others.
 
-The argument says at which steps; with `wrong` behind it, rank 1 asks for a third op there in the second half.
+The argument gives the steps; with `wrong` after it, rank 1 uses a third op there in the second half.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STEPS = 200
 
 
 def reduce(tensor: torch.Tensor, op: object = dist.ReduceOp.SUM) -> None:
-    """A helper as programs have it."""
+    """A helper as real programs have it."""
     dist.all_reduce(tensor, op=op)
 
 

@@ -1,4 +1,4 @@
-"""Two ranks whose store holds a run id from an attempt before, while rank 0 is slow to set its own."""
+"""Two ranks whose store holds a run id from an earlier attempt, while rank 0 is slow to set its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ update_default = distributed_c10d._update_default_pg
 if rank() == 0:
 
     def slowly(group: dist.ProcessGroup) -> None:
-        """Take the group up only when the other rank has read what the store holds."""
+        """Set the group up only when the other rank has read what the store holds."""
         store.get("rank 1 has read it")
         time.sleep(0.1)
         update_default(group)

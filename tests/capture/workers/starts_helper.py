@@ -1,4 +1,4 @@
-"""A rank that starts a process which makes a group of its own, as `async_save` does."""
+"""A rank that starts a process which creates its own group, as `async_save` does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.rank import join
 
 
 def serve() -> None:
-    """The process: the same rank, another store at another address."""
+    """Run the process: the same rank, with another store at another address."""
     os.environ["MASTER_PORT"] = "2"
     join(suffix="-helper")
     dist.all_reduce(torch.ones(1))

@@ -28,13 +28,13 @@ def parameter() -> torch.nn.Parameter:
 
 
 def communicate(times: int = 3) -> None:
-    """Collectives of the default group."""
+    """Call collectives of the default group."""
     for _ in range(times):
         dist.all_reduce(torch.ones(1))
 
 
 def one_optimizer() -> None:
-    """The usual training."""
+    """Train in the usual way."""
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
     for _ in range(STEPS):
         communicate()
@@ -42,7 +42,7 @@ def one_optimizer() -> None:
 
 
 def two_optimizers() -> None:
-    """A GAN: two steps of the discriminator and one of the generator an iteration; the first seen counts."""
+    """A GAN: two steps of the discriminator and one of the generator per iteration; the first seen counts."""
     generator, discriminator = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(2))
     for _ in range(STEPS):
         communicate()
@@ -58,16 +58,16 @@ def zero() -> None:
         optimizer = ZeroRedundancyOptimizer([parameter()], torch.optim.SGD, lr=0.1)
     for _ in range(STEPS):
         communicate(2)
-        optimizer.step()  # broadcasts by itself, once
+        optimizer.step()  # calls one broadcast itself
 
 
 def raising() -> float:
-    """A closure that an optimizer cannot finish with."""
+    """Fail in a closure that an optimizer calls."""
     raise ZeroDivisionError
 
 
 def step_raises() -> None:
-    """A step that raises is none, and does not hide those that follow."""
+    """A step that raises does not count, and does not hide those that follow."""
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
     with contextlib.suppress(ZeroDivisionError):
         optimizer.step(raising)
@@ -77,7 +77,7 @@ def step_raises() -> None:
 
 
 def begins_anew() -> None:
-    """Out of memory in the first step: a new optimizer is made, and the old one may still be there."""
+    """Out of memory in the first step: a new optimizer is created, and the old one may still exist."""
     old = torch.optim.SGD([parameter()], lr=0.1)
     with contextlib.suppress(ZeroDivisionError):
         old.step(raising)
@@ -85,7 +85,7 @@ def begins_anew() -> None:
 
 
 def phases() -> None:
-    """First the head is trained, then everything with another optimizer, while the first one is still there."""
+    """First the head is trained, then everything with another optimizer, while the first one still exists."""
     head, everything = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(2))
     for _ in range(2):
         communicate()
@@ -96,7 +96,7 @@ def phases() -> None:
 
 
 def two_threads() -> None:
-    """Two towers: the second steps while the first is in the midst of its step, and the other way round."""
+    """Two towers: the second steps in the middle of the first one's step, and vice versa."""
     first, second = (torch.optim.SGD([parameter()], lr=0.1) for _ in range(2))
     first.step()
     meet = threading.Barrier(2)
@@ -128,7 +128,7 @@ def two_threads() -> None:
 
 
 def in_backward() -> None:
-    """An optimizer for each parameter, which steps as soon as the gradient is there: one step a backward."""
+    """An optimizer for each parameter, which steps as soon as the gradient is available: one step per backward."""
     parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(40)]
     optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in parameters}
     for parameter in parameters:
@@ -139,7 +139,7 @@ def in_backward() -> None:
 
 
 def container() -> None:
-    """An optimizer that steps others, as torchtitan has one."""
+    """An optimizer that steps others, as in torchtitan."""
     inner = [torch.optim.SGD([parameter()], lr=0.1) for _ in range(TAKES_OVER_AFTER + 1)]
 
     class Container(torch.optim.Optimizer):
@@ -154,7 +154,7 @@ def container() -> None:
 
 
 def closures() -> None:
-    """LBFGS evaluates its closure, which communicates, many times a step; there is one all_reduce in each here."""
+    """LBFGS evaluates its closure, which communicates, many times per step; there is one all_reduce in each here."""
     value = parameter()
     optimizer = torch.optim.LBFGS([value], max_iter=3, tolerance_grad=0, tolerance_change=0)
 
@@ -183,12 +183,12 @@ def train_scaled(make: type[torch.amp.GradScaler], wrap: Callable[[torch.optim.O
 
 
 def scaled() -> None:
-    """A step that the scaler leaves out is a step."""
+    """A step that the scaler skips counts as a step."""
     train_scaled(torch.amp.GradScaler, lambda optimizer: optimizer)
 
 
 def scaled_by_fsdp() -> None:
-    """FSDP's scaler is one of torch's, with one collective more."""
+    """FSDP's scaler is a subclass of torch's, with one collective more."""
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
     train_scaled(ShardedGradScaler, lambda optimizer: optimizer)
@@ -212,7 +212,7 @@ def scaled_and_wrapped() -> None:
 
 
 def scaled_and_fused() -> None:
-    """A fused optimizer looks at the overflow itself: it is always called."""
+    """A fused optimizer checks for the overflow itself: it is always called."""
     value = parameter()
     optimizer = torch.optim.SGD([value], lr=0.1, fused=True)
     scaler = torch.amp.GradScaler("cpu")
@@ -235,7 +235,7 @@ def scaler_off() -> None:
 
 
 def marked() -> None:
-    """From the first `mark_step` on optimizers are silent."""
+    """From the first `mark_step` on, optimizers no longer end steps."""
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
     communicate()
     optimizer.step()
@@ -246,7 +246,7 @@ def marked() -> None:
 
 
 def windows() -> None:
-    """Nobody says where a step ends."""
+    """Train without any sign of where a step ends."""
     communicate(64 * STEPS + 1)
 
 
@@ -259,7 +259,7 @@ def windows_until_optimizer() -> None:
         communicate(64)
 
 
-mark_step()  # off, it does nothing
+mark_step()  # switched off, it does nothing
 capture = start_capture()
 join()
 way: Callable[[], None] = globals()[sys.argv[1]]

@@ -1,4 +1,4 @@
-"""Two ranks switch capture on in mid-life, off, and on again, and look whether torch is then as it was."""
+"""Two ranks switch capture on in mid-run, off, and on again, and check whether torch is then as it was."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.rank import join, own_tape, say, start_capture, until
 
 
 def torch_as_it_is() -> dict[str, Any]:
-    """All that capture puts itself into."""
+    """Everything in torch that capture modifies."""
     kernels = [name for name in torch._C._dispatch_get_all_op_names() if "c10d" in name]
     return {
         "dispatch": {name: torch._C._dispatch_dump(name) for name in kernels},
@@ -39,7 +39,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def all_reduce(times: int, group: ProcessGroup | None = None) -> None:
-    """Communicate."""
+    """Communicate this often."""
     for _ in range(times):
         dist.all_reduce(torch.ones(4), group=group)
 
@@ -68,7 +68,7 @@ left_open.wait()
 all_reduce(1)
 work = dist.all_reduce(torch.ones(4), async_op=True)
 work.wait()
-# Somebody who kept our stand-in for torch's function can go on calling it.
+# Code that kept our replacement of torch's function can go on calling it.
 distributed_c10d._new_process_group_helper = helper
 dist.new_group([0, 1])
 distributed_c10d._new_process_group_helper = before["attributes"][3]

@@ -1,6 +1,6 @@
-"""A training loop of one all-reduce a step, in which one rank does something special at one step.
+"""A training loop of one all-reduce per step, in which one rank does something special at one step.
 
-Arguments: what that rank does, a gate (a file), and a folder in which each rank leaves its process id.
+Arguments: what that rank does, a gate (a file), and a directory in which each rank leaves its process id.
 """
 
 import ctypes
@@ -23,14 +23,14 @@ rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def load_batch() -> torch.Tensor:
-    """Stay here while the gate stands."""
+    """Stay here while the gate exists."""
     while gate.exists():
         time.sleep(0.02)
     return torch.ones(4)
 
 
 def decode_batch() -> None:
-    """Hold the GIL in native code until a letter comes."""
+    """Hold the GIL in native code until a byte comes."""
     pipe = os.open(f"{gate}.pipe", os.O_RDWR)
     ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
     os.close(pipe)

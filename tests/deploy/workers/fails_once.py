@@ -1,4 +1,4 @@
-"""Ranks that give up once, as a program does that asks for a restart, and then stall for as long as a file is there."""
+"""Ranks that give up once, like a program that requests a restart, and then stall for as long as a file exists."""
 
 import os
 import sys
@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 is_restarted = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
 if is_restarted:
-    time.sleep(2)  # it imports, it reads its data: no rank runs for longer than a moment
+    time.sleep(2)  # like imports and reading data: for longer than a moment no rank is running
 store, rank, size = next(dist.rendezvous("env://"))
-# gloo would read addresses of the dead attempt, for torchrun keeps the store.
+# gloo would read addresses of the dead attempt, as torchrun keeps the store.
 store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
 dist.all_reduce(torch.ones(4))

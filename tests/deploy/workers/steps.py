@@ -1,4 +1,4 @@
-"""A training that does as many steps as it is told, or until it is ended."""
+"""A training of the given number of steps, or until it is ended."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""A training script that knows nothing of us: one rank is late once, as long as a file exists."""
+"""A training script that does not know of us: one rank is late once, as long as a file exists."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 def load_batch(step: int) -> torch.Tensor:
-    """The late rank stays here while the gate stands."""
+    """The late rank stays here while the gate exists."""
     while rank == 2 and step == LATE_STEP and gate.exists():
         time.sleep(0.05)
     return torch.ones(2, 4)
