@@ -22,7 +22,7 @@ AT_ONCE_NS: Final = 250_000_000
 AT_ONCE_UNKNOWN_NS: Final = 30_000_000
 """The same if it is not known what ended them: a launcher may react to a death within 100 ms."""
 THROWN_OUT_NS: Final = 20_000_000
-"""If no rank dies within this time of the first, which interrupted one in an operation, they were not ended together."""
+"""If none dies within this time of the first, which interrupted one in an operation, they were not ended together."""
 SAME_ERROR_NS: Final = 2_000_000_000
 SLOW_END_NS: Final = 10_000_000_000
 """How long a process that was killed may take to end after its connections are gone: drivers clean up."""
