@@ -24,7 +24,7 @@ from benchmarks.sections import Section
 
 
 def main() -> None:
-    """Measure, show and write."""
+    """Measure, print and write the results."""
     arguments = _arguments()
     _forget_settings()
     machine = describe_machine()
@@ -60,7 +60,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _forget_settings() -> None:
-    """Drop the developer's OpenTelemetry settings: they would change what is measured, here and in every process."""
+    """Drop the developer's OpenTelemetry settings: they would change the measurements, here and in every process."""
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         del os.environ[name]
 

@@ -44,11 +44,11 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """For how long one looks at the agent.
+    """How long the agent is observed.
 
     Attributes:
-        warm_up_s: Before; caches fill and the connection is made.
-        length_s: Its length.
+        warm_up_s: Time before; caches fill and the connection is made.
+        length_s: Length of the observation.
     """
 
     warm_up_s: float
@@ -76,12 +76,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What `/metrics` of the agent says at the end.
+    """The counters on the agent's `/metrics` at the end.
 
     Attributes:
-        operations: Read.
-        records_lost: Overwritten before they were read.
-        spans_dropped: Not exported.
+        operations: Operations read.
+        records_lost: Records overwritten before they were read.
+        spans_dropped: Spans not exported.
     """
 
     operations: int
@@ -90,7 +90,7 @@ class Sums:
 
 
 def measure(window: Window) -> Section:
-    """Let ranks communicate and look at the agent's memory.
+    """Let ranks communicate and observe the agent's memory.
 
     Raises:
         RuntimeError: The agent has not started, or not read what was recorded.
@@ -113,7 +113,7 @@ def measure(window: Window) -> Section:
 
 @contextmanager
 def _agent(job: Path, receiver: Receiver) -> Iterator[int]:
-    """The agent of a job directory; its process id as soon as it serves `/metrics`."""
+    """Wait for the agent of a job directory; returns its process id as soon as it serves `/metrics`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")} | {
         OTEL_EXPORTER_OTLP_ENDPOINT: receiver.endpoints[GRPC],
         env.OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(job.parent),
@@ -154,7 +154,7 @@ def _now(agent: int) -> Look:
 
 
 def _sums_when_read(job: Path, made: int) -> Sums:
-    """What the agent has counted, once that is everything."""
+    """The agent's counters, once everything is counted."""
     deadline = time.monotonic() + END_S
     sums = _sums(job)
     while sums.operations + sums.records_lost < made and time.monotonic() < deadline:
@@ -222,7 +222,7 @@ def _section(looks: list[Look], spans: int, sums: Sums, receiver: Receiver, wind
 
 
 def _growth_per_hour(looks: list[Look]) -> Spread:
-    """In MB. A step or a bump, such as a queue that was full for a while, hardly moves the median of all slopes."""
+    """The slope in MB. A step or a bump, such as a queue full for a while, hardly moves the median of all slopes."""
     slopes = [
         (later.private - earlier.private) / (later.at_s - earlier.at_s) for earlier, later in combinations(looks, 2)
     ]
@@ -230,7 +230,7 @@ def _growth_per_hour(looks: list[Look]) -> Spread:
 
 
 def main() -> None:
-    """Measure for longer than all benchmarks together do, and show."""
+    """Measure for longer than all benchmarks together do, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agent_memory", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long one looks, after 20 s (default: 10)")
     minutes: float = parser.parse_args().minutes

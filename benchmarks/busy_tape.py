@@ -22,10 +22,10 @@ IN_FLIGHT: Final = 2
 
 
 class BusyTape:
-    """Half of its calls are synchronous, half are left alone and waited for two calls later.
+    """Half of its calls are synchronous, half are asynchronous and waited for two calls later.
 
     Attributes:
-        calls: Written so far.
+        calls: Calls written so far.
     """
 
     def __init__(self, directory: Path, rank: int = 0, run_id: int = 1) -> None:
@@ -51,7 +51,7 @@ class BusyTape:
         self._in_flight: list[tuple[int, int]] = []
 
     def write(self, calls: int) -> None:
-        """Write so many calls, and the ends of steps between them."""
+        """Write a number of calls, and the ends of steps between them."""
         for _ in range(calls):
             self.calls += 1
             self._write_call()

@@ -1,4 +1,4 @@
-"""A process with one variant in it, which times calls when it is told to."""
+"""A process with one variant in it, which times calls on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKENS = 64
 
 
 def serve(connection: Connection, variant: Variant, conditions: Conditions) -> None:
-    """Say what can be timed, then obey orders until there are none."""
+    """Send what can be timed, then obey orders until there are none."""
     torch.set_num_threads(1)
     installed = install(variant, conditions)
     join_world(conditions.world_size)

@@ -15,7 +15,7 @@ class CallTimer:
     """A process that times one variant.
 
     Attributes:
-        names: What can be timed.
+        names: The calls that can be timed.
         calls: How many calls of each it has made.
     """
 
@@ -25,7 +25,7 @@ class CallTimer:
         self._connection = connection
 
     def time(self, order: Order) -> Timing:
-        """Have one round timed."""
+        """Time one round."""
         self.calls[order.collective] += order.warm_up + order.calls
         self._connection.send(order)
         return self._connection.recv()
@@ -39,7 +39,7 @@ def call_timers(variants: Sequence[Variant], conditions: Conditions) -> Iterator
 
 
 def take_turns(timers: Mapping[Variant, CallTimer], order: Order, rounds: int) -> dict[Variant, list[Timing]]:
-    """Have every variant carry out an order so many times, each time with another one first."""
+    """Let every variant carry out an order a number of times, each time with another one first."""
     variants = list(timers)
     timings: dict[Variant, list[Timing]] = {variant: [] for variant in variants}
     for turn in range(rounds):

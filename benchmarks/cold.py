@@ -1,7 +1,7 @@
 """What is added to a call that comes after a layer of a model, as in training, and not after another such call.
 
 A call that is made ten thousand times in a row finds all its code and data in the processor's caches. In a training
-step the model has been there since the last one, so everything costs several times as much: torch's own part, an empty
+step the model has run since the last call, so everything costs several times as much: torch's own part, an empty
 kernel, ours, and a wrapper around it.
 """
 
@@ -29,13 +29,13 @@ def measure(extent: Extent) -> Section:
     """Time calls in every variant.
 
     Raises:
-        RuntimeError: What a variant should have recorded or exported is not there.
+        RuntimeError: Something that a variant should have recorded or exported is missing.
     """
     return _section(time_variants(extent, Calls.AFTER_A_LAYER, CALLS), extent)
 
 
 def added_us(section: Section, call: str = CALLS[0]) -> float:
-    """What we add to one such call, in microseconds, as a section of `measure` says."""
+    """What we add to one such call, in microseconds, according to a section of `measure`."""
     return section.data["collectives"][call][Variant.OURS.value]["added"]["median"]
 
 

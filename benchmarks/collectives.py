@@ -23,7 +23,7 @@ class Collective:
 
     Attributes:
         operation: Name of the operation.
-        message_bytes: What this rank contributes.
+        message_bytes: Bytes that this rank contributes.
         call: Makes the call.
     """
 
@@ -33,12 +33,12 @@ class Collective:
 
 
 def join_world(size: int) -> None:
-    """Become rank 0 of a world of so many ranks of the `fake` backend."""
+    """Become rank 0 of a world of the given size on the `fake` backend."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
 
 
 def collectives() -> dict[str, Collective]:
-    """The calls, by the name that the report gives them."""
+    """The calls, by their name in the report."""
     tensor = torch.ones(ELEMENTS)
     gathered = torch.empty(ELEMENTS * WORLD_SIZE)
     size = tensor.nbytes

@@ -19,7 +19,7 @@ _ACCEPTED: Final = re.compile(r"^otelcol_receiver_accepted_spans(?:_total)?\{.*\
 
 
 def collector_binary() -> Path | None:
-    """Where `make stack` puts the Collector; None while it is not there."""
+    """Where `make stack` puts the Collector; None if it is not there."""
     binary = cache_folder() / "stack" / "bin" / "otelcol-torchdist"
     return binary if binary.is_file() else None
 
@@ -43,12 +43,12 @@ class Collector:
         self._running = Running(program)
 
     def received(self) -> int:
-        """How many spans it has accepted, as it says itself."""
+        """How many spans it has accepted, according to its own metrics."""
         with urlopen(self._metrics, timeout=10) as answer:
             return sum(int(float(count)) for count in _ACCEPTED.findall(answer.read().decode()))
 
     def __enter__(self) -> Collector:
-        """Start.
+        """Start the Collector.
 
         Raises:
             ProgramError: It does not come up.
@@ -63,6 +63,6 @@ class Collector:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop the Collector."""
         self._running.stop(signal.SIGKILL)
         self._home.cleanup()

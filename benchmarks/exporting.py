@@ -17,7 +17,7 @@ from benchmarks.spread import Spread
 
 GOAL_RECORDS: Final = 50_000
 GOAL_SPANS: Final = 10_000
-"""A second and core."""
+"""Per second and core."""
 
 METRICS_ONLY: Final = "metrics only"
 EXPORTED: Final = "metrics, and spans over OTLP/gRPC"

@@ -1,4 +1,4 @@
-"""Processes that things are measured in, all forked from one that has imported torch: they start soon and alike."""
+"""Processes for measurements, all forked from one that has imported torch: they start quickly and are alike."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PRELOADED: Final = ("benchmarks.call_timer", "benchmarks.training_rank")
 
 @contextmanager
 def forked(serve: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> Iterator[list[Connection]]:
-    """One process for each element of `arguments`, which runs `serve(connection, *element)`; gives their connections.
+    """One process for each element of `arguments`, which runs `serve(connection, *element)`; returns their connections.
 
     Args:
         serve: A function at the top of a module that does not import torch, so that only the processes do.
-        arguments: One process's arguments each.
+        arguments: The arguments of each process.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
@@ -41,5 +41,5 @@ def forked(serve: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> 
 
 
 def _run(serve: Callable[..., None], connection: Connection, *arguments: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever gives the orders ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that gives the orders ends this one
     serve(connection, *arguments)

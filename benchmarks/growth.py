@@ -1,7 +1,7 @@
-"""What a call costs with more ranks in the group and more tensors in the call: nothing of ours may grow without bound.
+"""What a call costs with more ranks in the group and more tensors in the call: none of our costs may grow unbounded.
 
-A kernel in Python is handed every tensor as an object, so a call with 512 of them costs more even where the kernel
-does nothing. What counts is therefore what ours costs above an empty one in the same round.
+A kernel in Python gets every tensor as an object, so a call with 512 of them costs more even where the kernel does
+nothing. What counts is therefore what ours costs above an empty one in the same round.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.spread import Spread
 VARIANTS: Final = (Variant.BARE, Variant.EMPTY_KERNEL, Variant.OURS)
 WORLDS: Final = (8, 512, 8192)
 GOAL_RATIO: Final = 2.0
-"""For eight times as many tensors, a thousand times as many ranks. A small difference of large figures is blurred."""
+"""For eight times as many tensors, a thousand times as many ranks. A small difference of large figures is inexact."""
 
 NOTES: Final = (
     "`bare` is the call itself; what is added is the median of rounds ± half of the range between the quartiles. An "
@@ -38,7 +38,7 @@ class Extent:
     """How much is measured.
 
     Attributes:
-        rounds: For each call and size.
+        rounds: Rounds of each call and size.
         calls: Timed calls of `all_reduce` in each round, and half as many before.
         lists: The same for calls with many tensors.
         new_shapes: The same for calls that each have a shape of their own; our tables hold some thousands.
@@ -76,7 +76,7 @@ class Size:
 
     @property
     def name(self) -> str:
-        """What the report calls it."""
+        """Its name in the report."""
         return f"{self.call}, {self.world_size:,} ranks"
 
 
@@ -165,7 +165,7 @@ def _section(timings: Mapping[Size, Mapping[Variant, Sequence[Timing]]], extent:
 
 
 def _place(size: Size) -> tuple[int, int]:
-    """Rows of one call stand together, by size."""
+    """Group the rows of a call, by size."""
     calls = [ALL_REDUCE, FIRST_CALL, NEW_GROUP, ALL_GATHER, *(coalesced(tensors) for tensors in TENSORS)]
     return calls.index(size.call), size.world_size
 

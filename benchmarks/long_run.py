@@ -1,7 +1,7 @@
 """Command line: `python -m benchmarks.long_run operations ... +operations`.
 
-A user's script, which knows nothing of us: it makes operations on the `fake` backend and tells, at each number of
-them, how much anonymous memory the process has; then it waits for a line. The last ones each have a shape of their own.
+A user's script, unaware of us: it runs operations on the `fake` backend and prints, at each of the given counts, how
+much anonymous memory the process has; then it waits for a line. The last operations each have a shape of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FEW_SHAPES = tuple(2**power for power in range(4, 16))
 
 
 def main() -> None:
-    """Make operations, and tell."""
+    """Run operations, and report."""
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD_SIZE)
     numbers = torch.ones(MOST_ELEMENTS)
@@ -56,7 +56,7 @@ def _tell() -> None:
 
 
 def _anonymous_bytes() -> int:
-    """Memory that belongs to no file and to nobody else; the tape, which is mapped, is not in it."""
+    """Memory that belongs to no file and is not shared; the mapped tape is not included."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     (found,) = [line for line in lines if line.startswith("Anonymous:")]
     return int(found.split()[1]) * 1024

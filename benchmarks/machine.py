@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def describe_machine() -> dict[str, str | int | float]:
-    """Processor, system and versions; `load` is the number of processes that wanted to run just before."""
+    """Processor, system and versions; `load` is the number of processes that were runnable just before."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count() or 0,
@@ -24,7 +24,7 @@ def describe_machine() -> dict[str, str | int | float]:
 
 
 def _cpu_model() -> str:
-    """The processor's name; the architecture where Linux does not give one."""
+    """The processor's name; the architecture where Linux does not provide one."""
     try:
         found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

@@ -1,7 +1,7 @@
-"""Memory that a rank needs more while it is recorded, after many operations.
+"""The additional memory of a rank while it is recorded, after many operations.
 
-Fresh processes run the same script, some of them switched on by an environment variable: what our modules and what is
-imported with them take is therefore in the figures.
+Fresh processes run the same script, some of them switched on by an environment variable: the memory of our modules and
+of what is imported with them is therefore included.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Extent:
     """How much is done.
 
     Attributes:
-        looks: Operations, with few shapes, after which one looks at the memory.
-        new_shapes: Operations after that, of which each has a shape of its own, before a last look.
+        looks: Operations, with few shapes, after which memory is measured.
+        new_shapes: Operations after that, each with a shape of its own, before a last measurement.
     """
 
     looks: Sequence[int]
@@ -53,9 +53,9 @@ class Look:
     """Memory in bytes at one moment.
 
     Attributes:
-        operations: Made so far.
+        operations: Operations so far.
         off: Private memory of the process without us.
-        on: The same with us.
+        on: Private memory of the process with us.
         shared: Tape and dictionary of names.
     """
 
@@ -71,7 +71,7 @@ class Look:
 
 
 def measure(extent: Extent) -> Section:
-    """Let two processes make the same operations, and look at what they have allocated.
+    """Let two processes run the same operations, and measure what they have allocated.
 
     Raises:
         RuntimeError: An operation was not recorded, or a process failed.
@@ -91,7 +91,7 @@ def measure(extent: Extent) -> Section:
 
 
 def _environment(tapes: Path | None) -> dict[str, str]:
-    """This process's environment, and what switches recording on where there is a directory for tapes."""
+    """This process's environment, with recording switched on if there is a directory for tapes."""
     environment = {name: value for name, value in os.environ.items() if name != "TORCH_DEVICE_BACKEND_AUTOLOAD"}
     if tapes is None:
         return environment
@@ -104,7 +104,7 @@ def _environment(tapes: Path | None) -> dict[str, str]:
 
 @contextmanager
 def _started(extent: Extent, environment: Mapping[str, str]) -> Iterator[Popen[str]]:
-    """A process that tells of its memory in a line at each look, and then waits for one."""
+    """A process that reports its memory in a line at each measurement, and then waits for one."""
     command = [sys.executable, "-m", "benchmarks.long_run", *map(str, extent.looks), f"+{extent.new_shapes}"]
     with Popen(command, stdin=PIPE, stdout=PIPE, env=dict(environment), text=True) as process:
         try:
@@ -114,7 +114,7 @@ def _started(extent: Extent, environment: Mapping[str, str]) -> Iterator[Popen[s
 
 
 def _private(process: Popen[str]) -> int:
-    """What the process says next.
+    """The next output of the process.
 
     Raises:
         RuntimeError: It has ended.
@@ -137,7 +137,7 @@ def _recorded(tapes: Path) -> list[int]:
 
 
 def _shared(tapes: Path) -> int:
-    """What the files of the job take of the memory that they lie in."""
+    """The memory that the files of the job occupy."""
     return sum(file.stat().st_blocks * 512 for job in job_directories(tapes) for file in job.iterdir())
 
 

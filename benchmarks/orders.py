@@ -1,4 +1,4 @@
-"""What the process that asks for timings and those that make them say to each other. The first has no torch."""
+"""Messages between the process that asks for timings and those that make them. The former has no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Variant(Enum):
 
 
 class Calls(Enum):
-    """What is called."""
+    """The kind of calls."""
 
     USUAL = "usual"
     OF_ALL_SIZES = "of all sizes"
@@ -37,7 +37,7 @@ class Conditions:
         tapes: Directory for our tape.
         endpoint: OTLP/gRPC endpoint of the sink; '' where no variant needs one.
         world_size: Ranks of the default group.
-        calls: What is called.
+        calls: The kind of calls.
     """
 
     tapes: Path
@@ -51,7 +51,7 @@ class Order:
     """One round of one variant.
 
     Attributes:
-        collective: What is called, by its name in `collectives`.
+        collective: The call, by its name in `collectives`.
         warm_up: Calls before, with no break in between.
         calls: Calls that are timed.
     """
@@ -68,7 +68,7 @@ class Timing:
     Attributes:
         caller: What the caller loses, waits for the GIL included.
         process: Processor time of all threads of the process, until there is nothing left to export.
-        waited: What the caller lost beside `caller`, because others had the processor.
+        waited: What the caller lost beyond `caller`, because others had the processor.
     """
 
     caller: float

@@ -1,7 +1,7 @@
 """What our threads take from a training process that communicates a thousand times a second.
 
 Their processor time bounds the time for which they hold the GIL: a thread that only waits for it uses none. What the
-caller's own thread pays for each call is not in it; that stands with the costs of a call.
+caller's own thread pays for each call is not included; it is part of the costs of a call.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Share:
 
     Attributes:
         all: All of ours together.
-        watch: Capture's own.
-        reader: The reader's.
-        export: The others.
+        watch: The thread of capture.
+        reader: The reader's thread.
+        export: The other threads.
     """
 
     all: Spread
@@ -68,7 +68,7 @@ class Share:
 
     @classmethod
     def of(cls, times: ThreadTimes) -> Share:
-        """Sum up threads by what they do."""
+        """Sum up threads by their purpose."""
         windows = len(next(iter(times.percent.values())))
         none = [0.0] * windows
         others = [of for name, of in times.percent.items() if name not in (WATCH, READER)]
@@ -119,7 +119,7 @@ def _serve(connection: Connection, place: Place, settings: Mapping[str, str], pa
 
 
 def _settings(home: Home, endpoint: str, tapes: Path) -> dict[str, str]:
-    """What a user would set."""
+    """Settings that a user would choose."""
     return {
         env.OTEL_PYTHON_TORCHDIST_ENABLED: "true",
         env.OTEL_PYTHON_TORCHDIST_READER: "none" if home is Home.OUTSIDE else "thread",
@@ -130,7 +130,7 @@ def _settings(home: Home, endpoint: str, tapes: Path) -> dict[str, str]:
 
 
 def _received(sink: SpanSink) -> int:
-    """Spans that have come; the ranks have flushed by now.
+    """Spans that have arrived; the ranks have flushed by now.
 
     Raises:
         RuntimeError: There are none.

@@ -1,4 +1,4 @@
-"""What the processes that communicate at a steady rate are told and what they answer. Needs no torch."""
+"""Orders for the processes that communicate at a steady rate, and their answers. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 TICK_S: Final = 0.01
 SYNCHRONOUS: Final = 5
 ASYNCHRONOUS: Final = 5
-"""In each tick; they are waited for in the next one, so that at any time some are open."""
+"""Operations of each tick; they are waited for in the next one, so that at any time some are open."""
 TICKS_PER_STEP: Final = 10
 OPERATIONS_PER_SECOND: Final = round((SYNCHRONOUS + ASYNCHRONOUS) / TICK_S)
 
@@ -20,7 +20,7 @@ class Pace:
 
     Attributes:
         warm_up_s: Before the first window.
-        windows: Pieces of time for which figures are taken.
+        windows: Number of windows, for each of which figures are taken.
         window_s: Length of each.
     """
 

@@ -1,4 +1,4 @@
-"""A rank that communicates at a steady rate, and says what threads that are not its own use meanwhile."""
+"""A rank that communicates at a steady rate, and reports what threads that are not its own use meanwhile."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from otel_torchdist.instrumentor import switch_on_from_environment
 
 
 def serve(connection: Connection, place: Place, settings: Mapping[str, str], pace: Pace) -> None:
-    """Communicate, answer, and switch off when told to.
+    """Communicate, answer, and switch off on request.
 
     Args:
         connection: Where the answer goes.
         place: Which rank it is.
         settings: Environment variables to switch on with.
-        pace: For how long.
+        pace: How long and how often to communicate.
     """
     join_job(place)
     dist.all_reduce(torch.ones(4))  # gloo has connected and started its threads
@@ -50,7 +50,7 @@ def serve(connection: Connection, place: Place, settings: Mapping[str, str], pac
 
 
 class _Traffic:
-    """As many operations as a tick asks for, half of them left open until the next."""
+    """Issue the operations of a tick, half of them left open until the next."""
 
     def __init__(self) -> None:
         self._tensor = torch.ones(4)
@@ -59,7 +59,7 @@ class _Traffic:
         self._next_s = time.monotonic()
 
     def go_on(self, seconds: float) -> None:
-        """Communicate for so long."""
+        """Communicate for the given time."""
         for _ in range(round(seconds / TICK_S)):
             self._tick()
             self._next_s += TICK_S

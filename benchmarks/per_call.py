@@ -1,10 +1,10 @@
 """What is added to each call, compared between variants that take turns.
 
-Each variant has a process of its own, because some cannot be taken out again without a trace: a batch processor's
-thread takes the GIL from whoever comes next. All are forked from one process that has imported what they need, so
-they have the same modules and the same heap; the garbage collector stays on, and is spared what was there before the
-first call. They take turns (A B C, B C A, …), so that a machine that becomes slower does so for all; while one runs,
-the others are idle and have nothing left to export. `stopwatch` takes off what other processes of the machine take.
+Each variant has a process of its own, because some cannot be removed without a trace: a batch processor's thread takes
+the GIL from the next variant. All are forked from one process that has imported what they need, so they have the same
+modules and the same heap; the garbage collector stays on, and skips objects from before the first call. They take turns
+(A B C, B C A, …), so that a machine that becomes slower does so for all; while one runs, the others are idle and have
+nothing left to export. `stopwatch` subtracts the time taken by other processes of the machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Extent:
     """How much is measured.
 
     Attributes:
-        rounds: For each collective.
+        rounds: Rounds of each collective.
         warm_up: Calls before each round; with more than 512, the batch processor is at work when the round begins.
         calls: Timed calls in each round.
     """
@@ -65,7 +65,7 @@ def measure(extent: Extent) -> Section:
     """Time every collective in every variant.
 
     Raises:
-        RuntimeError: What a variant should have recorded or exported is not there.
+        RuntimeError: Something that a variant should have recorded or exported is missing.
     """
     return _section(time_variants(extent, Calls.USUAL), extent)
 
@@ -75,11 +75,11 @@ def time_variants(extent: Extent, calls: Calls, names: Sequence[str] = ()) -> Ti
 
     Args:
         extent: How much is measured.
-        calls: What is called.
-        names: Those of them that are timed; all if not given.
+        calls: The kind of calls.
+        names: The calls that are timed; all if not given.
 
     Raises:
-        RuntimeError: What a variant should have recorded or exported is not there.
+        RuntimeError: Something that a variant should have recorded or exported is missing.
     """
     with ExitStack() as stack:
         tapes = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm")))

@@ -1,4 +1,4 @@
-"""A reader in a process of its own, bound with all its threads to one core, and the processor time that it takes."""
+"""A reader in a process of its own, bound with all its threads to one core, and its processor time."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Portions:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How one of the readers is set up.
+    """Configuration of one of the readers.
 
     Attributes:
-        environment: Variables of OpenTelemetry's.
+        environment: OpenTelemetry's variables.
         is_encoded_by_sdk: Whether the exporter gets the SDK's spans and encodes them by the SDK's own means.
     """
 
@@ -64,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the readers have done.
+    """The results of the readers.
 
     Attributes:
         microseconds: Processor time per record of each portion, by reader.
@@ -78,10 +78,10 @@ class Answer:
 
 
 def read_on_one_core(settings: Mapping[str, Setting], portions: Portions) -> Answer:
-    """Let readers read the same portions of one tape in turn, export what they make of it, and wait for that.
+    """Let readers read the same portions of one tape in turn, export the resulting spans, and wait for that.
 
     Raises:
-        EOFError: The process failed; it has said why.
+        EOFError: The process failed; it has printed why.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -96,7 +96,7 @@ def read_on_one_core(settings: Mapping[str, Setting], portions: Portions) -> Ans
 
 
 def _serve(connection: Connection, settings: Mapping[str, Setting], portions: Portions) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever has started this process ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-bench-", dir="/dev/shm") as directory:
         tape = BusyTape(Path(directory))
@@ -113,7 +113,7 @@ def _serve(connection: Connection, settings: Mapping[str, Setting], portions: Po
 
 
 class _Reader:
-    """The whole reader, set up as an agent is; only the server of `/metrics` is missing."""
+    """The whole reader, set up as in an agent; only the server of `/metrics` is missing."""
 
     def __init__(self, tape: BusyTape, setting: Setting) -> None:
         os.environ.update(setting.environment)
@@ -141,11 +141,11 @@ class _Reader:
 
 
 class _EncodedBySdk(OTLPSpanExporter):
-    """In a module that is not the SDK's, so that it gets the SDK's spans, as any exporter that a user has chosen."""
+    """Defined outside the SDK's modules, so that it gets the SDK's spans, as any exporter chosen by a user does."""
 
 
 class _CountingSink:
-    """Counts what it hands on."""
+    """Counts the spans that it passes on."""
 
     def __init__(self, sink: SpanSink) -> None:
         self.spans = 0

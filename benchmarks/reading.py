@@ -55,7 +55,7 @@ QUICK: Final = Portions(count=3, calls=200)
 
 
 class _NullSink:
-    """Forgets spans."""
+    """Discards spans."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -110,7 +110,7 @@ def _stages(tape: BusyTape) -> dict[str, Callable[[], object]]:
 
 
 def _reading(tape: BusyTape, metrics: bool = False, sink: _NullSink | None = None) -> Callable[[], object]:
-    """A reader of its own, and what it does at each poll."""
+    """A reader of its own, and its work at each poll."""
     reader = TapeReader.of_writer(tape.writer)
     rank_metrics = NodeMetrics().track(reader) if metrics else None
     spans = RankSpans(reader, sink, StepSampler(ALWAYS_ON, ALL_SPANS, 0, 8)) if sink else None

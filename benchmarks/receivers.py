@@ -1,4 +1,4 @@
-"""Who takes the spans that a benchmark exports, and counts them."""
+"""Receivers that count the spans that a benchmark exports."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ HTTP: Final = "http/protobuf"
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Somebody who takes spans.
+    """A receiver of spans.
 
     Attributes:
-        name: As the report calls it.
-        note: What the report has to say of it.
-        endpoints: For OTEL_EXPORTER_OTLP_ENDPOINT, by protocol.
-        received: How many spans have come.
+        name: Its name in the report.
+        note: The report's note on it.
+        endpoints: Values for OTEL_EXPORTER_OTLP_ENDPOINT, by protocol.
+        received: Returns how many spans have come.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Receiver:
 
 @contextmanager
 def span_receiver() -> Iterator[Receiver]:
-    """A real OpenTelemetry Collector where `make stack` has built one, else a process of Python's."""
+    """A real OpenTelemetry Collector where `make stack` has built one, else a Python process."""
     binary = collector_binary()
     if binary is None:
         with SpanSink() as sink:

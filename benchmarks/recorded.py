@@ -1,4 +1,4 @@
-"""What stands on the tapes that a benchmark has written: figures of calls that nobody recorded would mean nothing."""
+"""Checks of the tapes that a benchmark has written: figures of calls that were not recorded would mean nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows sections on the terminal and writes them to a file."""
+"""Prints sections in the terminal and writes them to a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VERDICTS: Final = {True: "met", False: "MISSED", None: "NOT DECIDED"}
 
 
 def show_machine(machine: Mapping[str, object]) -> None:
-    """Print what the figures are measured on."""
+    """Print what the figures were measured on."""
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
 
 
@@ -74,6 +74,6 @@ def _show_rich(section: Section) -> None:
     for row in section.rows:
         table.add_row(*row)
     console = Console()
-    console.width = max(console.width, WIDTH)  # a line that is too long can be read, cells that are cut cannot
+    console.width = max(console.width, WIDTH)  # a long line stays readable, truncated cells do not
     console.print()
     console.print(table)

@@ -1,4 +1,4 @@
-"""What a benchmark hands to the report: a table for people, the numbers behind it for machines, goals for both."""
+"""The input of the report: a table for people, the numbers behind it for machines, goals for both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Goal:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the figure stays within the bound; None where it cannot be told."""
+        """Whether the figure stays within the bound; None if it is not decided."""
         return self.value <= self.limit if self.is_decided else None
 
 
@@ -41,7 +41,7 @@ class Section:
         columns: Headers; the first one is the rows' own name.
         rows: Cells as text.
         notes: How to read the table, one sentence or two each.
-        goals: What was promised.
+        goals: The bounds that were promised.
         data: Everything that was measured, ready for JSON.
     """
 

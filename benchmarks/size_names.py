@@ -1,4 +1,4 @@
-"""What the calls of `sizes` are called, for those who have no torch."""
+"""Names of the calls of `sizes`, for code without torch."""
 
 from typing import Final
 
@@ -12,5 +12,5 @@ ALL_GATHER: Final = "all_gather into a list"
 
 
 def coalesced(tensors: int) -> str:
-    """`all_reduce_coalesced` of so many tensors."""
+    """`all_reduce_coalesced` of the given number of tensors."""
     return f"all_reduce_coalesced, {tensors} tensors"

@@ -16,7 +16,7 @@ MOST_SHAPES = 1 << 16
 
 
 def calls_of_all_sizes(world_size: int) -> dict[str, Collective]:
-    """The calls that a world of this size is good for, by name."""
+    """The calls that suit a world of this size, by name."""
     tensor = torch.ones(ELEMENTS)
     calls: dict[str, Call] = {
         ALL_REDUCE: lambda: dist.all_reduce(tensor),
@@ -31,7 +31,7 @@ def calls_of_all_sizes(world_size: int) -> dict[str, Collective]:
 
 
 def _all_reduce_of_a_new_shape() -> Call:
-    """Every call is the first of its kind: nothing that is known of others helps."""
+    """Every call is the first of its kind: caches from other calls do not help."""
     numbers = torch.ones(MOST_SHAPES)
     shapes = count(ELEMENTS + 1)
 
@@ -57,7 +57,7 @@ def _all_gather(world_size: int) -> Call:
 
 
 def _all_reduce_coalesced(tensors: int) -> Call:
-    """What a group gets from `dist._coalescing_manager`, which has become the way to ask for it."""
+    """The group's call under `dist._coalescing_manager`, which has become the way to ask for it."""
     reduced = [torch.ones(ELEMENTS) for _ in range(tensors)]
     group = dist.group.WORLD
     assert group is not None

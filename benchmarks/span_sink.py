@@ -1,4 +1,4 @@
-"""A process that takes spans over OTLP/gRPC, decodes them and counts them, as a collector next door would."""
+"""A process that takes spans over OTLP/gRPC, decodes them and counts them, as a local collector would."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SpanSink:
         return self._connection.recv()
 
     def __enter__(self) -> SpanSink:
-        """Start."""
+        """Start the process."""
         self._process.start()
         self.endpoint = f"http://127.0.0.1:{self._connection.recv()}"
         return self
@@ -46,7 +46,7 @@ class SpanSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop the process."""
         self._process.terminate()
         self._process.join()
 

@@ -1,4 +1,4 @@
-"""The median of a figure's rounds, and how far they lie apart."""
+"""The median of a figure's rounds, and their spread."""
 
 from __future__ import annotations
 

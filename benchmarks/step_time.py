@@ -1,4 +1,4 @@
-"""What training steps lose: DDP and FSDP2 on gloo, two ranks that are switched on and off again and again."""
+"""What training steps lose: DDP and FSDP2 on gloo, two ranks that are switched on and off repeatedly."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Extent:
         patience_s: Seconds for each model after which no further round begins: others may need the machine too.
         warm_up: Steps at the start of a block: reduce ops, for one, are read anew on the first 16 calls of a place.
         steps: Timed steps of a block.
-        model: What is trained.
+        model: The model that is trained.
     """
 
     rounds: int
@@ -76,12 +76,12 @@ class Result:
     """One model's figures.
 
     Attributes:
-        rounds: What they come from.
-        collectives: In a step, on a rank.
-        off_ms: A step that is not recorded.
+        rounds: The measurements.
+        collectives: Collectives in a step, on a rank.
+        off_ms: Time of a step that is not recorded.
         added_us: What recording adds to it.
         added_percent: The same, as a share of it.
-        noise_percent: What not recording adds.
+        noise_percent: The difference between two kinds of blocks that are both not recorded.
         processor_us: What recording adds to the processor time of the training thread.
     """
 
@@ -100,12 +100,12 @@ class Result:
         return 2 * 1.25 * deviation / len(self.rounds) ** 0.5
 
     def expected_percent(self, call_us: float) -> float:
-        """What recording should add to a step if it adds so much to each of its collectives."""
+        """What recording should add to a step, given what it adds to each of its collectives."""
         return 100 * self.collectives * call_us / (1000 * self.off_ms.median)
 
     @property
     def is_decided(self) -> bool:
-        """Whether blocks that should be alike differ by so little that the goal is not lost in it."""
+        """Whether blocks that should be alike differ so little that the goal is not lost in the noise."""
         return max(self.blur_percent, abs(self.noise_percent.median)) <= GOAL_PERCENT
 
 
@@ -154,7 +154,7 @@ def _take_turns(ranks: Sequence[Connection], turn: int, extent: Extent) -> dict[
 
 
 def _check(answers: Mapping[Switch, Sequence[Steps]]) -> int:
-    """Compare tapes with the backend's count; how many collectives a rank has issued in a block."""
+    """Compare tapes with the backend's count; returns how many collectives a rank has issued in a block."""
     for switch, blocks in answers.items():
         for block in blocks:
             insist(block.issued if switch is Switch.ON else 0, block.recorded, "collectives were recorded")

@@ -1,4 +1,4 @@
-"""Times work on a machine that others use too."""
+"""Times work on a machine that is shared with other processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Elapsed:
     """How long the calling thread took, in nanoseconds.
 
     Attributes:
-        own: With its waits for locks, the GIL and I/O, but without those for a processor.
-        waited: For a processor that other threads or processes had; 0 where Linux does not say.
+        own: Including waits for locks, the GIL and I/O, but not for a processor.
+        waited: Wait for a processor that other threads or processes had; 0 where Linux does not report it.
     """
 
     own: int
@@ -31,7 +31,7 @@ def time_of(work: Callable[[], object]) -> Elapsed:
 
 
 def _waited_ns() -> int:
-    """For how long this thread has been ready to run without a processor, in all."""
+    """For how long this thread has been runnable without a processor, in total."""
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:
             return int(file.read().split()[1])

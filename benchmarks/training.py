@@ -1,4 +1,4 @@
-"""What the processes that train are told and what they answer. Needs no torch."""
+"""Orders for the processes that train, and their answers. Needs no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Parallelism(Enum):
 
 
 class Switch(Enum):
-    """What a block of steps is run with."""
+    """What is switched on during a block of steps."""
 
     OFF = "off"
     ON = "on"
@@ -29,12 +29,12 @@ class Model:
     """A transformer and its input.
 
     Attributes:
-        layers: How many.
-        width: Of a layer.
-        heads: Of its attention.
-        sequences: In a batch.
-        tokens: In a sequence.
-        bucket_mb: What DDP puts into one `all_reduce`.
+        layers: Number of layers.
+        width: Width of a layer.
+        heads: Heads of its attention.
+        sequences: Sequences in a batch.
+        tokens: Tokens in a sequence.
+        bucket_mb: Size of DDP's buckets, each one `all_reduce`.
     """
 
     layers: int
@@ -47,7 +47,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """So many steps one after the other.
+    """A number of steps one after the other.
 
     Attributes:
         switch: Whether they are recorded.
@@ -79,7 +79,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is.
+    """A rank and its files.
 
     Attributes:
         rank: Its rank.

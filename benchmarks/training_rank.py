@@ -1,10 +1,9 @@
 """A rank that trains a transformer, a block of steps at a time, recorded or not.
 
-It is the same process throughout: two processes with the same code differ by more than what is to be found (where
-their memory lies, which core they wake up on), and no number of rounds takes that away. Before each block capture is
-installed, and taken out again where the block is not recorded, so that what switching itself leaves behind in caches
-is the same. Two kinds of blocks without it, compared like those with and without, show what such a comparison can
-tell at all.
+It is the same process throughout: two processes with the same code differ by more than the effect to be measured (where
+their memory is, which core they wake up on), and no number of rounds removes that. Before each block capture is
+installed, and removed again where the block is not recorded, so that the traces of switching in caches are the same.
+Two kinds of blocks without capture, compared like those with and without, show the resolution of such a comparison.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ def serve(connection: Connection, parallelism: Parallelism, model: Model, place:
 
 
 def _keep_memory() -> None:
-    """Have glibc keep what the model has freed.
+    """Make glibc keep the memory that the model has freed.
 
-    To give memory back and to fault it in anew costs each step another time, more than what is to be found.
+    Returning memory and faulting it in again costs each step a different time, larger than the effect to be measured.
     """
     with contextlib.suppress(AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
@@ -65,7 +64,7 @@ class Training:
         self._batch = torch.randn(model.sequences, model.tokens, model.width)
 
     def steps(self, count: int) -> tuple[list[float], list[float]]:
-        """Make so many steps; how long each took, and the processor time of this thread, in milliseconds."""
+        """Run steps; returns how long each took, and the processor time of this thread, in milliseconds."""
         wall_ms, processor_ms = [], []
         for _ in range(count):
             wall_ns, processor_ns = time.perf_counter_ns(), time.thread_time_ns()

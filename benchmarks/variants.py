@@ -1,4 +1,4 @@
-"""The ways to instrument a call that are compared. Each is put into a process of its own and stays there."""
+"""The ways to instrument a call that are compared. Each is installed in a process of its own and stays there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_torchdist.capture.session import Capture
 from otel_torchdist.config import Config
 
 KEY: Final = torch._C.DispatchKey.BackendSelect
-"""Where our kernels sit."""
+"""The dispatch key of our kernels."""
 FLUSH_MS: Final = 60_000
 EVERY_SPAN: Final = 1 << 24
 """Length of a queue that never drops a span, so that each one is paid for."""
@@ -31,11 +31,11 @@ class Bare:
         return collective.call
 
     def settle(self) -> None:
-        """Let what goes on in the background come to an end, so that it does not disturb others."""
+        """Let background work come to an end, so that it does not disturb others."""
 
 
 class EmptyKernel(Bare):
-    """Python kernels where ours are, which only pass the call on: what any kernel in Python costs at least."""
+    """Python kernels where ours are, which only pass the call on: the minimum cost of any kernel in Python."""
 
     def __init__(self) -> None:
         self._library = torch.library.Library("c10d", "IMPL")
@@ -54,7 +54,7 @@ def _empty_kernel(overload: Any) -> Callable[..., Any]:
 
 
 class Ours(Bare):
-    """otel_torchdist's capture and a tape; whoever reads the tape does it in another process."""
+    """otel_torchdist's capture and a tape; the tape's reader is in another process."""
 
     def __init__(self, directory: Path) -> None:
         self._capture = Capture(lambda: directory, Config().tape_records)
@@ -77,7 +77,7 @@ class RecordFunction(Bare):
 
 
 class NaiveSpans(Bare):
-    """What one would write in ten lines: a span around each call, with four attributes, and a batch processor."""
+    """A naive wrapper of ten lines: a span around each call, with four attributes, and a batch processor."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._provider = TracerProvider()
@@ -106,12 +106,12 @@ class Nowhere(SpanExporter):
     """An exporter that does nothing."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Forget spans."""
+        """Discard spans."""
         return SpanExportResult.SUCCESS
 
 
 def install(variant: Variant, conditions: Conditions) -> Bare:
-    """Put a variant into this process, which must not have joined a process group yet."""
+    """Install a variant in this process, which must not have joined a process group yet."""
     if variant is Variant.EMPTY_KERNEL:
         return EmptyKernel()
     if variant is Variant.OURS:

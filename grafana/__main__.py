@@ -14,7 +14,7 @@ DASHBOARDS: Final = Path(__file__).parent / "dashboards"
 
 
 def main() -> None:
-    """Write the dashboards, or say which of them are out of date."""
+    """Write the dashboards, or report which of them are out of date."""
     parser = argparse.ArgumentParser(prog="python -m grafana", description="Grafana dashboards from code.")
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 if a file is not what would be written"
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def files() -> dict[Path, str]:
-    """Every dashboard's file, and what belongs into it."""
+    """Every dashboard's file, and its contents."""
     return {
         DASHBOARDS / "job-overview.json": dashboard_json(
             links.JOB,

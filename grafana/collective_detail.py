@@ -1,4 +1,4 @@
-"""How long collectives take, by operation and message size, how much of that is waiting, and for whom."""
+"""How long collectives take, by operation and message size, how much of that is waiting, and for which rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BARS: Final = 16
 _NO_CALLS: Final = "no operation has ended"
 _NOT_COMPARED: Final = "no collective was compared"
 _STRAGGLER: Final = Limits(warn=0.05, bad=0.1)
-"""A rank to which the others lose a tenth of their time is told as a straggler."""
+"""A rank that costs the others a tenth of their time is reported as a straggler."""
 
 
 def sections() -> list[Section]:

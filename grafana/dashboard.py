@@ -31,7 +31,7 @@ class Section:
 def dashboard_json(
     uid: str, description: str, sections: Sequence[Section], more_variables: Sequence[Builder[VariableModel]] = ()
 ) -> str:
-    """A dashboard as the text of its file, which is the same whenever the same is built."""
+    """A dashboard as the text of its file; the same input gives the same text."""
     builder = (
         Dashboard(f"torchdist: {title_of(uid)}")
         .uid(uid)
@@ -53,7 +53,7 @@ def dashboard_json(
     for number, panel in enumerate(dashboard.panels or [], start=1):
         panel.id_val = number
         if not isinstance(panel, RowPanel) and panel.options is None:
-            panel.options = {}  # Grafana's schema knows no null here
+            panel.options = {}  # Grafana's schema does not allow null here
     for variable in dashboard.templating.list_val or []:
-        variable.auto = variable.auto_min = variable.auto_count = None  # of intervals alone
+        variable.auto = variable.auto_min = variable.auto_count = None  # for interval variables only
     return json.dumps(dashboard, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

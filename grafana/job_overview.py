@@ -1,4 +1,4 @@
-"""The first dashboard to open: whether the job lives, how fast it is, and what communication costs."""
+"""The first dashboard to open: whether the job is alive, how fast it is, and what communication costs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from grafana.promql import (
 )
 
 _LONG_WAIT_S: Final = 5
-"""An operation that was in flight for so long puts its rank to the top of the heat map."""
+"""An operation in flight for this long puts its rank at the top of the heat map."""
 _STALL_TIMEOUT_S: Final = 10
-"""The default age at which an open operation may be a stall: as hot as a cell gets."""
+"""The default age at which an open operation may be a stall: the hottest color of a cell."""
 _NO_DATA: Final = "no data"
 _NO_STEPS: Final = "no steps yet"
 

@@ -1,4 +1,4 @@
-"""Links between the dashboards, and from a cell that holds a trace's id to that trace."""
+"""Links between the dashboards, and from a cell with a trace's id to that trace."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def to_the_others(uid: str) -> list[Builder[models.DashboardLink]]:
 def to_the_trace() -> list[dict[str, object]]:
     """The data link of a cell whose value is the id of a trace.
 
-    To Jaeger's own page: inside Grafana it would be in Explore, which is closed to those who may only look.
+    To Jaeger's own page: inside Grafana it would be in Explore, which viewers may not open.
     """
     return [{"title": "Open the trace in Jaeger", "url": "${jaeger_url}/trace/${__value.raw}", "targetBlank": True}]

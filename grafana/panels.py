@@ -1,6 +1,6 @@
-"""Builders for the kinds of panels that the dashboards use; each demands a title, a unit and what an empty one says.
+"""Builders for the kinds of panels that the dashboards use; each requires a title, a unit and a text for no data.
 
-Grafana has defaults for all that is not said here.
+Grafana has defaults for everything that is not set here.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ HALF: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What every panel says of itself.
+    """The texts of every panel.
 
     Attributes:
         title: A few words.
-        description: What it shows, and what is bad.
+        description: What it shows, and which values are bad.
         unit: Grafana's id of a unit.
-        empty: What stands there when there is nothing to show.
+        empty: Text for when there is nothing to show.
     """
 
     title: str
@@ -59,7 +59,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression, and how its series are called: `{{label}}` stands for a label's value."""
+    """An expression, and the name of its series: `{{label}}` stands for a label's value."""
 
     expr: str
     legend: str
@@ -67,13 +67,13 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From where on a number is worth a look, and from where on it is bad."""
+    """The value that deserves attention, and the value that is bad."""
 
     warn: float | None
     bad: float
 
     def steps(self) -> ThresholdsConfig:
-        """As Grafana wants it: each colour with the value from which it holds."""
+        """As Grafana wants it: each color with the value from which it holds."""
         steps = [Threshold(color=GREEN)]
         if self.warn is not None:
             steps.append(Threshold(value=self.warn, color=ORANGE))
@@ -92,7 +92,7 @@ class Column:
     Attributes:
         field: The label that it shows, or `Value` (with several queries `Value #A`, `Value #B`, ...).
         title: Its heading.
-        unit: Grafana's id of a unit, where that is not the panel's.
+        unit: Grafana's id of a unit, if different from the panel's.
         links: Data links of its cells.
     """
 
@@ -103,7 +103,7 @@ class Column:
 
 
 def number(about: About, query: Query, limits: Limits | None = None, span: int = 4) -> stat.Panel:
-    """One number, with its course in small behind it."""
+    """One number, with a sparkline behind it."""
     panel = _described(stat.Panel(), about, span=span, height=4).thresholds(limits.steps() if limits else PLAIN)
     return panel.with_target(_over_time("A", query))
 
@@ -120,19 +120,19 @@ def lines(about: About, queries: Sequence[Query], limits: Limits | None = None, 
 
 
 def stacked(about: About, queries: Sequence[Query], span: int = HALF) -> timeseries.Panel:
-    """Areas over time that lie on each other, because their sum means something."""
+    """Areas over time, stacked because their sum means something."""
     return lines(about, queries, span=span).fill_opacity(40).stacking(StackingConfig().mode(StackingMode.NORMAL))
 
 
 def rows(
     about: About, queries: Sequence[Query], columns: Sequence[Column], sort: str = "", span: int = FULL
 ) -> table.Panel:
-    """A table of what is there now; queries that share labels are put into one row.
+    """A table of current values; queries that share labels are merged into one row.
 
     Args:
-        about: What the panel says of itself.
-        queries: What gives the rows.
-        columns: What is shown, from left to right; anything else is left out.
+        about: The texts of the panel.
+        queries: Queries that give the rows.
+        columns: The columns shown, from left to right; anything else is left out.
         sort: Heading of the column whose largest values come first; without it the queries' order stays.
         span: Its width.
     """
@@ -153,13 +153,13 @@ def rows(
 
 
 def bars(about: About, query: Query, limits: Limits | None = None, span: int = HALF) -> bargauge.Panel:
-    """A bar for each series as it is now, the longest first."""
+    """A bar for the current value of each series, the longest first."""
     panel = _described(bargauge.Panel(), about, span=span, height=8).min(0)
     return panel.thresholds(limits.steps() if limits else PLAIN).with_target(_now("A", query))
 
 
 def heat_by_row(about: About, queries: Sequence[Query], hottest: float, span: int = FULL) -> heatmap.Panel:
-    """A row for each series, those of the first query on top; a cell is as hot as its value is high."""
+    """A row for each series, those of the first query on top; a cell is hotter the higher its value is."""
     panel = _heat(
         about, _colors(HeatmapColorScale.LINEAR).min(0).max(hottest), YAxisConfig().reverse(True), span
     ).height(14)

@@ -23,7 +23,7 @@ def rate(metric: str, where: str) -> str:
 
 
 def mean_of(total: str, count: str, where: str, by: str = "") -> str:
-    """Growth of one counter for each unit of another; no value while the other stands still."""
+    """Growth of one counter per unit of another; no value while the other does not grow."""
     clause = f" by ({by})" if by else ""
     return f"sum{clause} ({rate(total, where)}) / (sum{clause} ({rate(count, where)}) > 0)"
 
@@ -45,8 +45,8 @@ def highest(series: str) -> str:
 
 
 def worst_in_range(count: int, series: str, by: str) -> str:
-    """The series that were the highest in the time range, all the way through.
+    """The series that were the highest in the time range, over the whole range.
 
-    `topk` alone chooses anew at every step, so that many more series could come back.
+    `topk` alone chooses anew at every step, so that many more series could be returned.
     """
     return f"max by ({by}) ({series}) and on ({by}) topk({count}, max by ({by}) ({highest(series)}))"

@@ -1,4 +1,4 @@
-"""What is known of a stall: the verdict and its trace, how far each rank came, and what it is in."""
+"""What is known about a stall: the verdict and its trace, the progress of each rank, and its current operation."""
 
 from __future__ import annotations
 

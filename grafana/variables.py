@@ -1,4 +1,4 @@
-"""The variables that all dashboards have, so that a link from one to another keeps what was chosen."""
+"""The variables of all dashboards, so that a link from one to another keeps the selection."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from grafana.promql import OF_GROUPS, RUN
 PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 JAEGER_UI: Final = "http://localhost:16686"
 
-# Of a recording rule with one series a run: `torchdist_up` has one a rank, too many for a week of 1,000 ranks.
+# Of a recording rule with one series per run: `torchdist_up` has one per rank, too many for a week of 1,000 ranks.
 _SEEN: Final = 'max by (run) (timestamp(job_run:torchdist_blocked_share:rate1m{job="$job"}))[$__range:1m]'
-# First the run that was there last; of several that are there now, the one that began last.
+# First the run that was there last; of several that exist now, the one that began last.
 _NEWEST_RUN_FIRST: Final = f"query_result(sort_desc(10 * max_over_time({_SEEN}) + min_over_time({_SEEN})))"
 
 

@@ -1,1 +1,1 @@
-"""The pictures of docs/pictures, made from what really happens: `make pictures`."""
+"""The images in docs/pictures, made from real runs: `make pictures`."""

@@ -1,4 +1,4 @@
-"""Makes docs/pictures: the demo in a terminal, and the traces of its stall as Jaeger has them."""
+"""Makes docs/pictures: the demo in a terminal, and the traces of its stall in Jaeger."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pictures.screen import COLUMNS, photograph
 
 FOLDER: Final = DEPLOY.parent / "docs" / "pictures"
 PATIENCE_S: Final = 90.0
-# Rich's own form takes its font from a server; a reader's browser has one.
+# Rich's own template loads its font from a server; a reader's browser has one.
 _SVG: Final = """<svg class="{unique_id}" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
@@ -75,7 +75,7 @@ def _draw_traces(stack: Stack, tapes: Path) -> None:
 
 
 def _with_markers(stack: Stack) -> list[JaegerSpan] | None:
-    """The step's trace, when all three ranks that wait have been seen twice."""
+    """The step's trace, once all three waiting ranks have been seen twice."""
     for trace in stack.traces.find(SERVICE, {"torchdist.stalled": "true"}):
         if sum(span.name.endswith("(in progress)") for span in trace) >= 6:
             return trace

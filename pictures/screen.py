@@ -1,4 +1,4 @@
-"""A terminal that is looked at while a command runs in it."""
+"""A terminal whose screen can be captured while a command runs in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES: Final = {"brown": "yellow", "default": None}
 
 
 class ScreenError(Exception):
-    """What was waited for does not appear."""
+    """The expected text does not appear."""
 
 
 def photograph(
@@ -33,17 +33,17 @@ def photograph(
     patience_s: float,
     lines: int = LINES,
 ) -> Text:
-    """Run a command in a terminal, and take the screen at the first moment at which it is as wanted.
+    """Run a command in a terminal, and capture the screen at the first moment at which it is as wanted.
 
     Args:
         command: Ended afterwards with SIGINT.
         environment: Its whole environment.
-        wanted: Whether this text of the screen is it.
+        wanted: Whether this text of the screen is the one to capture.
         patience_s: How long to wait.
-        lines: How high the terminal is.
+        lines: Height of the terminal.
 
     Raises:
-        ScreenError: It never is; says what the screen shows at last.
+        ScreenError: The screen never is as wanted; the message has its last text.
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", lines, COLUMNS, 0, 0))
@@ -65,7 +65,7 @@ def _first(master: int, screen: pyte.Screen, wanted: Callable[[str], bool], dead
         if select.select([master], [], [], 0.03)[0]:
             stream.feed(os.read(master, 65_536))
             continue
-        # Nothing comes at the moment, so the screen is not half drawn.
+        # No output at the moment, so the screen is not half drawn.
         if wanted("\n".join(screen.display)):
             return _as_text(screen)
     raise ScreenError("\n".join(screen.display))

@@ -1,6 +1,7 @@
 """Makes the PrometheusRule of the Prometheus operator from the rule files that Prometheus itself reads.
 
-Kustomize can wrap no plain file in a resource, so the result lies in the repository: `make kubernetes-rules` writes it.
+Kustomize cannot wrap plain files in a resource, so the result is kept in the repository: `make kubernetes-rules` writes
+it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ WIDTH: Final = 120
 
 
 class RulesError(Exception):
-    """The rule files cannot be put together; the message says why."""
+    """The rule files cannot be combined; the message gives the reason."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such, and nothing by reference: rules are to be read there as well."""
+    """Writes multi-line texts as blocks, and no references: rules are to be read there as well."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -41,7 +42,7 @@ def groups_in(directory: Path) -> list[dict[str, Any]]:
     """The groups of all rule files, in the order of the files' names.
 
     Raises:
-        RulesError: There are none, a file is something else, or two groups have one name.
+        RulesError: There are none, a file is not a rule file, or two groups have the same name.
     """
     groups: list[dict[str, Any]] = []
     for path in sorted(directory.glob("*.yaml")):
@@ -72,7 +73,7 @@ def prometheus_rule(groups: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Write the resource, or with `--check` only say whether it is as it should be; returns the exit code."""
+    """Write the resource, or with `--check` only report whether it is up to date; returns the exit code."""
     parser = argparse.ArgumentParser(description="Make the PrometheusRule from the rule files.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if it is not up to date")
     parser.add_argument("--rules", type=Path, default=RULES, help="directory with the rule files")

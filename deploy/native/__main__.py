@@ -30,7 +30,7 @@ _Found = TypeVar("_Found")
 
 
 def up(home: Path) -> int:
-    """Start everything, and show the stall of the demo's job as the servers know it."""
+    """Start everything, and show the stall of the demo's job as the servers report it."""
     console, began = Console(highlight=False), time.monotonic()
 
     def say(text: str) -> None:
@@ -62,7 +62,7 @@ def down(home: Path) -> int:
 
 
 def keep(home: Path) -> int:
-    """What runs in the background."""
+    """Run the background process."""
     keeper.keep(home, base_directory(None, on_disk=False))
     return 0
 
@@ -76,7 +76,7 @@ def _stalled_step(jaeger: JaegerApi) -> list[JaegerSpan] | None:
 
 
 def _stall_alert(alertmanager: AlertmanagerApi, run: str) -> Alert | None:
-    """That of this run: Prometheus sees all jobs of the user."""
+    """The alert of this run: Prometheus sees all jobs of the user."""
     alerts = (one for one in alertmanager.alerts() if one.name == "TorchdistStalled" and one.is_active)
     return next((one for one in alerts if one.labels["run"] == run), None)
 
@@ -84,7 +84,7 @@ def _stall_alert(alertmanager: AlertmanagerApi, run: str) -> Alert | None:
 def _await(complaint: str, look: Callable[[], _Found | None]) -> _Found:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        with contextlib.suppress(ApiError):  # the next time, perhaps
+        with contextlib.suppress(ApiError):  # may succeed the next time
             found = look()
             if found is not None:
                 return found
@@ -111,7 +111,7 @@ A job of your own: OTEL_PYTHON_TORCHDIST_ENABLED=true OTEL_EXPORTER_OTLP_ENDPOIN
 
 
 def main() -> int:
-    """Do what the command line says; errors are one line."""
+    """Run the command line; errors are one line."""
     actions: dict[str, Callable[[Path], int]] = {"up": up, "down": down, "keep": keep}
     parser = argparse.ArgumentParser(prog="deploy.native", description=__doc__)
     parser.add_argument("action", choices=actions)

@@ -1,4 +1,4 @@
-"""JSON over HTTP, as the servers' APIs speak it."""
+"""JSON over HTTP, as in the servers' APIs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 TIMEOUT_S: Final = 20.0
 
-# The servers are on this machine; what an environment says of proxies is for others.
+# The servers are on this machine, so proxies of the environment are ignored.
 _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -20,7 +20,7 @@ class ApiError(Exception):
 
 
 def answers(url: str) -> bool:
-    """Whether a server says that all is well."""
+    """Whether a server reports that all is well."""
     try:
         with _opener.open(url, timeout=2) as answer:
             return answer.status == 200
@@ -29,10 +29,10 @@ def answers(url: str) -> bool:
 
 
 def get_json(url: str, parameters: Mapping[str, str] | None = None) -> Any:
-    """What a server answers.
+    """The answer of a server.
 
     Raises:
-        ApiError: It is not there, answers with an error, or with something else than JSON.
+        ApiError: It is not there, answers with an error, or with something other than JSON.
     """
     full = f"{url}?{urllib.parse.urlencode(parameters)}" if parameters else url
     try:

@@ -1,4 +1,4 @@
-"""Asks Jaeger for traces, as its own pages do."""
+"""Queries Jaeger for traces, as its own pages do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class JaegerSpan:
     Attributes:
         trace_id: 32 hex digits.
         span_id: 16 hex digits.
-        parent_id: Of the span that it lies under; '' for a root.
+        parent_id: Id of the parent; '' for a root.
         name: Its name.
         start_us: Begin, microseconds since 1970.
         duration_us: Its length.
         tags: Attributes; lists are JSON texts, as Jaeger has them.
         links: Trace and span id of each link.
-        warnings: What Jaeger finds odd about it.
+        warnings: Jaeger's warnings about it.
         resource: Attributes of its process, and `service.name`.
     """
 
@@ -48,12 +48,12 @@ class JaegerSpan:
 
 @dataclass(frozen=True, slots=True)
 class JaegerApi:
-    """The query service at `url`."""
+    """Query the service at `url`."""
 
     url: str
 
     def trace(self, trace_id: str) -> list[JaegerSpan]:
-        """All spans of a trace, by start; none when Jaeger does not know it.
+        """All spans of a trace, by start; none if Jaeger does not know it.
 
         Raises:
             ApiError: Jaeger does not answer.
@@ -80,8 +80,8 @@ class JaegerApi:
             service: `service.name` of the job.
             tags: Attributes and their values, as text.
             operation: Name of the span.
-            min_duration: The span lasts so long at least, `100ms`.
-            limit: At most so many traces.
+            min_duration: Minimum length of the span, such as `100ms`.
+            limit: Maximum number of traces.
 
         Raises:
             ApiError: Jaeger does not answer.

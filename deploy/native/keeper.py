@@ -36,7 +36,7 @@ _UP: Final = "up"
 
 
 def running_home() -> Path:
-    """Where the stack of this user lives."""
+    """Directory of this user's stack."""
     return cache_folder() / "running"
 
 
@@ -44,7 +44,7 @@ def start(home: Path, ports: Ports) -> None:
     """Start a keeper in a session of its own, and wait until the servers are up.
 
     Raises:
-        ProgramError: One is there already, or it has ended instead.
+        ProgramError: One is already running, or it has ended instead.
     """
     with _lock_file(home) as lock:
         if not _take(lock):
@@ -84,7 +84,7 @@ def stop(home: Path) -> bool:
         while not _take(lock):
             pid = os.pread(lock, 32, 0)
             if pid and not was_running:
-                # It holds the lock, so it lives and the number is its own.
+                # It holds the lock, so it is alive and the pid is its own.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGTERM)
                 was_running = True
@@ -120,7 +120,7 @@ def keep(home: Path, tapes: Path) -> None:
 
 
 def _watch(stack: Stack, home: Path, told: threading.Event) -> None:
-    """Say which servers end by themselves, once, until a signal comes."""
+    """Report servers that end by themselves, once each, until a signal comes."""
     ended: list[str] = []
     while not told.wait(1.0):
         for name in stack.ended:
@@ -139,7 +139,7 @@ def _take(lock: int) -> bool:
 
 @contextmanager
 def _lock_file(home: Path) -> Iterator[int]:
-    """Beside the directory, for that is made anew each time."""
+    """Open the lock file, beside the directory, which is created anew each time."""
     home.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(home.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

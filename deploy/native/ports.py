@@ -14,27 +14,27 @@ HIGHEST: Final = 65_535
 
 
 class PortError(Exception):
-    """A port cannot be used; says which setting to change."""
+    """A port cannot be used; the message names the setting to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """One for each thing that listens. In capitals a field is the variable that sets it, `PROMETHEUS_PORT`.
+    """One port for each listener. In capitals a field is the variable that sets it, `PROMETHEUS_PORT`.
 
     Attributes:
         collector_otlp_grpc_port: Where jobs send spans.
         collector_otlp_http_port: The same over HTTP.
         collector_prometheus_port: Metrics that jobs have pushed.
-        collector_metrics_port: The Collector's own.
+        collector_metrics_port: The Collector's own metrics.
         jaeger_query_port: Jaeger's pages and its API.
         jaeger_query_grpc_port: Its API over gRPC.
         jaeger_otlp_grpc_port: Where the Collector sends spans; 4317 is the Collector's.
         jaeger_otlp_http_port: The same over HTTP.
-        jaeger_health_port: Says whether Jaeger is ready.
-        jaeger_metrics_port: Jaeger's own.
+        jaeger_health_port: Reports whether Jaeger is ready.
+        jaeger_metrics_port: Jaeger's own metrics.
         prometheus_port: Prometheus' pages and its API.
         alertmanager_port: Alertmanager's pages and its API.
-        webhook_port: Who is told of alerts.
+        webhook_port: The webhook that receives alerts.
     """
 
     collector_otlp_grpc_port: int = 4317
@@ -53,14 +53,14 @@ class Ports:
 
     @property
     def environment(self) -> dict[str, str]:
-        """As the servers' configuration files ask for them."""
+        """The variables that the servers' configuration files use."""
         return {name.upper(): str(port) for name, port in dataclasses.asdict(self).items()}
 
     def check_free(self) -> None:
-        """Make sure that nobody listens on any of them.
+        """Make sure that no process listens on any of them.
 
         Raises:
-            PortError: Somebody does.
+            PortError: A process does.
         """
         for name, port in dataclasses.asdict(self).items():
             with socket.socket() as probe:
@@ -75,10 +75,10 @@ class Ports:
 
 
 def ports_from(environ: Mapping[str, str]) -> Ports:
-    """The usual ports, but for those that the environment sets.
+    """The usual ports, except those that the environment sets.
 
     Raises:
-        PortError: A value is no port, or two are the same.
+        PortError: A value is not a port, or two are the same.
     """
     usual = dataclasses.asdict(Ports())
     chosen = {name: _port(name.upper(), environ.get(name.upper(), ""), port) for name, port in usual.items()}
@@ -91,7 +91,7 @@ def ports_from(environ: Mapping[str, str]) -> Ports:
 
 
 def free_ports() -> Ports:
-    """Ports on which nobody listens."""
+    """Ports on which no process listens."""
     fields = dataclasses.fields(Ports)
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in fields]

@@ -22,18 +22,18 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class ProgramError(Exception):
-    """A server does not come up; says what it wrote."""
+    """A server does not come up; the message has its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run.
+    """A program to run.
 
     Attributes:
-        name: For people, and of the log file.
+        name: For people, and for the log file.
         command: Its command line.
-        home: Working directory, where its log lies too.
-        ready: Answers with 200 when it is up.
+        home: Working directory, which contains its log too.
+        ready: URL that answers with 200 when it is up.
         environment: Added to ours.
     """
 
@@ -53,12 +53,11 @@ class Running:
     """A program from `__enter__`, when it is up, to `__exit__`, when it is gone."""
 
     def __init__(self, program: Program) -> None:
-        """Nothing runs yet."""
         self.program = program
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Running:
-        """Start it.
+        """Start the program.
 
         Raises:
             ProgramError: It has ended, or is not up in a minute.
@@ -72,7 +71,7 @@ class Running:
         self.stop()
 
     def start(self) -> None:
-        """Start it and wait until it is up.
+        """Start the program and wait until it is up.
 
         Raises:
             ProgramError: It has ended, or is not up in a minute.
@@ -100,7 +99,7 @@ class Running:
         return self._process is not None and self._process.poll() is not None
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End it, gently at first; idempotent."""
+        """End it, with SIGKILL if `how` does not suffice in time; idempotent."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -127,5 +126,5 @@ class Running:
 
 
 def _end_with_parent() -> None:
-    """Between fork and exec: a server must not outlive who has started it, even if that is killed."""
+    """Between fork and exec: a server must not outlive the process that started it, even if that is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Asks Prometheus and Alertmanager, as their own pages do."""
+"""Queries Prometheus and Alertmanager, as their own pages do."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class PrometheusApi:
-    """The server at `url`."""
+    """Query the server at `url`."""
 
     url: str
 
     def query(self, expression: str) -> list[Sample]:
-        """What an expression is now; a scalar is a sample without labels.
+        """The current value of an expression; a scalar is a sample without labels.
 
         Raises:
             ApiError: Prometheus does not answer, or the expression is wrong.
@@ -65,12 +65,12 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class AlertmanagerApi:
-    """The server at `url`."""
+    """Query the server at `url`."""
 
     url: str
 
     def alerts(self) -> list[Alert]:
-        """All that it knows of.
+        """All alerts that it knows.
 
         Raises:
             ApiError: Alertmanager does not answer.

@@ -17,12 +17,12 @@ BINARIES: Final = ("jaeger", "otelcol-torchdist", "prometheus", "promtool", "ale
 
 
 def cache_folder() -> Path:
-    """What is ours in the user's cache."""
+    """Our directory in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel-torchdist"
 
 
 def stack_binaries() -> Path | None:
-    """Where `make stack` puts the servers; None while one of them is not there."""
+    """Where `make stack` puts the servers; None if one of them is missing."""
     folder = cache_folder() / "stack" / "bin"
     return folder if all((folder / name).is_file() for name in BINARIES) else None
 
@@ -42,9 +42,9 @@ def collector(binaries: Path, home: Path, ports: Ports, overlay: Mapping[str, st
     """The Collector, which passes spans on to Jaeger.
 
     Args:
-        binaries: What `make stack` has built.
+        binaries: Directory that `make stack` has built.
         home: Its working directory.
-        ports: Of the stack.
+        ports: Ports of the stack.
         overlay: Environment of `secure.yaml`, to have TLS and a token; None to have neither.
     """
     configs = ["config.yaml"] if overlay is None else ["config.yaml", "secure.yaml"]
@@ -61,8 +61,8 @@ def collector(binaries: Path, home: Path, ports: Ports, overlay: Mapping[str, st
 
 
 def prometheus(binaries: Path, home: Path, ports: Ports, tapes: Path) -> Program:
-    """Prometheus, which finds the agents of all jobs whose tapes lie in `tapes`."""
-    # Relative paths in its configuration are relative to where that lies, so the file is laid out anew.
+    """Prometheus, which finds the agents of all jobs whose tapes are in `tapes`."""
+    # Relative paths in its configuration are relative to its directory, so the files are linked into a new one.
     home.mkdir(parents=True, exist_ok=True)
     for name in ("prometheus.yml", "rules"):
         _link(home / name, DEPLOY / "prometheus" / name)
@@ -88,7 +88,7 @@ def prometheus(binaries: Path, home: Path, ports: Ports, tapes: Path) -> Program
 
 
 def alertmanager(binaries: Path, home: Path, ports: Ports) -> Program:
-    """Alertmanager, which tells the webhook."""
+    """Alertmanager, which notifies the webhook."""
     home.mkdir(parents=True, exist_ok=True)
     (home / "webhook-url").write_text(f"http://{HOST}:{ports.webhook_port}/")
     return Program(
@@ -106,7 +106,7 @@ def alertmanager(binaries: Path, home: Path, ports: Ports) -> Program:
 
 
 def webhook(home: Path, ports: Ports) -> Program:
-    """Takes Alertmanager's messages in place of a chat or pager; see `deploy.native.webhook`."""
+    """Receives Alertmanager's messages in place of a chat or pager; see `deploy.native.webhook`."""
     return Program(
         "webhook",
         (sys.executable, "-m", "deploy.native.webhook", str(ports.webhook_port), home / "alerts.jsonl"),

@@ -16,14 +16,14 @@ from deploy.native.prometheus_api import AlertmanagerApi, PrometheusApi
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the stack is to be had.
+    """The addresses of the stack.
 
     Attributes:
         otlp: For jobs, OTLP over gRPC.
-        otlp_http: The same over HTTP.
+        otlp_http: For jobs, OTLP over HTTP.
         jaeger: Its pages and API.
-        prometheus: The same.
-        alertmanager: The same.
+        prometheus: Its pages and API.
+        alertmanager: Its pages and API.
     """
 
     otlp: str
@@ -34,7 +34,7 @@ class Addresses:
 
 
 def addresses_of(ports: Ports) -> Addresses:
-    """Where a stack with these ports is to be had."""
+    """The addresses of a stack with these ports."""
     chosen = (
         ports.collector_otlp_grpc_port,
         ports.collector_otlp_http_port,
@@ -51,20 +51,20 @@ class Stack:
     Attributes:
         ports: Where they listen.
         addresses: The same, as URLs.
-        messages: What Alertmanager has told the webhook, a JSON document a line.
-        jaeger: May be stopped and started.
-        prometheus: Likewise.
-        collector: Likewise.
+        messages: The messages from Alertmanager to the webhook, one JSON document per line.
+        jaeger: Jaeger; may be stopped and started.
+        prometheus: Prometheus; may be stopped and started.
+        collector: The Collector; may be stopped and started.
     """
 
     def __init__(self, binaries: Path, home: Path, ports: Ports, tapes: Path) -> None:
-        """Nothing runs yet.
+        """Configure the servers.
 
         Args:
-            binaries: What `make stack` has built.
+            binaries: Directory that `make stack` has built.
             home: For data and logs.
             ports: Where to listen.
-            tapes: Where the jobs' tapes lie; Prometheus finds their agents there.
+            tapes: Where the jobs' tapes are; Prometheus finds their agents there.
         """
         self.ports = ports
         self.addresses = addresses_of(ports)

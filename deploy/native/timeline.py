@@ -1,4 +1,4 @@
-"""Draws a trace as Jaeger's page does: a line a span, a bar from its begin to its end."""
+"""Draws a trace as Jaeger's page does: a line per span, with a bar from its begin to its end."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ LEAST_BAR: Final = 16
 MOST_BAR: Final = 72
 MOST_ROWS: Final = 40
 _REST: Final = 12
-"""Columns of the duration and between."""
+"""Columns of the duration and of gaps."""
 _OPEN: Final = "(in progress)"
 _ERROR: Final = "red"
 _USUAL: Final = "cyan"
 
 
 def timeline(spans: Sequence[JaegerSpan], title: str, width: int) -> Table:
-    """A trace as a table; of very long ones the beginning.
+    """A trace as a table; of a very long one the beginning.
 
     Args:
         spans: All spans of the trace.
-        title: What stands above.
+        title: Its title.
         width: Columns that it may take.
     """
     rows = list(_in_tree_order(spans))
@@ -64,7 +64,7 @@ def _bar(span: JaegerSpan, begin_us: int, length_us: int, width: int) -> str:
     first = min((span.start_us - begin_us) * width // length_us, width - 1)
     last = max(min(-(-(span.end_us - begin_us) * width // length_us), width), first + 1)
     bar = "█" * (last - first)
-    # What has not ended has no end to draw.
+    # An operation that has not ended has no end to draw.
     return " " * first + (bar[:-1] + "▶" if span.name.endswith(_OPEN) else bar)
 
 

@@ -31,12 +31,12 @@ def training_command(ranks: int, steps: int, block_s: float) -> list[str]:
 
 @contextmanager
 def running(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A job, in a session of its own as a scheduler would have it; ended at the latest with the block.
+    """A job, in a session of its own as under a scheduler; ended with the block at the latest.
 
     Args:
         command: Its command line.
         environment: Its whole environment.
-        log: What it writes.
+        log: File for its output.
     """
     with log.open("wb") as output:
         job = subprocess.Popen(
@@ -54,11 +54,11 @@ def running(command: Sequence[str], environment: Mapping[str, str], log: Path) -
 
 
 def training_environment(otlp: str, tapes: Path, threshold_s: float) -> dict[str, str]:
-    """The environment that switches us on, beside what is there.
+    """Variables that switch us on, added to the current environment.
 
     Args:
         otlp: Where spans go.
-        tapes: Where tapes lie.
+        tapes: Where tapes are.
         threshold_s: Age at which an operation stalls.
     """
     return os.environ | {

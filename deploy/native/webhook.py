@@ -1,4 +1,4 @@
-"""Takes what Alertmanager sends and writes it down, one message a line: `python -m deploy.native.webhook PORT FILE`."""
+"""Receives Alertmanager's messages and writes them down, one per line: `python -m deploy.native.webhook PORT FILE`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def do_POST(self) -> None:
-        """Take a message."""
+        """Write down a message."""
         length = int(self.headers.get("Content-Length") or 0)
         if not 0 < length <= MOST_BYTES:
             self.send_error(413)
@@ -30,11 +30,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._say_ok()
 
     def do_GET(self) -> None:
-        """Say that we are here."""
+        """Answer readiness checks."""
         self._say_ok()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the messages are written down."""
+        """Log nothing: the messages are written to the file."""
 
     def _say_ok(self) -> None:
         self.send_response(200)

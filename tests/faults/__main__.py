@@ -1,4 +1,4 @@
-"""Command line: `python -m tests.faults`. Makes every fault of the matrix happen and prints what was said about it."""
+"""Command line: `python -m tests.faults`. Causes every fault of the matrix and prints what was reported about it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.warm_python import WarmPython
 
 WORLDS: Final = 1_000
 HEALTHY_JOBS: Final = len(ALL_HABITS)
-"""A sample; `tests.faults.healthy` runs as many as one wishes."""
+"""A sample; `tests.faults.healthy` runs any number."""
 
 
 def main() -> int:
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _run_on_two_nodes(python: WarmPython, table: Table, console: Console) -> int:
-    """Run the rows between two nodes; returns how many were wrong."""
+    """Run the rows between two nodes; returns how many verdicts were wrong."""
     wrong = 0
     with nodes(2) as two:
         for row in NODE_ROWS:
@@ -75,7 +75,7 @@ def _run_on_two_nodes(python: WarmPython, table: Table, console: Console) -> int
 
 
 def _end_suddenly(python: WarmPython, table: Table, console: Console) -> int:
-    """Let jobs under torchrun come to sudden ends; returns how many were wrong. See also `tests.faults.kills`."""
+    """End jobs under torchrun suddenly; returns how many verdicts were wrong. See also `tests.faults.kills`."""
     wrong = 0
     ways: list[tuple[str, Callable[[], Outcome]]] = [("SIGKILL in a busy loop", lambda: observe_kill(python))]
     ways += [(ending.title, partial(observe_ending, ending, python)) for ending in ENDINGS]
@@ -88,7 +88,7 @@ def _end_suddenly(python: WarmPython, table: Table, console: Console) -> int:
 
 
 def _simulate(console: Console) -> int:
-    """Judge simulated worlds and print how many verdicts were right; returns how many were not."""
+    """Judge simulated worlds and print how many verdicts were right; returns how many were wrong."""
     console.print(f"{WORLDS} simulated worlds …")
     score = Score()
     for seed in range(WORLDS):
@@ -103,7 +103,7 @@ def _simulate(console: Console) -> int:
 
 
 def _watch_healthy_jobs(console: Console) -> int:
-    """Watch healthy jobs in simulated time and print what was reported of them; returns how much of it was false."""
+    """Watch healthy jobs in simulated time and print what was reported; returns how many reports were false."""
     console.print(f"{HEALTHY_JOBS} healthy jobs of up to {STEPS_OF_A_JOB:,} steps …")
     total = show(console, run_jobs(HEALTHY_JOBS))
     return len(total.stalls) + len(total.findings)

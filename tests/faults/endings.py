@@ -1,4 +1,4 @@
-"""Jobs under torchrun that come to an end: what a rank does, who ends the others, and what must be said of it."""
+"""Ends of jobs under torchrun: what a rank does, what ends the others, and what must be reported about it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Ending:
     """A way for a job to end.
 
     Attributes:
-        title: What people call it.
+        title: Its usual name.
         deed: What rank 2 does, see the worker; '' for nothing.
-        by: The signal that then ends all ranks, torchrun's own where it is SIGTERM; 0 where torchrun needs none.
-        verdict: The one that must be the last; '' for none.
-        said: What the last thing that an agent says must begin with.
+        by: The signal that then ends all ranks (SIGTERM is sent by torchrun itself); 0 where torchrun needs none.
+        verdict: The expected last verdict; '' for none.
+        said: How the last report of an agent must begin.
     """
 
     title: str
@@ -52,7 +52,7 @@ ENDINGS: Final = (
 
 
 def observe_ending(ending: Ending, python: WarmPython | None) -> Outcome:
-    """Let a job come to that end, and compare what agent and `diagnose` say with what they must."""
+    """Let a job end in that way, and compare the reports of agent and `diagnose` with the expected ones."""
     with launched(python) as job:
         if ending.deed:
             job.order(ODD_ONE, ending.deed)
@@ -88,7 +88,7 @@ def observe_ending(ending: Ending, python: WarmPython | None) -> Outcome:
 
 
 def _end(job: LaunchedJob, by: int) -> None:
-    """End all ranks as torchrun does, or as a terminal or a scheduler does to all at once."""
+    """End all ranks as torchrun does, or all at once as a terminal or a scheduler does."""
     if by != signal.SIGTERM:
         for rank in range(RANKS):
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A job with a fault in it: real ranks on gloo, their agent, and a receiver for what is said about it."""
+"""A job with a fault in it: real ranks on gloo, their agent, and a receiver for what the agent reports."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ class FaultyJob:
         of_rank: Mapping[int, Mapping[str, str]] | None = None,
         nodes: Nodes | None = None,
     ) -> None:
-        """Start them.
+        """Start the ranks.
 
         Args:
             python: Runs nothing else meanwhile.
-            folder: For whatever they need.
+            folder: For files that the ranks need.
             base: Base directory of their tapes.
             receiver: Where spans go.
             arguments: The fault, and perhaps `healthy`.
             worker: The script.
-            ranks: How many.
+            ranks: Number of ranks.
             environ: Additions to the environment of all ranks.
-            of_rank: Additions to that of some.
-            nodes: Where they run, as many on each.
+            of_rank: Additions to the environment of single ranks.
+            nodes: Where the ranks run, the same number on each node.
         """
         self.base, self.receiver = base, receiver
         self.done: list[Done] = []
@@ -71,7 +71,7 @@ class FaultyJob:
             **QUIET,
             "GLOO_SOCKET_IFNAME": "lo",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(next(_ports)),  # names the job; nobody listens there, for the store is a file
+            "MASTER_PORT": str(next(_ports)),  # names the job; nothing listens there, because the store is a file
             "STORE": f"file://{folder}/store",
             "WORLD_SIZE": str(ranks),
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
@@ -87,7 +87,7 @@ class FaultyJob:
         }
         own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
         if nodes is not None:
-            base.mkdir(mode=0o700, exist_ok=True)  # that of each node is made in it
+            base.mkdir(mode=0o700, exist_ok=True)  # each node's own base directory is created in it
             own = [one | self._on_node(nodes, rank, ranks) for rank, one in enumerate(own)]
         added = [{**(environ or {}), **(of_rank or {}).get(rank, {})} for rank in range(ranks)]
         environs = [{**common, **one, **more} for one, more in zip(own, added, strict=True)]
@@ -106,14 +106,14 @@ class FaultyJob:
             "GLOO_SOCKET_IFNAME": INTERFACE,
             "LOCAL_RANK": str(rank % here),
             "LOCAL_WORLD_SIZE": str(here),
-            "GOOD_STEPS": "80",  # agents have to meet
+            "GOOD_STEPS": "80",  # long enough for the agents to meet
             "MASTER_ADDR": nodes.addresses[0],
-            "STORE": f"tcp://{nodes.addresses[0]}:29500",  # rank 0 is its host
+            "STORE": f"tcp://{nodes.addresses[0]}:29500",  # hosted by rank 0
             "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(self.base / f"node-{node}"),
         }
 
     def first_verdict(self) -> tuple[ReceivedSpan, float]:
-        """The first root of an incident, and how many seconds after the beginning of the stall it had arrived."""
+        """The first root of an incident, and how many seconds after the beginning of the stall it arrived."""
         deadline = time.monotonic() + STARTUP_S
         while not (found := self.roots()):
             assert time.monotonic() < deadline, f"no verdict within {STARTUP_S:g} s"
@@ -125,12 +125,12 @@ class FaultyJob:
         return [span for span in self.receiver.spans() if span.name.startswith("stall: ")]
 
     def marked(self) -> tuple[int, ...]:
-        """The ranks of which an operation shows that it is in progress."""
+        """The ranks for which an in-progress operation has been exported."""
         spans = [span for span in self.receiver.spans() if span.name.endswith("(in progress)")]
         return tuple(sorted({int(span.attributes[semconv.RANK]) for span in spans}))
 
     def findings(self) -> list[ReceivedSpan]:
-        """What has been found without a stall."""
+        """The findings that are not stalls."""
         return [span for span in self.receiver.spans() if span.name.startswith("finding: ")]
 
     def bar(self, root: ReceivedSpan, rank: int) -> ReceivedSpan:
@@ -144,11 +144,11 @@ class FaultyJob:
         return bars()[0]
 
     def agents(self) -> list[int]:
-        """Processes of its agents."""
+        """Process ids of the job's agents."""
         return processes_of(self.base)
 
     def open_gate(self) -> None:
-        """Let whoever is late go on."""
+        """Release the ranks that are late."""
         self._gate.unlink(missing_ok=True)
 
     def join(self) -> list[Done]:

@@ -1,7 +1,7 @@
-"""What healthy jobs do that looks like trouble: a program for the ranks of each habit, and how long its pauses are.
+"""Healthy behavior that looks like trouble: one program per habit for the ranks, and how long its pauses are.
 
-Pauses that a rank makes alone without a word are shorter than the threshold, but for those of habits that say how often
-they are reported: README has the rule.
+Unannounced pauses of a single rank are shorter than the threshold, except in habits that state how often they are
+reported: the README has the rule.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def everybody(size: int) -> Group:
 
 
 class Jitter:
-    """Random durations of one rank, the same again for the same seed."""
+    """Random durations of one rank, reproducible for a seed."""
 
     def __init__(self, seed: int, rank: int, step_s: float) -> None:
         self.random = random.Random(seed * 1_000 + rank)
         self.step_s = step_s
 
     def compute(self, share: float = 1.0, spread: float = 0.05) -> Compute:
-        """A part of a step, more or less."""
+        """A random variation of a part of a step."""
         return Compute(self.step_s * share * max(0.2, self.random.gauss(1.0, spread)))
 
 
 def plain(dice: Jitter, rank: int, size: int) -> Steps:
-    """Buckets of gradients while the backward computes, then the optimizer."""
+    """Buckets of gradients during backward, then the optimizer."""
     world = everybody(size)
     while True:
         yield dice.compute(0.6)
@@ -50,7 +50,7 @@ def plain(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def accumulation(dice: Jitter, rank: int, size: int) -> Steps:
-    """Eight batches to a step, and nothing in between."""
+    """Eight batches per step, and no call in between."""
     while True:
         for _ in range(8):
             yield dice.compute(1 / 8, 0.1)
@@ -59,7 +59,7 @@ def accumulation(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def slow_data(dice: Jitter, rank: int, size: int) -> Steps:
-    """Batches come late with a heavy tail, on any rank; storage gives up and asks again after eight seconds."""
+    """Batches arrive late with a heavy tail, on any rank; storage times out and retries after eight seconds."""
     while True:
         yield Compute(min(0.02 * dice.random.paretovariate(1.1), BELOW_S))
         yield dice.compute()
@@ -68,7 +68,7 @@ def slow_data(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def uneven_data(dice: Jitter, rank: int, size: int) -> Steps:
-    """Sentences of any length: now this rank takes twice as long, now that."""
+    """Sentences of any length: sometimes one rank takes twice as long, sometimes another."""
     while True:
         yield Compute(min(dice.step_s * dice.random.uniform(0.5, 1.5), dice.step_s / 2 + BELOW_S))
         yield Meet(everybody(size))
@@ -76,7 +76,7 @@ def uneven_data(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def waiting(dice: Jitter, rank: int, size: int) -> Steps:
-    """In nearly all of a step the others wait for one of them, now this and now that, which reads data for all."""
+    """During nearly all of a step the others wait for one rank, a different one each time, which reads data for all."""
     for step in count():
         late = random.Random(step).randrange(size)
         yield Compute(dice.random.uniform(4.0, BELOW_S) if rank == late else 0.3)
@@ -85,12 +85,12 @@ def waiting(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def join(dice: Jitter, rank: int, size: int) -> Steps:
-    """DDP's Join: in each epoch some ranks run out of data, and shadow what the others call until all have."""
+    """DDP's Join: in each epoch some ranks run out of data, and shadow the calls of the others until all have."""
     world = everybody(size)
     for epoch in count():
         batches = [random.Random(epoch * 31 + one).randrange(48, 52) for one in range(size)]
         for number in range(max(batches)):
-            yield Meet(world)  # is anybody left?
+            yield Meet(world)  # is any rank left?
             if number < batches[rank]:
                 yield dice.compute()
             yield Meet(world)
@@ -98,7 +98,7 @@ def join(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def logging(dice: Jitter, rank: int, size: int) -> Steps:
-    """Rank 0 writes a line at each step, and uploads something at each fiftieth."""
+    """Rank 0 writes a line at each step, and uploads something at every fiftieth."""
     for step in count(1):
         yield dice.compute()
         if rank == 0:
@@ -108,7 +108,7 @@ def logging(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def pausing(every: int, shortest_s: float, longest_s: float, is_announced: bool) -> Callable[[Jitter, int, int], Steps]:
-    """Rank 0 does something alone at times: it evaluates, or writes a checkpoint; the others wait in a barrier."""
+    """Rank 0 sometimes works alone: it evaluates, or writes a checkpoint; the others wait in a barrier."""
 
     def program(dice: Jitter, rank: int, size: int) -> Steps:
         world = everybody(size)
@@ -129,7 +129,7 @@ def pausing(every: int, shortest_s: float, longest_s: float, is_announced: bool)
 
 
 def compiling(dice: Jitter, rank: int, size: int) -> Steps:
-    """All ranks compile at their first step, not equally long, and at times one of them alone when a shape is new."""
+    """All ranks compile at their first step, not equally long, and sometimes a single rank does for a new shape."""
     together = random.Random(round(dice.step_s * 1e6))
     whole_s = together.uniform(20, 200)
     for step in count():
@@ -144,7 +144,7 @@ def compiling(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def pipeline(dice: Jitter, rank: int, size: int) -> Steps:
-    """Stages of which the last takes three times as long, four batches to a step, all forwards before all backwards."""
+    """Pipeline stages of which the last takes three times as long, four batches per step, all forwards first."""
     slow = 3.0 if rank == size - 1 else 1.0
     part = slow / (4 * (size + 2))
     while True:
@@ -165,7 +165,7 @@ def pipeline(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def mesh(dice: Jitter, rank: int, size: int) -> Steps:
-    """Tensor parallelism between neighbours, data parallelism across."""
+    """Tensor parallelism between adjacent ranks, data parallelism across."""
     if size % 2:
         yield from plain(dice, rank, size)
     pair = Group(f"tp {rank // 2}", (rank - rank % 2, rank - rank % 2 + 1))
@@ -180,16 +180,16 @@ def mesh(dice: Jitter, rank: int, size: int) -> Steps:
 
 @dataclass(frozen=True)
 class Habit:
-    """A way in which jobs behave.
+    """A way in which healthy jobs behave.
 
     Attributes:
-        name: What people call it.
+        name: Its usual name.
         program: What a rank does.
         steps: After how many steps, on average, something happens to the whole job; 0 for never.
         happens: What that is.
-        reported: How many of its pauses are reported, as README says, for they are long and not announced.
+        reported: How many of its pauses are reported according to the README, because they are long and not announced.
         sizes: Numbers of ranks to choose from.
-        step_s: A step takes between these.
+        step_s: Range of step times.
     """
 
     name: str
@@ -206,14 +206,14 @@ class Habit:
 
 
 def suspend(job: SimulatedJob, chance: random.Random) -> None:
-    """A scheduler stops the job for somebody else's, for a minute to two hours, at times again and again."""
+    """A scheduler suspends the job for another one, for a minute to two hours, sometimes repeatedly."""
     for _ in range(chance.choice((1, 1, 3))):
         job.suspend(chance.uniform(60, 7_200))
         job.run_for(chance.uniform(0.1, 3.0))
 
 
 def restart(job: SimulatedJob, chance: random.Random) -> None:
-    """A node comes or goes, and the launcher starts everybody again."""
+    """A node comes or goes, and the launcher restarts all ranks."""
     job.restart(chance.randrange(2, 7))
 
 

@@ -1,4 +1,4 @@
-"""Counts what is reported of healthy jobs, in simulated time.
+"""Counts what is reported about healthy jobs, in simulated time.
 
 `make faults` runs a sample; `python -m tests.faults.healthy 1000 [FIRST_SEED]` watches a thousand hours.
 """
@@ -27,25 +27,25 @@ from tests.faults.larger_habits import LARGER_HABITS
 from tests.faults.simulated_job import SimulatedJob, Watched
 
 STEPS_OF_A_JOB: Final = 1_500
-"""Fewer with more than eight ranks, …"""
+"""Steps of a job; fewer with more than eight ranks."""
 SECONDS_OF_A_JOB: Final = 3 * 3600
-"""… and with long steps."""
+"""Limit for jobs with long steps."""
 ALL_HABITS: Final = (*HABITS, *LARGER_HABITS)
 REPORT_EVERY_S: Final = 60.0
 
 
 @dataclass
 class Tally:
-    """What was reported of the jobs of one habit.
+    """What was reported about the jobs of one habit.
 
     Attributes:
-        name: The habit's.
+        name: Name of the habit.
         seconds: Simulated time for which the jobs were watched.
         steps: Their steps.
-        looked: Looks that were really made.
-        stalls: False ones, as `seed: what was reported`.
-        findings: Likewise.
-        once: Long pauses without a word, the first of their kind in a job, which are reported as README says.
+        looked: Polls that were really made.
+        stalls: False stalls, as `seed: what was reported`.
+        findings: False findings, in the same form.
+        once: Long unannounced pauses, the first of their kind in a job, which are reported as the README states.
     """
 
     name: str
@@ -58,11 +58,11 @@ class Tally:
 
     @property
     def looks(self) -> int:
-        """Looks that a watch would have made in that time."""
+        """Polls that a watch would have made in that time."""
         return round(self.seconds / LOOK_S)
 
     def add(self, other: Tally) -> None:
-        """Count another one's jobs too."""
+        """Add the counts of another tally."""
         self.seconds += other.seconds
         self.steps += other.steps
         self.looked += other.looked
@@ -71,7 +71,7 @@ class Tally:
         self.once += other.once
 
     def count(self, seed: int, habit: Habit, events: Iterable[tuple[float, Event]]) -> None:
-        """Count what was reported of a job."""
+        """Count what was reported about a job."""
         may_report = habit.reported
         for at_s, event in events:
             if isinstance(event, VerdictGiven) and event.occasion is Occasion.OPENED:
@@ -88,7 +88,7 @@ class Tally:
 
 
 def run_job(seed: int, steps: int = STEPS_OF_A_JOB, habit: Habit | None = None) -> Tally:
-    """Run the job of a seed; its habit is one of all in turn where none is given."""
+    """Run the job of a seed; without a habit, the seed chooses one of all in turn."""
     habit = habit or ALL_HABITS[seed % len(ALL_HABITS)]
     tally = Tally(habit.name)
     watched = watch_job(seed, habit, steps)
@@ -125,7 +125,7 @@ def run_jobs(jobs: int, processes: int = 2) -> list[Tally]:
 
 
 def show(console: Console, tallies: Sequence[Tally]) -> Tally:
-    """Print what was counted for each habit, and what was false; returns the sum."""
+    """Print the counts and the false reports of each habit; returns the number of false reports."""
     table = Table("habit", "job hours", "steps", "looks", "of these made", "false stalls", "false findings", "once")
     total = Tally("all")
     for tally in tallies:
@@ -142,7 +142,7 @@ def show(console: Console, tallies: Sequence[Tally]) -> Tally:
 
 
 def main(hours: float, first_seed: int = 0) -> int:
-    """Run jobs for so many hours of their time, and print what comes up at once; returns the exit code."""
+    """Run jobs for a number of simulated hours, and print false reports at once; returns the exit code."""
     console = Console(width=None if sys.stdout.isatty() else 160)
     tallies = {habit.name: Tally(habit.name) for habit in ALL_HABITS}
     watched_s, said_s = 0.0, time.monotonic()

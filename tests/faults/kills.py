@@ -45,12 +45,12 @@ SAID_S = 10.0
 
 @dataclass(frozen=True)
 class Said:
-    """What was said of a job's end.
+    """What was reported about a job's end.
 
     Attributes:
         agent: Kind and ranks of each verdict of its agents, in order.
-        sentences: What they said, likewise; the end of an incident has a sentence too.
-        documents: What `diagnose --json` says, by node.
+        sentences: Sentences of the agents, in order; the end of an incident has a sentence too.
+        documents: Output of `diagnose --json`, by node.
     """
 
     agent: tuple[tuple[str, str], ...]
@@ -81,16 +81,16 @@ class LaunchedJob:
         environ: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
     ) -> None:
-        """Start it.
+        """Start the job.
 
         Args:
             folder: For pids and orders.
             base: See above.
             receiver: Where spans go.
-            two: Where they run.
+            two: Where the ranks run.
             python: Starts torchrun, which then forks its ranks; the usual torchrun when None, on one node only.
             environ: Additions to the environment.
-            prefix: What the usual torchrun is started by.
+            prefix: Command that the usual torchrun is started with.
         """
         self.base, self._folder, self._receiver = base, folder, receiver
         base.mkdir(mode=0o700, exist_ok=True)
@@ -147,19 +147,19 @@ class LaunchedJob:
         return sorted(path.parent for path in self.base.glob("**/watch.lock"))
 
     def wait_until_watched(self) -> None:
-        """Wait until all ranks are in their loop, and their agents read, and know of each other."""
+        """Wait until all ranks are in their loop, and their agents read and know each other."""
         until(lambda: len(list(self._folder.glob("*.pid"))) == RANKS, STARTUP_S)
         until(lambda: len(list(self.base.glob("**/agent.checkpoint"))) == self._nodes, STARTUP_S)
         if self._nodes > 1:
             until(lambda: len(list(self.base.glob("**/peers-*.json"))) == self._nodes, STARTUP_S)
-            time.sleep(5)  # they have spoken with each other, which in peace they do every 2 s
+            time.sleep(5)  # long enough for an exchange, which agents without a stall make every 2 s
 
     def pid(self, rank: int) -> int:
         """The process of a rank."""
         return int((self._folder / f"{rank}.pid").read_text())
 
     def order(self, rank: int, deed: str) -> None:
-        """Have a rank do something; see the worker."""
+        """Make a rank do something; see the worker."""
         (self._folder / f".{rank}.deed").write_text(deed)
         (self._folder / f".{rank}.deed").rename(self._folder / f"{rank}.deed")
 
@@ -174,7 +174,7 @@ class LaunchedJob:
         return [int(path.read_text().split()[0]) for path in self._launchers if path.exists()]
 
     def _forked(self) -> list[int]:
-        """Processes of torchrun and of the ranks forked from it, which have not this job's environment in /proc."""
+        """Process ids of torchrun and its forked ranks, which do not show this job's environment in /proc."""
         return [int(pid) for path in self._launchers if path.exists() for pid in path.read_text().split()]
 
     def wait_for_end(self) -> list[int | None]:
@@ -185,14 +185,14 @@ class LaunchedJob:
         return [done.code for done in self._done]
 
     def roots(self) -> list[ReceivedSpan]:
-        """What the agents have said of incidents."""
+        """What the agents have reported about incidents."""
         return [span for span in self._receiver.spans() if span.name.startswith("stall: ")]
 
     def said(self, awaited: bool = True) -> Said:
-        """What the agents and `diagnose` say, once the job is over; `awaited` that the agents say anything."""
+        """The reports of agents and `diagnose` after the job's end; `awaited` if the agents must report something."""
         with contextlib.suppress(AssertionError):
             until(lambda: any(semconv.STALL_RESOLVED in root.attributes for root in self.roots()), SAID_S * awaited)
-        time.sleep(1)  # anything that is said too much
+        time.sleep(1)  # to catch reports that should not come
         roots = self.roots()
         found = [root for root in roots if semconv.STALL_RESOLVED not in root.attributes]
         verdicts = [
@@ -201,14 +201,14 @@ class LaunchedJob:
         return Said(tuple(verdicts), tuple(root.error or "" for root in roots), tuple(self.documents()))
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """What `diagnose --json` says on each node."""
+        """The output of `diagnose --json` on each node."""
         for directory in self.directories:
             index = index_of([directory])
             yield document_of(diagnose_run(index.runs[0], THRESHOLD_S))
             index.close()
 
     def close(self) -> None:
-        """Kill all that is left of it."""
+        """Kill all remaining processes."""
         for pid in [*self._forked(), *processes_of(self.base)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -217,7 +217,7 @@ class LaunchedJob:
 
 @contextlib.contextmanager
 def launched(python: WarmPython | None = None, two: Nodes | None = None, **others: Any) -> Iterator[LaunchedJob]:
-    """A job whose ranks are in their loop; nothing of it is left with the end of the block."""
+    """A job whose ranks are in their loop; nothing of it is left after the block."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         base = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
@@ -230,7 +230,7 @@ def launched(python: WarmPython | None = None, two: Nodes | None = None, **other
 
 
 def kill_one(chance: random.Random, python: WarmPython | None, two: Nodes | None = None) -> tuple[int, Said]:
-    """Kill a random rank of a job at a random moment; returns which, and what was said."""
+    """Kill a random rank of a job at a random moment; returns which, and what was reported."""
     victim = chance.randrange(RANKS)
     with launched(python, two) as job:
         time.sleep(chance.random() * 0.5)
@@ -240,20 +240,20 @@ def kill_one(chance: random.Random, python: WarmPython | None, two: Nodes | None
 
 
 def problems(victim: int, said: Said) -> list[str]:
-    """What is wrong with what was said of a rank that was killed."""
+    """What is wrong with the reports about a rank that was killed."""
     expected = ("dead", str(victim))
     found: list[str] = []
     if set(said.agent) != {expected}:
         found.append(f"the agent says {said.agent or 'nothing'}, not {expected}")
     if not any("was killed by SIGKILL" in text for text in said.sentences):
         found.append(f"nobody says that SIGKILL did it: {said.sentences}")
-    if any(one != ("dead", [victim]) for one in said.disk):  # on the node that has not seen it too
+    if any(one != ("dead", [victim]) for one in said.disk):  # also on the node that has not seen the death
         found.append(f"diagnose says {said.disk}")
     return found
 
 
 def main() -> int:
-    """Kill; returns the exit code."""
+    """Kill ranks repeatedly; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--nodes", type=int, choices=(1, 2), default=1)

@@ -1,6 +1,6 @@
-"""What healthy jobs of 8 to 64 ranks do that looks like trouble: many groups, long steps, and pauses of their own.
+"""Healthy behavior of jobs of 8 to 64 ranks that looks like trouble: many groups, long steps, and pauses of their own.
 
-As in `habits.py`, what one rank does alone without a word is shorter than the threshold, where no more is said.
+As in `habits.py`, unannounced pauses of a single rank are shorter than the threshold unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LONG_STEP_S: Final = (10.0, 60.0)
 
 
 def three_dimensions(dice: Jitter, rank: int, size: int) -> Steps:
-    """Tensor parallelism between neighbours, two stages of a pipeline, data parallelism across; two batches a step."""
+    """Tensor parallelism between adjacent ranks, two pipeline stages, data parallelism across; two batches per step."""
     half = size // 2
     stage, peer = rank // half, (rank + half) % size
     pair = Group(f"tp {rank // 2}", (rank - rank % 2, rank - rank % 2 + 1))
@@ -71,7 +71,7 @@ def sharded(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def growing_checkpoint(dice: Jitter, rank: int, size: int) -> Steps:
-    """Rank 0 writes a checkpoint each fortieth step, which takes three seconds at first, and minutes at last."""
+    """Rank 0 writes a checkpoint every fortieth step, which takes three seconds at first, and minutes at the end."""
     world = everybody(size)
     for step in count(1):
         yield dice.compute()
@@ -95,7 +95,7 @@ def epochs(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def long_accumulation(dice: Jitter, rank: int, size: int) -> Steps:
-    """Sixteen batches to a step of up to a minute, and no call in between."""
+    """Sixteen batches per step of up to a minute, and no call in between."""
     while True:
         for _ in range(16):
             yield dice.compute(1 / 16)
@@ -104,7 +104,7 @@ def long_accumulation(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def batch_sizes(dice: Jitter, rank: int, size: int) -> Steps:
-    """Batches of as many tokens as fit: now a step takes a quarter of the usual time, now four times as long."""
+    """Batches of as many tokens as fit: some steps take a quarter of the usual time, others four times as long."""
     for step in count():
         length = random.Random(step).choice((0.25, 0.5, 1.0, 1.0, 2.0, 4.0))
         yield dice.compute(length, 0.04)
@@ -113,7 +113,7 @@ def batch_sizes(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def slow_disk(dice: Jitter, rank: int, size: int) -> Steps:
-    """Rank 1 writes its log to a disk that now and then does not answer for some seconds."""
+    """Rank 1 writes its log to a disk that occasionally does not respond for some seconds."""
     for _ in count():
         yield dice.compute()
         if rank == 1:
@@ -123,7 +123,7 @@ def slow_disk(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def evaluation(dice: Jitter, rank: int, size: int) -> Steps:
-    """All ranks evaluate at times, each its own share, and some have longer sentences."""
+    """All ranks evaluate from time to time, each its own share, and some have longer sentences."""
     world = everybody(size)
     for step in count(1):
         yield dice.compute()
@@ -148,7 +148,7 @@ def first_step(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def restart(job: SimulatedJob, chance: random.Random) -> None:
-    """Nodes come or go, and the launcher starts everybody again."""
+    """Nodes come or go, and the launcher restarts all ranks."""
     job.restart(chance.choice((8, 10, 12, 16)))
 
 

@@ -1,4 +1,4 @@
-"""What was said about a fault, and what is wrong with it."""
+"""What was reported about a fault, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tests.support.otlp_receiver import ReceivedSpan
 
 DUE_S = THRESHOLD_S + 2.0
 ON_ITS_WAY_S = 0.5
-"""What it may take from the agent's verdict to the Collector."""
+"""Time allowed from the agent's verdict to the Collector."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The first that the Collector heard of a fault.
+    """The first report about a fault that the Collector received.
 
     Attributes:
         verdict: Kind of the verdict.
-        ranks: Those that it names.
-        sentence: All that it says.
-        age_s: How long the first rank had waited when it was given.
-        arrived_s: How long when it had arrived.
-        problems: What is not as it should be.
+        ranks: The ranks that it names.
+        sentence: Its whole sentence.
+        age_s: How long the first rank had waited when the verdict was given.
+        arrived_s: How long it had waited when the verdict arrived.
+        problems: Differences from what is expected.
     """
 
     verdict: str
@@ -41,7 +41,7 @@ def observe(row: Row, job: FaultyJob) -> Outcome:
     """Wait for the first verdict on a job and compare it with what the row asks for.
 
     Raises:
-        AssertionError: None came.
+        AssertionError: No verdict came.
     """
     root, arrived_s = job.first_verdict()
     found = root.attributes
@@ -65,10 +65,10 @@ def observe(row: Row, job: FaultyJob) -> Outcome:
 
 
 def observe_finding(row: FindingRow, job: FaultyJob) -> Outcome:
-    """Wait for what is found in a job without a stall, and compare it with what the row asks for.
+    """Wait for a finding in a job without a stall, and compare it with what the row asks for.
 
     Raises:
-        AssertionError: Nothing came.
+        AssertionError: No finding came.
     """
     until(job.findings, 60)
     found = job.findings()[0]
@@ -85,7 +85,7 @@ def observe_finding(row: FindingRow, job: FaultyJob) -> Outcome:
 
 
 def _marked(row: Row, job: FaultyJob) -> tuple[int, ...]:
-    """Ranks whose operations show that they wait, where the row asks for that."""
+    """Ranks with an in-progress operation, where the row asks for them."""
     deadline = time.monotonic() + ON_ITS_WAY_S
     while (marked := job.marked()) != row.marked and row.marked and time.monotonic() < deadline:
         time.sleep(0.01)

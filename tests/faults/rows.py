@@ -1,4 +1,4 @@
-"""The matrix: each fault with the verdict that it must get."""
+"""The matrix: each fault with the expected verdict."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Row:
     """A fault.
 
     Attributes:
-        name: Of the fault, as the worker knows it.
-        title: What people call it.
-        verdict: The one it must get.
-        ranks: Those that must be named, as the attribute has them; '' for nobody.
-        said: What the sentence must hold.
-        line: A piece of the line of the worker that the first named rank must be found in; '' where there is none.
+        name: Name of the fault in the worker.
+        title: Its usual name.
+        verdict: The expected verdict.
+        ranks: Ranks that must be named, in the form of the attribute; '' for none.
+        said: Text that the sentence must contain.
+        line: Part of the worker's line at which the first named rank must be found; '' where there is none.
         size: Ranks of the job.
         environ: Additions to the environment of all ranks.
-        of_rank: Additions to that of some.
-        marked: Ranks whose operations must show with the verdict that they wait, long before the threshold.
+        of_rank: Additions to the environment of single ranks.
+        marked: Ranks whose operations must be shown as waiting along with the verdict, long before the threshold.
     """
 
     name: str
@@ -125,14 +125,14 @@ NODE_ROWS: Final = (
 
 
 def why_not_here(name: str) -> str:
-    """Why a fault cannot be found with this torch; '' when it can."""
+    """Why a fault cannot be found with this torch; '' if it can."""
     is_old = tuple(map(int, version("torch").split(".")[:2])) < (2, 9)
     return "torch before 2.9 does not tell the reduce op" if is_old and name == "silent_reduce_op" else ""
 
 
 @dataclass(frozen=True)
 class FindingRow:
-    """Something that is wrong and holds nobody up; attributes as in `Row`."""
+    """Something wrong that holds up no rank; attributes as in `Row`."""
 
     name: str
     title: str

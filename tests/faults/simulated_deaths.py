@@ -1,4 +1,4 @@
-"""What an agent sees of the ends of simulated ranks, which its launcher terminates: their times, and the signal."""
+"""What an agent sees of the ends of simulated ranks, which their launcher terminates: times and signal."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from otel_torchdist.tape.records import TapeIdentity
 
 
 class SimulatedDeaths(DeathWatch):
-    """Knows the end of each rank from the moment at which it is over, as the kernel would tell it."""
+    """Knows the end of each rank as soon as it has happened, as the kernel would report it."""
 
     def __init__(self, died_ns: Callable[[int], int | None]) -> None:
-        """`died_ns` gives the time at which the rank with a tape's nonce died; None while it lives."""
+        """Take `died_ns`: the time at which the rank with a tape's nonce died, None while it lives."""
         self._died_ns = died_ns
 
     def follow(self, tape: Path, identity: TapeIdentity) -> None:
-        """All are followed."""
+        """Do nothing: all are followed."""
 
     def forget(self, nonce: int) -> None:
-        """None is."""
+        """Do nothing: none is forgotten."""
 
     def note(self, nonce: int, stopped: Stopped | None, ran_ns: int) -> None:
-        """They are never stopped alone."""
+        """Do nothing: ranks are never stopped alone."""
 
     def holds(self, nonce: int) -> bool:
-        """Whether it is alive."""
+        """Whether the rank is alive."""
         return self._died_ns(nonce) is None
 
     def death_of(self, nonce: int) -> Death | None:
-        """How it ended."""
+        """How the rank ended."""
         at_ns = self._died_ns(nonce)
         return None if at_ns is None else Death(at_ns, status=int(signal.SIGTERM))

@@ -1,9 +1,9 @@
 """Jobs on a clock of their own: ranks that run programs, write real tapes, and are watched by a real `StallWatch`.
 
-Between two events nothing changes but ages. So the watch looks where a look can matter, at the interval that it asks
-for: where something has been open for nearly the threshold, where a rank has called nothing for so long that it is
-asked where it is, after a death, while a stall is on, and when a window of calls is complete. `test_healthy.py` checks
-that all other looks say nothing.
+Between two events nothing changes but ages. So the watch polls only where a poll can matter, at the interval that it
+asks for: where something has been open for nearly the threshold, where a rank has called nothing for so long that its
+stack is requested, after a death, during a stall, and when a window of calls is complete. `test_healthy.py` checks that
+all other polls report nothing.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ START_NS = 1_000 * SECOND
 THRESHOLD_S = 10.0
 THRESHOLD_NS = round(THRESHOLD_S * SECOND)
 NEARLY_S = 0.75
-"""So long before the threshold the watch begins to look at what is open, …"""
+"""How long before the threshold the watch starts to check open operations."""
 ASKED_S = THRESHOLD_S * 3 / 4
-"""… and so long after its last call at a rank that calls nothing, which is asked then where it is."""
+"""How long after its last call a rank that calls nothing is checked, because its stack is then requested."""
 POLLED_AFTER = 400
-"""Operations of a rank between two polls at most."""
+"""Maximum operations of a rank between two polls."""
 FORGOTTEN_AFTER_S = 60.0
 
 
@@ -52,10 +52,10 @@ class Watched:
     """What has been watched.
 
     Attributes:
-        seconds: Of simulated time in which the watch ran.
+        seconds: Simulated time in which the watch ran.
         steps: Training steps, each counted once for all its ranks.
-        looked: How often the watch has really looked.
-        events: What it has said, with the time in seconds.
+        looked: How often the watch was really polled.
+        events: What it has reported, with the time in seconds.
     """
 
     seconds: float = 0.0
@@ -69,18 +69,18 @@ class SimulatedJob:
 
     Attributes:
         watched: What has been seen so far.
-        now_ns: The time.
+        now_ns: The current simulated time.
     """
 
     def __init__(self, directory: Path, program: Program, size: int, seed: int, every_look: bool = False) -> None:
-        """Start its ranks.
+        """Start the ranks.
 
         Args:
             directory: For the tapes.
-            program: What each of them does.
-            size: How many there are.
+            program: What each rank does.
+            size: Number of ranks.
             seed: For the moments at which things happen.
-            every_look: Look at every interval, also where nothing can be seen.
+            every_look: Poll at every interval, also where nothing can be seen.
         """
         self.watched = Watched()
         self.now_ns = START_NS
@@ -112,13 +112,13 @@ class SimulatedJob:
     # --- what happens -----------------------------------------------------------------------------------------
 
     def until(self, steps: int, seconds: float = math.inf) -> Watched:
-        """Let it run until rank 0 has taken so many steps, or it was watched for so long, or programs have ended."""
+        """Run until rank 0 has taken `steps` steps, the job was watched for `seconds`, or programs have ended."""
         while self.watched.steps < steps and self.watched.seconds < seconds and self._due:
             self._next()
         return self.watched
 
     def run_for(self, seconds: float) -> None:
-        """Let it run for some time."""
+        """Run for some time."""
         end_ns = self.now_ns + round(seconds * SECOND)
         while self._due and self._due[0][0] <= end_ns:
             self._next()
@@ -126,7 +126,7 @@ class SimulatedJob:
         self._set_time(end_ns)
 
     def suspend(self, seconds: float) -> None:
-        """The whole job is stopped, and with it its agent, as by a scheduler."""
+        """Suspend the whole job and its agent, as a scheduler does."""
         self._look_until(self.now_ns)
         paused_ns = round(seconds * SECOND)
         self.now_ns += paused_ns
@@ -135,7 +135,7 @@ class SimulatedJob:
         self._next_look_ns = self.now_ns + self._chance.randrange(SECOND // 4)
 
     def restart(self, size: int, pause_s: float = 10.0) -> None:
-        """A launcher ends all ranks within a moment and starts as many as there are places now."""
+        """End all ranks at nearly the same moment, as a launcher does, and start as many as there are places now."""
         self._due, self._meetings = [], {}
         for one in self._ranks.values():
             one.dies_ns = self.now_ns + self._chance.randrange(SECOND // 20)
@@ -151,7 +151,7 @@ class SimulatedJob:
         self._start(size)
 
     def close(self) -> None:
-        """Remove its tapes."""
+        """Remove the tapes."""
         for one in [*self._ranks.values(), *self._dead]:
             one.close()
 
@@ -170,7 +170,7 @@ class SimulatedJob:
         heapq.heappush(self._due, (self.now_ns + pause_ns, self._turn, one.rank, action))
 
     def _go_on(self, one: SimulatedRank) -> None:
-        """Let a rank do what comes next, until it has to wait."""
+        """Let a rank do its next actions until it has to wait."""
         for action in one.program:
             if isinstance(action, Compute):
                 one.frame = action.frame
@@ -193,7 +193,7 @@ class SimulatedJob:
         one.tape.finish(TapeState.FINISHED)
 
     def _meet(self, one: SimulatedRank, action: Meet) -> bool:
-        """Enter a collective; whether the rank goes on at once."""
+        """Enter a collective; returns whether the rank goes on at once."""
         group = action.group
         number = one.enter(group, group, action.operation, self.now_ns, int(Flag.ASYNC) if action.is_async else 0)
         place = group, one.counts[group]
@@ -220,7 +220,7 @@ class SimulatedJob:
         if meeting is None:
             meeting = self._meetings[place] = Meeting(2, 0.001)
         if action.is_send:
-            one.end(number, self.now_ns + 1000)  # what is small is sent at once
+            one.end(number, self.now_ns + 1000)  # small messages are sent at once
         else:
             one.waits_for.add(number)
         meeting.arrived[one.rank] = number
@@ -229,7 +229,7 @@ class SimulatedJob:
         return action.is_send
 
     def _wait(self, one: SimulatedRank) -> bool:
-        """Wait for everything that is in flight; whether all of that is over."""
+        """Wait for all operations in flight; returns whether all of them are over."""
         left = [meeting for meeting in one.in_flight if not meeting.over]
         for meeting in left:
             number = meeting.arrived[one.rank]
@@ -241,7 +241,7 @@ class SimulatedJob:
     def _all_there(self, place: Place, meeting: Meeting) -> None:
         del self._meetings[place]
         if place[1] % LENGTH == 0:
-            self._wants_look = True  # as of now a window of calls can be compared
+            self._wants_look = True  # from now on a window of calls can be compared
         some = next(iter(meeting.arrived))
         self._after(round(meeting.lasts_s * SECOND), self._ranks[some], lambda: self._over(meeting))
 
@@ -262,7 +262,7 @@ class SimulatedJob:
     # --- what is seen -----------------------------------------------------------------------------------------
 
     def _look_until(self, end_ns: int) -> None:
-        """Look as often as the watch wishes, from the last look to the time of the next event."""
+        """Poll as often as the watch asks, from the last poll to the time of the next event."""
         while self._next_look_ns < end_ns:
             if not self._matters():
                 since_ns = min(self._soon(end_ns), default=end_ns)
@@ -276,7 +276,7 @@ class SimulatedJob:
             self._next_look_ns = at_ns + round(self._watch.next_look_s * SECOND)
 
     def _as_if_looked(self, at_ns: int) -> None:
-        """Let the watch know what looks that are left out would have seen: that the hearts of the ranks beat."""
+        """Let the watch know what skipped polls would have seen: that the heartbeats of the ranks continue."""
         watched = self._run_watch()
         if watched is not None:
             watched._standstill._sign_ns = max(watched._standstill._sign_ns, at_ns - at_ns % SECOND, self._resumed_ns)
@@ -295,10 +295,10 @@ class SimulatedJob:
         return any(one.calls >= POLLED_AFTER for one in self._ranks.values())
 
     def _soon(self, end_ns: int) -> Iterable[int]:
-        """When a look can matter, if nothing happens until `end_ns`.
+        """When a poll can matter, if nothing happens until `end_ns`.
 
-        What has been open for nearly as long as it may has to be looked at, and who is asked where it is, or answers.
-        What is expected to take long counts from the last look.
+        Operations open for nearly their tolerance have to be checked, as do ranks whose stack is requested or ready.
+        Operations that are expected to take long count from the last poll.
         """
         watched = self._run_watch()
         spared, expected = (watched._spared, watched._expected) if watched is not None else ({}, set())

@@ -29,7 +29,7 @@ class Group(NamedTuple):
 
 
 class Compute(NamedTuple):
-    """Be busy elsewhere; `frame` is where its stack leads."""
+    """Compute without calling anything; `frame` is what its stack leads to."""
 
     seconds: float
     frame: str = "/home/user/train.py"
@@ -52,13 +52,13 @@ class Pass(NamedTuple):
 
 
 class Expect(NamedTuple):
-    """Say that it takes long; 0 when it is over."""
+    """Announce a long operation; 0 when it is over."""
 
     seconds: float
 
 
 class Simple(NamedTuple):
-    """What needs no words."""
+    """An action without parameters."""
 
     what: str
 
@@ -67,13 +67,13 @@ WAIT = Simple("wait for what is asynchronous")
 STEP = Simple("a step has ended")
 Action: TypeAlias = Compute | Meet | Pass | Expect | Simple
 Place: TypeAlias = tuple[object, int]
-"""Where ranks meet: a group or a pair, and the how-manieth time."""
+"""Where ranks meet: a group or a pair, and the count of the meeting there."""
 Program: TypeAlias = Callable[[int, int], Generator[Action, None, None]]
-"""Of a rank in a job of some size."""
+"""The program of a rank in a job of some size."""
 
 
 class Meeting:
-    """Who has come to one operation, with the number on its tape, and whether it waits."""
+    """Which ranks have entered one operation, with its number on their tapes, and whether it is over."""
 
     __slots__ = ("arrived", "expected", "lasts_s", "over")
 
@@ -110,7 +110,7 @@ class SimulatedRank:
         self.frame = ""
         self.asked_ns = 0
         self.called_ns = now_ns
-        """When it came to an operation or out of one last, or was asked for its stack."""
+        """When it last entered or left an operation, or was asked for its stack."""
         self.dies_ns = 0
 
     def enter(self, key: object, group: Group, operation: str, now_ns: int, flags: int, peer: int = -1) -> int:
@@ -134,27 +134,27 @@ class SimulatedRank:
         return number
 
     def end(self, number: int, now_ns: int) -> None:
-        """End it."""
+        """End an operation."""
         self.tape.complete(number, self.open.pop(number), max(now_ns, 1), How.WAIT)
         self.called_ns = max(self.called_ns, now_ns)
 
     def beat(self, now_ns: int, resumed_ns: int) -> None:
-        """Its heartbeat, once a second, and at once when the job goes on after a suspension."""
+        """Write its heartbeat, once a second, and at once when the job goes on after a suspension."""
         beat_us = max(now_ns - now_ns % SECOND, resumed_ns) // 1000
         self.tape._words[LiveWord.HEARTBEAT_US] = layout.seal_live(LiveWord.HEARTBEAT_US, beat_us)
 
     def note_request(self, now_ns: int) -> None:
-        """See whether it has been asked for its stack; it answers after some time."""
+        """Check whether its stack has been requested; it answers after some time."""
         if not self.asked_ns and self.tape.pending_request():
             self.asked_ns = self.called_ns = now_ns
 
     @property
     def answers_ns(self) -> int:
-        """When it has its stack ready, where it has been asked."""
+        """When its stack is ready, if requested."""
         return self.asked_ns + round(ANSWERS_AFTER_S * SECOND)
 
     def answer(self, now_ns: int) -> None:
-        """Write its stack, where that is ready."""
+        """Write its stack, once that is ready."""
         if self.asked_ns and now_ns >= self.answers_ns:
             frames = (CallSiteName("run", self.frame, 1), CallSiteName("train", "/home/user/train.py", 2))
             request = self.tape.pending_request()
@@ -163,7 +163,7 @@ class SimulatedRank:
             self.asked_ns = 0
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release the tape and its reader."""
         self.reader.close()
         if not self.tape.closed:
             self.tape.close()

@@ -1,4 +1,4 @@
-"""Nothing is reported of healthy jobs, whatever their habits; the same watch finds what is wrong in one that is not."""
+"""Nothing is reported about healthy jobs, whatever their habits; the same watch finds faults in a job that has them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.faults.simulated_job import SimulatedJob, Watched
 from tests.faults.simulated_rank import STEP, Compute, Meet
 
 STEPS = 300
-"""A job of `make faults` has up to 1,500."""
+"""`make faults` uses up to 1,500."""
 
 
 @pytest.mark.parametrize("habit", [habit for habit in HABITS if habit is not COMPILATION], ids=lambda habit: habit.name)
 def test_habits(habit: Habit) -> None:
-    """Of two jobs with each habit nothing false is reported, from their beginning to their end."""
+    """In two jobs with each habit nothing false is reported, from their beginning to their end."""
     tally = Tally(habit.name)
     for seed in (HABITS.index(habit), HABITS.index(habit) + len(HABITS)):
         tally.add(run_job(seed, STEPS, habit))
@@ -33,7 +33,7 @@ def test_habits(habit: Habit) -> None:
 
 @pytest.mark.parametrize("habit", LARGER_HABITS, ids=lambda habit: habit.name)
 def test_larger_habits(habit: Habit) -> None:
-    """Nothing false is reported of a larger job either, from its beginning to what its habit is known for."""
+    """In a larger job nothing false is reported either, from its beginning to what the habit is known for."""
     tally = Tally(habit.name)
     watched = watch_job(1, habit, 340)
     tally.count(1, habit, watched.events)
@@ -46,7 +46,7 @@ def test_larger_habits(habit: Habit) -> None:
     "name", ["announced evaluation by rank 0", "long checkpoint by rank 0", "compilation", "suspension"]
 )
 def test_looks_that_are_left_out(name: str) -> None:
-    """A watch that looks four times a second reports the very same, at the same time."""
+    """A watch that polls four times a second reports exactly the same, at the same time."""
     seed = next(seed for seed, habit in enumerate(HABITS) if habit.name == name)
     some, every = (watch_job(seed, HABITS[seed], 210, every_look) for every_look in (False, True))
     assert summary(some) == summary(every)
@@ -54,7 +54,7 @@ def test_looks_that_are_left_out(name: str) -> None:
 
 
 def summary(watched: Watched) -> Counter[tuple[int, str]]:
-    """What was reported in which second, and of how many calls the arrivals were compared, in whichever."""
+    """What was reported in which second, and of how many calls the arrivals were compared in total."""
     found: Counter[tuple[int, str]] = Counter()
     for at_s, event in watched.events:
         if isinstance(event, ArrivalsCompared):
@@ -65,7 +65,7 @@ def summary(watched: Watched) -> Counter[tuple[int, str]]:
 
 
 def one_late(dice: Jitter, rank: int, size: int) -> Steps:
-    """The others wait for rank 1 in nearly all of a step."""
+    """The others wait for rank 1 during nearly all of a step."""
     while True:
         yield Compute(5.0 if rank == 1 else 0.5)
         yield Meet(everybody(size))
@@ -74,7 +74,7 @@ def one_late(dice: Jitter, rank: int, size: int) -> Steps:
 
 @pytest.mark.parametrize("waited_s", [0.7, 2.0, 4.0])
 def test_suspension_in_a_wait(tmp_path: Path, waited_s: float) -> None:
-    """A job that is stopped for an hour while ranks wait goes on as if nothing had been."""
+    """A job that is suspended for an hour while ranks wait continues without a verdict."""
     job = SimulatedJob(tmp_path, Habit("one late", one_late).of(1, 1.0), 2, 1)
     try:
         job.until(20)
@@ -88,7 +88,7 @@ def test_suspension_in_a_wait(tmp_path: Path, waited_s: float) -> None:
 
 
 def late_once(dice: Jitter, rank: int, size: int) -> Steps:
-    """Rank 1 does not come to its hundredth step for a minute."""
+    """Rank 1 enters its hundredth step a minute late."""
     for step in range(200):
         yield dice.compute()
         if (rank, step) == (1, 100):
@@ -106,7 +106,7 @@ def late_always(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 def test_rank_that_is_late() -> None:
-    """Something that is wrong is found, once, in the middle of the pause."""
+    """A late rank is reported as absent, once, during its pause."""
     watched = watch_job(3, Habit("late once", late_once), 200)
     [(at_s, given)] = [(at_s, event) for at_s, event in watched.events if isinstance(event, VerdictGiven)][:1]
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (1,))
@@ -117,7 +117,7 @@ def test_rank_that_is_late() -> None:
 
 
 def test_rank_that_is_slow() -> None:
-    """So is a straggler, and it counts as a finding."""
+    """A straggler is found too, and counts as a finding."""
     habit = Habit("late always", late_always)
     watched = watch_job(3, habit, 400)
     [found] = [event for _, event in watched.events if isinstance(event, StragglerFound)]
@@ -128,7 +128,7 @@ def test_rank_that_is_slow() -> None:
 
 
 def test_pause_that_is_documented() -> None:
-    """The first long pause of rank 0 is counted apart, its like are not; nor is it where short ones are usual."""
+    """A documented long pause of rank 0 is counted separately, and once; an undocumented one is a false stall."""
     [habit] = [habit for habit in HABITS if habit.reported]
     seed = HABITS.index(habit)
     assert run_job(seed, STEPS, habit).once == 1

@@ -1,4 +1,4 @@
-"""Nothing is reported of ranks that compile, all together or one alone, nor of those that have just finished."""
+"""Nothing is reported about ranks that compile, all together or one alone, nor about ranks that have just finished."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STEPS = 300
 
 
 def test_compilation() -> None:
-    """Of four jobs in which ranks compile for minutes, each for as long as it takes, nothing false is reported."""
+    """In four jobs whose ranks compile for minutes, each for a time of its own, nothing false is reported."""
     tally = Tally(COMPILATION.name)
     first = HABITS.index(COMPILATION)
     for seed in range(first, first + 4 * len(HABITS), len(HABITS)):

@@ -54,21 +54,21 @@ def start(python: WarmPython, two: Nodes, tmp_path: Path) -> Iterator[Callable[.
 
 
 def have_met(job: FaultyJob) -> bool:
-    """Whether each agent knows where the other one is."""
+    """Whether each agent knows the address of the other one."""
     found = [read_peers(path) for folder in job.base.glob("node-*/job-*") for path, _ in peers_files(folder).values()]
     return [len(peers.others) for peers in found] == [1, 1]
 
 
 @pytest.mark.parametrize("row", NODE_ROWS, ids=[row.title for row in NODE_ROWS])
 def test_fault_on_the_other_node(row: Row, start: Callable[..., FaultyJob]) -> None:
-    """The first that the Collector hears names kind, ranks and line, whichever agent has seen them."""
+    """The first report to the Collector names kind, ranks and line, whichever agent has seen them."""
     outcome = observe(row, start(row.name, environ=row.environ))
     assert outcome.problems == (), outcome.sentence
 
 
 @pytest.mark.skipif(bool(why_not_here("silent_reduce_op")), reason=why_not_here("silent_reduce_op"))
 def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> None:
-    """One odd call among hundreds, on the other node: told once, with the field and the rank."""
+    """One odd call among hundreds, on the other node, is reported once, with the field and the rank."""
     row = FindingRow("silent_reduce_op", "", "mismatched", "3", "rank 3 has reduce op max where ranks 0-2 have sum in")
     job = start(row.name, environ={"SILENT_PAUSE_S": "0.02"})
     outcome = observe_finding(row, job)
@@ -80,7 +80,7 @@ def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> N
 
 @pytest.mark.parametrize("linger_ms", ["0", "60000"])
 def test_dtype_differs_in_a_job_that_is_over(start: Callable[..., FaultyJob], linger_ms: str) -> None:
-    """On the other node, among the last calls of all: the agents compare them before they leave, and only once."""
+    """An odd call on the other node, among the last of all, is compared before the agents leave, and only once."""
     job = start("short_dtype", environ={"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": linger_ms})
     assert [done.code for done in job.join()] == [0] * 4
     until(job.findings, 10)
@@ -91,7 +91,7 @@ def test_dtype_differs_in_a_job_that_is_over(start: Callable[..., FaultyJob], li
 
 
 def test_healthy_run(start: Callable[..., FaultyJob]) -> None:
-    """All steps as they should have been written: nothing is said."""
+    """If all steps are written as they should be, nothing is reported."""
     job = start("all", "healthy")
     assert [done.code for done in job.join()] == [0] * 4
     spans = job.receiver.wait_for(lambda spans: any(span.name == "init_process_group" for span in spans))
@@ -108,17 +108,17 @@ def test_first_collective_of_all(start: Callable[..., FaultyJob]) -> None:
     assert (found[semconv.VERDICT], found[semconv.VERDICT_RANKS]) == ("absent", "3"), root.error
     assert found[semconv.VERDICT_COVERAGE] == "4/4"
     assert found[semconv.STALL_AGE] <= threshold_s + 2
-    time.sleep(2)  # who judges by himself has done so by now
+    time.sleep(2)  # an agent that judges alone would have reported by now
     job.open_gate()
     assert [done.code for done in job.join()] == [0] * 4
     assert {(root.trace_id, root.attributes[semconv.VERDICT_RANKS]) for root in job.roots()} == {(root.trace_id, "3")}
 
 
 def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> None:
-    """Each half says that the other one's agent does not answer, in one trace; both say when it is over."""
+    """Each half reports that the other one's agent does not answer, in one trace; both report when it is over."""
     job = start("cut")
     until(lambda: have_met(job), 30)
-    time.sleep(3)  # they have spoken with each other too, which in peace they do every 2 s
+    time.sleep(3)  # long enough for an exchange too, which agents without a stall make every 2 s
     two.part()
     root, _ = job.first_verdict()
     assert root.attributes[semconv.VERDICT] == "unreachable", root.error
@@ -134,7 +134,7 @@ def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> No
 
 
 def test_agent_that_judges_is_killed(start: Callable[..., FaultyJob]) -> None:
-    """The other one goes on in the same trace, names the same rank, and no span id comes twice."""
+    """The other agent continues in the same trace, names the same rank, and no span id comes twice."""
     job = start("late")
     first, _ = job.first_verdict()
     judge = job.base / "node-0"
@@ -142,7 +142,7 @@ def test_agent_that_judges_is_killed(start: Callable[..., FaultyJob]) -> None:
     told = len(job.roots())
     while len(job.roots()) == told:
         assert time.monotonic() < deadline
-        for pid in processes_of(judge):  # also the one that the ranks start in its place
+        for pid in processes_of(judge):  # also the one that the ranks start as its replacement
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)

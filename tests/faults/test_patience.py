@@ -1,4 +1,4 @@
-"""Healthy jobs that wait for longer than the threshold: nothing is said about them."""
+"""Healthy jobs that wait for longer than the threshold: nothing is reported about them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENT = {"LONG_S": str(LONG_S)}
     ],
 )
 def test_nothing_is_said(start: Callable[..., FaultyJob], case: str, settings: dict[str, str]) -> None:
-    """Twice the threshold, and expected or to be left alone: the job ends well, without a word about a stall."""
+    """A wait of twice the threshold that is expected or to be ignored is not reported, and the job ends well."""
     job = start(case, worker=WORKER, environ=PATIENT | settings)
     assert [done.code for done in job.join()] == [0, 0, 0]
     spans = job.receiver.wait_for(lambda spans: any(span.name == "init_process_group" for span in spans))
@@ -33,7 +33,7 @@ def test_nothing_is_said(start: Callable[..., FaultyJob], case: str, settings: d
 
 
 def test_checkpoint_that_comes_again_is_told_once(start: Callable[..., FaultyJob]) -> None:
-    """The first time nobody knows that it is routine; from the second time on it is."""
+    """A routine wait is reported only the first time, when it is not known to be routine."""
     job = start("checkpoint", worker=WORKER, environ=PATIENT)
     assert [done.code for done in job.join()] == [0, 0, 0]
     job.receiver.wait_for(lambda spans: any(semconv.STALL_RESOLVED in span.attributes for span in spans))

@@ -1,4 +1,4 @@
-"""What is wrong though nothing stalls: calls that do not fit and give wrong results without a word, and stragglers."""
+"""Faults that stall nothing: calls that do not match and silently give wrong results, and stragglers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.faults.rows import FINDING_ROWS, FindingRow, why_not_here
 
 DUE_S = 15.0
 AFTER_THE_END_S = 5.0
-"""Two for the comparison, and what it takes to export it on a loaded machine."""
+"""Two for the comparison, the rest for the export on a loaded machine."""
 STARTUP_S = 10.0
-"""The good steps before take a second and a half, and starting the ranks some more."""
+"""The good steps before take a second and a half, and starting the ranks takes some more."""
 
 
 @pytest.mark.parametrize("row", FINDING_ROWS, ids=[row.title for row in FINDING_ROWS])
 def test_finding(row: FindingRow, start: Callable[..., FaultyJob]) -> None:
-    """A job that goes on: what is wrong is told once, in time, with its ranks, and no stall is."""
+    """In a job that goes on, the fault is reported once, in time, with its ranks, and no stall is reported."""
     if why_not_here(row.name):
         pytest.skip(why_not_here(row.name))
     job = start(row.name)
@@ -37,7 +37,7 @@ def test_finding(row: FindingRow, start: Callable[..., FaultyJob]) -> None:
 
 
 def test_what_a_straggler_costs(start: Callable[..., FaultyJob]) -> None:
-    """A rank that computes for 26 ms where the others take 20: they lose about a fifth of their time."""
+    """A rank that computes for 26 ms where the others take 20 costs them about a fifth of their time."""
     job = start("straggler")
     outcome = observe_finding(FINDING_ROWS[-1], job)
     job.open_gate()
@@ -49,7 +49,7 @@ def test_what_a_straggler_costs(start: Callable[..., FaultyJob]) -> None:
 
 @pytest.mark.parametrize(("fault", "codes"), [("short_dtype", {0}), ("failing_dtype", {1, -9})])
 def test_finding_of_a_job_that_is_over(start: Callable[..., FaultyJob], fault: str, codes: set[int]) -> None:
-    """Whether it ends well or fails: what does not fit is reported within two seconds of its end."""
+    """Whether the job ends well or fails, a mismatch is reported within two seconds of its end."""
     job = start(fault)
     assert {done.code for done in job.join()} == codes
     ended = time.monotonic()

@@ -1,4 +1,4 @@
-"""What happens around a stall: its end, a second one behind it, an agent that dies, a Collector that is away."""
+"""What happens around a stall: its end, a second one behind it, an agent that dies, a Collector that is down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATE_S = 2 * THRESHOLD_S
 
 
 def test_resolved_stall_is_told_with_its_length(start: Callable[..., FaultyJob]) -> None:
-    """The last rank comes in the end: the incident's last root says that it is over and is as long as the stall."""
+    """When the last rank arrives, the incident's last root reports that it is over and is as long as the stall."""
     job = start("resolves", environ={"LATE_S": str(LATE_S)})
     until(lambda: [root for root in job.roots() if semconv.STALL_RESOLVED in root.attributes])
     assert [done.code for done in job.join()] == [0, 0, 0]
@@ -38,7 +38,7 @@ def test_second_stall_is_told_once_the_first_is_over(start: Callable[..., Faulty
 
 
 def test_agent_killed_during_the_stall(start: Callable[..., FaultyJob]) -> None:
-    """A new agent goes on with the same incident, and no span comes twice."""
+    """A new agent continues the same incident, and no span comes twice."""
     job = start("late")
     job.first_verdict()
     [agent] = job.agents()
@@ -52,7 +52,7 @@ def test_agent_killed_during_the_stall(start: Callable[..., FaultyJob]) -> None:
 
 
 def test_collector_away_during_the_stall(start: Callable[..., FaultyJob]) -> None:
-    """What was said while nobody listened arrives when somebody does, with the age that it was given at."""
+    """Reports made while the receiver was down arrive once it is up, with the age at which they were made."""
     job = start("late")
     until(lambda: any(span.name == "init_process_group" for span in job.receiver.spans()), 30)
     job.receiver.stop()

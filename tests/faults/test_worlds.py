@@ -1,4 +1,4 @@
-"""Verdicts on simulated jobs of up to 4,096 ranks: all faults are found, the right ranks are named, and nobody else."""
+"""Verdicts on simulated jobs of up to 4,096 ranks: all faults are found, and exactly the right ranks are named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORLDS = 200
 
 
 def test_random_faults_in_random_worlds() -> None:
-    """Precision and recall are 1: nothing is said of a healthy world, and of each fault what is true."""
+    """Precision and recall are 1: nothing is reported about a healthy world, and each fault gets the true verdict."""
     score = Score()
     for seed in range(WORLDS):
         score.judge(seed)
@@ -29,7 +29,7 @@ def test_worlds_have_all_faults() -> None:
 
 
 def test_wrong_verdict_counts_as_wrong() -> None:
-    """A world whose guilty rank is said to be another one spoils both precision and recall."""
+    """A wrong rank expected as guilty spoils both precision and recall."""
     seed = next(seed for seed in range(100) if random_world(seed).fault is Fault.LATE)
     world = random_world(seed)
     world.guilty = (world.guilty[0] + 1,)

@@ -1,8 +1,8 @@
-"""Simulated jobs of up to 4,096 ranks on a mesh, each with a fault somewhere, and what should be said about it.
+"""Simulated jobs of up to 4,096 ranks on a mesh, each with a fault somewhere, and the expected verdict.
 
 All ranks run through the same phases; in each of them every rank takes part in one collective, of its group along one
-axis of the mesh or of the whole world. Whoever cannot go on stays in the phase, and with it all that need it later.
-In some of them a rank has called something else before, which all have come out of.
+axis of the mesh or of the whole world. A rank that cannot go on stays in the phase, and so do all that need it later.
+In some jobs a rank has made a different call before, which all have completed.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ THRESHOLD_S = 10.0
 MAX_RANKS = 4_096
 RANKS_OF_A_NODE = 8
 SUM = SignatureName("all_reduce", "sum", ((1024,),), ("float32",), "cuda", 1)
-"""What everybody calls who does it right."""
+"""The call of every rank that is right."""
 
 ODD = replace(SUM, dtypes=("int32",))
-"""What one calls that does it wrong, and gets away with it."""
+"""A wrong call that goes unpunished."""
 OFTEN = 0.3
 MAIN_THREAD = 100
 
 
 class Fault(enum.Enum):
-    """What is wrong; the value is the verdict that it should get, if any."""
+    """What is wrong; the value is the expected verdict, if any."""
 
     NONE = None
     LATE = VerdictKind.ABSENT
@@ -60,13 +60,13 @@ class Fault(enum.Enum):
 
     @property
     def verdict(self) -> VerdictKind | None:
-        """The verdict that it should get."""
+        """The expected verdict."""
         return self.value[0] if isinstance(self.value, tuple) else self.value
 
 
 @dataclass
 class World:
-    """A job at the moment at which nobody can go on.
+    """A job at the moment at which no rank can go on.
 
     Attributes:
         size: Ranks.
@@ -83,7 +83,7 @@ class World:
     unreachable: dict[int, str] = field(default_factory=dict[int, str])
 
     def at(self, now_s: float) -> WorldSnapshot:
-        """A snapshot of it."""
+        """A snapshot of the job."""
         now_ns = START_NS + round(now_s * SECOND)
         return WorldSnapshot(RUN, now_ns, self.views, self.unreachable)
 
@@ -116,7 +116,7 @@ class _Maker:
         self._was_odd = chance.randrange(self._size) if chance.random() < OFTEN else -1
 
     def make(self) -> World:
-        """Let it run."""
+        """Run the job."""
         for _ in range(self._chance.randrange(3)):
             for axis in self._axes:
                 self._phase(axis, set())
@@ -134,7 +134,7 @@ class _Maker:
         return self._fault in (Fault.LATE, Fault.KILLED, Fault.FROZEN, Fault.SILENT)
 
     def _go_wrong(self, axis: list[GroupView]) -> tuple[int, ...]:
-        """The phase in which it happens; returns whom to name."""
+        """Run the phase with the fault; returns the ranks to name."""
         if self._fault is Fault.CIRCLE:
             return self._wait_in_a_circle()
         rank = self._chance.randrange(self._size)
@@ -161,7 +161,7 @@ class _Maker:
         return (rank,)
 
     def _lose_node(self, axis: list[GroupView], rank: int) -> tuple[int, ...]:
-        """A node of which nothing is seen any more; a job on one node loses nothing, but a rank that is late."""
+        """Lose a node, of which nothing is seen any more; a job on one node has a late rank instead."""
         if self._size <= RANKS_OF_A_NODE:
             self._fault = Fault.LATE
             self._phase(axis, {rank})
@@ -175,13 +175,13 @@ class _Maker:
         count = min(self._chance.randrange(2, 6), self._size)
         ranks = self._chance.sample(range(self._size), count)
         for place, rank in enumerate(ranks):
-            # With two ranks both share two groups, so they differ by when they were created.
+            # With two ranks both share two groups, so they differ in their creation count.
             pair = _group(sorted((rank, ranks[(place + 1) % count])), f"pair {place}", nth=7 + place)
             self._enter(rank, pair)
         return tuple(sorted(ranks))
 
     def _phase(self, groups: list[GroupView], away: set[int], stuck_group: GroupView | None = None) -> None:
-        """Everybody who can goes to the group; those whose group is complete go on."""
+        """Every rank that can enters its group; the ranks of complete groups go on."""
         self._now_s += 0.001
         for group in groups:
             free = [rank for rank in group.members if rank not in self._stuck and rank not in away]
@@ -292,13 +292,13 @@ def _groups_along(mesh: tuple[int, ...], axis: int) -> Iterable[GroupView]:
 
 def _group(ranks: Iterable[int], description: str, nth: int = 0) -> GroupView:
     members = tuple(ranks)
-    # The whole world may be one line of the mesh too; it is another group all the same.
+    # The whole world may also be one line of the mesh; it is another group nevertheless.
     name = GroupName(description, description, members, nth + (description == "world"), "nccl", True)
     return GroupView(name.key, name, frozenset(members))
 
 
 def first_verdict(world: World) -> Verdict | None:
-    """What a detector says first about it, within two seconds after the threshold."""
+    """The first verdict of a detector on the world, within two seconds after the threshold."""
     detector = Detector(THRESHOLD_S, START_NS)
     for now_s in (THRESHOLD_S - 1, THRESHOLD_S + 0.25, THRESHOLD_S + 1.9):
         for event in _events(detector, world, now_s):
@@ -308,7 +308,7 @@ def first_verdict(world: World) -> Verdict | None:
 
 
 def _events(detector: Detector, world: World, now_s: float) -> list[Event]:
-    """Nobody answers when asked for stacks: that must not matter."""
+    """No rank answers when asked for its stacks: that must not matter."""
     return [event for event in detector.look([world.at(now_s)]) if not isinstance(event, StacksWanted)]
 
 
@@ -318,11 +318,11 @@ class Score:
 
     Attributes:
         worlds: Worlds that were judged.
-        faults: Those with a fault.
-        given: Those with a verdict.
-        right: Those with the right one: its kind, and exactly the guilty ranks.
-        ranks: The most ranks that one had.
-        wrong: Seeds of those that were wrong, with what was said.
+        faults: Worlds with a fault.
+        given: Worlds with a verdict.
+        right: Worlds with the right verdict: its kind, and exactly the guilty ranks.
+        ranks: The most ranks that a world had.
+        wrong: Seeds of the worlds with a wrong verdict, and that verdict.
     """
 
     worlds: int = 0
@@ -334,16 +334,16 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """Of the verdicts given, the share that is right."""
+        """The share of right verdicts among those given."""
         return self.right / self.given if self.given else 1.0
 
     @property
     def recall(self) -> float:
-        """Of the faults, the share that got the right verdict."""
+        """The share of faults that got the right verdict."""
         return self.right / self.faults if self.faults else 1.0
 
     def judge(self, seed: int, world: World | None = None) -> None:
-        """Judge one more world, that of a seed unless it is given."""
+        """Judge one more world: the given one, or that of the seed."""
         world = world or random_world(seed)
         verdict = first_verdict(world)
         self.worlds += 1

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs a device; what torch warns of when it uses one is not what is tested."""
+    """Every test here needs a device; torch's own warnings about using one are not under test."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.gpu)
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def a_device() -> None:
-    """Skip where there is none."""
+    """Skip without a device."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device: torch.cuda.is_available() is false")
 

@@ -1,4 +1,4 @@
-"""The times on the tape against torch's own events."""
+"""The times on the tape, compared with torch's own events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MS = 1_000_000
 
 
 def large_tensors() -> tuple[torch.Tensor, torch.Tensor]:
-    """Input and output of an all_gather that copies for a while."""
+    """Input and output of an all_gather that copies for a measurable time."""
     return torch.zeros(LARGE, dtype=torch.uint8, device=DEVICE), torch.empty(LARGE, dtype=torch.uint8, device=DEVICE)
 
 
 def test_the_driver_on_a_device(world: World) -> None:
-    """What the clock relies on: events of our own stream are timed against others, in both directions."""
+    """The clock relies on this: events of our own stream are timed against others, in both directions."""
     calling, watching = cuda_drivers()
     stream = watching.create_stream(0)
     early, late = calling.create_event(0), watching.create_event(0)
@@ -38,7 +38,7 @@ def test_the_driver_on_a_device(world: World) -> None:
 
 
 def test_a_synchronous_operation(world: World) -> None:
-    """Enqueued, begun and ended as torch's events say; how long the device had it to some microseconds."""
+    """Enqueued, begun and ended as torch's events show; the device time is right to some microseconds."""
     source, target = large_tensors()
     clock = TorchClock()
     events: list[torch.cuda.Event] = []
@@ -63,7 +63,7 @@ def test_a_synchronous_operation(world: World) -> None:
 
 
 def test_an_asynchronous_operation(world: World) -> None:
-    """Its begin is as exact, its end as late as the watchdog."""
+    """Its begin is exact too, and its end is as late as the watchdog."""
     source, target = large_tensors()
     clock = TorchClock()
     events: list[torch.cuda.Event] = []
@@ -85,7 +85,7 @@ def test_an_asynchronous_operation(world: World) -> None:
 
 
 def test_a_functional_collective(world: World) -> None:
-    """The stream that waits for it tells its end exactly."""
+    """The stream that waits for the operation gives its exact end."""
     source, _ = large_tensors()
     group = dist.group.WORLD
     assert group is not None
@@ -120,7 +120,7 @@ def test_a_long_queue(world: World) -> None:
 
 
 def test_streams_of_the_user(world: World) -> None:
-    """What runs on another stream than the default one is timed there."""
+    """Operations on another stream than the default one are timed on that stream."""
     tensor = torch.ones(8, device=DEVICE)
     stream = torch.cuda.Stream()
 

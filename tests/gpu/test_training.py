@@ -1,4 +1,4 @@
-"""Training on a device cannot tell that we are there: graphs, memory, exit codes; and no stall is made up."""
+"""Training on a device is not affected by capture: graphs, memory, exit codes; and no stall is reported falsely."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_graphs_are_captured_and_replayed_as_without_us(world: World) -> None:
 
 
 def test_our_queries_break_no_capture(world: World) -> None:
-    """A thread that has been prepared as ours is asks for events all through a capture in the strictest mode."""
+    """A thread prepared like ours queries events throughout a capture in the strictest mode."""
     calling, watching = cuda_drivers()
     event = calling.create_event(0)
     calling.record(event, 0, torch.cuda.Stream().cuda_stream)
@@ -83,7 +83,7 @@ def test_our_queries_break_no_capture(world: World) -> None:
 
 
 def test_no_stall_behind_a_long_kernel(world: World) -> None:
-    """The device computes for three times the threshold with collectives in its queue."""
+    """The device computes for three times the threshold with collectives in its queue, and no stall is reported."""
     follower = TapeFollower(TapeReader.of_writer(world.capture.current_recorder().tape))  # type: ignore[union-attr]
     detector = Detector(THRESHOLD_S, time.monotonic_ns())
     events: list[Event] = []
@@ -102,7 +102,7 @@ def test_no_stall_behind_a_long_kernel(world: World) -> None:
 
 
 def test_memory_is_free_as_early_as_without_us(world: World) -> None:
-    """After the wait nothing of an operation keeps its tensors, though its end is not known yet."""
+    """After the wait no part of an operation keeps its tensors alive, though its end is not known yet."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     tensor = torch.ones(1 << 24, device=DEVICE)
@@ -116,7 +116,7 @@ def test_memory_is_free_as_early_as_without_us(world: World) -> None:
 
 @pytest.mark.parametrize("how", ["return", "raise", "exit"])
 def test_exit_codes_with_operations_on_the_device(folder: Path, how: str) -> None:
-    """The process ends with the device in the middle of its queue, and with the code that it has without us."""
+    """The process ends with the device in the middle of its queue, with the same exit code as without us."""
     [bare] = run_ranks("in_flight_at_exit", folder, 1, how, "bare")
     [recorded] = run_ranks("in_flight_at_exit", folder, 1, how, "recorded")
     assert recorded.returncode == bare.returncode, recorded.stderr

@@ -17,11 +17,11 @@ from otel_torchdist.tape.records import Operation
 DEVICE = torch.device("cuda", 0)
 DEADLINE_S = 30.0
 LARGE = 1 << 28
-"""Bytes that a device needs long enough to copy for the copy to be measured."""
+"""Enough bytes for a device to take a measurable time to copy."""
 
 
 class TorchClock:
-    """Dates torch's own events, independently of ours."""
+    """Dates torch's own events, independently of the code under test."""
 
     def __init__(self) -> None:
         torch.cuda.synchronize()
@@ -46,13 +46,13 @@ def mark() -> torch.cuda.Event:
 
 @dataclass
 class World:
-    """A world of one.
+    """A world of one rank.
 
     Attributes:
         capture: Switched on.
-        reader: Of this process's tape.
-        cycles_per_s: How fast the device counts for `torch.cuda._sleep`.
-        operations: What has been read from the tape so far.
+        reader: Reader of this process's tape.
+        cycles_per_s: Rate of the device's counter for `torch.cuda._sleep`.
+        operations: Operations read from the tape so far.
     """
 
     capture: Capture
@@ -65,7 +65,7 @@ class World:
         torch.cuda._sleep(int(seconds * self.cycles_per_s))
 
     def read(self) -> dict[int, Operation]:
-        """All operations as they stand on the tape now, by number."""
+        """All operations as they are on the tape now, by number."""
         batch = self.reader.poll()
         for operation in (*batch.entered, *self.reader.open_operations(), *batch.ended):
             self.operations[operation.number] = operation
@@ -88,7 +88,7 @@ class World:
 
 
 def begin_world(folder: Path) -> World:
-    """Create the default group with capture switched on, and run through a first collective."""
+    """Create the default group with capture switched on, and run a first collective."""
     torch.cuda.set_device(DEVICE)
     capture = Capture(lambda: folder, 4096)
     capture.install()
@@ -108,6 +108,6 @@ def begin_world(folder: Path) -> World:
 
 
 def end_world(world: World) -> None:
-    """Destroy the group and switch off."""
+    """Destroy the group and switch capture off."""
     dist.destroy_process_group()
     world.capture.uninstall()

@@ -1,4 +1,4 @@
-"""All queries of a dashboard, as Prometheus gets them once Grafana has put values in the place of variables."""
+"""All queries of a dashboard, as Prometheus receives them once Grafana has replaced the variables."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class PanelQuery:
         panel: Title of its panel.
         ref: Its name among the panel's queries: `A`, `B`, ...
         expr: The expression, without variables.
-        instant: Whether it asks for now alone, not for the time range.
-        legend: How its series are called; labels as `{{label}}`.
+        instant: Whether it asks for the current value only, not for the time range.
+        legend: Name of its series; labels as `{{label}}`.
     """
 
     dashboard: str
@@ -75,7 +75,7 @@ def queries(dashboard: Path, values: Mapping[str, str]) -> list[PanelQuery]:
 
 
 def panels(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The panels of a dashboard, those in collapsed rows too, without the rows themselves."""
+    """The panels of a dashboard, including those in collapsed rows, without the rows themselves."""
     for panel in document["panels"]:
         if panel["type"] == "row":
             yield from panel["panels"]
@@ -84,7 +84,7 @@ def panels(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def substituted(text: str, values: Mapping[str, str]) -> str:
-    """The text with values in the place of `$variable` and `${variable}`."""
+    """The text with `$variable` and `${variable}` replaced by values."""
     return _VARIABLE.sub(lambda match: values[match["braced"] or match["bare"]], text)
 
 

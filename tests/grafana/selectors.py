@@ -1,4 +1,4 @@
-"""What a query asks for, and what is done to it on the way out; enough of PromQL for the queries of our dashboards."""
+"""The metrics that a query selects and how it aggregates them; enough of PromQL for the queries of our dashboards."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Selector:
 
     Attributes:
         metric: Its name.
-        matchers: What stands between its braces.
-        groupings: Labels that each aggregation around it leaves, the innermost first.
-        is_chosen_from: Whether only the largest or smallest few of its series come out.
+        matchers: The text between its braces.
+        groupings: Labels that each aggregation around it keeps, the innermost first.
+        is_chosen_from: Whether only the largest or smallest few of its series are returned.
     """
 
     metric: str
@@ -55,7 +55,7 @@ def _labels(text: str | None) -> frozenset[str]:
 
 
 def _open_parentheses(text: str) -> list[int]:
-    """Places of the parentheses that are still open at the end of a text; those in quotes do not count."""
+    """Positions of the parentheses that are still open at the end of a text; those in quotes do not count."""
     places: list[int] = []
     quoted = False
     for place, character in enumerate(text):

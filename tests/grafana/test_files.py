@@ -1,4 +1,4 @@
-"""The dashboards' files are what the code makes."""
+"""The dashboards' files are what the code generates."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _check(where: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_files_are_up_to_date() -> None:
-    """Nobody has changed the code without the files, or the files by hand."""
+    """The code and the generated files agree: neither was changed alone."""
     done = _check(REPOSITORY)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_check_names_what_is_out_of_date(tmp_path: Path) -> None:
-    """A file that was changed, one that is missing and one that nothing makes are each told by name."""
+    """A changed file, a missing one and one that nothing generates are each reported by name."""
     shutil.copytree(REPOSITORY / "grafana", tmp_path / "grafana")
     dashboards = tmp_path / "grafana" / "dashboards"
     changed, missing, untouched = sorted(dashboards.glob("*.json"))

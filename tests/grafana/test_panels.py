@@ -1,4 +1,4 @@
-"""Every dashboard opens as it should, and every panel says what it shows."""
+"""Every dashboard opens as it should, and every panel describes what it shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.grafana.queries import DASHBOARDS, panels, used_variables
 UIDS = {"torchdist-job", "torchdist-collective", "torchdist-stall"}
 OF_GRAFANA = {"__rate_interval", "__range", "__interval", "__value", "__all"}
 ONLY_PASSED_ON = {"jaeger", "jaeger_url"}
-"""Some dashboards have no trace to show, but hand on to the others where traces are."""
+"""Dashboards without a trace to show, which link to the ones that have traces."""
 
 
 @pytest.fixture(params=DASHBOARDS, ids=lambda path: path.stem)
@@ -30,13 +30,13 @@ def test_all_dashboards_are_there() -> None:
 
 
 def test_it_opens_as_it_should(document: dict[str, Any]) -> None:
-    """Somebody who opens it sees the last half hour, as it goes on."""
+    """A dashboard opens with the last half hour, refreshed automatically."""
     assert document["time"] == {"from": "now-30m", "to": "now"}
     assert (document["refresh"], document["timezone"], document["tags"]) == ("5s", "browser", ["torchdist"])
 
 
 def test_panels_say_what_they_show(document: dict[str, Any]) -> None:
-    """Title, description, unit, and what an empty panel says; none is left out."""
+    """Every panel has a title, a description, a unit, and a text for when it is empty."""
     for panel in panels(document):
         defaults = panel["fieldConfig"]["defaults"]
         assert panel["title"] and defaults["unit"] and defaults["noValue"], panel["title"]
@@ -67,7 +67,7 @@ def test_panels_do_not_overlap(document: dict[str, Any]) -> None:
 
 
 def test_variables_exist(document: dict[str, Any]) -> None:
-    """Whatever a query, a link or another variable uses is a variable of the dashboard, and all of these are used."""
+    """Every variable that a query, a link or another variable uses is the dashboard's, and all of these are used."""
     defined = [variable["name"] for variable in document["templating"]["list"]]
     used = used_variables(json.dumps(document)) - OF_GRAFANA
     assert set(defined) - ONLY_PASSED_ON <= used <= set(defined)
@@ -76,14 +76,14 @@ def test_variables_exist(document: dict[str, Any]) -> None:
 
 
 def test_links_lead_somewhere(document: dict[str, Any]) -> None:
-    """Each dashboard leads to both others, with the same variables and time."""
+    """Each dashboard links to both others, with the same variables and time range."""
     targets = {link["url"].removeprefix("/d/") for link in document["links"]}
     assert targets == UIDS - {document["uid"]}
     assert all(link["includeVars"] and link["keepTime"] for link in document["links"])
 
 
 def test_traces_can_be_opened() -> None:
-    """A cell with the id of a trace leads to Jaeger; there are such cells."""
+    """A cell with a trace id links to Jaeger; there are such cells."""
     found = 0
     for path in DASHBOARDS:
         for panel in panels(json.loads(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""Grafana finds its data sources, and what they lead to."""
+"""Grafana finds its data sources, and what they link to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sources() -> dict[str, dict[str, Any]]:
 
 
 def test_sources_come_from_the_environment(sources: dict[str, dict[str, Any]]) -> None:
-    """Where they are is said by whoever starts Grafana, and none has a secret."""
+    """Their addresses come from Grafana's environment, and none has a secret."""
     assert {one["url"] for one in sources.values()} == {
         "${PROMETHEUS_URL}",
         "${JAEGER_QUERY_URL}",
@@ -36,7 +36,7 @@ def test_sources_come_from_the_environment(sources: dict[str, dict[str, Any]]) -
 
 
 def test_dashboards_have_their_sources(sources: dict[str, dict[str, Any]]) -> None:
-    """There is one source of each kind that the dashboards let one choose from, so that none need be chosen."""
+    """There is exactly one source of each kind that a dashboard lets the user choose from, so no choice is needed."""
     kinds = [one["type"] for one in sources.values()]
     for path in DASHBOARDS:
         variables = json.loads(path.read_text(encoding="utf-8"))["templating"]["list"]
@@ -46,14 +46,14 @@ def test_dashboards_have_their_sources(sources: dict[str, dict[str, Any]]) -> No
 
 
 def test_sources_lead_to_each_other(sources: dict[str, dict[str, Any]]) -> None:
-    """From an exemplar to its trace, and from a span to metrics."""
+    """An exemplar leads to its trace, and a span leads to metrics."""
     [exemplars] = sources["torchdist-prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
     assert exemplars == {"name": semconv.LABEL_TRACE_ID, "datasourceUid": "torchdist-jaeger"}
     assert sources["torchdist-jaeger"]["jsonData"]["tracesToMetrics"]["datasourceUid"] == "torchdist-prometheus"
 
 
 def test_spans_lead_to_their_metrics(sources: dict[str, dict[str, Any]]) -> None:
-    """The attributes of a span are matched with the labels that stand for them, on metrics that have all of these."""
+    """A span's attributes are matched with the corresponding labels, on metrics that have all of these labels."""
     to_metrics = sources["torchdist-jaeger"]["jsonData"]["tracesToMetrics"]
     labels = {tag["value"] for tag in to_metrics["tags"]}
     assert all(semconv.OTEL_METRIC_ATTRIBUTES[tag["value"]] == tag["key"] for tag in to_metrics["tags"])
@@ -65,7 +65,7 @@ def test_spans_lead_to_their_metrics(sources: dict[str, dict[str, Any]]) -> None
 
 
 def test_dashboards_come_from_a_folder() -> None:
-    """One provider reads the folder that is mounted, and nobody can change by hand what the next start would undo."""
+    """One provider reads the mounted folder, and manual edits, which the next start would undo, are not allowed."""
     [path] = (PROVISIONING / "dashboards").glob("*.yaml")
     [provider] = yaml.safe_load(path.read_text())["providers"]
     assert re.fullmatch(r"/var/lib/grafana/\w+", provider["options"]["path"])

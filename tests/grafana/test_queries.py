@@ -1,4 +1,4 @@
-"""Queries ask for metrics that exist, add up the nodes, and stay small however many ranks there are."""
+"""Queries select metrics that exist, aggregate over nodes, and stay small however many ranks there are."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def known() -> set[str]:
 
 
 def test_metrics_exist(query: PanelQuery, known: set[str]) -> None:
-    """Each metric is one of ours, or one that a recording rule makes."""
+    """Each metric is one of ours, or the result of a recording rule."""
     asked = list(selectors(query.expr))
     assert asked
     recorded = {one.metric for one in asked if _is_recorded(one)}
@@ -63,7 +63,7 @@ def test_variables_ask_for_metrics_that_exist(known: set[str]) -> None:
 
 
 def test_it_is_of_the_chosen_run(query: PanelQuery) -> None:
-    """No other job's or run's series come in."""
+    """No series of another job or run is included."""
     for one in selectors(query.expr):
         wanted = ["job="] if one.metric in OF_NO_RUN else ["job=", "run="]
         wanted = [f"{name}~" if one.metric == OF_PROMETHEUS else name for name in wanted]
@@ -71,14 +71,14 @@ def test_it_is_of_the_chosen_run(query: PanelQuery) -> None:
 
 
 def test_nodes_are_added_up(query: PanelQuery) -> None:
-    """What several nodes report of a run becomes one: no series of a node alone comes out."""
+    """What several nodes report about a run becomes one series: none of a single node is returned."""
     for one in selectors(query.expr):
         assert one.groupings or _is_recorded(one), one.metric
         assert not any("instance" in labels for labels in one.groupings)
 
 
 def test_ranks_are_few(query: PanelQuery) -> None:
-    """A thousand ranks do not make a thousand lines: where ranks come out, only the largest or smallest few do."""
+    """A thousand ranks do not give a thousand lines: of series by rank, only the largest or smallest few return."""
     for one in selectors(query.expr):
         labels = one.groupings[-1] if one.groupings else frozenset(one.metric.split(":")[0].split("_"))
         assert one.is_chosen_from or "rank" not in labels
@@ -93,7 +93,7 @@ def test_legends_have_labels(query: PanelQuery) -> None:
 
 
 def test_what_is_no_good_is_seen() -> None:
-    """The rules above can fail: they see a raw metric, one by instance, and ranks without end."""
+    """The checks above can fail: they detect a raw metric, one by instance, and an unbounded number of ranks."""
     [raw] = selectors('rate(torchdist_up{job="a"}[1m])')
     assert (raw.groupings, raw.is_chosen_from) == ((), False)
     [by_node] = selectors('topk(3, sum by (instance, rank) (torchdist_up{job="("}))')

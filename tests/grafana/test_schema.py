@@ -1,4 +1,4 @@
-"""Dashboards are what Grafana's own types say they must be."""
+"""Dashboards conform to Grafana's own types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROJECT = Path(__file__).parent / "schema"
 
 @pytest.fixture(scope="module")
 def modules() -> Path:
-    """The installed packages: in the user's cache, once for each content of package.json."""
+    """The installed packages, in the user's cache: one folder for each content of package.json."""
     missing = [tool for tool in ("node", "npm") if shutil.which(tool) is None]
     if missing and os.environ.get("CI"):
         pytest.fail(f"no {' and no '.join(missing)} on this machine")

@@ -1,4 +1,4 @@
-"""Runs every worker twice, once recorded and once alone, when the first test asks for it."""
+"""Runs every worker twice, once recorded and once alone, for the first test that needs it."""
 
 from __future__ import annotations
 

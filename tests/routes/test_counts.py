@@ -1,4 +1,4 @@
-"""The counts that tapes are compared with are themselves right: held against operations counted by hand."""
+"""The counts that tapes are compared with are themselves right: checked against operations counted by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORLD = "0,1,2/0"
 
 
 def test_of_each_kind(twins: Twins) -> None:
-    """The profiler counts every operation of a script, and gloo's number goes up by one for each, or by its parts."""
+    """The profiler counts every operation of a script, and gloo's number increases by one for each, or by its parts."""
     for taken in twins.of("eager", 3).routes["synchronous"]:
         assert taken.dispatched == {
             "all_reduce": 51,
@@ -26,7 +26,7 @@ def test_of_each_kind(twins: Twins) -> None:
             "all_reduce_coalesced": 1,
             "all_gather_coalesced": 1,
         }
-        # Each once, but `reduce_scatter` of three parts is three.
+        # One each, except that `reduce_scatter` of three parts is three.
         assert taken.gloo == {WORLD: 63 + 2}
 
 
@@ -39,21 +39,21 @@ def test_of_sends(twins: Twins) -> None:
 
 
 def test_of_barriers(twins: Twins) -> None:
-    """One barrier, and two monitored ones in which rank 0 talks to two others and they to it."""
+    """One barrier, and two monitored ones in which rank 0 exchanges messages with two others, and they with it."""
     for taken, talks in zip(twins.of("eager", 3).routes["barriers"], [4, 2, 2], strict=True):
         assert taken.dispatched == {"barrier": 1, "monitored_barrier": 2}
         assert taken.gloo == {WORLD: 1 + 2 * talks}
 
 
 def test_by_group(twins: Twins) -> None:
-    """Operations are told apart by their group, and groups of the same members by their order."""
+    """Operations are distinguished by their group, and groups of the same members by their order."""
     first, second, *_ = twins.of("groups", 4).routes["new_group"]
     assert first.gloo == {"0,2/0": 2}
     assert second.gloo == {"1,3/0": 2, "1,3/1": 2, "1,3/2": 2}
 
 
 def test_of_other_threads(twins: Twins) -> None:
-    """What PowerSGD issues from a future's callback, on a thread of gloo's, is counted: two more than DDP's buckets."""
+    """All-reduces that PowerSGD issues from a future's callback on a gloo thread count: two more than DDP's buckets."""
     for taken in twins.of("data_parallel", 4).routes["power_sgd_hook"]:
         assert taken.dispatched["all_reduce"] == 5
         assert sum(taken.gloo.values()) == sum(taken.dispatched.values())

@@ -1,4 +1,4 @@
-"""What is not on a tape, because nothing is communicated or nobody could see it, and what is there with a doubt."""
+"""What is not on a tape, because nothing is communicated or it cannot be seen, and what is there with a reservation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def test_pretended(twins: Twins, route: str) -> None:
 
 
 def test_direct_backend_calls(twins: Twins) -> None:
-    """What is handed to a backend past c10d communicates and goes unseen, as the documentation says."""
+    """Calls made directly to a backend, bypassing c10d, communicate and go unseen, as the documentation states."""
     twin = twins.of("unseen", 2)
     for taken in twin.routes["direct_backend_calls"]:
         assert taken.gloo
         assert not taken.operations
-    # What comes after is seen as ever.
+    # What comes after is seen as usual.
     assert [[operation.name for operation in tape.operations] for tape in twin.tapes] == [["barrier"]] * 2
 
 
 def test_groups_of_before(twins: Twins) -> None:
-    """Groups that existed before we were switched on are unaligned; one that is made later is not, nor mistaken."""
+    """Groups created before we were switched on are unaligned; one created later is aligned, and kept distinct."""
     twin = twins.of("early", 3)
     for rank, tape in enumerate(twin.tapes):
         groups = {operation.group for operation in tape.operations}

@@ -1,4 +1,4 @@
-"""Whatever way a program communicates, each operation is on the tape once, as torch and gloo count without us."""
+"""However a program communicates, each operation is on the tape once, as torch and gloo count without us."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Worker:
     """A worker script.
 
     Attributes:
-        ranks: On how many ranks it runs.
-        routes: Its routes, each with operations that it must issue to be the route that it is called.
+        ranks: Number of ranks it runs on.
+        routes: Its routes, each with operations that it must issue to match its name.
     """
 
     ranks: int
@@ -118,7 +118,7 @@ WORKERS = {
 }
 
 WITHOUT_PYTHON = {"power_sgd_hook"}
-"""Routes on which some operations are issued by callbacks of futures on gloo's threads, far from the user's code."""
+"""Routes on which some operations are issued by callbacks of futures on gloo's threads, without a user frame."""
 MAYBE_REFUSED = {"to_all_lists"}
 """Routes that an older torch refuses."""
 
@@ -131,7 +131,7 @@ def twin(request: pytest.FixtureRequest, twins: Twins) -> Twin:
 
 @pytest.fixture(params=[f"{worker}-{route}" for worker, its in WORKERS.items() for route in its.routes])
 def route(request: pytest.FixtureRequest, twins: Twins) -> list[Taken]:
-    """A route as each rank has taken it."""
+    """A route as each rank took it."""
     worker, name = request.param.split("-")
     return twins.of(worker, WORKERS[worker].ranks).routes[name]
 
@@ -148,13 +148,13 @@ def test_each_operation_once(route: list[Taken], request: pytest.FixtureRequest)
 
 
 def test_in_the_right_group(route: list[Taken]) -> None:
-    """Each group's part of a tape is what gloo itself has been given for that group without us."""
+    """Each group's part of a tape matches what gloo was given for that group without us."""
     for taken in route:
         assert gloo_operations(taken) == taken.gloo
 
 
 def test_nothing_else_is_there(twin: Twin, request: pytest.FixtureRequest) -> None:
-    """The table above names all routes; nothing was lost; what comes before and after the routes has ended too."""
+    """The table above names all routes; nothing was lost; operations before and after the routes have ended too."""
     assert set(twin.routes) == set(WORKERS[request.node.callspec.params["twin"]].routes)
     for tape in twin.tapes:
         assert (tape.lost, tape.status.records_dropped, tape.status.state) == (0, 0, TapeState.FINISHED)
@@ -162,7 +162,7 @@ def test_nothing_else_is_there(twin: Twin, request: pytest.FixtureRequest) -> No
 
 
 def test_call_sites_are_the_users_lines(twin: Twin) -> None:
-    """Operations come from the lines that the worker's author has marked, and each of these has issued some."""
+    """Operations come from the lines that the worker marks, and each of these lines has issued some."""
     found: set[tuple[str, int]] = set()
     for name, route in twin.routes.items():
         sites = {(operation.function, operation.line) for taken in route for operation in taken.operations}
@@ -191,7 +191,7 @@ def test_sequences_agree(twin: Twin) -> None:
 
 
 def test_sends_meet_receives(twin: Twin) -> None:
-    """Each receive has the one send of the same peers, tag and place; the other sends went to `recv` from anybody."""
+    """Each receive matches one send of the same peers, tag and place; other sends went to `recv` from any rank."""
     sent: Counter[tuple[object, ...]] = Counter()
     received: Counter[tuple[object, ...]] = Counter()
     from_anybody = 0

@@ -1,4 +1,4 @@
-"""The two runs of a worker, side by side: what stands on the tapes, and what was counted without us."""
+"""The two runs of a worker, side by side: what is on the tapes, and what was counted without us."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ WORKERS = Path(__file__).parent / "workers"
 TIMEOUT_S = 150.0
 MARK = "# issues"
 COMPILES_QUICKLY = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "0"}
-"""Inductor otherwise starts processes that import torch again, to compile in and to ask what this processor can do."""
+"""Inductor otherwise starts processes that import torch again, to compile and to query the processor's features."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A route as one rank has taken it.
+    """A route as one rank took it.
 
     Attributes:
         rank: The rank.
-        operations: What stands on its tape.
+        operations: The operations on its tape.
         dispatched: How many operations of each name torch's profiler saw pass the dispatcher in the run without us.
-        gloo: How many operations gloo was given in the run without us, by the group's ranks and place.
+        gloo: How many operations gloo was given in the run without us, by the group's ranks and order.
     """
 
     rank: int
@@ -41,7 +41,7 @@ class Twin:
     """Both runs of a worker.
 
     Attributes:
-        tapes: Of the recorded run, by rank.
+        tapes: Tapes of the recorded run, by rank.
         routes: By name, what each rank did.
         marked: Functions and lines that are marked in the worker as those that issue operations.
     """
@@ -52,7 +52,7 @@ class Twin:
 
 
 class Twins:
-    """Runs workers at their first use."""
+    """Runs workers when they are first needed."""
 
     def __init__(self, jobs: Jobs, compiled: Path) -> None:
         self._jobs = jobs
@@ -60,7 +60,7 @@ class Twins:
         self._known: dict[str, Twin | AssertionError] = {}
 
     def of(self, worker: str, ranks: int) -> Twin:
-        """Both runs of a worker on so many ranks; where they have failed once they are not tried again."""
+        """Both runs of a worker on a number of ranks; if they failed once, they are not tried again."""
         if worker not in self._known:
             try:
                 self._known[worker] = self._run(worker, ranks)
@@ -86,7 +86,7 @@ class Twins:
 
 
 def marked_lines(script: Path) -> set[tuple[str, int]]:
-    """The lines of a script that carry the mark, each with the innermost function that it belongs to."""
+    """The lines of a script that carry the mark, each with its innermost function."""
     source = script.read_text()
     functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
     marked: set[tuple[str, int]] = set()
@@ -98,7 +98,7 @@ def marked_lines(script: Path) -> set[tuple[str, int]]:
 
 
 def gloo_operations(taken: Taken) -> Counter[str]:
-    """How many operations gloo makes of what stands on a tape, by group."""
+    """How many gloo operations the operations of a tape correspond to, by group."""
     counts: Counter[str] = Counter()
     for operation in taken.operations:
         group = operation.group
@@ -107,7 +107,7 @@ def gloo_operations(taken: Taken) -> Counter[str]:
 
 
 def _made_by_gloo(operation: Recorded, rank: int) -> int:
-    """One, but for operations that gloo composes of others, and those that it has refused."""
+    """One, except for operations that gloo composes of others, and those that it has refused."""
     members = operation.group.ranks
     if operation.failure:
         return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Certificate:
-    """One that has signed itself.
+    """A self-signed certificate.
 
     Attributes:
         file: The certificate.
@@ -21,7 +21,7 @@ class Certificate:
 
 
 def make_certificate(folder: Path, name: str) -> Certificate:
-    """For localhost and 127.0.0.1."""
+    """Create a certificate for localhost and 127.0.0.1."""
     made = Certificate(folder / f"{name}.crt", folder / f"{name}.key")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]

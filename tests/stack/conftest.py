@@ -34,12 +34,12 @@ def tapes() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def stack(binaries: Path, tapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The servers, with the configuration files that containers have too."""
+    """The servers, with the same configuration files as in containers."""
     with Stack(binaries, tmp_path_factory.mktemp("stack"), free_ports(), tapes) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def story(stack: Stack, tapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """What the servers knew while a job went through a straggler, a mismatch, a stall and a death."""
+    """What the servers showed while a job went through a straggler, a mismatch, a stall and a death."""
     return live_through(stack, tapes, tmp_path_factory.mktemp("story"))

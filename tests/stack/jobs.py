@@ -19,14 +19,14 @@ WORKERS: Final = Path(__file__).parent / "workers"
 def running_job(
     script: str, *arguments: object, otlp: str, tapes: Path, log: Path, **more: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A job on four ranks, ended at the latest with the block.
+    """A job on four ranks, ended with the block at the latest.
 
     Args:
-        script: In `workers`.
-        arguments: Of the script.
+        script: A file in `workers`.
+        arguments: Arguments of the script.
         otlp: Where it sends spans.
-        tapes: Where its tapes lie.
-        log: What it writes.
+        tapes: Where its tapes are.
+        log: File for its output.
         more: Other variables.
     """
     environment = training_environment(otlp, tapes, THRESHOLD_S) | more

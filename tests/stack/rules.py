@@ -1,4 +1,4 @@
-"""The expressions of all rules, so that a healthy job answers them too."""
+"""The expressions of all rules, so that they can be evaluated for a healthy job too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOUND: Final = re.compile(r" (==|>) [\d.]+(?=\)?$)", re.MULTILINE)
 
 
 def rule_expressions() -> Iterator[tuple[str, str]]:
-    """Name and expression of each rule: of an alert what it compares with bounds, with a window of seconds."""
+    """Name and expression of each rule: for an alert the value compared with a bound, over a window of seconds."""
     for file in RULES:
         for group in yaml.safe_load(file.read_text())["groups"]:
             for rule in group["rules"]:

@@ -1,4 +1,4 @@
-"""A job's story as the servers tell it: asked again and again while it happens, for some of it is gone afterwards."""
+"""A job's story as the servers report it: polled while it happens, because some of it is gone afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.stack.jobs import running_job
 from tests.stack.rules import rule_expressions
 
 ODD: Final = 'pipeline "1" \\ back\nnext\ttab ☃ } , = ; {{x}} $y'
-"""What a group is for, in every odd character that a text of torch may have."""
+"""A group description with every odd character that torch's text may have."""
 HEALTHY_S: Final = 16.0
 AWAY_S: Final = 25.0
 AFTER_S: Final = 10.0
@@ -36,18 +36,18 @@ class Story:
 
     Attributes:
         run: Label of the run in metrics.
-        others: Those of jobs before, which Prometheus may still show.
+        others: Labels of earlier jobs' runs, which Prometheus may still show.
         marked: The spans of the step in which ranks hung, as Jaeger had them meanwhile.
         alert: The alert of the stall, as Alertmanager had it meanwhile.
-        stalled_at_s: When Prometheus first said that the run stalls.
+        stalled_at_s: When Prometheus first showed that the run stalls.
         marked_at_s: When Jaeger first had markers.
         alerted_at_s: When Alertmanager had the alert.
-        answered: Expressions of dashboards and rules that had an answer with data at some time.
-        asked: All of them, with where they stand.
-        errors: What servers said of expressions that they did not understand.
+        answered: Expressions of dashboards and rules that returned data at some time.
+        asked: All expressions, with where they come from.
+        errors: What servers replied to expressions that they did not understand.
         groups: `torchdist_group_info` of the job.
-        routes: By name of metric and by `job`, all series that were ever seen, without what scraping adds.
-        messages: What the webhook was told.
+        routes: By name of metric and by `job`, all series that were ever seen, without the labels that scraping adds.
+        messages: Messages that the webhook received.
     """
 
     run: str = ""
@@ -68,7 +68,7 @@ class Story:
 
 
 def live_through(stack: Stack, tapes: Path, folder: Path) -> Story:
-    """Run the job, and ask the servers until its agent has left and the alert is over."""
+    """Run the job, and query the servers until its agent has left and the alert is resolved."""
     story, began = Story(), time.monotonic()
     story.others = {sample.labels["run"] for sample in stack.metrics.query("torchdist_up")}
     environment = {
@@ -89,7 +89,7 @@ def live_through(stack: Stack, tapes: Path, folder: Path) -> Story:
 
 
 def _is_over(story: Story, stack: Stack) -> bool:
-    """Whether the end of the stall has been told, and nobody scrapes the agent any more."""
+    """Whether the end of the stall has been reported, and the agent is no longer scraped."""
     told = [alert["status"] for message in _messages(stack) for alert in _stall_alerts(message)]
     return "resolved" in told and not stack.metrics.query('up{job="torchdist"}')
 

@@ -1,4 +1,4 @@
-"""Endpoints that are down, speak something else, or want TLS and a token: what a user is told, by real servers."""
+"""Endpoints that are down, speak another protocol, or want TLS and a token: what the log reports, with real servers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ HTTP = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
 
 @dataclass(frozen=True)
 class Secure:
-    """A Collector that asks for TLS and a token, beside the stack's own.
+    """A Collector that requires TLS and a token, beside the stack's own.
 
     Attributes:
         ports: Its ports.
         certificate: Its certificate.
-        another: One that it does not have.
+        another: A certificate that it does not have.
     """
 
     ports: Ports
@@ -45,7 +45,7 @@ class Secure:
 
 @pytest.fixture(scope="module")
 def secure(binaries: Path, stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    """With `secure.yaml` laid over the usual configuration."""
+    """A Collector with `secure.yaml` on top of the usual configuration."""
     if shutil.which("openssl") is None:
         pytest.skip("certificates need openssl")
     folder = tmp_path_factory.mktemp("secure")
@@ -78,8 +78,8 @@ def ended_run(stack: Stack, tmp_path_factory: pytest.TempPathFactory, tapes: Pat
 
 
 def export(run: Path, endpoint: str, **more: str) -> str:
-    """Have an agent export a run that is over; returns what it says."""
-    # requests takes these for its certificates, before those that it is told.
+    """Have an agent export a run that is over; returns its output."""
+    # requests prefers these certificates over those it is given.
     others = {"REQUESTS_CA_BUNDLE": "", "CURL_CA_BUNDLE": ""}
     environment = training_environment(endpoint, run.parent, 10.0) | others | more
     done = subprocess.run(
@@ -95,15 +95,15 @@ def export(run: Path, endpoint: str, **more: str) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """An agent that is told to export somewhere.
+    """An agent that exports to some endpoint.
 
     Attributes:
-        scheme: Of the endpoint.
+        scheme: Scheme of the endpoint.
         port: Field of `Ports`.
         more: Other variables.
-        hint: What it must say; '' when all must be well.
-        certificate: Which one of `Secure` it trusts; '' for an endpoint that asks for nothing.
-        token: What it brings.
+        hint: Text that it must log; '' when all must be well.
+        certificate: The certificate of `Secure` that it trusts; '' for an endpoint without TLS.
+        token: The token that it sends.
     """
 
     scheme: str
@@ -139,7 +139,7 @@ SECURE = {
 
 @pytest.fixture(scope="module")
 def said(stack: Stack, secure: Secure, ended_run: Path) -> dict[str, str]:
-    """What each case's agent says; they wait for most of their time, so several do so at once."""
+    """The output of each case's agent; they spend most of their time waiting, so several run at once."""
     unused = free_ports()
 
     def run(name: str) -> str:
@@ -162,7 +162,7 @@ def said(stack: Stack, secure: Secure, ended_run: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_wrong_endpoint_is_named(name: str, said: dict[str, str]) -> None:
-    """One warning says where spans were to go and what is probably wrong, and how many are lost by it at the end."""
+    """One warning names the endpoint and the probable fault, and how many spans are lost by it at the end."""
     told = [line for line in said[name].splitlines() if "cannot be exported (" in line]
     assert len(told) == 1
     assert f"OTEL_EXPORTER_OTLP_ENDPOINT={PLAIN[name].scheme}://{HOST}:" in told[0]
@@ -172,7 +172,7 @@ def test_wrong_endpoint_is_named(name: str, said: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("name", SECURE)
 def test_tls_and_token(name: str, said: dict[str, str]) -> None:
-    """Without the right certificate and token nothing passes, and it is said which; with them everything does."""
+    """Without the right certificate and token nothing passes, and the log names which; with them everything does."""
     hint = SECURE[name].hint
     assert ("could not be exported" in said[name]) == bool(hint), said[name]
     assert hint in said[name]
@@ -181,7 +181,7 @@ def test_tls_and_token(name: str, said: dict[str, str]) -> None:
 def test_pushed_metrics_are_scraped_over_tls(
     secure: Secure, binaries: Path, stack: Stack, tapes: Path, tmp_path: Path
 ) -> None:
-    """Prometheus' example takes what a job has pushed from a Collector that asks for TLS and a token."""
+    """Prometheus' example scrapes what a job has pushed from a Collector that requires TLS and a token."""
     home = tmp_path / "prometheus"
     scrapes = home / "scrapes"
     (scrapes / "targets").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The dashboards in a program that is strict about Grafana's format, against the Prometheus of a real job."""
+"""The dashboards in a program that is strict about Grafana's format, with the Prometheus of a real job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.grafana.queries import DASHBOARDS, panels
 from tests.stack.story import Story
 
 UNKNOWN_PANELS: dict[str, list[str]] = {}
-"""By dashboard, the panels that grafatui does not know; none at present."""
+"""By dashboard, the panels that grafatui does not support; none at present."""
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def grafatui(binaries: Path) -> Path:
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
 def test_dashboard_is_valid(dashboard: Path, grafatui: Path) -> None:
-    """Strictly: a warning is an error too, but for panels that are named above."""
+    """Strictly: a warning is an error too, except for the panels named above."""
     command = [grafatui, "--grafana-json", dashboard, "--validate", "--strict", "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     found = json.loads(done.stdout)
@@ -41,7 +41,7 @@ def test_dashboard_is_valid(dashboard: Path, grafatui: Path) -> None:
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
 def test_dashboard_opens(dashboard: Path, grafatui: Path, stack: Stack, story: Story) -> None:
-    """It draws itself in a terminal with the job's data, and all queries are answered; what is over has no data."""
+    """A dashboard shows the job's data in a terminal, and all queries are answered; what is over has no data."""
     command = [str(grafatui), "--grafana-json", str(dashboard), "--prometheus-url", stack.addresses.prometheus]
     values = {"run": story.run, "job": "torchdist", "group": ".*", "rank": ".*", "operation": ".*"}
     variables = [f"--var={name}={value}" for name, value in values.items()]

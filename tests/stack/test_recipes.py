@@ -1,4 +1,4 @@
-"""Every search of docs/jaeger.md finds in a real Jaeger what the page says."""
+"""Every search of docs/jaeger.md finds in a real Jaeger what the page describes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Trace = list[JaegerSpan]
 
 @dataclass(frozen=True)
 class Recipe:
-    """A search as the page has it."""
+    """A search as it is on the page."""
 
     tags: dict[str, str]
     operation: str | None
@@ -33,7 +33,7 @@ class Recipe:
 
 
 def recipes() -> list[Recipe]:
-    """All of the page, in order."""
+    """All searches of the page, in order."""
     found: list[Recipe] = []
     for block in _BLOCK.findall(PAGE.read_text()):
         fields = dict(line.split(": ", 1) for line in block.strip().splitlines())
@@ -48,7 +48,7 @@ def stalls(traces: list[Trace]) -> bool:
 
 
 def absences(traces: list[Trace]) -> bool:
-    """Nothing but what belongs to the absent rank."""
+    """Only spans of the absent rank."""
     return stalls(traces) and all(
         any(span.tags.get("torchdist.verdict") == "absent" for span in trace) for trace in traces
     )
@@ -60,7 +60,7 @@ def names_one_rank(traces: list[Trace]) -> bool:
 
 
 def slow(traces: list[Trace]) -> bool:
-    """An operation of the rank that took so long, if not in every trace."""
+    """An operation of the rank that took so long, though not in every trace."""
     spans = [span for trace in traces for span in trace if span.name == "all_reduce"]
     return any(span.tags["torchdist.rank"] == 0 and span.duration_us >= 100_000 for span in spans)
 
@@ -89,13 +89,13 @@ WHAT_IS_FOUND: Final[list[Callable[[list[Trace]], bool]]] = [
 
 
 def test_page_has_these_recipes() -> None:
-    """None is left without a look at what it finds."""
+    """Every recipe has a check of what it finds."""
     assert len(recipes()) == len(WHAT_IS_FOUND)
 
 
 @pytest.mark.parametrize("number", range(len(WHAT_IS_FOUND)), ids=lambda number: WHAT_IS_FOUND[number].__name__)
 def test_search_finds_what_the_page_says(number: int, story: Story, stack: Stack) -> None:
-    """With the run and group of a real job, in Jaeger's own API."""
+    """Each recipe works with the run and group of a real job, in Jaeger's own API."""
     recipe = recipes()[number]
     world = next(one.labels["group"] for one in story.groups if one.labels["description"] == "default_pg")
     values = {"<run>": story.run, "<group>": world}

@@ -1,4 +1,4 @@
-"""Ways to Jaeger: with the Collector between, which keeps what Jaeger cannot take, and without."""
+"""Ways to Jaeger: through the Collector, which keeps what Jaeger cannot accept, and directly."""
 
 import signal
 import time
@@ -21,7 +21,7 @@ PATIENCE_S = 40.0
 
 
 def test_jaeger_killed_in_the_middle_loses_nothing(stack: Stack, tapes: Path, tmp_path: Path) -> None:
-    """Spans go over HTTP to the Collector, which keeps them while Jaeger is away; each is there once afterwards."""
+    """Spans go over HTTP to the Collector, which keeps them while Jaeger is down; each is there once afterwards."""
     log = tmp_path / "job.log"
     before = {trace[0].trace_id for trace in stack.traces.find(SERVICE, limit=1500)}
 
@@ -51,7 +51,7 @@ def test_jaeger_killed_in_the_middle_loses_nothing(stack: Stack, tapes: Path, tm
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_jaeger_without_a_collector(protocol: str, stack: Stack, tapes: Path, tmp_path: Path) -> None:
-    """Jaeger takes spans from agents themselves, over both protocols, each once and without a warning."""
+    """Jaeger accepts spans from agents directly, over both protocols, each once and without a warning."""
     log, service = tmp_path / "job.log", f"direct-{protocol[:4]}"
     port = stack.ports.jaeger_otlp_grpc_port if protocol == "grpc" else stack.ports.jaeger_otlp_http_port
     environment = {
@@ -76,7 +76,7 @@ def test_jaeger_without_a_collector(protocol: str, stack: Stack, tapes: Path, tm
 
 
 def wait_until(condition: Callable[[], bool], log: Path) -> None:
-    """Wait for what must come true."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, log.read_text()

@@ -1,4 +1,4 @@
-"""Prometheus' and Alertmanager's own checks of what is in deploy."""
+"""Prometheus' and Alertmanager's own checks of the files in deploy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TESTS = sorted((DEPLOY / "prometheus" / "rules" / "tests").glob("*.yaml"))
 
 
 def check(*command: str | Path) -> str:
-    """Run a tool; returns what it says."""
+    """Run a tool; returns its output."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=DEPLOY / "prometheus")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -25,13 +25,13 @@ def check(*command: str | Path) -> str:
 
 @pytest.mark.parametrize("rules", RULES, ids=lambda path: path.stem)
 def test_rules_are_rules(rules: Path, binaries: Path) -> None:
-    """And promtool's lints find nothing."""
+    """The rules pass promtool, lints included."""
     assert "SUCCESS" in check(binaries / "promtool", "check", "rules", "--lint=all", "--lint-fatal", rules)
 
 
 @pytest.mark.parametrize("tests", TESTS, ids=lambda path: path.stem)
 def test_rules_fire_when_they_should(tests: Path, binaries: Path) -> None:
-    """Each alert and recording rule on made-up series, firing and not firing."""
+    """Each alert and recording rule is evaluated on made-up series, firing and not firing."""
     assert "SUCCESS" in check(binaries / "promtool", "test", "rules", tests)
 
 
@@ -57,13 +57,13 @@ def test_every_rule_has_a_test() -> None:
 
 
 def test_configurations_are_understood(binaries: Path) -> None:
-    """By promtool and amtool."""
+    """The configurations pass promtool and amtool."""
     check(binaries / "promtool", "check", "config", "--syntax-only", "prometheus.yml")
     check(binaries / "amtool", "check-config", DEPLOY / "alertmanager" / "alertmanager.yml")
 
 
 def test_example_of_tls_for_prometheus_is_understood(binaries: Path, tmp_path: Path) -> None:
-    """With a certificate beside it."""
+    """The configuration for TLS is accepted, with a certificate beside it."""
     if shutil.which("openssl") is None:
         pytest.skip("certificates need openssl")
     make_certificate(tmp_path, "prometheus")

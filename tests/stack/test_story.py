@@ -12,7 +12,7 @@ from tests.stack.jobs import RANKS, THRESHOLD_S
 from tests.stack.story import ABSENT, ODD, Story
 
 ALERT_S = 15.0
-"""From the verdict to the alert: a look of the scraper, one of the rules, and the way to Alertmanager."""
+"""From the verdict to the alert: a scrape, an evaluation of the rules, and the way to Alertmanager."""
 QUIET = ("torchdist_finding_info", "torchdist_stall_info")
 
 
@@ -23,7 +23,7 @@ def traces(stack: Stack, story: Story) -> list[list[JaegerSpan]]:
 
 
 def anchors(trace: list[JaegerSpan]) -> dict[str, JaegerSpan]:
-    """The spans of a step by rank; of several segments the first."""
+    """The spans of a step by rank; if it has several segments, those of the first."""
     return {span.name: span for span in reversed(trace) if span.name.startswith("step (")}
 
 
@@ -32,7 +32,7 @@ def test_ranks_meet_in_one_trace(traces: list[list[JaegerSpan]]) -> None:
     steps = [trace for trace in traces if anchors(trace)]
     complete = [trace for trace in steps if len(anchors(trace)) == RANKS]
     assert len(steps) > 100
-    assert len(complete) >= len(steps) - 3  # the first and the last may lack a rank, which died or began later
+    assert len(complete) >= len(steps) - 3  # the first and the last may lack a rank, which died or started later
     for trace in complete[5:-5]:
         names = Counter((span.tags["torchdist.rank"], span.name) for span in trace if span.parent_id)
         for rank in range(RANKS):
@@ -41,7 +41,7 @@ def test_ranks_meet_in_one_trace(traces: list[list[JaegerSpan]]) -> None:
 
 
 def test_nothing_is_odd_about_any_span(traces: list[list[JaegerSpan]]) -> None:
-    """No warning of Jaeger, no span id twice, and no span whose parent is missing."""
+    """No warning from Jaeger, no duplicate span id, and no span whose parent is missing."""
     spans = [span for trace in traces for span in trace]
     assert [(span.name, span.warnings) for span in spans if span.warnings] == []
     assert [id_ for id_, count in Counter(span.span_id for span in spans).items() if count > 1] == []
@@ -63,7 +63,7 @@ def test_markers_are_there_while_it_hangs(story: Story) -> None:
 
 
 def test_alert_names_the_rank_and_links_to_the_stall(story: Story, stack: Stack) -> None:
-    """It comes within seconds of the verdict; its link is Jaeger's address of a trace that shows the absent rank."""
+    """The alert comes within seconds of the verdict; it links to a trace in Jaeger that shows the absent rank."""
     assert story.alert is not None
     assert story.alerted_at_s is not None
     assert story.stalled_at_s is not None
@@ -82,7 +82,7 @@ def test_alert_names_the_rank_and_links_to_the_stall(story: Story, stack: Stack)
 
 
 def test_message_says_when_it_begins_and_when_it_is_over(story: Story) -> None:
-    """The webhook is told of the stall, with rank and link, and then of its end."""
+    """The webhook is notified of the stall, with rank and link, and then of its end."""
     told = [
         (alert["status"], alert["annotations"])
         for message in story.messages
@@ -96,7 +96,7 @@ def test_message_says_when_it_begins_and_when_it_is_over(story: Story) -> None:
 
 
 def test_end_of_the_stall_is_in_jaeger(story: Story, stack: Stack) -> None:
-    """The operations that hung are whole now, in the same run, with their real length."""
+    """The operations that hung are complete now, in the same run, with their real length."""
     ids = {span.span_id for span in story.marked if span.name.endswith("(in progress)")}
     linked = {target for span in story.marked if span.span_id in ids for _, target in span.links}
     found = stack.traces.find(SERVICE, {"torchdist.run": story.run}, operation="all_reduce", min_duration="10s")
@@ -124,7 +124,7 @@ def test_pushed_metrics_are_the_scraped_ones(story: Story) -> None:
 
 
 def test_odd_names_come_through_whole(story: Story, traces: list[list[JaegerSpan]]) -> None:
-    """Quotes, backslashes and whatever else a group is called, in Prometheus and in Jaeger; line breaks are escaped."""
+    """Group names with quotes, backslashes and so on appear in Prometheus and in Jaeger; line breaks are escaped."""
     shown = ODD.replace("\n", "\\n").replace("\t", "\\t")
     assert shown in {sample.labels["description"] for sample in story.groups}
     assert shown in {span.tags.get("torchdist.group.description") for trace in traces for span in trace}
@@ -132,7 +132,7 @@ def test_odd_names_come_through_whole(story: Story, traces: list[list[JaegerSpan
 
 @pytest.mark.parametrize("metric", ["torchdist_operation_duration_seconds", "torchdist_step_duration_seconds"])
 def test_exemplars_lead_to_traces(metric: str, story: Story, stack: Stack) -> None:
-    """What Prometheus keeps beside a histogram's bucket is the id of a trace that Jaeger has."""
+    """The exemplar that Prometheus keeps with a histogram's bucket is the id of a trace that Jaeger has."""
     now = time.time()
     found = stack.metrics.exemplars(f'{metric}_bucket{{run="{story.run}"}}', now - 600, now)
     assert found

@@ -1,4 +1,4 @@
-"""`make up` and `make down` as a user has them, on ports of their own."""
+"""`make up` and `make down` as a user runs them, on ports of their own."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ class RankProcess:
     """A process that runs `rank_process`, seen from a reader.
 
     Attributes:
-        process: It.
+        process: The process.
         tape: Its tape, opened by this process.
-        offers: Whether it says that it can be signalled.
+        offers: Whether it reports that it can be signalled.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RankProcess:
         self.rest()
 
     def rest(self) -> None:
-        """Make its tape say that its Python threads have not run for long, and that a request was not answered."""
+        """Make its tape show that its Python threads have not run for long, and that a request was not answered."""
         long_ago_us = time.monotonic_ns() // 1000 - 60_000_000
         word = LiveWord.HEARTBEAT_US
         self.tape.words[word] = seal_live(word, long_ago_us)
@@ -60,7 +60,7 @@ class RankProcess:
 
     @property
     def pid(self) -> int:
-        """As the process sees it itself."""
+        """Its pid in its own PID namespace."""
         return self.tape.identity.pid
 
     @property
@@ -69,7 +69,7 @@ class RankProcess:
         return offer_path(self.tape.path)
 
     def tell(self, command: str) -> str:
-        """Have it do something; returns what it says."""
+        """Make it do something; returns its answer."""
         self.write(command + "\n")
         return self._line().strip()
 
@@ -92,7 +92,7 @@ class RankProcess:
         return Path(f"/proc/{self.process.pid}/task")
 
     def close(self) -> None:
-        """End it, whatever state it is in."""
+        """End the process, whatever state it is in."""
         self.process.kill()
         self.process.communicate()
         self.tape.close()

@@ -1,7 +1,7 @@
-"""A rank without torch, in a process of its own: a real tape, and our real handler unless somebody was there first.
+"""A rank without torch, in a process of its own: a real tape, and our real handler unless the signal is in use.
 
-Arguments: the directory, who had the signal before us (see `OWNERS`), and changes to the tape's identity as JSON.
-Commands, one a line, each acknowledged with a line: see `COMMANDS`. To `hold` means to hold the GIL in native code
+Arguments: the directory, the earlier owner of the signal (see `OWNERS`), and changes to the tape's identity as JSON.
+Commands, one per line, each acknowledged with a line: see `COMMANDS`. To `hold` means to hold the GIL in native code
 until a line comes.
 """
 
@@ -37,14 +37,14 @@ def hold(tape: TapeWriter) -> None:
 
 
 def hold_elsewhere(tape: TapeWriter) -> None:
-    """Another thread holds the GIL."""
+    """Let another thread hold the GIL."""
     thread = threading.Thread(target=hold, args=(tape,))
     thread.start()
     thread.join()
 
 
 def enter_elsewhere(tape: TapeWriter) -> None:
-    """The same, while that thread is in an operation."""
+    """Let another thread hold the GIL while it is in an operation."""
 
     def enter() -> None:
         thread = threading.get_native_id()
@@ -64,13 +64,13 @@ def take_signal(tape: TapeWriter) -> None:
 
 
 def give_signal_up(tape: TapeWriter) -> None:
-    """Leave the signal to the kernel, which kills."""
+    """Restore the kernel's default action for the signal, which kills."""
     signal.signal(SIGNAL, signal.SIG_DFL)
     acknowledge()
 
 
 def block_signal(tape: TapeWriter) -> None:
-    """Let the main thread not take the signal."""
+    """Block the signal in the main thread."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [SIGNAL])
     acknowledge()
 
@@ -98,22 +98,22 @@ def close_tape(tape: TapeWriter) -> None:
 
 
 def offer_again(tape: TapeWriter) -> None:
-    """The same for another tape."""
+    """Offer stacks again, for another tape."""
     acknowledge(offer_stacks(tape.path))
 
 
 def become_another_program(tape: TapeWriter) -> None:
-    """Give the process to another program, which acknowledges and then waits for its input to end."""
+    """Replace the process with another program, which acknowledges and then waits for its input to end."""
     os.execvp("sh", ["sh", "-c", "echo; read line"])
 
 
 def signal_itself(tape: TapeWriter) -> None:
-    """Ask for a stack of this very process."""
+    """Request a stack of this very process."""
     acknowledge(ask_by_signal(MappedTape.of_writer(tape), 0))
 
 
 def tell_taken(tape: TapeWriter) -> None:
-    """Say how many signals came to this program's own handler."""
+    """Report how many signals this program's own handler received."""
     acknowledge(len(taken))
 
 
@@ -130,14 +130,14 @@ OWNERS = {
     "nobody": lambda: None,
     "python": lambda: signal.signal(SIGNAL, lambda number, frame: taken.append(number)),
     "python ignores": lambda: signal.signal(SIGNAL, signal.SIG_IGN),
-    # Of a handler in C, which may be any function of a number, Python knows nothing.
+    # Python knows nothing about a handler in C, which may be any function of a number.
     "c": lambda: LIBC.signal(SIGNAL, LIBC.abs),
     "c ignores": lambda: LIBC.signal(SIGNAL, ctypes.c_void_p(int(signal.SIG_IGN))),
 }
 
 
 def main() -> None:
-    """Do as told."""
+    """Obey commands."""
     directory, owner, changes = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     OWNERS[owner]()
     identity = identify(0, 0, 2, 64)

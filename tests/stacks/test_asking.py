@@ -1,4 +1,4 @@
-"""A stack by a signal, and every reason for which the signal is not sent. Each rank is a real process."""
+"""Stacks by signal, and every reason for which the signal is not sent. Each rank is a real process."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ HOLD_LINE = inspect.getsourcelines(rank_process.hold)[1] + 2
 
 
 def stack_of(rank: RankProcess, thread: int) -> ThreadStack:
-    """The stack of a thread, which is asked for it."""
+    """The stack of a thread, obtained by signal."""
     asked = ask_by_signal(rank.tape, thread)
     assert asked is not None
     return wait_for(asked.answer)
 
 
 def assert_left_alone(rank: RankProcess, thread: int = 0) -> None:
-    """The rank is not asked, nothing is added to its file, and it lives."""
+    """The rank gets no signal, nothing is added to its file, and it survives."""
     before = rank.file.read_bytes() if rank.file.exists() else None
     assert ask_by_signal(rank.tape, thread) is None
     assert (rank.file.read_bytes() if rank.file.exists() else None) == before
@@ -42,7 +42,7 @@ def assert_left_alone(rank: RankProcess, thread: int = 0) -> None:
 
 
 def test_stack_while_the_gil_is_held(start: Start) -> None:
-    """The stack of a main thread in native code with the GIL is there, innermost first; then the call goes on."""
+    """The stack of a main thread in native code with the GIL is returned, innermost first; then the call goes on."""
     rank = start()
     assert rank.tell("hold") == str(rank.pid)
     stack = stack_of(rank, 0)
@@ -55,7 +55,7 @@ def test_stack_while_the_gil_is_held(start: Start) -> None:
 
 @needs_signals_for_threads
 def test_stack_of_the_thread_that_is_meant(start: Start) -> None:
-    """Where a thread is named it is that thread's stack; the main thread's is another."""
+    """The stack is that of the named thread; the main thread's is another."""
     rank = start()
     thread = int(rank.tell("hold_elsewhere"))
     assert thread != rank.pid
@@ -65,7 +65,7 @@ def test_stack_of_the_thread_that_is_meant(start: Start) -> None:
 
 
 def test_kernel_that_knows_no_threads(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Linux 6.9 the signal is for the process, and the main thread's stack comes, whichever was meant."""
+    """Before Linux 6.9 the signal is sent to the process, and the main thread's stack comes, whichever was meant."""
     monkeypatch.setattr(pidfd, "_PIDFD_THREAD", 1 << 20)  # a flag that this kernel does not know
     rank = start()
     thread = int(rank.tell("hold_elsewhere"))
@@ -75,7 +75,7 @@ def test_kernel_that_knows_no_threads(start: Start, monkeypatch: pytest.MonkeyPa
 
 
 def test_thread_of_another_process(start: Start) -> None:
-    """A thread that is none of the rank's is not signalled, though its own process would take the signal."""
+    """A thread that is not the rank's is not signalled, though its own process would take the signal."""
     rank, other = start(), start()
     before = other.file.read_bytes()
     assert_left_alone(rank, other.pid)
@@ -83,7 +83,7 @@ def test_thread_of_another_process(start: Start) -> None:
 
 
 def test_rank_that_runs_python(start: Start) -> None:
-    """A heart that beats, or an answer, shows that the GIL is free: a signal might come while frames are made."""
+    """A continuing heartbeat, or an answer, shows that the GIL is free: a signal might come as frames are created."""
     rank = start()
     rank.tape.words[LiveWord.ANSWER] = rank.tape.words[LiveWord.REQUEST]
     assert_left_alone(rank)
@@ -98,12 +98,12 @@ def test_rank_that_runs_python(start: Start) -> None:
 
 @pytest.mark.parametrize("field", ["pid_start_ticks", "pid_namespace", "boot_id"])
 def test_process_that_only_has_the_pid(start: Start, field: str) -> None:
-    """A pid that began at another time, or is one of another namespace or machine, is somebody else's."""
+    """A pid that started at another time, or in another namespace or on another machine, is another process."""
     assert_left_alone(start(changes={field: 1}))
 
 
 def test_pid_of_a_dead_rank(start: Start) -> None:
-    """The pid of a rank that died belongs to a process that would take the signal: nobody holds the tape's lock."""
+    """A dead rank's pid belongs to a process that takes the signal: it gets none, for the tape's lock is free."""
     rank = start()
     path = rank.tape.path
     rank.process.kill()
@@ -122,7 +122,7 @@ def test_pid_of_a_dead_rank(start: Start) -> None:
 
 
 def test_rank_in_another_pid_namespace(start: Start) -> None:
-    """A rank that is number 1 in a container is not the process that is number 1 here."""
+    """A rank with pid 1 in a container is not the process with pid 1 here."""
     unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
         pytest.skip("a PID namespace cannot be made here")
@@ -133,7 +133,7 @@ def test_rank_in_another_pid_namespace(start: Start) -> None:
 
 @pytest.mark.parametrize("owner", sorted(rank_process.OWNERS.keys() - {"nobody"}))
 def test_signal_that_is_in_use(start: Start, owner: str) -> None:
-    """Where the user's program uses the signal it keeps it, and we say that we have no handler."""
+    """A signal that the user's program uses stays with it, and the rank reports no handler."""
     rank = start(owner)
     assert not rank.offers
     assert not rank.file.exists()
@@ -144,7 +144,7 @@ def test_signal_that_is_in_use(start: Start, owner: str) -> None:
 
 
 def test_handler_that_was_replaced(start: Start) -> None:
-    """A program that takes the signal over later keeps it for its next tapes too."""
+    """A program that takes over the signal later keeps it for its next tapes too."""
     rank = start()
     rank.tell("take_signal")
     assert rank.tell("offer_again") == "False"
@@ -162,14 +162,14 @@ def test_threads_that_take_long_turns(start: Start) -> None:
 
 @pytest.mark.parametrize("command", ["give_signal_up", "block_signal", "use_descriptor"])
 def test_handler_that_does_not_take_it(start: Start, command: str) -> None:
-    """No handler any more, a thread that blocks the signal, a descriptor that leads to a file of the user's."""
+    """No signal if the handler is gone, the thread blocks it, or the descriptor leads to a file of the user."""
     rank = start()
     rank.tell(command)
     assert_left_alone(rank)
 
 
 def test_stack_that_is_being_written(start: Start) -> None:
-    """While the thread has the signal blocked, as it has in its handler, what lies in the file may be half a stack."""
+    """While the thread has the signal blocked, as in its handler, the file may contain half a stack."""
     rank = start()
     asked = ask_by_signal(rank.tape, 0)
     assert asked is not None
@@ -179,7 +179,7 @@ def test_stack_that_is_being_written(start: Start) -> None:
 
 
 def test_descriptor_that_became_the_users(start: Start) -> None:
-    """A file that the user's program has opened under our number is never written to, and the next tape has another."""
+    """A user's file under our descriptor's number is never written to, and the next tape has another descriptor."""
     rank = start()
     rank.tell("use_descriptor")
     before = rank_process.decode_offer(rank.file.read_bytes())
@@ -196,7 +196,7 @@ def test_descriptor_that_became_the_users(start: Start) -> None:
 
 
 def test_after_exec(start: Start) -> None:
-    """A process that has become another program is left alone."""
+    """A process that now runs another program is left alone."""
     rank = start()
     rank.tell("become_another_program")
     assert_left_alone(rank)
@@ -205,7 +205,7 @@ def test_after_exec(start: Start) -> None:
 
 
 def test_after_the_tapes_end(start: Start) -> None:
-    """When the tape is over nobody asks; a signal that comes late finds a handler, and writes to nowhere."""
+    """After the end of the tape no signal is sent; one that comes late finds a handler, and writes nowhere."""
     rank = start()
     rank.tell("close_tape")
     assert_left_alone(rank)
@@ -219,7 +219,7 @@ def test_after_the_tapes_end(start: Start) -> None:
 
 
 def test_stopped_process(start: Start) -> None:
-    """A process that is stopped could not answer, and would be surprised later."""
+    """A stopped process gets no signal: it could not answer, and would be interrupted later."""
     rank = start()
     os.kill(rank.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, rank.pid, os.WSTOPPED | os.WNOWAIT)
@@ -246,14 +246,14 @@ def test_descriptor_is_high_and_private(start: Start) -> None:
 
 
 def test_file_that_has_grown(start: Start) -> None:
-    """A rank that has written a megabyte of stacks is not asked again."""
+    """A rank that has written a megabyte of stacks is not signalled again."""
     rank = start()
     os.truncate(rank.file, (1 << 20) + 1)
     assert_left_alone(rank)
 
 
 def test_leftovers(start: Start) -> None:
-    """The file of a rank that died is part of what is cleaned up."""
+    """The file of a rank that died is cleaned up too."""
     rank = start()
     directory = rank.tape.path.parent
     rank.process.kill()

@@ -1,4 +1,4 @@
-"""What a rank says of its handler, and what `faulthandler` writes."""
+"""The file in which a rank offers its handler, and the output of `faulthandler`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FRAMES = (
 
 
 def test_offer() -> None:
-    """What is written is read; stacks may follow it."""
+    """What is written is read back; stacks may follow it."""
     offer = SignalOffer(39, 4032)
     assert decode_offer(offer.encode() + STACK.encode()) == offer
     assert offer_path(Path("/dev/shm/job/aa.tape")) == Path("/dev/shm/job/aa.fault")
@@ -30,7 +30,7 @@ def test_offer() -> None:
 
 @pytest.mark.parametrize("head", [b"", b"signal", SignalOffer(39, 4032).encode()[:-1], STACK.encode(), b"\0" * 64])
 def test_no_offer(head: bytes) -> None:
-    """A file that is empty, cut or something else is no offer."""
+    """A file that is empty, cut off or something else is not an offer."""
     assert decode_offer(head) is None
 
 
@@ -44,12 +44,12 @@ def test_stack(title: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "Stack (most recent call first):\n", '  File "a.py", line 1 in f\n', "\0\n"])
 def test_no_stack(text: str) -> None:
-    """Frames without a title, or a title without frames, are no stack."""
+    """Frames without a title, or a title without frames, are not a stack."""
     assert parse_stack(text) == ()
 
 
 def test_what_faulthandler_does_not_know() -> None:
-    """Question marks for a line, an end that was cut, and letters that are none."""
+    """Question marks for a line, a cut end, and letters that cannot be decoded are handled."""
     frames = '  File "???", line ??? in ???\n  File "\\udc80\\u00e9.py", line 3 in f...\n  ...\n'
     text = "Stack (most recent call first):\n" + frames
     assert parse_stack(text) == (CallSiteName("???", "???", 0), CallSiteName("f...", "\\udc80é.py", 3))
@@ -67,7 +67,7 @@ def test_stack_of_this_python(tmp_path: Path) -> None:
 
 
 def test_last_stack(tmp_path: Path) -> None:
-    """Of several the last one counts, however much lies before it; without one, or without a file, there is none."""
+    """The last of several stacks counts, however much precedes it; without one, or without a file, there is none."""
     path = tmp_path / "aa.fault"
     assert last_stack(path) == ()
     offer = SignalOffer(39, 4032).encode().decode()

@@ -1,4 +1,4 @@
-"""The stack by a signal in the snapshot of a rank."""
+"""Stacks by signal in the snapshot of a rank."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_thread_of_the_operation(followed: Followed) -> None:
 
 
 def test_next_request(followed: Followed) -> None:
-    """A stack that answered one request is no answer to the next."""
+    """A stack that answered one request does not answer the next."""
     followed.follower.ask_for_stacks(1)
     followed.follower.ask_by_signal()
     assert wait_for(lambda: followed.stacks().threads)

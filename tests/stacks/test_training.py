@@ -1,4 +1,4 @@
-"""Signals to ranks that train: what is said of one that holds the GIL, and that none is harmed."""
+"""Signals to ranks that train: what is reported about one that holds the GIL, and that none is harmed."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SIGNALS = 10_000
 TURNS = 5
 TITLE = "Stack (most recent call first):"
 PACE_S = 0.0001
-"""Between two signals, so that the process also does something else."""
+"""Between two signals, so that the process makes progress too."""
 START_S = 60.0
 
 
 class Job:
-    """A script that runs, and the tapes of its ranks."""
+    """A running script, and the tapes of its ranks."""
 
     def __init__(self, memory: Path, worker: str, *arguments: str) -> None:
         self.tapes = memory / "tapes"
@@ -61,18 +61,18 @@ class Job:
         return sorted(map(TapeReader, found), key=lambda reader: reader.identity.rank)
 
     def output(self) -> str:
-        """What it has written."""
+        """The output so far."""
         self._output.seek(0)
         return self._output.read()
 
     def end(self, timeout_s: float = 60.0) -> str:
-        """Wait for its end, which must be a good one; returns what it has written."""
+        """Wait for its end, which must be a success; returns its output."""
         code = self.process.wait(timeout_s)
         assert code == 0, self.output()
         return self.output()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Kill what is left and close the tapes."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, 9)
         self.process.wait()
@@ -116,7 +116,7 @@ def line_of(worker: str, text: str) -> int:
 
 
 def test_rank_that_holds_the_gil(run: Callable[..., Job], memory: Path) -> None:
-    """The verdict names it in time, with the line of its native call; who holds the GIL unasked is left alone."""
+    """The verdict names the rank in time, with its native call's line; one that no rank waits for is left alone."""
     gate = memory / "gate"
     for rank in (1, 2):
         os.mkfifo(f"{gate}-{rank}")
@@ -146,7 +146,7 @@ def test_rank_that_holds_the_gil(run: Callable[..., Job], memory: Path) -> None:
 
 
 def test_many_signals_do_not_crash(run: Callable[..., Job], memory: Path) -> None:
-    """Ten thousand signals to all threads of a rank whose GIL is held, in turns: it goes on, and results are right."""
+    """A rank whose GIL is held goes on after ten thousand signals to all its threads in turn, with correct results."""
     os.mkfifo(memory / "go")
     job = run("busy.py", str(memory))
     readers = job.readers(2)
@@ -171,13 +171,13 @@ def test_many_signals_do_not_crash(run: Callable[..., Job], memory: Path) -> Non
 
 
 def wait_for_progress(tape: TapeReader) -> None:
-    """Wait until a rank has gone through a good number of collectives."""
+    """Wait until a rank has completed a good number of collectives."""
     before = tape.words[LiveWord.NEXT_NUMBER]
     wait_for(lambda: tape.words[LiveWord.NEXT_NUMBER] > before + 20, START_S)
 
 
 def signal_all_threads(pid: int, signals: int) -> None:
-    """Send signals to a process's threads, native ones too, each in its turn and the main thread every other time."""
+    """Send signals to a process's threads, also native ones, in turn, and to the main thread every other time."""
     threads = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
     targets = [pidfd.open_thread(pid, thread)[0] for other in threads for thread in (pid, other)]
     for target, _ in zip(itertools.cycle(targets), range(signals), strict=False):
@@ -189,13 +189,13 @@ def signal_all_threads(pid: int, signals: int) -> None:
 
 
 def is_in_handler(pid: int, thread: int) -> bool:
-    """Whether a thread has signals to take yet, or is in the handler."""
+    """Whether a thread has signals pending, or is in the handler."""
     status = Path(f"/proc/{pid}/task/{thread}/status").read_text()
     return any(int(mask, 16) >> (SIGNAL - 1) & 1 for mask in re.findall(r"Sig(?:Pnd|Blk):\t(.*)", status))
 
 
 def test_busy_rank_is_left_alone(run: Callable[..., Job], memory: Path) -> None:
-    """However often a rank is asked whose Python threads run, however busy, it gets no signal: that could crash it."""
+    """However often a busy rank is asked, it gets no signal while its Python threads run: that could crash it."""
     job = run("busy.py", str(memory))
     readers = job.readers(2)
     target = readers[0]
@@ -213,9 +213,9 @@ def test_busy_rank_is_left_alone(run: Callable[..., Job], memory: Path) -> None:
 
 
 def test_handler_comes_with_the_tape_and_never_goes(run: Callable[..., Job]) -> None:
-    """A stack while there is a tape, else nothing: in a child, between tapes, switched off. Nobody ever dies of it.
+    """Signals bring stacks while there is a tape: not in a child, between tapes, or switched off. They never kill.
 
-    And a program that takes the signal over in mid-life gets it from then on: we say so within a heartbeat.
+    A program that takes over the signal later gets it from then on, and the rank reports that within a heartbeat.
     """
     lines = run("comes_and_goes.py").end().splitlines()
     said = [json.loads(line) for line in lines if line.startswith("{")]

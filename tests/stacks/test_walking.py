@@ -1,4 +1,4 @@
-"""Taking the stacks of threads that run."""
+"""Taking the stacks of running threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Runner:
         self._thread.start()
 
     def run(self) -> None:
-        """Go on until the end."""
+        """Run until the end."""
         while not self._is_over:
             self.first()
             self.second()
@@ -43,7 +43,7 @@ class Runner:
 
 @pytest.fixture
 def runner() -> Iterator[Runner]:
-    """It runs, and threads take turns as often as they can."""
+    """A running thread, with thread switches as frequent as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     runner = Runner()
@@ -54,7 +54,7 @@ def runner() -> Iterator[Runner]:
 
 @pytest.mark.usefixtures("runner")
 def test_thread_does_not_run_meanwhile() -> None:
-    """Each frame is seen at the line that calls the one before: all are of one moment."""
+    """Each frame is seen at the line that calls the one before: all are from one moment."""
     first_line = Runner.run.__code__.co_firstlineno
     lines = {Runner.first.__qualname__: first_line + 3, Runner.second.__qualname__: first_line + 4}
     seen: set[str] = set()

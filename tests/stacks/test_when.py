@@ -1,4 +1,4 @@
-"""When a rank is asked by a signal: only while an incident waits for its stack, and its Python threads do not run."""
+"""When a rank is signalled: only while an incident waits for its stack, and its Python threads do not run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ LATE = 2
 CROSSED_S = 15.0
 """When the ranks that wait since 5.0 s have done so for the threshold."""
 PROMISE_S = 2.0
-"""The first verdict comes within this after the threshold."""
+"""The first verdict comes within this time after the threshold."""
 
 
 class WatchingWithSignals(Watching):
-    """Ranks answer a signal at the next look.
+    """Ranks that answer a signal by the next poll.
 
     Attributes:
         held_since_s: Since when no Python thread of the late rank runs; None while they do.
-        answers_signals: False for ranks that do not.
+        answers_signals: False for ranks that do not answer.
     """
 
     def __init__(self, world: SimulatedWorld, held_since_s: float | None, answers_signals: bool = True) -> None:
@@ -35,11 +35,11 @@ class WatchingWithSignals(Watching):
 
     @property
     def signals(self) -> list[tuple[float, frozenset[int]]]:
-        """When which tapes were asked by a signal."""
+        """When which tapes were signalled."""
         return [(at_s, event.nonces) for at_s, event in self.events if isinstance(event, StacksOverdue)]
 
     def until(self, then_s: float) -> None:
-        """Look as often as the detector wishes, at a heartbeat that stands still from some moment on."""
+        """Poll as often as the detector asks, with a heartbeat that stands still from some moment on."""
         while self.now_s < then_s:
             next_s = self.now_s + self.detector.next_look_s
             if self.held_since_s is not None:
@@ -55,7 +55,7 @@ class WatchingWithSignals(Watching):
 
 
 def test_first_verdict_has_the_stack_in_time() -> None:
-    """The GIL has been held all along: the signal comes a second after the request, and the verdict in time with it."""
+    """With the GIL held all along, the signal comes a second after the request, and the verdict has it in time."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=4.0)
     watching.until(CROSSED_S + PROMISE_S)
     [(at_s, nonces)] = watching.signals
@@ -72,7 +72,7 @@ def test_first_verdict_has_the_stack_in_time() -> None:
 
 
 def test_gil_that_is_taken_late() -> None:
-    """What nobody can know yet the first verdict does not wait for; the next epoch has the stack, asked for anew."""
+    """The first verdict does not wait for a stack it cannot have yet; the next epoch has it, requested anew."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=CROSSED_S - 0.8)
     watching.until(CROSSED_S + PROMISE_S)
     assert watching.signals == []
@@ -86,7 +86,7 @@ def test_gil_that_is_taken_late() -> None:
 
 
 def test_verdict_that_changes_while_it_waits() -> None:
-    """A rank that comes in late changes the verdict, and the other's second to answer goes on."""
+    """A rank that enters late changes the verdict, and the other rank's second to answer continues."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 1.0)
     for rank in (0, 1):
@@ -102,14 +102,14 @@ def test_verdict_that_changes_while_it_waits() -> None:
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_once_for_each_request(answers: bool) -> None:
-    """However often one looks, there is one signal for each epoch, at the age's doublings."""
+    """However often the detector polls, it sends one signal per epoch, at the doublings of the age."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=4.0, answers_signals=answers)
     watching.until(100.0)
     assert len(watching.verdicts) == len(watching.signals) == 4
 
 
 def test_rank_that_runs_is_not_signalled() -> None:
-    """A rank whose heart beats is not asked by a signal, though it does not answer."""
+    """A rank whose heartbeat continues is not signalled, though it does not answer."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=None)
     watching.until(100.0)
     assert (len(watching.verdicts), watching.signals) == (4, [])
@@ -117,7 +117,7 @@ def test_rank_that_runs_is_not_signalled() -> None:
 
 @pytest.mark.parametrize("group_waits", [False, True])
 def test_rank_that_is_not_stalled_is_not_signalled(group_waits: bool) -> None:
-    """The GIL may be held for as long as one likes where nobody waits, or others wait for somebody else."""
+    """The GIL may be held for any time where no rank waits, or others wait for another rank."""
     world = SimulatedWorld(5)
     world.meet(EVERYBODY, 1.0)
     if group_waits:
@@ -130,7 +130,7 @@ def test_rank_that_is_not_stalled_is_not_signalled(group_waits: bool) -> None:
 
 
 def test_dead_rank_is_not_signalled() -> None:
-    """A rank that is gone is not asked for anything."""
+    """A rank that is gone is not signalled."""
     world = stalled(LATE)[0]
     world.ranks[LATE].die(4.0)
     watching = WatchingWithSignals(world, held_since_s=4.0)
@@ -140,7 +140,7 @@ def test_dead_rank_is_not_signalled() -> None:
 
 
 def test_reader_that_was_stopped_itself() -> None:
-    """After a pause of everything a rank gets its whole second to answer, for it may be about to run."""
+    """After a pause of the whole machine a rank gets its whole second to answer, for it may be about to run."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=4.0)
     watching.until(CROSSED_S + 0.5)
     watching.now_s = CROSSED_S + 1.2
@@ -151,7 +151,7 @@ def test_reader_that_was_stopped_itself() -> None:
 
 
 def test_rank_that_recovers_is_not_signalled() -> None:
-    """A rank that comes before its signal is due is left alone."""
+    """A rank that recovers before its signal is due is left alone."""
     world, entered = stalled(LATE)
     watching = WatchingWithSignals(world, held_since_s=4.0)
     watching.until(CROSSED_S + 0.8)

@@ -1,4 +1,4 @@
-"""A detector among those of other nodes, which say what the test wants."""
+"""A detector with peer agents on other nodes, whose answers the test chooses."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.stall.simulated_world import RUN, SECOND, START_NS, SimulatedWorld
 from tests.stall.watching import THRESHOLD_S, Watching, stalled
 
 LOCAL = (0, 1)
-"""Ranks on the node whose detector is tested, where there are others."""
+"""Ranks on the node whose detector is tested, if there are other nodes."""
 
 
 class Seated:
-    """Other agents, as one would see them that tells the detector what the test wants.
+    """Peer agents that give the detector the answers that the test wants.
 
     Attributes:
-        seating: What it tells, given what the detector sees by itself.
-        suspects_stall: Whether the detector saw a stall coming, at each look.
-        told: What was said of the run, at each look at which this agent judged.
+        seating: Returns the answer, given what the detector sees by itself.
+        suspects_stall: Whether the detector suspected a stall, at each poll.
+        told: What was published about the run, at each poll at which this agent led.
     """
 
     def __init__(self, seating: Callable[[WorldSnapshot], Seating]) -> None:
@@ -42,7 +42,7 @@ class Seated:
         self.told.append(ruling)
 
     def want_calls(self, run: int, windows: frozenset[tuple[Channel, int]]) -> None:
-        """See `PeerAgents`; nothing differs here."""
+        """See `PeerAgents`; no calls differ here."""
         assert windows == frozenset()
 
     def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
@@ -50,12 +50,12 @@ class Seated:
         raise AssertionError(wanted)
 
     def asked(self) -> list[StacksWanted | StacksOverdue]:
-        """See `PeerAgents`; likewise."""
+        """See `PeerAgents`; the detector's owner does that."""
         raise AssertionError
 
 
 class Accompanied(Watching):
-    """A detector among others."""
+    """A detector with peer agents."""
 
     def __init__(
         self,
@@ -75,19 +75,19 @@ class Accompanied(Watching):
 
 
 def follows(ruling: Ruling | None, is_hurried: bool = False) -> Callable[[WorldSnapshot], Seating]:
-    """Another agent judges, and says this."""
+    """Another agent leads, with this ruling."""
     return lambda world: Follows(ruling, is_hurried)
 
 
 def a_ruling(epoch: int = 3, of: int = 0) -> Ruling:
-    """What another agent says of the stalled world."""
+    """Another agent's ruling on the stalled world."""
     world, numbers = stalled()
     site = world.ranks[0].open[numbers[0]].operation_id
     return Ruling(Incident(RUN, "what they named it", of), epoch, site, "rank 2 sleeps", {semconv.VERDICT: "absent"})
 
 
 def with_others(world: SimulatedWorld) -> Callable[[WorldSnapshot], Seating]:
-    """This agent judges; ranks that are not local are seen by another one."""
+    """This agent leads; ranks that are not local are seen by another one."""
 
     def presides(seen: WorldSnapshot) -> Seating:
         now_s = (seen.taken_ns - START_NS) / SECOND

@@ -1,6 +1,6 @@
-"""Stacks of a program that compiles: one JSON list a line, of what it was doing and its frames, innermost first.
+"""Stacks of a program that compiles: one JSON list per line, of the current activity and its frames, innermost first.
 
-A timer's signal takes them, on the thread itself.
+They are taken on the thread itself, by a timer's signal.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ lines: list[tuple[str, Any]] = []
 
 
 def take(doing: str, frame: FrameType | None = None) -> None:
-    """Write down where this thread is, as deep as a rank would."""
+    """Print where this thread is, as deep as a rank would."""
     frames = itertools.islice(traceback.walk_stack(frame or sys._getframe(1)), MAX_FRAMES)
     lines.append((doing, [(one.f_code.co_name, one.f_code.co_filename, line) for one, line in frames]))
 
 
 @torch._dynamo.disable
 def read_from_storage(x: torch.Tensor) -> torch.Tensor:
-    """Where a rank may hang for good, behind a graph break."""
+    """Where a rank may hang permanently, behind a graph break."""
     take(state)
     return x
 

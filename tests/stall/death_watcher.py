@@ -1,7 +1,7 @@
 """A process that watches tapes for deaths: `death_watcher.py [--starved] TAPE…`.
 
-It prints which ranks it holds by a pidfd, and at last what it has seen of all of them. With `--starved` it has no file
-to spare until a line comes on its standard input.
+It prints which ranks it holds by a pidfd, and at the end what it has seen of all of them. With `--starved` it has no
+descriptor to spare until a line comes on its standard input.
 """
 
 import json
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float) -> None:
-    """Wait for a condition, or until there has been time enough."""
+    """Wait for a condition, or until time is up."""
     deadline = time.monotonic() + timeout_s
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)

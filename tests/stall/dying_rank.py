@@ -1,4 +1,4 @@
-"""A rank as a process that has a tape and comes to an end as it is told: `exit <code>`, `eat` (memory, without end)."""
+"""A rank as a process that has a tape and ends as it is told: `exit <code>`, `eat` (memory, without end)."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from otel_torchdist.tape.writer import TapeWriter
 
 
 def main() -> None:
-    """Do as told."""
+    """Obey the command."""
     rank = int(sys.argv[2])
     writer = TapeWriter(Path(sys.argv[1]), identify(rank, rank, 4, 64))
     print(writer.path, flush=True)

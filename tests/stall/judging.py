@@ -16,7 +16,7 @@ def verdicts(world: WorldSnapshot) -> dict[OperationId, Verdict | None]:
 
 
 def the_verdict(world: WorldSnapshot) -> Verdict:
-    """The one verdict to which every waiting operation leads; without places."""
+    """The only verdict to which every waiting operation leads; without places."""
     found = list(verdicts(world).values())
     assert found
     first = found[0]

@@ -1,12 +1,11 @@
-"""A rank as a process: writes a real tape as it is told on its standard input, and answers requests for its stacks.
+"""A rank as a process: writes a real tape as commanded on its standard input, and answers requests for its stacks.
 
-Commands, one a line, each acknowledged with `ok`: `enter <sequence>`, `end`, `load` (stays in `load_batch` until the
-next line), `step <sequence>` (the step of that operation is over),
-`many <count>` (so many operations, each a step of its own), `half` (is torn out of writing a record),
-`clock <seconds>` (the wall clock is set, for this process), `helper <sequence>` (starts a process that makes a group
-of its own, which enters that operation unless it is 0, and is terminated at the end), `helper gone` (ends it),
-`hold` (holds the GIL in native code from then on, for good).
-Not acknowledged: `leave <code>` (exits without a word), `exit`.
+Commands, one per line, each acknowledged with `ok`: `enter <sequence>`, `end`, `load` (stays in `load_batch` until the
+next line), `step <sequence>` (the step of that operation is over), `many <count>` (that many operations, each a step of
+its own), `half` (is interrupted while writing a record), `clock <seconds>` (the wall clock is set, for this process),
+`helper <sequence>` (starts a process that makes a group of its own, which enters that operation unless it is 0, and is
+terminated at the end), `helper gone` (ends it), `hold` (holds the GIL in native code from then on, permanently).
+Not acknowledged: `leave <code>` (exits without reporting), `exit`.
 """
 
 import ctypes
@@ -96,7 +95,7 @@ class Rank:
             time.sleep(60)
 
     def write_half(self) -> None:
-        """Draw a number and write a part of its record."""
+        """Reserve a number and write a part of its record."""
         number = next(self.tape._numbers)
         first = layout.RING_OFFSET + number % self.tape.identity.capacity * layout.RECORD_SIZE + 8
         self.tape.view()[first : first + 50] = b"\xff" * 50
@@ -119,7 +118,7 @@ def main_stack() -> ThreadStack:
 
 
 def set_wall_clock(ahead_s: float) -> None:
-    """Have the wall clock of this process be so far ahead of the machine's, from now on."""
+    """Set the wall clock of this process ahead of the machine's, from now on."""
     time.time_ns = lambda: machine_time_ns() + round(ahead_s * 1e9)
 
 
@@ -130,7 +129,7 @@ def end(helper: int) -> None:
 
 
 def main() -> None:
-    """Do as told."""
+    """Obey commands."""
     rank, helper = Rank(Path(sys.argv[1]), *map(int, sys.argv[2:])), 0
     print("ok", flush=True)
     for line in sys.stdin:

@@ -121,7 +121,7 @@ class SimulatedRank:
         self._change(number, wait_entered_ns=START_NS + round(at_s * SECOND))
 
     def begin_on_device(self, number: int, at_s: float) -> None:
-        """The rank's device has come to an operation."""
+        """The rank's device reaches an operation."""
         self._change(number, started_ns=START_NS + round(at_s * SECOND), started_how=How.EVENT)
 
     def end(self, number: int, at_s: float, how: How = How.WAIT, failure: str = "") -> None:
@@ -149,7 +149,7 @@ class SimulatedRank:
     def is_seen_to_die(
         self, at_s: float, status: int | None, state: TapeState = TapeState.RUNNING, failure: str = "", oom: str = ""
     ) -> None:
-        """Its process is gone from now on, and its agent saw it go with a wait status."""
+        """Its process is gone from now on, and its agent saw it end with a wait status."""
         self.die(at_s, state, failure)
         self.death = Death(START_NS + round(at_s * SECOND), status=status, oom=oom)
 
@@ -198,7 +198,7 @@ class SimulatedWorld:
         return WorldSnapshot(RUN, START_NS + round(now_s * SECOND), views)
 
     def meet(self, group: GroupView, at_s: float, name: str = "all_reduce") -> None:
-        """All members run through one operation."""
+        """All members complete one operation."""
         for rank in sorted(group.members):
             number = self.ranks[rank].enter(group, at_s, name)
             self.ranks[rank].end(number, at_s + 0.001)
@@ -209,9 +209,9 @@ class Meeting:
     """One operation of a schedule.
 
     Attributes:
-        group: Who takes part.
+        group: The ranks that take part.
         in_flight: Its ranks go on at once, and wait for it before their next blocking operation.
-        seen: Whether that wait shows on the tape; those of torch's C++ code do not.
+        seen: Whether that wait shows on the tape; waits in torch's C++ code do not.
     """
 
     group: GroupView
@@ -220,12 +220,12 @@ class Meeting:
 
 
 def play(world: SimulatedWorld, schedule: Sequence[Meeting], stops: dict[int, int]) -> float:
-    """Let every rank run through its part of a schedule until nobody can go on.
+    """Let every rank run through its part of a schedule until none can go on.
 
     Args:
         world: All ranks at the beginning.
         schedule: Operations in an order that all ranks keep.
-        stops: By rank, before how many of its operations it stops for good.
+        stops: By rank, before how many of its operations it stops permanently.
 
     Returns:
         The time, in seconds, at which the last rank has stopped.
@@ -255,7 +255,7 @@ class _Player:
         self.blocked_in: int | None = None
 
     def turn(self, world: SimulatedWorld, players: dict[int, _Player], now_s: float) -> bool:
-        """Do the next thing; False when there is none to do now."""
+        """Take the next action; False when there is none to take now."""
         return self._end_one(world, players, now_s) or self._go_on(world, now_s)
 
     def _end_one(self, world: SimulatedWorld, players: dict[int, _Player], now_s: float) -> bool:

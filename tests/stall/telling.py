@@ -10,7 +10,7 @@ EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 
 
 def the_verdict(world: WorldSnapshot) -> Verdict:
-    """The one verdict to which every waiting operation leads, with places."""
+    """The only verdict to which every waiting operation leads, with places."""
     return locate(world, judging.the_verdict(world))
 
 

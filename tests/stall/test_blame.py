@@ -1,4 +1,4 @@
-"""Ranks that only wait are not blamed: stages of a pipeline, members of a group that one has not created, threads."""
+"""Ranks that only wait are not blamed: pipeline stages, members of a group that one has not created, threads."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ def receive(world: SimulatedWorld, rank: int, source: int, at_s: float) -> None:
 
 @pytest.mark.parametrize("since", [(1.0, 1.5, 1.6), (1.5, 1.0, 1.6), (1.6, 1.5, 1.0)])
 def test_stage_that_forgot_to_send_is_named(since: tuple[float, float, float]) -> None:
-    """Rank 2 owes rank 1 a send and waits in the all_reduce: it is named, whoever has waited longest."""
+    """Rank 2 owes rank 1 a send and waits in the all_reduce: it is named, whichever rank has waited longest."""
     world = SimulatedWorld(3)
     receive(world, 0, 1, since[0])
     receive(world, 1, 2, since[1])
@@ -35,7 +35,7 @@ def test_stage_that_forgot_to_send_is_named(since: tuple[float, float, float]) -
 
 
 def test_first_stage_that_forgot_to_send_is_named() -> None:
-    """The same forwards: rank 0 owes rank 1 a send, and rank 2 waits behind that."""
+    """The same in the other direction: rank 0 owes rank 1 a send, and rank 2 waits behind that."""
     world = SimulatedWorld(3)
     receive(world, 2, 1, 1.0)
     receive(world, 1, 0, 1.5)
@@ -94,7 +94,7 @@ def test_rank_that_creates_a_group_alone_is_named() -> None:
 
 
 def test_members_of_other_groups_do_not_count() -> None:
-    """Many ranks that need not create the group wait with the one that left it out: it is the odd one all the same."""
+    """Ranks that need not create the group wait with the one that left it out: it is the odd one nevertheless."""
     world = SimulatedWorld(8)
     everybody = group_of(*range(8), description="default_pg")
     for rank in (0, 1, 3):
@@ -106,7 +106,7 @@ def test_members_of_other_groups_do_not_count() -> None:
 
 
 def test_rank_that_is_in_the_creation_of_the_next_group() -> None:
-    """It has left out the first of two: named, with the group that it creates."""
+    """The rank that left out the first of two creations is named, with the group that it creates."""
     world = SimulatedWorld(3)
     mesh, pair = group_of(0, 1, 2, nth=1, description="mesh"), group_of(1, 2, description="pair")
     create(world, 0, mesh, 1.0)
@@ -120,7 +120,7 @@ def test_rank_that_is_in_the_creation_of_the_next_group() -> None:
 
 
 def test_one_against_one_names_both() -> None:
-    """Nobody knows which of two is right."""
+    """With one against one it is unknown which is right, so both are named."""
     world = SimulatedWorld(2)
     create(world, 0, group_of(0, 1, nth=1, description="mesh"), 1.0)
     world.ranks[1].enter(group_of(0, 1, description="default_pg"), 1.0)
@@ -129,7 +129,7 @@ def test_one_against_one_names_both() -> None:
 
 
 def test_creations_that_are_counted_differently() -> None:
-    """Rank 2 left out a group that it is no member of: it creates the next one under another number, for ever."""
+    """Rank 2 left out a group that it is not a member of: it creates all later ones under another number."""
     world = SimulatedWorld(3)
     for rank in range(3):
         create(world, rank, _named(THREE, "1" if rank == 2 else "2"), 1.0)
@@ -149,7 +149,7 @@ MAIN, BACKGROUND = 100, 200
 
 
 def checkpoint_world() -> SimulatedWorld:
-    """Rank 1's checkpoint thread does not come; rank 0's main thread joins its own, rank 1's waits for that."""
+    """Rank 1's checkpoint thread does not arrive; rank 0's main thread joins its own, for which rank 1's waits."""
     world = SimulatedWorld(2)
     default, checkpoint = group_of(0, 1, description="default_pg"), group_of(0, 1, description="checkpoint", nth=1)
     world.meet(default, 0.1)
@@ -159,7 +159,7 @@ def checkpoint_world() -> SimulatedWorld:
 
 
 def test_waits_of_other_threads_make_no_circle() -> None:
-    """Who is missing is not known, and what the other threads wait in is said; nobody is told to mend the order."""
+    """The missing rank is reported as unknown, with the waits of the other threads, and no order is blamed."""
     verdict = the_verdict(checkpoint_world().snapshot(25.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.THREADS)
     assert sentence(verdict, 24).startswith(
@@ -169,7 +169,7 @@ def test_waits_of_other_threads_make_no_circle() -> None:
 
 
 def test_waits_of_the_same_thread_make_one() -> None:
-    """The same two operations from one thread of each rank."""
+    """The same two operations from one thread of each rank are a circle."""
     world = SimulatedWorld(2)
     default, other = group_of(0, 1, description="default_pg"), group_of(0, 1, description="other", nth=1)
     world.meet(default, 0.1)
@@ -193,7 +193,7 @@ def test_thread_of_backward_waits_for_its_rank() -> None:
 
 
 def test_expectation_excuses_nobody_else_at_the_same_place() -> None:
-    """Rank 0 evaluates and has said so; rank 2, which should be waiting too, hangs: it is named, alone."""
+    """Rank 0 evaluates and has announced it; rank 2, which should be waiting too, hangs: it is named, alone."""
     world = SimulatedWorld(3)
     world.meet(THREE, 0.1)
     world.ranks[1].enter(THREE, 1.0, "barrier")
@@ -204,7 +204,7 @@ def test_expectation_excuses_nobody_else_at_the_same_place() -> None:
 
 
 def test_expectation_does_not_hide_a_frozen_rank() -> None:
-    """Rank 0 is held by a debugger, and has said so; rank 2 is stopped, and has not."""
+    """Rank 0 is held by a debugger, and has announced it; rank 2 is stopped, and has not."""
     world = SimulatedWorld(3)
     world.ranks[1].enter(THREE, 1.0, "barrier")
     world.ranks[0].expects_until_s = 1e6

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other: who is listed, and when it may be no circle."""
+"""Ranks that wait for each other: which are listed, and when there may be no circle."""
 
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Doubt, VerdictKind
@@ -8,7 +8,7 @@ from tests.stall.telling import the_verdict
 
 
 def test_circle_names_all_ranks_and_where_each_waits() -> None:
-    """Ranks 0, 1 and 2 wait for each other in pairs: all are listed with their groups, from wherever one looks."""
+    """Ranks 0, 1 and 2 wait for each other in pairs: all are listed with their groups, whichever wait is judged."""
     world = SimulatedWorld(3)
     pairs = [group_of(0, 1, description="a"), group_of(1, 2, description="b"), group_of(0, 2, description="c")]
     for rank, pair in enumerate(pairs):
@@ -43,7 +43,7 @@ def test_circle_that_may_be_none() -> None:
 
 
 def test_circle_through_a_rank_that_may_be_busy() -> None:
-    """Rank 1 only has an operation in flight, nobody sees it block: then it is absent where rank 0 waits for it."""
+    """Rank 1 has an operation in flight but is not seen to block: it is absent where rank 0 waits for it."""
     world = SimulatedWorld(2)
     world.ranks[0].enter(group_of(0, 1, nth=0), 1.0)
     world.ranks[1].enter(group_of(0, 1, nth=1), 2.0, blocking=False, flags=Flag.ASYNC)

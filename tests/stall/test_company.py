@@ -1,4 +1,4 @@
-"""The detector in peer_agents: it follows another agent or judges for all, and says when the others are to be asked."""
+"""The detector with peer agents: it follows another agent or judges for all, and reports when to ask the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.stall.watching import EVERYBODY, stalled
 
 
 def test_who_follows_gives_no_verdict() -> None:
-    """Ranks stall for long, another agent judges and says nothing: neither does this one, nor does it ask ranks."""
+    """Ranks stall for long, another agent leads and reports nothing: this one neither reports nor asks ranks."""
     watching = Accompanied(stalled()[0], follows(None))
     watching.until(60.0)
     assert watching.reported == []
@@ -26,7 +26,7 @@ def test_who_follows_gives_no_verdict() -> None:
 
 
 def test_who_follows_marks_with_the_words_of_who_judges() -> None:
-    """Markers come at doubling ages, as ever, and each carries what the other agent says at that time."""
+    """Markers come at doubling ages, as usual, and each carries the other agent's verdict at that time."""
     watching = Accompanied(stalled()[0], follows(a_ruling(1)))
     watching.until(20.0)
     watching.peer_agents.seating = follows(a_ruling(2))
@@ -39,7 +39,7 @@ def test_who_follows_marks_with_the_words_of_who_judges() -> None:
 
 
 def test_marker_of_who_follows() -> None:
-    """Its text is the other agent's sentence, and it links to the other agent's root; elsewhere that is said."""
+    """Its text is the other agent's sentence, and it links to that agent's root; a marker elsewhere mentions that."""
     world, _ = stalled()
     pair = group_of(2, 3, nth=1)
     world.ranks[2].enter(pair, 5.0)
@@ -58,7 +58,7 @@ def test_marker_of_who_follows() -> None:
 
 
 def test_looks_are_hurried_while_who_judges_is() -> None:
-    """An agent that is asked at short intervals looks as often, so that what it shows is new."""
+    """An agent that is polled at short intervals polls as often, so that its answers are current."""
     watching = Accompanied(stalled()[0], follows(None, is_hurried=True))
     watching.look()
     assert watching.detector.next_look_s == HURRIED_LOOK_S
@@ -85,7 +85,7 @@ def test_who_awaits_says_nothing_and_looks_again_soon() -> None:
 
 
 def uneasy_times(watching: Accompanied) -> list[float]:
-    """At which of its looks the detector saw a stall coming; one look a tenth of a second."""
+    """The polls at which the detector suspected a stall; one poll every tenth of a second."""
     times: list[float] = []
     while watching.now_s < 16.0:
         watching.now_s = round(watching.now_s + 0.1, 1)
@@ -103,7 +103,7 @@ def test_uneasy_before_the_threshold() -> None:
 
 
 def test_uneasy_where_somebody_has_died() -> None:
-    """A rank that is gone makes its node suspect a stall at once; one that has ended in good order does not."""
+    """A rank that is gone makes its node suspect a stall at once; one that has ended cleanly does not."""
     world = SimulatedWorld(2)
     watching = Accompanied(world, follows(None))
     world.ranks[0].die(1.0)
@@ -113,7 +113,7 @@ def test_uneasy_where_somebody_has_died() -> None:
 
 
 def test_uneasy_while_an_incident_is_on() -> None:
-    """The others are asked as long as an incident is on, though no rank of this node waits in it."""
+    """The others are asked as long as an incident is ongoing, though no rank of this node waits in it."""
     world, _ = stalled(late=0)
     watching = Accompanied(world, with_others(world), only=(0,))
     watching.until(20.0)
@@ -126,7 +126,7 @@ def test_uneasy_while_an_incident_is_on() -> None:
 
 
 def test_who_judges_tells_the_others() -> None:
-    """What is said goes to the others in words: nothing, each epoch of an incident, and nothing when it is over."""
+    """The others get each ruling in words: none at first, each epoch of an incident, and none when it is over."""
     world, numbers = stalled()
     watching = Accompanied(world, with_others(world), only=LOCAL)
     watching.until(30.0)
@@ -147,7 +147,7 @@ def test_who_judges_tells_the_others() -> None:
 
 
 def test_markers_of_other_nodes_are_left_to_their_agents() -> None:
-    """Who judges marks the operations of its own ranks only; the verdict counts all."""
+    """The leading agent marks the operations of its own ranks only; the verdict counts all."""
     world, _ = stalled()
     watching = Accompanied(world, with_others(world), only=LOCAL)
     watching.until(30.0)
@@ -156,7 +156,7 @@ def test_markers_of_other_nodes_are_left_to_their_agents() -> None:
 
 
 def test_ranks_seen_some_time_ago_do_not_age() -> None:
-    """What another agent showed of its ranks long ago is no stall now: that they still wait is not known."""
+    """An old report of another agent's ranks is not a stall now: whether they still wait is unknown."""
     world = SimulatedWorld(4)
     world.ranks[2].enter(EVERYBODY, 5.0)
     shown = with_others(world)(world.snapshot(6.0, LOCAL))

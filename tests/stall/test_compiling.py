@@ -1,4 +1,4 @@
-"""Ranks that compile get time; what hangs inside a compiled model does not."""
+"""Ranks that compile get more time; hangs inside a compiled model do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAIN = CallSiteName("train", "/home/user/train.py", 57)
 
 
 def stack(*frames: tuple[str, str], user: CallSiteName = TRAIN) -> ThreadStack:
-    """A main thread in these functions and files of packages, innermost first, called from a line of the user's."""
+    """A main thread in these functions and files of packages, innermost first, called from a line of user code."""
     inner = [CallSiteName(function, f"{PACKAGES}/{file}" if file[0] != "/" else file, 9) for function, file in frames]
     return ThreadStack(100, "MainThread", (*inner, user))
 
@@ -44,7 +44,7 @@ def wait(world: SimulatedWorld, at_s: float, late: int = 2) -> dict[int, int]:
 
 
 def let_go(world: SimulatedWorld, at_s: float, late: int = 2) -> None:
-    """The late rank comes."""
+    """The late rank enters."""
     world.ranks[late].enter(EVERYBODY, at_s)
     for rank in world.ranks:
         for number in list(rank.open):
@@ -52,7 +52,7 @@ def let_go(world: SimulatedWorld, at_s: float, late: int = 2) -> None:
 
 
 def test_rank_that_compiles_gets_time_but_not_for_ever() -> None:
-    """As long as its stack leads through the compiler no verdict is given, until ten minutes have passed."""
+    """While its stack leads through the compiler no verdict is given, until ten minutes have passed."""
     watching = Watching(waiting_world(), stack=COMPILING)
     watching.until(600.0)
     assert watching.verdicts == []
@@ -61,7 +61,7 @@ def test_rank_that_compiles_gets_time_but_not_for_ever() -> None:
 
 
 def test_compiles_again_at_the_same_line() -> None:
-    """It took a minute the first time: the second time it may take twice that, and then it is reported."""
+    """The first time took a minute: the second time may take twice that, and then it is reported."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Watching(world, stack=COMPILING)
@@ -90,7 +90,7 @@ def test_compiles_again_at_the_same_line() -> None:
     ],
 )
 def test_compiler_is_recognised(frames: tuple[tuple[str, str], ...]) -> None:
-    """Functions that run while something is compiled, whatever they call."""
+    """Functions that only run during a compilation, whatever they call."""
     assert is_compiling(stack(*frames))
 
 
@@ -108,12 +108,12 @@ def test_compiler_is_recognised(frames: tuple[tuple[str, str], ...]) -> None:
     ],
 )
 def test_compiled_model_in_its_steady_state_is_not_compiling(frames: tuple[tuple[str, str], ...]) -> None:
-    """Functions that every call of a compiled model, or of a stage of a pipeline, leads through."""
+    """Functions that every call of a compiled model, or of a pipeline stage, passes through."""
     assert not is_compiling(stack(*frames))
 
 
 def test_real_stacks() -> None:
-    """torch.compile and torch.distributed.pipelining: recognised while it compiles, and not when user code hangs."""
+    """torch.compile and torch.distributed.pipelining are recognised during compilation, not when user code hangs."""
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True, timeout=300)
     found: Counter[tuple[str, bool]] = Counter()
     hanging: list[ThreadStack] = []

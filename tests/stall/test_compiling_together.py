@@ -1,4 +1,4 @@
-"""Ranks that compile at the same time, and not equally long: those that have just finished, and the next time."""
+"""Ranks that compile at the same time, not equally long: those that have just finished, and the next time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Compiling(Watching):
 
 
 def together(times: dict[int, list[tuple[float, float]]]) -> tuple[SimulatedWorld, Compiling]:
-    """All ranks compile, and 0 and 1 until second 29; these wait from 30 on. The others' times are given."""
+    """All ranks compile, 0 and 1 until second 29; these wait from second 30 on. The others' times are given."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, times | {rank: [(0.1, 29.0), *times.get(rank, [])] for rank in (0, 1)})
@@ -37,7 +37,7 @@ def together(times: dict[int, list[tuple[float, float]]]) -> tuple[SimulatedWorl
 
 
 def test_one_has_just_finished() -> None:
-    """Two are missing; the one that does not compile any more gets the time that its step takes."""
+    """Two are missing; the one that no longer compiles gets the time that its step takes."""
     world, watching = together({2: [(0.1, 75.0)], 3: [(0.1, 59.0)]})
     watching.until(64.0)
     world.ranks[3].enter(EVERYBODY, 64.0)
@@ -48,14 +48,14 @@ def test_one_has_just_finished() -> None:
 
 
 def test_one_hangs_while_another_compiles() -> None:
-    """One that does not compile at two looks in a row is reported, though another one still does."""
+    """A rank that does not compile at two polls in a row is reported, though another one still does."""
     _, watching = together({2: [(0.1, 500.0)]})
     watching.until(30.0 + 2 * THRESHOLD_S + 4)
     assert [3 in event.verdict.ranks for _, event in watching.verdicts][:1] == [True]
 
 
 def test_one_hangs_after_it_has_compiled() -> None:
-    """It may have come to its end after the look before, and then takes as long as the others; it gets no more."""
+    """A rank that may have finished after the last poll gets as long as the others take afterwards, and no more."""
     _, watching = together({2: [(0.1, 41.0)], 3: [(0.1, 41.0)]})
     watching.until(41.0 + 7.0 + 2 * THRESHOLD_S)
     assert watching.verdicts == []
@@ -64,7 +64,7 @@ def test_one_hangs_after_it_has_compiled() -> None:
 
 
 def test_alone_after_all_together() -> None:
-    """All compiled for 50 s, for which nobody waited long: one alone may take as long as that again, and more."""
+    """All compiled for 50 s, with little waiting: one alone may take as long as that again, and more."""
     world, watching = together({2: [(0.1, 49.0), (60.0, 1_000.0)], 3: [(0.1, 49.0)]})
     watching.until(50.0)
     world.ranks[3].enter(EVERYBODY, 50.0)
@@ -77,7 +77,7 @@ def test_alone_after_all_together() -> None:
 
 
 def test_another_rank_at_the_same_line() -> None:
-    """How long it takes is known from any rank, and a hang in the compiler does not get ten minutes again."""
+    """Compile times learned from any rank apply to all, and a hang in the compiler does not get ten minutes again."""
     world, watching = together({2: [(0.1, 49.0)], 3: [(0.1, 49.0)], 1: [(60.0, 1_000.0)]})
     watching.until(50.0)
     world.ranks[3].enter(EVERYBODY, 50.0)
@@ -88,7 +88,7 @@ def test_another_rank_at_the_same_line() -> None:
 
 
 def test_suspended_while_it_compiles() -> None:
-    """An hour in which the job was suspended is no part of the time that the others have waited."""
+    """An hour in which the job was suspended does not count as time that the others have waited."""
     _, watching = together({2: [(0.1, 9_000.0)], 3: [(0.1, 9_000.0)]})
     watching.until(60.0)
     watching.now_s += 3_600.0
@@ -97,7 +97,7 @@ def test_suspended_while_it_compiles() -> None:
 
 
 def test_finished_before_the_threshold() -> None:
-    """It compiled for most of the threshold, and is in its step when that is reached: it has been seen before."""
+    """A rank that compiled for most of the threshold, and is in its step when that is reached, was seen before."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {2: [(0.1, 8.5)]})
@@ -110,7 +110,7 @@ def test_finished_before_the_threshold() -> None:
 
 @pytest.mark.parametrize("end_s", [31.0, 34.9, 37.5])
 def test_finished_soon_after_others_wait(end_s: float) -> None:
-    """It compiled only for the first part of the wait, or before that: its step is no longer than the others'."""
+    """A rank that compiled in the first part of the wait, or before: its step takes no longer than the others'."""
     world, watching = together({2: [(0.1, end_s)]})
     world.ranks[3].enter(EVERYBODY, 30.0)
     watching.until(end_s + THRESHOLD_S - 0.5)
@@ -120,7 +120,7 @@ def test_finished_soon_after_others_wait(end_s: float) -> None:
 
 
 def test_finished_while_another_thread_calls() -> None:
-    """What another thread of that rank calls meanwhile, as to write a checkpoint, does not hide that it compiles."""
+    """Calls of another thread of that rank, as to write a checkpoint, do not hide that it compiles."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 0.1)
     pair = group_of(2, 3, description="checkpoint")
@@ -144,7 +144,7 @@ def slow(end_s: float) -> tuple[SimulatedWorld, Compiling]:
 
 
 def test_finished_before_others_wait() -> None:
-    """Its step takes as long as the others', longer than the threshold, and began when it had compiled."""
+    """A late step takes as long as the others', longer than the threshold, and began after compilation."""
     world, watching = slow(27.0)
     watching.until(27.0 + 30.0)
     let_go(world, 27.0 + 30.0)
@@ -153,7 +153,7 @@ def test_finished_before_others_wait() -> None:
 
 
 def test_long_forward_between_two_compilations() -> None:
-    """Forward and backward are compiled when each begins; what lies between takes as long as for the others."""
+    """Forward and backward are compiled when each begins; the time between takes as long as for the others."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {rank: [(30.0, 34.0)] for rank in (0, 1, 3)} | {2: [(0.1, 28.0), (58.5, 65.0)]})
@@ -166,14 +166,14 @@ def test_long_forward_between_two_compilations() -> None:
 
 
 def test_hangs_in_a_long_step_after_it_has_compiled() -> None:
-    """It gets the others' time from the last look at which it compiled, and little more."""
+    """A rank that hangs gets the others' time from the last poll at which it compiled, and little more."""
     _, watching = slow(27.0)
     watching.until(27.0 + 36.0 + 3 * THRESHOLD_S)
     assert [event.verdict.ranks for _, event in watching.verdicts][:1] == [(2,)]
 
 
 def test_ranks_that_begin_to_wait_one_after_the_other() -> None:
-    """Each wait reaches the threshold at another moment: that is one look at the rank that they wait for, not many."""
+    """The waits reach the threshold at different moments: that is one poll of the rank they wait for, not many."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {3: [(0.1, 11.6)]})

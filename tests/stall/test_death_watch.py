@@ -22,7 +22,7 @@ from tests.cli.running import until
 HERE = Path(__file__).parent
 KERNEL = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
 TELLS_STATUS = KERNEL >= (6, 15)
-"""Whether a pidfd tells the wait status of a process that has been waited for."""
+"""Whether a pidfd gives the wait status of a process that has been reaped."""
 
 
 class DyingRanks:
@@ -42,7 +42,7 @@ class DyingRanks:
         return process
 
     def watch(self, *options: str) -> tuple[subprocess.Popen[str], list[bool]]:
-        """Watch all of them in another process; returns it, and whom it holds by a pidfd."""
+        """Watch all of them in another process; returns it, and which of them it holds by a pidfd."""
         process = self._run([sys.executable, str(HERE / "death_watcher.py"), *options, *map(str, self.tapes)])
         assert process.stdout is not None
         return process, json.loads(process.stdout.readline())
@@ -65,14 +65,14 @@ class DyingRanks:
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[DyingRanks]:
-    """A place for them."""
+    """A directory for their tapes."""
     ranks = DyingRanks(tmp_path)
     yield ranks
     ranks.close()
 
 
 def seen_by(watcher: subprocess.Popen[str]) -> list[Death]:
-    """The deaths that a watcher has seen; all its files are given back."""
+    """The deaths that a watcher has seen; all its descriptors are closed."""
     assert watcher.stdout is not None
     said = json.loads(watcher.stdout.readline())
     assert said["files"][1] < said["files"][0]
@@ -80,12 +80,12 @@ def seen_by(watcher: subprocess.Popen[str]) -> list[Death]:
 
 
 def order_of(deaths: list[Death]) -> list[int]:
-    """Places in the order in which they died."""
+    """Indexes in the order in which they died."""
     return sorted(range(len(deaths)), key=lambda place: deaths[place].at_ns)
 
 
 def test_order_causes_and_times(ranks: DyingRanks) -> None:
-    """Signals and an exit code, each a moment after the other; what was seen lies beside the tapes too."""
+    """Signals and an exit code, each a moment after the other; what was seen is stored beside the tapes too."""
     processes = [ranks.start() for _ in range(4)]
     watcher, held = ranks.watch()
     assert held == [True] * 4
@@ -111,7 +111,7 @@ def test_order_causes_and_times(ranks: DyingRanks) -> None:
 
 @pytest.mark.parametrize("reaped", [False, True])
 def test_watcher_that_did_not_run_meanwhile(ranks: DyingRanks, reaped: bool) -> None:
-    """It was stopped while they died: the kernel kept the order, and the causes, also of those waited for."""
+    """The watcher was stopped while they died: the kernel kept order and causes, also of those already reaped."""
     processes = [ranks.start() for _ in range(3)]
     watcher, _ = ranks.watch()
     watcher.send_signal(signal.SIGSTOP)
@@ -130,7 +130,7 @@ def test_watcher_that_did_not_run_meanwhile(ranks: DyingRanks, reaped: bool) -> 
 
 
 def test_ranks_in_other_pid_namespaces(ranks: DyingRanks) -> None:
-    """Their numbers mean nothing here: the locks on the tapes tell when they died, and that is no exact order."""
+    """Their pids mean nothing here: the locks on the tapes show when they died, which is not an exact order."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("PID namespaces need root and util-linux's `unshare`")
     processes = [ranks.start("unshare", "--pid", "--fork", "--kill-child") for _ in range(2)]
@@ -146,11 +146,11 @@ def test_ranks_in_other_pid_namespaces(ranks: DyingRanks) -> None:
 
 
 def test_tape_of_another_user(ranks: DyingRanks) -> None:
-    """A tape that names somebody else's process: an agent that runs as root tells its owner only what locks tell."""
+    """For a tape that names another user's process, an agent run as root reports only what the lock shows."""
     if os.geteuid() != 0:
         pytest.skip("giving a file away needs root")
     process = ranks.start()
-    for path in (ranks.tapes[0], ranks.tapes[0].parent):  # a tape belongs to whom its directory belongs
+    for path in (ranks.tapes[0], ranks.tapes[0].parent):  # a tape belongs to the owner of its directory
         os.chown(path, 12345, 12345)
     watcher, held = ranks.watch()
     assert held == [False]
@@ -160,7 +160,7 @@ def test_tape_of_another_user(ranks: DyingRanks) -> None:
 
 
 def test_no_file_left(ranks: DyingRanks) -> None:
-    """A watcher that is out of files goes on, and takes hold of the ranks as soon as there are some."""
+    """A watcher out of descriptors continues, and opens the ranks' pidfds as soon as there are some."""
     process = ranks.start()
     watcher, held = ranks.watch("--starved")
     assert held == [False]
@@ -174,7 +174,7 @@ def test_no_file_left(ranks: DyingRanks) -> None:
 
 
 def test_watcher_that_comes_later(ranks: DyingRanks) -> None:
-    """What one agent has seen is known to the next, and is not seen again at another time."""
+    """A death that one agent has seen is known to the next, with the same time."""
     process = ranks.start()
     watcher, _ = ranks.watch()
     process.kill()
@@ -186,14 +186,14 @@ def test_watcher_that_comes_later(ranks: DyingRanks) -> None:
 
 
 def seen_by_later(watcher: subprocess.Popen[str]) -> list[Death]:
-    """The same for a watcher that has no file open."""
+    """The deaths that a watcher without open descriptors has seen."""
     assert watcher.stdout is not None
     return [Death(**death) for death in json.loads(watcher.stdout.readline())["deaths"]]
 
 
 @contextlib.contextmanager
 def memory_cgroup(limit: int) -> Iterator[Path]:
-    """A cgroup with so much memory, in whichever version of the hierarchy there is; skips where none can be made."""
+    """A cgroup with a memory limit, in either version of the hierarchy; skips where none can be created."""
     version_1, version_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
     parent, file = (version_1, "memory.limit_in_bytes") if version_1.is_dir() else (version_2, "memory.max")
     group = parent / f"otel-torchdist-{os.getpid()}"
@@ -212,7 +212,7 @@ def memory_cgroup(limit: int) -> Iterator[Path]:
 
 
 def joins(group: Path) -> Callable[[], None]:
-    """What makes a process join a cgroup before it becomes another program."""
+    """A function that makes a process join a cgroup before its exec."""
 
     def join() -> None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
@@ -221,7 +221,7 @@ def joins(group: Path) -> Callable[[], None]:
 
 
 def test_memory_runs_out(ranks: DyingRanks) -> None:
-    """The kernel kills the rank that eats; its cgroup has counted that, and the other rank's has not."""
+    """The kernel kills the rank that eats memory; its cgroup has counted that, and the other rank's has not."""
     with memory_cgroup(96 << 20) as group:
         hungry = ranks.start(preexec_fn=joins(group))
         other = ranks.start()

@@ -1,4 +1,4 @@
-"""The detector: when it speaks, what it says once, and when it is over."""
+"""The detector: when it reports, what it reports once, and when an incident is over."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def ages_s(markers: Sequence[MarkerDue]) -> list[float]:
 
 
 def test_verdict_comes_with_the_stacks() -> None:
-    """The rank that is late is asked before if it compiles, all are at the threshold; the verdict comes with that."""
+    """The late rank is asked early whether it compiles, all are at the threshold; the verdict comes with the stacks."""
     watching = Watching(stalled()[0])
     watching.until(14.99)
     assert watching.reported == []
@@ -38,7 +38,7 @@ def test_verdict_comes_with_the_stacks() -> None:
 
 @pytest.mark.parametrize("offset_s", [0.0, 0.07, 0.249])
 def test_verdict_does_not_wait_long_for_stacks(offset_s: float) -> None:
-    """Ranks that never answer put the verdict off by no more than 1.5 s and a hurried look, whenever looks fall."""
+    """Ranks that never answer delay the verdict by at most 1.5 s and a hurried poll, whenever polls fall."""
     watching = Watching(stalled()[0], answers_after_s=None, began_s=offset_s)
     watching.until(20.0)
     ((given_s, given),) = watching.verdicts
@@ -47,7 +47,7 @@ def test_verdict_does_not_wait_long_for_stacks(offset_s: float) -> None:
 
 
 def test_markers_at_doubling_ages() -> None:
-    """Each operation that waits gets markers at 1, 2, 4 and 8 times the threshold, at the first look after each."""
+    """Each operation that waits gets markers at 1, 2, 4 and 8 times the threshold, at the first poll after each."""
     watching = Watching(stalled()[0])
     watching.until(100.0)
     for rank in (0, 1, 3):
@@ -68,7 +68,7 @@ def test_verdict_is_repeated_at_doubling_ages() -> None:
 
 
 def test_incident_is_resolved_with_its_length() -> None:
-    """The late rank comes, the operation ends: resolved once, with its length, and silence after that."""
+    """The late rank enters, the operation ends: resolved once, with its length, and nothing after that."""
     world, numbers = stalled()
     watching = Watching(world)
     watching.until(24.0)
@@ -84,7 +84,7 @@ def test_incident_is_resolved_with_its_length() -> None:
 
 
 def test_late_rank_that_has_come_changes_no_verdict() -> None:
-    """While the operation that all have entered is under way, the detector keeps silent."""
+    """While the operation that all have entered is under way, the detector reports nothing."""
     world, _ = stalled()
     watching = Watching(world)
     watching.until(17.0)
@@ -97,7 +97,7 @@ def test_late_rank_that_has_come_changes_no_verdict() -> None:
 
 
 def test_rank_that_comes_before_the_verdict() -> None:
-    """The late rank comes while stacks are awaited: no incident at all."""
+    """The late rank enters while stacks are awaited: no incident at all."""
     world, numbers = stalled()
     watching = Watching(world, answers_after_s=None)
     watching.until(15.5)
@@ -112,7 +112,7 @@ def test_rank_that_comes_before_the_verdict() -> None:
 
 
 def test_changed_verdict_is_a_new_epoch() -> None:
-    """Two ranks are missing, one comes: the changed verdict is given once, after it has held for a second."""
+    """Two ranks are missing, one enters: the changed verdict is given once, after it has held for a second."""
     world = SimulatedWorld(4)
     for rank in (0, 1):
         world.ranks[rank].enter(EVERYBODY, 5.0)
@@ -128,7 +128,7 @@ def test_changed_verdict_is_a_new_epoch() -> None:
 
 
 def test_verdict_that_changes_all_the_time_is_bounded() -> None:
-    """A rank that comes and goes between two blames gets longer and longer pauses between changes."""
+    """A rank that alternates between two blames gets longer and longer pauses between changes."""
     world, _ = stalled()
     watching = Watching(world)
     watching.until(17.0)
@@ -157,7 +157,7 @@ def test_one_incident_for_all_stalled_groups() -> None:
 
 
 def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:
-    """The late rank has come to the root, which takes a while; another group still waits for it: nothing changes."""
+    """The late rank has entered the root, which takes a while; another group still waits for it: nothing changes."""
     world = SimulatedWorld(4)
     world.ranks[0].enter(group_of(0, 2), 5.0)
     world.ranks[1].enter(group_of(1, 2), 5.5)
@@ -169,7 +169,7 @@ def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:
 
 
 def test_told_root_stays_among_equals() -> None:
-    """A stall of its own that has waited longer than the root does not take its place: there is one incident."""
+    """An independent stall that has waited longer than the root does not replace it: there is one incident."""
     world = SimulatedWorld(5)
     world.ranks[0].enter(group_of(0, 1), 5.0)
     world.ranks[3].enter(group_of(3, 4), 7.0)
@@ -201,7 +201,7 @@ def test_consequences_get_time_to_go_on() -> None:
 
 
 def test_tapes_that_come_back_get_later_numbers() -> None:
-    """What was said before the tapes were out of sight is not remembered, and is not said again under its numbers."""
+    """Reports from before the tapes were out of sight are forgotten, and their numbers are not used again."""
     watching = Watching(stalled()[0])
     watching.until(17.0)
     (end,) = watching.detector.look([])
@@ -213,7 +213,7 @@ def test_tapes_that_come_back_get_later_numbers() -> None:
 
 
 def test_operation_that_ends_by_wait_is_no_evidence() -> None:
-    """A send that nobody waits for is silent for ever; once somebody waits, the age counts from the wait."""
+    """A send that nothing waits for is never reported; once a thread waits, the age counts from the wait."""
     world = SimulatedWorld(2)
     pair = group_of(0, 1)
     flags = Flag.POINT_TO_POINT | Flag.END_BY_WAIT | Flag.ASYNC
@@ -240,7 +240,7 @@ def test_asynchronous_operation_counts_from_its_start() -> None:
 
 
 def test_who_takes_over_continues_the_numbers() -> None:
-    """A process that takes over tells the same incident under later numbers, so that no id can come twice."""
+    """A process that takes over reports the same incident under later numbers, so that no id can come twice."""
     world, _ = stalled()
     before = Watching(world)
     before.until(50.0)
@@ -256,7 +256,7 @@ def test_who_takes_over_continues_the_numbers() -> None:
 
 
 def test_take_over_from_who_took_over() -> None:
-    """Also the third process says nothing under a number of the second."""
+    """The third process does not reuse a number of the second either."""
     world, _ = stalled()
     numbers: list[int] = []
     for began_s in (0.0, 17.0, 30.0):

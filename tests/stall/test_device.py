@@ -1,4 +1,4 @@
-"""Verdicts on operations that devices carry out: enqueued is not yet there."""
+"""Verdicts on operations that devices carry out: enqueued is not yet entered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW_S = 20.0
 
 
 def enqueue(world: SimulatedWorld, rank: int, group: GroupView, at_s: float, begun_s: float | None = None) -> int:
-    """A rank enqueues an operation on its device; the device comes to it at `begun_s`, or not at all."""
+    """A rank enqueues an operation on its device; the device reaches it at `begun_s`, or never."""
     number = world.ranks[rank].enter(group, at_s, flags=Flag.ON_DEVICE, blocking=False)
     if begun_s is not None:
         world.ranks[rank].begin_on_device(number, begun_s)
@@ -35,7 +35,7 @@ def judge(world: SimulatedWorld, group: GroupView) -> Verdict | None:
 
 
 def test_queued_operations_are_no_waits() -> None:
-    """However long all devices are busy with other work, nobody waits for anybody."""
+    """However long all devices are busy with other work, no rank is late."""
     world = SimulatedWorld(3)
     for rank in range(3):
         enqueue(world, rank, EVERYBODY, at_s=0.0)
@@ -43,7 +43,7 @@ def test_queued_operations_are_no_waits() -> None:
 
 
 def test_a_wait_begins_when_the_device_does() -> None:
-    """An operation's age counts from when its device came to it."""
+    """An operation's age counts from when its device reached it."""
     world = SimulatedWorld(3)
     enqueue(world, 0, EVERYBODY, at_s=0.0, begun_s=7.0)
     [wait] = waits_of(world.snapshot(NOW_S))
@@ -68,7 +68,7 @@ def test_a_device_that_has_not_come_to_it() -> None:
 
 
 def test_two_devices_that_have_not_come_to_it() -> None:
-    """Several are named together."""
+    """Several such devices are named together."""
     world = SimulatedWorld(3)
     enqueue(world, 0, EVERYBODY, at_s=0.0, begun_s=1.0)
     for rank in (1, 2):
@@ -81,7 +81,7 @@ def test_two_devices_that_have_not_come_to_it() -> None:
 
 
 def test_who_has_not_even_enqueued_comes_first() -> None:
-    """A rank that is elsewhere is named rather than one whose device is on its way."""
+    """A rank that has not entered is named rather than one whose device has it in its queue."""
     world = SimulatedWorld(3)
     enqueue(world, 0, EVERYBODY, at_s=0.0, begun_s=1.0)
     enqueue(world, 1, EVERYBODY, at_s=0.0)
@@ -91,7 +91,7 @@ def test_who_has_not_even_enqueued_comes_first() -> None:
 
 
 def test_a_device_that_itself_waits_is_not_blamed() -> None:
-    """Rank 1's device stands in another group's operation, which rank 2 has not enqueued: rank 2 it is."""
+    """Rank 1's device is in another group's operation, which rank 2 has not enqueued: rank 2 is named."""
     world = SimulatedWorld(3)
     enqueue(world, 0, PAIR, at_s=0.0, begun_s=1.0)
     enqueue(world, 1, OTHERS, at_s=0.0, begun_s=1.0)
@@ -103,7 +103,7 @@ def test_a_device_that_itself_waits_is_not_blamed() -> None:
 
 @pytest.mark.parametrize(("last_s", "expected"), [(1.0, VerdictKind.TRANSPORT), (19.0, None)])
 def test_all_devices_are_in_it(last_s: float, expected: VerdictKind | None) -> None:
-    """Only when the last device has been there for the threshold is the operation itself stuck."""
+    """Only when the last device has been in it for the threshold is the operation itself stuck."""
     world = SimulatedWorld(3)
     for rank, begun_s in enumerate((1.0, 1.0, last_s)):
         enqueue(world, rank, EVERYBODY, at_s=0.0, begun_s=begun_s)
@@ -112,7 +112,7 @@ def test_all_devices_are_in_it(last_s: float, expected: VerdictKind | None) -> N
 
 
 def test_what_nobody_asks_the_device_about() -> None:
-    """Of such an operation the tape says that it began when it was entered: inside the call it waits since then."""
+    """For such an operation the tape shows that it began when it was entered: inside the call it waits since then."""
     untracked = Operation(
         number=1, kind=RecordKind.OPERATION, entered_ns=5, step=0, sequence=1, message_bytes=0, group=1, signature=1,
         call_site=0, label=0, peer=-1, tag=0, thread=1, flags=Flag.ON_DEVICE, started_ns=5, started_how=How.UNTRACKED,

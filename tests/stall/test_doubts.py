@@ -1,4 +1,4 @@
-"""What is not said: ranks that do not report, counts that cannot be compared, records that were lost."""
+"""What is not claimed: ranks that do not report, counts that cannot be compared, records that were lost."""
 
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
@@ -7,7 +7,7 @@ from tests.stall.telling import late_world, the_verdict
 
 
 def test_other_nodes_do_not_report() -> None:
-    """All local ranks have entered and the others do not report: unknown, with coverage, and nobody is named."""
+    """All local ranks have entered and the others do not report: unknown, with coverage, and no rank is named."""
     world = late_world(2, 3)
     verdict = the_verdict(world.snapshot(21.0, only=(0, 1)))
     assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.SILENT, ())
@@ -19,14 +19,14 @@ def test_other_nodes_do_not_report() -> None:
 
 
 def test_absent_rank_is_named_though_others_do_not_report() -> None:
-    """That a local rank has not entered is sure, whatever the other nodes do; coverage stands in the sentence."""
+    """That a local rank has not entered is certain, whatever the other nodes do; the sentence states the coverage."""
     verdict = the_verdict(late_world(1, 2).snapshot(21.0, only=(0, 1)))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (1,))
     assert sentence(verdict, 11).endswith("2 of 4 ranks report")
 
 
 def test_unaligned_sequence_says_nothing() -> None:
-    """A group that was first seen in mid-life has counts of its own on each rank: nobody is blamed by them."""
+    """A group first seen after it was in use has its own counts on each rank: no rank is blamed by them."""
     world = SimulatedWorld(2)
     world.ranks[0].enter(group_of(0, 1, aligned=False), 1.0)
     verdict = the_verdict(world.snapshot(20.0))
@@ -34,7 +34,7 @@ def test_unaligned_sequence_says_nothing() -> None:
 
 
 def test_rank_whose_own_count_is_unaligned_is_not_blamed() -> None:
-    """The waiting rank can compare, but the missing one was instrumented in mid-life."""
+    """The waiting rank can compare, but the missing one was instrumented late."""
     world = SimulatedWorld(2)
     world.ranks[1].enter(group_of(0, 1, aligned=False), 0.5)
     world.ranks[1].end(1, 0.6)
@@ -55,7 +55,7 @@ def test_lost_records_blame_nobody() -> None:
 
 
 def test_operation_that_went_out_of_sight_has_not_come_out() -> None:
-    """Records of a rank were lost, its operation with them: whether it came out is not known."""
+    """A rank's records were lost, including its operation: whether it completed is not known."""
     world = late_world()
     world.ranks[2].open.clear()
     world.ranks[2].losses = 1

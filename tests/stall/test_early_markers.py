@@ -1,4 +1,4 @@
-"""A verdict that comes before the threshold brings the markers of the operations that wait for it."""
+"""A verdict before the threshold brings the markers of the operations that wait for it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.stall.watching import EVERYBODY, Watching, stalled
 
 
 def marked(watching: Watching) -> list[tuple[float, int, int]]:
-    """When markers came, of which rank, and which of its operation."""
+    """The times of markers, with the rank and the number of the marker for its operation."""
     found = [(at_s, event) for at_s, event in watching.events if isinstance(event, MarkerDue)]
     return [(at_s, event.wait.view.rank, event.nth) for at_s, event in found]
 
 
 def test_death_brings_the_markers_of_those_who_wait() -> None:
-    """Rank 2 dies after two seconds of waiting: the markers come with the verdict, and the next ones when usual."""
+    """Rank 2 dies after two seconds of waiting: markers come with the verdict, and the next ones at the usual times."""
     world, _ = stalled(since_s=5.0)
     watching = Watching(world)
     watching.until(7.0)
@@ -36,7 +36,7 @@ def test_death_brings_the_markers_of_those_who_wait() -> None:
 
 
 def test_waits_behind_a_death_are_marked_too() -> None:
-    """Rank 1 waits for rank 0, which waits for the dead one; ranks 3 and 4 wait for each other's own reasons."""
+    """Rank 1 waits for rank 0, which waits for the dead one; ranks 3 and 4 wait for unrelated reasons."""
     world = SimulatedWorld(5)
     world.ranks[0].enter(group_of(0, 2), 5.0)
     world.ranks[1].enter(group_of(0, 1), 5.5)
@@ -49,7 +49,7 @@ def test_waits_behind_a_death_are_marked_too() -> None:
 
 
 def test_operation_that_is_entered_after_the_verdict() -> None:
-    """A rank that comes to wait for the dead one later shows that at once, and once."""
+    """A rank that begins to wait for the dead one later shows that at once, and once."""
     world = SimulatedWorld(4)
     world.ranks[0].enter(EVERYBODY, 5.0)
     watching = Watching(world)
@@ -62,7 +62,7 @@ def test_operation_that_is_entered_after_the_verdict() -> None:
 
 
 def test_mismatch_that_ends_a_rank() -> None:
-    """A backend has ended the rank whose call does not fit: told at once, with the markers of those who wait."""
+    """A backend has ended the rank whose call does not match: reported at once, with the waiting ranks' markers."""
     world = SimulatedWorld(4)
     for rank in world.ranks:
         rank.enter(EVERYBODY, 5.0, shape=(1024,) if rank.rank == 2 else (16,))
@@ -77,7 +77,7 @@ def test_mismatch_that_ends_a_rank() -> None:
 
 
 def test_what_is_left_alone_gets_none() -> None:
-    """Operations that the user does not want to hear of."""
+    """Operations that the user wants ignored get no markers."""
     world, _ = stalled(since_s=5.0)
     watching = Watching(world, ignored=["all_reduce"])
     watching.until(7.0)
@@ -87,7 +87,7 @@ def test_what_is_left_alone_gets_none() -> None:
 
 
 def test_agent_that_follows_marks_at_once_too() -> None:
-    """Another agent has given the verdict: operations of this node's ranks at that place show it."""
+    """If another agent has given the verdict, operations of this node's ranks at that place are marked."""
     world, _ = stalled(since_s=5.0)
     watching = Watching(world)
     watching.until(7.0)
@@ -101,7 +101,7 @@ def test_agent_that_follows_marks_at_once_too() -> None:
 
 
 def test_clock_counts_on_after_an_early_marker() -> None:
-    """The threshold is the next age, however early the first marker came."""
+    """The next marker is due at the threshold, however early the first one came."""
     world, _ = stalled(since_s=5.0)
 
     clock = MarkerClock(THRESHOLD_NS, START_NS)

@@ -1,4 +1,4 @@
-"""Ranks that die or finish: what is told at once, and what is no stall."""
+"""Ranks that die or finish: what is reported at once, and what is not a stall."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.stall.watching import EVERYBODY, Watching, stalled
 
 
 def test_death_is_told_at_once() -> None:
-    """A rank dies while others wait for it: told at the second look, without the threshold and without stacks."""
+    """A rank dies while others wait for it: reported at the second poll, without the threshold and without stacks."""
     world, _ = stalled()
     watching = Watching(world)
     watching.until(6.0)
@@ -23,7 +23,7 @@ def test_death_is_told_at_once() -> None:
 
 
 def test_death_waits_for_what_the_rank_had_still_written() -> None:
-    """At the first look at a death the snapshots of others may be older: only the second look tells."""
+    """At the first poll after a death the other snapshots may be older: only the second poll reports it."""
     world, numbers = stalled()
     watching = Watching(world)
     watching.until(6.0)
@@ -36,7 +36,7 @@ def test_death_waits_for_what_the_rank_had_still_written() -> None:
 
 
 def test_death_is_told_though_the_others_failed_at_once() -> None:
-    """On gloo the peers of a dead rank get an exception and end within milliseconds: the first look must do."""
+    """On gloo the peers of a dead rank get an exception and end within milliseconds: the first poll must suffice."""
     world, numbers = stalled()
     watching = Watching(world)
     watching.until(6.0)
@@ -54,7 +54,7 @@ def test_death_is_told_though_the_others_failed_at_once() -> None:
 
 
 def test_death_is_told_though_the_rank_was_seen_after_the_exception() -> None:
-    """The kernel closes a dead process's sockets before it lets go of the tape: a look may fall in between."""
+    """The kernel closes a dead process's sockets before it releases the tape's lock: a poll may fall in between."""
     world, numbers = stalled()
     watching = Watching(world)
     watching.until(6.0)
@@ -71,7 +71,7 @@ def test_death_is_told_though_the_rank_was_seen_after_the_exception() -> None:
 
 
 def test_old_exception_is_no_sign_of_a_death() -> None:
-    """An operation that failed long before a rank died tells nothing about that death."""
+    """An operation that failed long before a rank died is unrelated to that death."""
     world = SimulatedWorld(4)
     world.ranks[0].end(world.ranks[0].enter(EVERYBODY, 1.0), 2.0, How.FAILED, "RuntimeError")
     watching = Watching(world)
@@ -82,10 +82,10 @@ def test_old_exception_is_no_sign_of_a_death() -> None:
 
 
 def test_death_is_told_though_all_were_gone_at_the_same_look() -> None:
-    """A rank is killed, gloo throws its peers out, and torchrun ends what is left, all within a moment.
+    """A rank is killed, gloo raises in its peers, and torchrun ends the rest, all between two polls.
 
-    Rank 2 is gone without a word, ranks 0 and 1 were torn out of their operation, and rank 3 showed a heartbeat after
-    that: it was ended, and did not begin it.
+    Rank 2 is gone without reporting, ranks 0 and 1 left their operation with an exception, and rank 3 showed a
+    heartbeat after that: it was ended, and did not cause it.
     """
     world, numbers = stalled()
     watching = Watching(world)
@@ -104,7 +104,7 @@ def test_death_is_told_though_all_were_gone_at_the_same_look() -> None:
 
 
 def test_job_that_is_ended_as_a_whole_is_silent() -> None:
-    """All ranks are killed between two looks, in the middle of an operation: nobody was left behind."""
+    """All ranks are killed between two polls, in the middle of an operation: none was left behind."""
     world, _ = stalled()
     watching = Watching(world)
     watching.until(6.0)
@@ -115,7 +115,7 @@ def test_job_that_is_ended_as_a_whole_is_silent() -> None:
 
 
 def test_run_that_is_over_is_silent() -> None:
-    """Tapes of dead ranks, found by a reader that comes later, are no stall."""
+    """Tapes of dead ranks, found by a reader that starts later, are not a stall."""
     world, _ = stalled()
     for rank in world.ranks:
         rank.die(20.0)
@@ -125,7 +125,7 @@ def test_run_that_is_over_is_silent() -> None:
 
 
 def test_incident_ends_with_its_ranks() -> None:
-    """All ranks that waited die: the incident is over, and said to be over for that reason."""
+    """All ranks that waited die: the incident is over, and reported to be over for that reason."""
     world, _ = stalled()
     watching = Watching(world)
     watching.until(17.0)
@@ -136,7 +136,7 @@ def test_incident_ends_with_its_ranks() -> None:
 
 
 def test_incident_ends_with_its_tapes() -> None:
-    """The tapes are removed: the incident is closed, and nothing of the run is kept."""
+    """The tapes are removed: the incident is closed, and no state of the run is kept."""
     watching = Watching(stalled()[0])
     watching.until(17.0)
     (end,) = watching.detector.look([])
@@ -146,7 +146,7 @@ def test_incident_ends_with_its_tapes() -> None:
 
 
 def test_finished_rank_does_not_stall() -> None:
-    """What a rank left in flight when it finished means nothing, while its process is still there and after."""
+    """Operations that a finished rank left in flight mean nothing, while its process still exists and after."""
     world = SimulatedWorld(2)
     world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
     world.ranks[0].state = TapeState.FINISHED
@@ -158,7 +158,7 @@ def test_finished_rank_does_not_stall() -> None:
 
 
 def test_all_die_before_the_stall_is_told() -> None:
-    """All are killed while stacks are awaited: what was seen until then is told, and then that they have ended."""
+    """All are killed while stacks are awaited: what was seen until then is reported, and then that they ended."""
     world, _ = stalled(late=2)
     watching = Watching(world, answers_after_s=None)
     watching.until(15.5)
@@ -176,7 +176,7 @@ def test_all_die_before_the_stall_is_told() -> None:
 
 @pytest.mark.parametrize("how", [How.CALL, How.FAILED])
 def test_what_was_over_before_they_died_is_no_stall(how: How) -> None:
-    """Ranks that came out of it while stacks were awaited, and are gone by the next look, were not killed in it."""
+    """Ranks that left it while stacks were awaited, and are gone by the next poll, were not killed in it."""
     world, numbers = stalled(late=2)
     watching = Watching(world, answers_after_s=None)
     watching.until(15.5)

@@ -1,4 +1,4 @@
-"""torchelastic's error file: the exception that ended a rank is said; what else lies there is not trusted."""
+"""torchelastic's error file: the exception that ended a rank is reported; other content there is not trusted."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ SECRET = "hunter2"
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[DyingRanks]:
-    """A place for them."""
+    """A directory for their tapes."""
     ranks = DyingRanks(tmp_path)
     yield ranks
     ranks.close()
 
 
 def written(path: Path, message: str) -> None:
-    """As `@record` of torch.distributed.elastic writes it."""
+    """Write it as `@record` of torch.distributed.elastic does."""
     extra = {"py_callstack": "Traceback (most recent call last):\n ...", "timestamp": "1"}
     path.write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
 
 
 @pytest.mark.parametrize("code", [3, 0])
 def test_rank_that_has_left_its_error(ranks: DyingRanks, tmp_path: Path, code: int) -> None:
-    """The death and its file tell type and first line; of a rank that exited with code 0 nothing is read."""
+    """The death and its file show type and first line; for a rank that exited with code 0 nothing is read."""
     file = tmp_path / "error.json"
     written(file, "ValueError: loss is nan\nat step 7")
     environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(file), "PASSWORD": SECRET}
@@ -64,7 +64,7 @@ def test_rank_that_has_left_its_error(ranks: DyingRanks, tmp_path: Path, code: i
 
 
 def test_path_of_a_living_process(tmp_path: Path) -> None:
-    """Only this variable, only an absolute path, and only of a process that is there."""
+    """Only this variable, only an absolute path, and only of an existing process."""
     file = tmp_path / "error.json"
     for value, expected in ((str(file), file), ("error.json", None), ("", None)):
         environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": value}
@@ -75,7 +75,7 @@ def test_path_of_a_living_process(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 def test_process_of_another_user(tmp_path: Path) -> None:
-    """Its environment is not looked at, though root could."""
+    """The environment of another user's process is not read, though root could."""
     environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json")}
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environ, user=65534) as process:
         assert error_file_of(process.pid) is None
@@ -96,14 +96,14 @@ def test_process_of_another_user(tmp_path: Path) -> None:
     ids=["empty", "list", "nothing", "number", "no message", "deep", "bytes", "long"],
 )
 def test_file_that_is_something_else(tmp_path: Path, content: bytes) -> None:
-    """It says nothing."""
+    """Such a file yields no exception."""
     file = tmp_path / "error.json"
     file.write_bytes(content)
     assert error_in(file) == ""
 
 
 def test_file_that_leads_astray(tmp_path: Path) -> None:
-    """No link is followed, no pipe is waited for, and no other user's file is read."""
+    """No link is followed, no pipe blocks the reader, and no other user's file is read."""
     file, link, pipe = tmp_path / "error.json", tmp_path / "link", tmp_path / "pipe"
     written(file, "ValueError: loss is nan")
     link.symlink_to(file)
@@ -116,7 +116,7 @@ def test_file_that_leads_astray(tmp_path: Path) -> None:
 
 
 def test_text_is_short_and_shown_safely(tmp_path: Path) -> None:
-    """One line without control characters, from the file and from what another user may have written of a death."""
+    """One line without control characters, from the file and from what another user may have written about a death."""
     file = tmp_path / "error.json"
     written(file, "ValueError: \x1b[31mred" + "x" * 1000)
     assert error_in(file).startswith(r"ValueError: \x1b[31mred")

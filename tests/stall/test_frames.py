@@ -1,4 +1,4 @@
-"""Whose frame is whose, and which one is shown."""
+"""Which code a frame belongs to, and which frame is shown."""
 
 import pytest
 
@@ -37,17 +37,17 @@ TRAINER = CallSiteName("Trainer.fit", f"{VENV}/lightning/trainer.py", 12)
     ],
 )
 def test_owner_of(file: str, owner: FrameOwner) -> None:
-    """A path tells whose code it is, for the layouts that Python and its environments have."""
+    """A path shows whose code it is, for the layouts that Python and its environments have."""
     assert owner_of(file) is owner
 
 
 def test_user_frame_is_the_innermost_of_the_users() -> None:
-    """Frames of torch, of the standard library and of packages are passed over as long as the user has one."""
+    """Frames of torch, of the standard library and of packages are skipped as long as there is a user frame."""
     assert user_frame([SLEEP, REDUCE, WRAPPER, TRAIN, TRAINER, MAIN]) == TRAIN
 
 
 def test_frame_of_a_package_where_the_user_has_none() -> None:
-    """`python -m lightning` has no file of the user's: the package's innermost frame is better than nothing."""
+    """`python -m lightning` has no user file: the package's innermost frame is better than nothing."""
     assert user_frame([SLEEP, REDUCE, TRAINER]) == TRAINER
     assert user_frame([SLEEP]) == SLEEP
     assert user_frame([]) is None
@@ -64,7 +64,7 @@ def test_thread_to_show() -> None:
 
 
 def test_stack_text_is_pythons_own_with_torch_folded() -> None:
-    """Most recent call last, a line a frame, and a run of torch's frames is one line."""
+    """Most recent call last, one line per frame, and a run of torch's frames is one line."""
     assert stack_text([SLEEP, WRAPPER, REDUCE, TRAIN, MAIN]).splitlines() == [
         '  File "/home/ada/train.py", line 90, in main',
         '  File "/home/ada/train.py", line 57, in load_batch',

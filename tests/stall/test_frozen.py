@@ -1,4 +1,4 @@
-"""Ranks that cannot run: when they are frozen, and how that is said."""
+"""Ranks that cannot run: when they are frozen, and how that is worded."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.stall.telling import late_world, spoken, the_verdict
 
 @pytest.mark.parametrize(("state", "how"), [("T", "stopped by a signal"), ("t", "held by a debugger")])
 def test_stopped_process_is_frozen(state: str, how: str) -> None:
-    """A missing rank that the kernel does not let run is frozen, and the sentence says how."""
+    """A missing rank that the kernel does not let run is frozen, and the sentence gives the reason."""
     world = late_world(2)
     world.ranks[2].stopped, world.ranks[2].stopped_since_s = state, 19.0
     snapshot = world.snapshot(20.0)
@@ -21,7 +21,7 @@ def test_stopped_process_is_frozen(state: str, how: str) -> None:
 
 
 def test_short_uninterruptible_sleep_is_not_frozen() -> None:
-    """A process that reads from a disk sleeps like that for moments; after three seconds it is frozen."""
+    """A process that reads from a disk sleeps uninterruptibly for moments; after three seconds it is frozen."""
     world = late_world(2)
     world.ranks[2].stopped, world.ranks[2].stopped_since_s = "D", 20.0
     assert the_verdict(world.snapshot(22.9)).kind is VerdictKind.ABSENT
@@ -50,7 +50,7 @@ def test_frozen_rank_elsewhere_is_found() -> None:
 
 
 def test_frozen_process_is_said_to_be_frozen() -> None:
-    """A rank whose heartbeat has stopped does not answer: the sentence says for how long its threads have not run."""
+    """A rank whose heartbeat has stopped does not answer: the sentence states how long its threads have not run."""
     world = late_world(2)
     world.ranks[2].heartbeat_age_s = 12.0
     assert the_sentence_of(world).endswith(

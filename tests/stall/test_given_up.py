@@ -1,4 +1,4 @@
-"""Ranks whose backends give up: the verdict comes at once, and names whom they waited for."""
+"""Ranks whose backends give up: the verdict comes at once, and names the rank they waited for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = group_of(0, 1, 2)
 
 
 def verdicts_at(world: SimulatedWorld, watch: RunWatch, *looks_s: float) -> list[Verdict]:
-    """The verdicts that are given in these looks."""
+    """The verdicts that are given at these polls."""
     events = [event for at_s in looks_s for event in watch.look(world.snapshot(at_s))]
     return [event.verdict for event in events if isinstance(event, VerdictGiven)]
 
@@ -31,7 +31,7 @@ def two_wait_for_one() -> tuple[SimulatedWorld, RunWatch]:
 
 
 def test_verdict_before_the_threshold() -> None:
-    """Once a backend has given up, its rank's wait is a stall whatever its age, and rank 2 is the one that is late."""
+    """Once a backend has given up, its rank's wait is a stall whatever its age, and rank 2 is the late one."""
     world, watch = two_wait_for_one()
     assert verdicts_at(world, watch, 2.0) == []
     world.ranks[0].failure = GIVEN_UP
@@ -40,7 +40,7 @@ def test_verdict_before_the_threshold() -> None:
 
 
 def test_ranks_that_gave_up_are_not_the_dead() -> None:
-    """Their backends end them before anybody has looked: the verdict is the same, and not that they have died."""
+    """Their backends end them before the next poll: the verdict is the same, and not that they have died."""
     world, watch = two_wait_for_one()
     assert verdicts_at(world, watch, 2.0) == []
     for rank in (0, 1):
@@ -50,7 +50,7 @@ def test_ranks_that_gave_up_are_not_the_dead() -> None:
 
 
 def test_a_death_that_made_them_give_up() -> None:
-    """A rank that died before, without a word, is still the one that died."""
+    """A rank that died earlier, without reporting, is still the one that died."""
     world, watch = two_wait_for_one()
     world.ranks[2].is_seen_to_die(2.5, signal.SIGKILL)
     world.ranks[0].failure = world.ranks[1].failure = GIVEN_UP
@@ -59,7 +59,7 @@ def test_a_death_that_made_them_give_up() -> None:
 
 
 def test_a_word_that_came_to_nothing() -> None:
-    """A rank that goes on after its backend gave up, and ends in good order, has not died and waits for nobody."""
+    """A rank that continues after its backend gave up, and ends cleanly, has not died and waits for no rank."""
     world, watch = two_wait_for_one()
     world.ranks[0].failure = GIVEN_UP
     for rank in (0, 1):

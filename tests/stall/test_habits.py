@@ -1,4 +1,4 @@
-"""How long call sites usually take: what is routine earns patience, and nothing else does."""
+"""How long call sites usually take: routine earns tolerance, and nothing else does."""
 
 import dataclasses
 from typing import Any
@@ -30,7 +30,7 @@ OPERATION = Operation(
 
 
 def ended(took_s: float, how: How = How.WAIT, **changes: Any) -> Operation:
-    """An operation that took so long."""
+    """A completed operation of a given length."""
     completed_ns = SECOND + round(took_s * SECOND)
     return dataclasses.replace(OPERATION, completed_ns=completed_ns, how=how, **changes)
 
@@ -52,7 +52,7 @@ def test_short_routine_is_multiplied() -> None:
 
 
 def test_one_long_one_among_many_counts_half_as_much_again_for_a_while() -> None:
-    """It is no habit: only the maximum of the last hundred remembers it, and then nothing does."""
+    """A single long call is not routine: only the maximum of the last hundred remembers it, and then nothing does."""
     habits = Baselines()
     for _ in range(200):
         habits.ended(ended(0.001))
@@ -64,7 +64,7 @@ def test_one_long_one_among_many_counts_half_as_much_again_for_a_while() -> None
 
 
 def test_another_call_site_group_or_kind_of_end_earns_nothing() -> None:
-    """What one place is used to says nothing about another; nor does an operation whose end nobody knows well."""
+    """The baseline of one place does not apply to another; nor does an operation with an uncertain end count."""
     habits = Baselines()
     for other in (ended(60, call_site=9), ended(60, group=9), ended(60, How.POLL), ended(60, How.FAILED)):
         habits.ended(other)
@@ -81,7 +81,7 @@ def test_calls_from_native_code_are_told_apart_by_their_signature() -> None:
 
 
 def test_overlapped_time_is_not_waiting() -> None:
-    """A receive posted long before somebody waited for it has taken only as long as the wait."""
+    """A receive posted long before a thread waited for it has taken only as long as the wait."""
     habits = Baselines()
     posted = ended(60, flags=int(Flag.END_BY_WAIT), returned_ns=SECOND + 1, wait_entered_ns=60 * SECOND)
     habits.ended(posted)
@@ -90,7 +90,7 @@ def test_overlapped_time_is_not_waiting() -> None:
 
 @pytest.mark.parametrize("took_s", [150, 300, 600, 1500])
 def test_one_very_long_wait_earns_two_minutes(took_s: float) -> None:
-    """The first step: once is no habit, and the next stall must be reported before a backend gives up."""
+    """The first step: once is not routine, and the next stall must be reported before a backend gives up."""
     habits = Baselines()
     habits.ended(ended(took_s))
     for _ in range(50):
@@ -110,7 +110,7 @@ def test_what_has_come_twice_is_a_habit(took_s: float) -> None:
 
 
 def test_one_very_long_wait_among_long_ones() -> None:
-    """It takes nothing from what the others have earned."""
+    """An exceptionally long call does not change the tolerance that the others have earned."""
     habits = Baselines()
     for took_s in (300, 300, 1500, 300):
         habits.ended(ended(took_s))
@@ -118,7 +118,7 @@ def test_one_very_long_wait_among_long_ones() -> None:
 
 
 def test_long_waits_that_are_too_old_earn_nothing() -> None:
-    """A thousand calls later nothing is left of them."""
+    """A thousand calls later no trace of them is left."""
     habits = Baselines()
     habits.ended(ended(60))
     for _ in range(1_001):

@@ -1,4 +1,4 @@
-"""A rank that ends between the reading of its tape and the look at it: what it wrote last counts."""
+"""A rank that ends between a poll of its tape and the check: its last records count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.rank_tape import RankTape
 
 
 def test_thrown_out_after_its_tape_was_read(tmp_path: Path) -> None:
-    """It says that an exception ended it, and its operation still looks open: that is not an exception of its own."""
+    """A failure recorded after the last poll ended an open operation: that is not an exception of the rank's own."""
     tape, watch = RankTape(tmp_path), DeathWatch()
     try:
         follower = TapeFollower(tape.reader, watch)

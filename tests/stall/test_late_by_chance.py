@@ -1,4 +1,4 @@
-"""What is chance when ranks are compared: few of them, data that is uneven, a few calls that are very late."""
+"""Chance in the comparison of ranks: few ranks, uneven data, a few calls that are very late."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def heavy(chance: random.Random) -> float:
 
 
 def rare(chance: random.Random) -> float:
-    """One call in sixty is late by several steps, as where a rank has data left when the others have none."""
+    """One call in sixty is late by several steps, as if a rank has data left when the others have none."""
     return 1.0 + chance.gauss(0.0, 0.01) + (5.0 if chance.random() < 1 / 60 else 0.0)
 
 
 def compare(chance: random.Random, size: int, takes: Callable[[random.Random], float], calls: int) -> Latenesses:
-    """Calls that ranks come to, each after a time of its own."""
+    """Calls with an arrival time of its own for each rank."""
     found = Latenesses()
     for _ in range(calls):
         times = [takes(chance) for _ in range(size)]
@@ -42,7 +42,7 @@ def compare(chance: random.Random, size: int, takes: Callable[[random.Random], f
 @pytest.mark.parametrize("takes", [uniform, heavy, rare])
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_ranks_that_are_alike(takes: Callable[[random.Random], float], size: int) -> None:
-    """The rank that came last most is often one that could be blamed by its share alone, and that is always chance."""
+    """The rank that came last most could often be blamed by its share alone, which is always chance here."""
     chance = random.Random(size)
     blamed = 0
     for _ in range(TRIES // CALLS):
@@ -64,7 +64,7 @@ def test_rank_that_is_always_last() -> None:
 
 
 def test_two_slow_ranks_of_many() -> None:
-    """They are late in turns, by chance, and none of the others ever is: neither is named."""
+    """Two ranks are late in turns, by chance, and the others never are: neither is named."""
     chance = random.Random(11)
     for _ in range(TRIES // CALLS):
         found = Latenesses()
@@ -74,7 +74,7 @@ def test_two_slow_ranks_of_many() -> None:
 
 
 def test_few_calls_that_are_very_late() -> None:
-    """They are no evidence, however much was lost to them, and left out of what is usual."""
+    """Very late calls are not evidence, however much was lost to them, and do not change what is usual."""
     found = Latenesses()
     for _ in range(4):
         found.add(1, 60_000_000_000)
@@ -85,7 +85,7 @@ def test_few_calls_that_are_very_late() -> None:
 
 
 def test_counts_that_are_put_together() -> None:
-    """The same as if all had been counted in one, in whichever parts."""
+    """Counting in any number of parts gives the same as counting all in one."""
     chance = random.Random(7)
     calls = [(chance.randrange(3), chance.randrange(10**9)) for _ in range(200)]
     whole, parts = Latenesses(), Latenesses()

@@ -1,4 +1,4 @@
-"""Ranks that come to the same place with different calls: what is found, who is named, and what is legal."""
+"""Ranks that reach the same place with different calls: what is found, which rank is named, and what is legal."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +18,7 @@ EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 
 
 def the_mismatch(world: WorldSnapshot) -> Mismatch:
-    """What the verdict says ranks disagree about."""
+    """The disagreement in the verdict."""
     verdict = the_verdict(world)
     assert verdict.kind is VerdictKind.MISMATCHED
     assert verdict.mismatch is not None
@@ -53,7 +53,7 @@ def odd_world(operation: str, odd_operation: str, **differs: Any) -> SimulatedWo
     ],
 )
 def test_shapes_that_were_left_out(odd: dict[str, Any], field: Field | None) -> None:
-    """Ranks come to the end of their dictionaries one after the other: what is known is compared, shapes are not."""
+    """Ranks reach the end of their dictionaries one after the other: known names are compared, shapes are not."""
     full = SignatureName("all_reduce", "sum", ((4, 4),), ("float32",), "cpu", 1)
     capped = dataclasses.replace(full, shapes=(), **odd)
     channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
@@ -64,7 +64,7 @@ def test_shapes_that_were_left_out(odd: dict[str, Any], field: Field | None) -> 
 
 
 def test_shapes_that_were_left_out_on_one_rank() -> None:
-    """The shapes of the others are compared as ever."""
+    """The shapes of the others are compared as usual."""
     full = SignatureName("all_reduce", "sum", ((4, 4),), ("float32",), "cpu", 1)
     other, capped = (dataclasses.replace(full, shapes=shapes) for shapes in (((5, 5),), ()))
     arrivals = {rank: Arrival(7, signature, -1) for rank, signature in enumerate((full, full, capped, other))}
@@ -122,7 +122,7 @@ def test_the_odd_one_out_is_named(operation: str, odd: str, differs: dict[str, A
 
 
 def test_without_a_majority_all_are_named() -> None:
-    """Two against two: nobody knows who is right."""
+    """Two against two: it is unknown which is right."""
     world = SimulatedWorld(4)
     for rank in world.ranks:
         enter(rank, "all_reduce", dtype="float32" if rank.rank < 2 else "bfloat16")
@@ -136,7 +136,7 @@ def test_without_a_majority_all_are_named() -> None:
 
 
 def test_rank_that_skipped_one_is_found_where_it_went_astray() -> None:
-    """Rank 2 left out a broadcast and is one ahead since: the first place that differs is told, not the last."""
+    """Rank 2 left out a broadcast and is one ahead since: the first place that differs is reported, not the last."""
     world = SimulatedWorld(4)
     for rank in world.ranks:
         if rank.rank != 2:
@@ -150,7 +150,7 @@ def test_rank_that_skipped_one_is_found_where_it_went_astray() -> None:
 
 
 def test_one_that_is_over_counts_too() -> None:
-    """Gloo lets a rank with another dtype out: what it had entered is remembered, and it is named."""
+    """Gloo lets a rank with another dtype leave: its call is remembered, and it is named."""
     world = odd_world("all_reduce", "all_reduce", dtype="int64")
     world.ranks[2].end(2, 11.0)
     mismatch = the_mismatch(world.snapshot(25.0))
@@ -158,7 +158,7 @@ def test_one_that_is_over_counts_too() -> None:
 
 
 def test_mismatch_comes_before_the_deaths_that_it_causes() -> None:
-    """A backend ends processes whose calls do not fit: the cause is told, not the death."""
+    """A backend ends processes whose calls do not match: the cause is reported, not the death."""
     world = odd_world("all_reduce", "all_reduce", shape=(1024,))
     world.ranks[2].end(2, 11.0, How.FAILED, "RuntimeError")
     world.ranks[2].die(11.5, TapeState.FAILED, "RuntimeError")
@@ -170,7 +170,7 @@ def test_mismatch_comes_before_the_deaths_that_it_causes() -> None:
 
 @pytest.mark.parametrize("operation", ["all_gather", "all_to_all_single", "reduce_scatter"])
 def test_sizes_of_their_own_are_legal(operation: str) -> None:
-    """Some operations take tensors of different sizes: then a rank that does not come is absent."""
+    """Some operations take tensors of different sizes: then a rank that has not entered is absent."""
     world = odd_world(operation, operation, shape=(3,))
     for rank in (0, 2):
         world.ranks[rank].end(2, 11.0)
@@ -178,13 +178,13 @@ def test_sizes_of_their_own_are_legal(operation: str) -> None:
 
 
 def test_same_number_of_elements_is_legal() -> None:
-    """Backends do not look at dimensions."""
+    """Backends do not compare dimensions."""
     world = odd_world("all_reduce", "all_reduce", shape=(4, 4))
     assert the_verdict(world.snapshot(25.0)).kind is VerdictKind.TRANSPORT
 
 
 def test_sends_and_receives_are_not_compared() -> None:
-    """Their two sides are different operations."""
+    """The two sides of a send and receive are different operations."""
     world = SimulatedWorld(2)
     pair = group_of(0, 1)
     world.ranks[0].enter(pair, 1.0, "send", flags=Flag.POINT_TO_POINT, peer=1)
@@ -193,7 +193,7 @@ def test_sends_and_receives_are_not_compared() -> None:
 
 
 def test_counts_that_cannot_be_compared_are_not() -> None:
-    """A group that was first met in mid-life is counted from there on each rank: places mean nothing."""
+    """A group first seen after it was in use is counted from there on each rank: places mean nothing."""
     world = SimulatedWorld(2)
     pair = group_of(0, 1, aligned=False)
     world.ranks[0].enter(pair, 1.0, "all_reduce")

@@ -1,4 +1,4 @@
-"""Mismatches that ended well: they are no cause of a later stall, unless a rank is out of step since."""
+"""Mismatches that ended well do not cause a later stall, unless a rank has been out of step since."""
 
 from otel_torchdist.stall.events import MismatchFound
 from otel_torchdist.tape.layout import How
@@ -10,7 +10,7 @@ from tests.stall.watching import EVERYBODY, Watching
 
 
 def metric_step(world: SimulatedWorld, at_s: float) -> None:
-    """A step in which rank 3 logs a metric as int32, which gloo adds up without a word."""
+    """A step in which rank 3 logs a metric as int32, which gloo reduces without complaint."""
     world.meet(EVERYBODY, at_s)
     calls = {
         rank.rank: rank.enter(EVERYBODY, at_s, dtype="int32" if rank.rank == 3 else "float32") for rank in world.ranks
@@ -35,7 +35,7 @@ def wait_for(world: SimulatedWorld, *late: int) -> None:
 
 
 def test_absent_rank_is_named_and_not_an_old_mismatch() -> None:
-    """Rank 1 does not come; what rank 3 has called differently since long has ended on all."""
+    """Rank 1 does not arrive; rank 3's long-standing different calls have ended on all ranks."""
     world = metric_world()
     wait_for(world, 1)
     verdict = the_verdict(world.snapshot(25.0))
@@ -51,7 +51,7 @@ def test_rank_of_an_old_mismatch_that_is_absent_itself() -> None:
 
 
 def test_death_is_not_explained_by_an_old_mismatch() -> None:
-    """Rank 1 dies: that is said, and not what rank 3 calls."""
+    """Rank 1 dies: its death is reported, not rank 3's calls."""
     world = metric_world()
     wait_for(world, 1)
     world.ranks[1].die(6.0)
@@ -60,7 +60,7 @@ def test_death_is_not_explained_by_an_old_mismatch() -> None:
 
 
 def test_old_mismatch_is_a_finding_beside_the_stall() -> None:
-    """Both are reported, each for itself."""
+    """The stall and the mismatch are both reported, each for itself."""
     world = metric_world()
     wait_for(world, 1)
     watching = Watching(world)
@@ -81,7 +81,7 @@ def test_newer_mismatch_that_does_not_end() -> None:
 
 
 def test_mismatch_that_is_still_open_on_one_rank() -> None:
-    """Later operations of the group have ended there, and this one has not: it may be the cause."""
+    """Later operations of the group have ended there, but this one has not: it may be the cause."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 0.0)
     calls = {
@@ -95,7 +95,7 @@ def test_mismatch_that_is_still_open_on_one_rank() -> None:
 
 
 def test_mismatch_that_raised_on_one_rank() -> None:
-    """It did not end well there."""
+    """The odd call did not end well there."""
     world = SimulatedWorld(4)
     calls = {
         rank: world.ranks[rank].enter(EVERYBODY, 1.0, dtype="int8" if rank == 3 else "float32") for rank in range(4)
@@ -109,7 +109,7 @@ def test_mismatch_that_raised_on_one_rank() -> None:
 
 
 def test_rank_that_has_made_one_call_more() -> None:
-    """Rank 2 has made a broadcast more than the others and waits at the end, where they do not come."""
+    """Rank 2 has made one broadcast more than the others and waits at the end, where they do not arrive."""
     world = SimulatedWorld(4)
     for rank in world.ranks:
         if rank.rank == 2:

@@ -1,4 +1,4 @@
-"""Of a rank that does not come the thread is shown that should, and not one that waits somewhere else."""
+"""For a rank that does not arrive, the thread that should is shown, not one that waits elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDLE = CallSiteName("wait", "/usr/lib/python3.11/threading.py", 9)
 
 
 def stack(thread: int, name: str, function: str) -> ThreadStack:
-    """A thread in a function of the user's."""
+    """A thread in a user function."""
     return ThreadStack(thread, name, (CallSiteName(function, "/home/user/train.py", 7),))
 
 
@@ -34,12 +34,12 @@ def located(world: SimulatedWorld, stacks: dict[int, tuple[ThreadStack, ...]]) -
 
 
 def functions(verdict: Verdict) -> dict[int, str]:
-    """By rank, where it is said to be."""
+    """The place that is reported for each rank."""
     return {rank: place.frame.function for rank, place in verdict.places.items() if place.frame is not None}
 
 
 def test_main_thread_is_shown_although_another_one_waits() -> None:
-    """Rank 1's main thread loads data; a thread of its own has just come to the group of checkpoints."""
+    """Rank 1's main thread loads data; another thread has just entered an operation of the checkpoint group."""
     world = SimulatedWorld(2)
     world.meet(DEFAULT, 0.1)
     world.ranks[0].enter(DEFAULT, 1.0)
@@ -50,7 +50,7 @@ def test_main_thread_is_shown_although_another_one_waits() -> None:
 
 
 def test_both_threads_of_a_checkpoint() -> None:
-    """The thread with the name of the one that waits on the other rank, and the one that came there before."""
+    """The thread named like the one that waits on the other rank, and the one that entered that group before."""
     world = SimulatedWorld(2)
     world.meet(DEFAULT, 0.1)
     world.ranks[0].enter(CHECKPOINT, 1.0, "barrier", thread=SAVER)
@@ -66,7 +66,7 @@ def test_both_threads_of_a_checkpoint() -> None:
 
 
 def test_thread_that_has_nothing_to_do_is_not_shown() -> None:
-    """A worker of a pool that waits for work says nothing: the main thread should give it some."""
+    """An idle worker of a pool is not shown: the main thread should give it work."""
     world = SimulatedWorld(2)
     number = world.ranks[1].enter(CHECKPOINT, 0.1, "barrier", thread=SAVER)
     world.ranks[1].end(number, 0.2)

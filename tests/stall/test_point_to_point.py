@@ -1,4 +1,4 @@
-"""The verdict on sends and receives: which side has not come, and when nobody can know."""
+"""The verdict on sends and receives: which side is missing, and when that cannot be known."""
 
 import pytest
 
@@ -14,7 +14,7 @@ P2P = Flag.POINT_TO_POINT
 
 @pytest.mark.parametrize(("waiting", "missing"), [("recv", "send"), ("send", "recv")])
 def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: str) -> None:
-    """The side that is not posted is named, as the operation that it should have entered."""
+    """The side that is not posted is named, with the operation that it should have entered."""
     world = SimulatedWorld(4)
     world.ranks[0].enter(EVERYBODY, 1.0, waiting, flags=P2P, peer=3, tag=5)
     world.ranks[3].enter(EVERYBODY, 2.0, missing, flags=P2P, peer=0, tag=6)
@@ -32,7 +32,7 @@ def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: 
 
 
 def test_receive_from_anybody_blames_nobody() -> None:
-    """Nobody knows which peer should have sent."""
+    """It is unknown which peer should have sent."""
     world = SimulatedWorld(4)
     world.ranks[0].enter(EVERYBODY, 1.0, "recv", flags=P2P, peer=-1)
     verdict = the_verdict(world.snapshot(15.0))
@@ -40,7 +40,7 @@ def test_receive_from_anybody_blames_nobody() -> None:
 
 
 def test_receive_from_anybody_upsets_the_count() -> None:
-    """A send taken by a receive from anybody leaves the counts of both sides apart: they are not compared."""
+    """A send taken by a receive from any rank leaves the counts of both sides different: they are not compared."""
     world = SimulatedWorld(2)
     pair = group_of(0, 1)
     world.ranks[1].end(world.ranks[1].enter(pair, 0.5, "send", flags=P2P, peer=0), 0.6)
@@ -51,7 +51,7 @@ def test_receive_from_anybody_upsets_the_count() -> None:
 
 
 def test_receive_whose_sender_waits_in_a_collective() -> None:
-    """Rank 0 receives what rank 1 does not send: that one waits for rank 0 in a barrier. There is no send."""
+    """Rank 0 receives what rank 1 does not send: rank 1 waits for rank 0 in a barrier. There is no send."""
     world = SimulatedWorld(2)
     pair = group_of(0, 1, description="pair")
     world.ranks[0].enter(pair, 1.0, "recv", flags=P2P, peer=1, tag=5)
@@ -65,7 +65,7 @@ def test_receive_whose_sender_waits_in_a_collective() -> None:
 
 
 def test_receive_whose_sender_has_ended() -> None:
-    """A peer that has ended in good order will not send."""
+    """A peer that has ended cleanly will not send."""
     world = SimulatedWorld(2)
     world.ranks[0].enter(group_of(0, 1), 1.0, "recv", flags=P2P, peer=1)
     world.ranks[1].die(2.0, TapeState.FINISHED)

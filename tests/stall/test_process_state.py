@@ -1,4 +1,4 @@
-"""What the kernel says of real processes."""
+"""The kernel's view of real processes."""
 
 import dataclasses
 import os
@@ -26,14 +26,14 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def identity_of(process: subprocess.Popen[bytes]) -> TapeIdentity:
-    """The identity of a tape that it would write."""
+    """The identity of a tape that the process would write."""
     ticks = process_start_ticks(process.pid)
     assert ticks is not None
     return dataclasses.replace(identify(0, 0, 1, 64), pid=process.pid, pid_start_ticks=ticks)
 
 
 def test_stopped_and_continued(process: subprocess.Popen[bytes]) -> None:
-    """A process that waits is not stopped; after SIGSTOP it is, since the first look at it; after SIGCONT no more."""
+    """A waiting process is not stopped; after SIGSTOP it is, since the first check; after SIGCONT no more."""
     state = ProcessState(identity_of(process))
     assert state.look(1, 1) is None
     os.kill(process.pid, signal.SIGSTOP)
@@ -46,7 +46,7 @@ def test_stopped_and_continued(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_pid_of_somebody_else_means_nothing(process: subprocess.Popen[bytes]) -> None:
-    """Another start time, PID namespace or boot: it is another process."""
+    """Another start time, PID namespace or boot means another process."""
     own = identity_of(process)
     os.kill(process.pid, signal.SIGSTOP)
     until(lambda: ProcessState(own).look(1, 1))
@@ -56,7 +56,7 @@ def test_pid_of_somebody_else_means_nothing(process: subprocess.Popen[bytes]) ->
 
 
 def test_process_that_is_gone(process: subprocess.Popen[bytes]) -> None:
-    """It is not stopped, whatever it is."""
+    """A process that is gone is not stopped."""
     state = ProcessState(identity_of(process))
     process.kill()
     process.wait()

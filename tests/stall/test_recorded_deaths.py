@@ -1,4 +1,4 @@
-"""Deaths as seen by those who only look on: `watch` and the demo's screen say what the agent says."""
+"""Deaths as seen by passive readers: `watch` and the demo's screen report what the agent reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KILLED = int(signal.SIGKILL)
 
 @pytest.fixture
 def follower(tmp_path: Path) -> tuple[RankTape, TapeFollower]:
-    """A rank in an operation, whose lock has just gone, and who follows its tape."""
+    """A rank in an operation, whose lock has just been released, with a reader that follows its tape."""
     tape, deaths = RankTape(tmp_path), RecordedDeaths()
     deaths.follow(tape.reader.identity.nonce, tape.writer.path)
     found = TapeFollower(tape.reader, deaths)
@@ -34,7 +34,7 @@ def follower(tmp_path: Path) -> tuple[RankTape, TapeFollower]:
 
 
 def test_word_of_the_agent_is_awaited(follower: tuple[RankTape, TapeFollower]) -> None:
-    """A lock that is gone is no death until the agent has written one down, and then it is that death."""
+    """A free lock is not a death until the agent has recorded one, and then it is that death."""
     tape, found = follower
     now_ns = time.monotonic_ns()
     for later_ns in (0, DYING_NS // 2):
@@ -47,7 +47,7 @@ def test_word_of_the_agent_is_awaited(follower: tuple[RankTape, TapeFollower]) -
 
 
 def test_job_without_an_agent(follower: tuple[RankTape, TapeFollower]) -> None:
-    """Where no agent writes down how ranks end, the lock says that one is gone, a second later."""
+    """Where no agent records how ranks end, the free lock shows a death, a second later."""
     _, found = follower
     now_ns = time.monotonic_ns()
     first, later = found.view(now_ns), found.view(now_ns + DYING_NS + 1)
@@ -56,7 +56,7 @@ def test_job_without_an_agent(follower: tuple[RankTape, TapeFollower]) -> None:
 
 
 def test_cause_that_is_known_later(tmp_path: Path) -> None:
-    """The launcher has to wait for a process before its exit code can be read: the file is read again until then."""
+    """The launcher has to reap a process before its exit code can be read: the file is reread until then."""
     tape = RankTape(tmp_path)
     nonce, deaths = tape.reader.identity.nonce, RecordedDeaths()
     deaths.follow(nonce, tape.writer.path)
@@ -73,7 +73,7 @@ def test_cause_that_is_known_later(tmp_path: Path) -> None:
 
 
 def test_watch_says_what_the_agent_says(tmp_path: Path) -> None:
-    """One of four ranks is killed, and the launcher ends the others: who, how, and how long before."""
+    """One of four ranks is killed, and the launcher ends the others: which, how, and how long before."""
     ranks = [SimulatedRank(tmp_path, rank) for rank in range(4)]
     watch = PassiveWatch(tmp_path, 10.0, None)
     now_ns = time.monotonic_ns()
@@ -84,7 +84,7 @@ def test_watch_says_what_the_agent_says(tmp_path: Path) -> None:
     for rank in ranks:
         rank.writer.beat()
         rank.writer.close()
-    watch.look()  # the locks are gone, and the agent has not written yet
+    watch.look()  # the locks are free, and the agent has not recorded it yet
     for number, rank in enumerate(ranks):
         later_ns, status = (0, KILLED) if number == 2 else (120_000_000 + number, int(signal.SIGTERM))
         write_death(rank.writer.path, Death(now_ns + later_ns, status=status))

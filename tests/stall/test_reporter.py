@@ -1,4 +1,4 @@
-"""What a stall looks like from outside: markers, the incident's trace, log events, lines in the log."""
+"""The outputs for a stall: markers, the incident's trace, log events, lines in the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STALLED_S = 5.0
 
 
 class Anchors:
-    """Stands for the spans of steps: hands over an anchor for each rank once, as the real ones do."""
+    """Replaces the spans of steps: provides an anchor for each rank once, as the real ones do."""
 
     def __init__(self, sink: MemorySink) -> None:
         self.sink = sink
@@ -110,7 +110,7 @@ def test_marker_without_an_anchor_is_a_root_in_its_step() -> None:
 
 
 def test_marker_of_a_consequence_names_its_own_operation_and_the_cause() -> None:
-    """An operation that waits behind another says so, and what the cause is."""
+    """An operation that waits behind another one shows that, and the cause."""
     world = SimulatedWorld(3)
     world.ranks[0].enter(group_of(0, 1, description="tp"), 5.0)
     world.ranks[1].enter(group_of(1, 2, description="dp"), 5.0)
@@ -124,7 +124,7 @@ def test_marker_of_a_consequence_names_its_own_operation_and_the_cause() -> None
 
 
 def test_incident_trace() -> None:
-    """A root with the verdict, and a bar for each member: the missing first, with its stack, then those who wait."""
+    """A root with the verdict, and a bar for each member: the missing first, with its stack, then the waiting ones."""
     world, numbers = stalled(since_s=STALLED_S)
     told = Told(world)
     told.until(17.0)
@@ -148,7 +148,7 @@ def test_incident_trace() -> None:
 
 
 def test_all_evidence_is_urgent_and_every_id_is_new() -> None:
-    """From opening to end: all is urgent, no id comes twice, no child without its parent (the sink checks)."""
+    """From opening to end: all spans are urgent, no id is duplicated, no child lacks its parent (the sink checks)."""
     world, numbers = stalled(since_s=STALLED_S)
     told = Told(world)
     told.until(50.0)

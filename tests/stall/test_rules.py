@@ -1,4 +1,4 @@
-"""What is no stall: what a call site is used to, what users expect or want left alone, and compilation."""
+"""What is not a stall: baselines of call sites, what users expect or want ignored, and compilation."""
 
 import pytest
 
@@ -19,14 +19,14 @@ def late_world(late: int = 2) -> SimulatedWorld:
 
 
 def test_late_rank_is_told_without_rules() -> None:
-    """The world of the tests below is a stall."""
+    """The world of the tests below is a stall without their rules."""
     watching = Watching(late_world())
     watching.until(1 + THRESHOLD_S + 2)
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
 
 def test_call_site_that_usually_takes_long() -> None:
-    """Those who wait are used to half a minute: nothing is said before."""
+    """The waiting call site usually takes half a minute: nothing is reported before."""
     world = SimulatedWorld(4)
     for rank in world.ranks[:3]:
         rank.patience_s = 30.0
@@ -39,7 +39,7 @@ def test_call_site_that_usually_takes_long() -> None:
 
 
 def test_expected_by_the_rank_that_is_late() -> None:
-    """It has said that it may take until second 60; from then on the threshold counts."""
+    """The late rank has announced to take until second 60; from then on the threshold counts."""
     world = late_world()
     world.ranks[2].expects_until_s = 60.0
     watching = Watching(world)
@@ -50,7 +50,7 @@ def test_expected_by_the_rank_that_is_late() -> None:
 
 
 def test_ages_count_from_the_end_of_what_was_expected() -> None:
-    """Whenever that is: the whole threshold must pass afterwards."""
+    """Whenever the expectation ends, the whole threshold must pass afterwards."""
     world = late_world()
     world.ranks[2].expects_until_s = 24.0
     watching = Watching(world)
@@ -74,7 +74,7 @@ def test_expected_by_all_who_wait() -> None:
 
 
 def test_stopped_under_a_debugger_is_expected() -> None:
-    """A frozen rank that has said that it may take long is not told."""
+    """A frozen rank that has announced a long operation is not reported."""
     world = late_world()
     world.ranks[2].expects_until_s = 1e6
     world.ranks[2].stopped = "t"
@@ -84,7 +84,7 @@ def test_stopped_under_a_debugger_is_expected() -> None:
 
 
 def test_death_is_never_expected() -> None:
-    """A rank that dies while it is expected to take long is told at once."""
+    """A rank that dies while it is expected to take long is reported at once."""
     world = late_world()
     world.ranks[2].expects_until_s = 1e6
     watching = Watching(world)

@@ -19,7 +19,7 @@ OVER_S = 3.0
 
 
 class ShortJob(Accompanied):
-    """A job of two nodes, one rank of which makes a call that does not fit; all ranks are over at 3 s."""
+    """A job of two nodes with one mismatched call on one rank; all ranks have ended by 3 s."""
 
     def __init__(self, shown: Collection[int]) -> None:
         self.seating: Seating | None = None
@@ -28,7 +28,7 @@ class ShortJob(Accompanied):
             rank.end(rank.enter(EVERYBODY, 1.0, dtype="int32" if rank.rank == ODD else "float32"), 1.001)
 
     def look_until_over(self) -> None:
-        """Until just after the end."""
+        """Run until just after the end."""
         self.until(OVER_S)
         for rank in self.world.ranks:
             rank.die(OVER_S, TapeState.FINISHED)
@@ -48,7 +48,7 @@ class ShortJob(Accompanied):
 
 
 def test_other_nodes_that_come_late() -> None:
-    """Half of the ranks are not seen yet when the others are over: nothing is concluded from those alone for 2 s."""
+    """Half of the ranks are not seen yet when the others have ended: no conclusion from those alone for 2 s."""
     job = ShortJob(HERE)
     job.look_until_over()
     job.until(OVER_S + 1.5)
@@ -59,7 +59,7 @@ def test_other_nodes_that_come_late() -> None:
 
 
 def test_other_nodes_that_never_come() -> None:
-    """What can be said of the ranks that are seen is said after two seconds."""
+    """Findings from the ranks that are seen are reported after two seconds."""
     job = ShortJob(HERE)
     job.look_until_over()
     job.until(OVER_S + 3.0)
@@ -67,7 +67,7 @@ def test_other_nodes_that_never_come() -> None:
 
 
 def test_judge_that_leaves_first() -> None:
-    """The agent that judges has compared all ranks, and is gone: the other one does not compare half of them again."""
+    """The leading agent has compared all ranks, and is gone: the other one does not compare half of them again."""
     job = ShortJob(HERE)
     job.seating = Follows(None)
     job.look_until_over()
@@ -78,7 +78,7 @@ def test_judge_that_leaves_first() -> None:
 
 
 def test_judge_that_leaves_while_ranks_live() -> None:
-    """An agent that judged while the ranks ran has not compared them to the end: who follows it does."""
+    """An agent that led while the ranks ran has not compared them to the end: the one that follows it does."""
     job = ShortJob(HERE)
     job.seating = Follows(None)
     job.until(OVER_S - 1.0)

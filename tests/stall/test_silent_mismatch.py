@@ -1,4 +1,4 @@
-"""Calls that do not fit and hold nobody up: found at any speed, told once, and not where they fit."""
+"""Calls that mismatch but hold up no rank: found at any speed, reported once, and not where they match."""
 
 import dataclasses
 
@@ -23,19 +23,19 @@ TOLD_AFTER_S = TOLD_AFTER_NS / SECOND
 
 
 def findings(watching: Watching) -> list[MismatchFound]:
-    """What has been told."""
+    """The mismatches reported."""
     return [event for _, event in watching.events if isinstance(event, MismatchFound)]
 
 
 def run_through(world: SimulatedWorld, at_s: float, odd: int = -1, **differs: str) -> None:
-    """All ranks make a call that ends, one of them perhaps another."""
+    """All ranks make a call that ends, one of them perhaps a different one."""
     for rank in world.ranks:
         number = rank.enter(EVERYBODY, at_s, **(differs if rank.rank == odd else {}))  # type: ignore[arg-type]
         rank.end(number, at_s + 0.001)
 
 
 def test_slow_traffic() -> None:
-    """One call a second, one of them with another reduce op: told in time, once, with field and rank."""
+    """One call a second, one of them with another reduce op: reported in time, once, with field and rank."""
     world = SimulatedWorld(4)
     watching = Watching(world)
     for second in range(40):
@@ -52,7 +52,7 @@ def test_slow_traffic() -> None:
 
 
 def test_calls_that_fit_are_silent() -> None:
-    """Nothing is told of a healthy run."""
+    """Nothing is reported about a healthy run."""
     world = SimulatedWorld(4)
     watching = Watching(world)
     for second in range(30):
@@ -62,7 +62,7 @@ def test_calls_that_fit_are_silent() -> None:
 
 
 def test_cause_of_a_stall_is_not_told_twice() -> None:
-    """Ranks that wait because their calls do not fit get a verdict, and no finding beside it."""
+    """Ranks that wait because their calls do not match get a verdict, and no finding beside it."""
     world = SimulatedWorld(4)
     for rank in world.ranks:
         rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
@@ -83,7 +83,7 @@ def logged(calls: list[Arrival]) -> CallLog:
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 3 * LENGTH), st.integers(0, 3))
 def test_one_odd_call_changes_its_window_only(odd: int, later: int) -> None:
-    """Dense traffic: windows of ranks that called the same are equal; an odd call shows in its own and is kept."""
+    """Dense traffic: windows of ranks with the same calls are equal; an odd call shows in its own and is kept."""
     length = (3 + later) * LENGTH
     same = logged([Arrival(sequence, SUM, -1) for sequence in range(1, length + 1)])
     other = logged([Arrival(sequence, MAX if sequence == odd else SUM, -1) for sequence in range(1, length + 1)])
@@ -94,7 +94,7 @@ def test_one_odd_call_changes_its_window_only(odd: int, later: int) -> None:
 
 
 def test_dense_traffic_is_compared_by_windows() -> None:
-    """Thousands of calls between two looks: the odd one is far from the latest, and is found in its window."""
+    """Thousands of calls between two polls: the odd one is far from the latest, and is found in its window."""
     world = SimulatedWorld(2)
     pair_calls = {0: SUM, 1: SUM}
     logs = {rank: CallLog() for rank in pair_calls}
@@ -114,7 +114,7 @@ def test_dense_traffic_is_compared_by_windows() -> None:
 
 
 def test_calls_of_another_node_are_asked_for() -> None:
-    """Of a rank elsewhere only digests are known: the odd window is wanted in full, and told once it has come."""
+    """For a remote rank only digests are known: the odd window is requested in full, and reported once it has come."""
     same = logged([Arrival(sequence, SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
     odd = logged([Arrival(sequence, MAX if sequence == 70 else SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
     world = SimulatedWorld(4)
@@ -123,7 +123,7 @@ def test_calls_of_another_node_are_asked_for() -> None:
     digests = tuple(window._replace(arrivals=()) for window in odd.windows)
     watch, told = SilentMismatches(), []
     for second in range(1, 20):
-        run_through(world, float(second))  # as many more calls as seconds, which fit
+        run_through(world, float(second))  # as many more calls as seconds, which match
         shown = {rank: {channel: same.windows} for rank in range(3)}
         shown[3] = {channel: odd.windows if (channel, 1) in watch.wanted and second > 3 else digests}
         snapshot = world.snapshot(float(second))
@@ -135,7 +135,7 @@ def test_calls_of_another_node_are_asked_for() -> None:
 
 
 class _WithWindows(Watching):
-    """A watching whose ranks have these windows."""
+    """A watched world whose ranks have these windows."""
 
     def __init__(self, world: SimulatedWorld, windows: dict[int, dict]) -> None:  # type: ignore[type-arg]
         super().__init__(world)
@@ -148,7 +148,7 @@ class _WithWindows(Watching):
 
 
 def test_hole_in_the_records_leaves_its_window_out() -> None:
-    """Calls that were lost make no window, and the next one is whole again."""
+    """Lost calls make no window, and the next one is whole again."""
     calls = [Arrival(sequence, SUM, -1) for sequence in range(1, 3 * LENGTH + 1) if sequence != 70]
     assert [window.number for window in logged(calls).windows] == [0, 2]
 
@@ -156,7 +156,7 @@ def test_hole_in_the_records_leaves_its_window_out() -> None:
 @given(st.lists(st.integers(1, 5 * LENGTH), max_size=3), st.lists(st.integers(1, 5 * LENGTH), max_size=2))
 @settings(max_examples=100, deadline=None)
 def test_windows_hold_what_was_called(losses: list[int], refusals: list[int]) -> None:
-    """Whatever is lost (also whole windows), or refused and called again: a window has its own 64 calls in order."""
+    """Whatever is lost (also whole windows), or refused and retried, a window has its own 64 calls in order."""
     log, digests, sequence = CallLog(), Digests(), 1
     while sequence <= 8 * LENGTH:
         log.entered(Arrival(sequence, SUM, -1), sequence, digests)
@@ -173,13 +173,13 @@ def test_windows_hold_what_was_called(losses: list[int], refusals: list[int]) ->
 
 
 def ending(world: SimulatedWorld, at_s: float) -> None:
-    """All ranks end in good order."""
+    """All ranks end cleanly."""
     for rank in world.ranks:
         rank.die(at_s, TapeState.FINISHED)
 
 
 def test_job_that_ends_at_once() -> None:
-    """It is over after three seconds: what was found is reported within two more, and once."""
+    """The job is over after three seconds: the mismatch is reported within two more, and once."""
     world = SimulatedWorld(4)
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
@@ -206,7 +206,7 @@ def test_job_that_fails() -> None:
 
 
 def test_reader_that_leaves_while_ranks_live() -> None:
-    """It reports what it has found, if all have come out of it: what holds ranks up is no finding."""
+    """It reports the mismatch if all have completed the call: one that holds up ranks is not a finding."""
     world = SimulatedWorld(4)
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
@@ -223,7 +223,7 @@ def test_reader_that_leaves_while_ranks_live() -> None:
 
 
 def test_calls_after_the_last_whole_window_are_compared_at_the_end() -> None:
-    """Ten calls of the last window are among no rank's latest eight: the first of them is found all the same."""
+    """Ten calls of the last window are no longer among any rank's latest eight: the first of them is found anyway."""
     log, digests = CallLog(), Digests()
     for sequence in range(1, LENGTH + 11):
         log.entered(Arrival(sequence, MAX if sequence == LENGTH + 1 else SUM, -1), sequence, digests)
@@ -234,7 +234,7 @@ def test_calls_after_the_last_whole_window_are_compared_at_the_end() -> None:
 
 
 def test_windows_of_different_length_are_compared_as_far_as_they_go() -> None:
-    """One rank has died seven calls earlier: its calls are a beginning of the others', and differ nowhere."""
+    """One rank died seven calls earlier: its calls are a prefix of the others', and differ nowhere."""
     for odd, expected in ((0, []), (15, [15])):
         world = SimulatedWorld(2)
         for _ in range(30):
@@ -273,7 +273,7 @@ def test_harmless_difference_hides_no_later_one() -> None:
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor"])
 def test_transposed_tensor_is_found(operation: str) -> None:
-    """8x4 where the others have 4x8: a finding, and no cause of a stall."""
+    """8x4 where the others have 4x8 is a finding, but does not cause a stall."""
     world = SimulatedWorld(4)
     watching = Watching(world)
     for rank in world.ranks:
@@ -304,7 +304,7 @@ def test_transposed_tensor_is_found(operation: str) -> None:
     ],
 )
 def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -> None:
-    """Flattened tensors, rows against columns, uneven shards, and what is cut up anyway."""
+    """Flattened tensors, rows against columns, uneven shards, and operations that split their tensor are legal."""
     world = SimulatedWorld(4)
     watching = Watching(world)
     for rank, shape in zip(world.ranks, shapes, strict=True):
@@ -314,7 +314,7 @@ def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -
 
 
 def test_transposed_tensor_hides_no_other_dtype() -> None:
-    """The first is found, and what comes later in the same group too."""
+    """The first mismatch is found, and a later one in the same group too."""
     world = SimulatedWorld(4)
     watching = Watching(world)
     for second in range(40):

@@ -54,7 +54,7 @@ class WrittenRank:
         self.follow()
 
     def follow(self) -> None:
-        """Start to read anew, as a process does that comes later."""
+        """Start reading anew, as a process does that starts later."""
         self.reader = TapeReader.of_writer(self.writer)
         self.follower = TapeFollower(self.reader)
 
@@ -87,7 +87,7 @@ class WrittenRank:
         self.writer.complete(number, SECOND, 2 * SECOND, how, identity)
 
     def poll(self) -> None:
-        """What a reader does before each look."""
+        """What a reader does before each check."""
         self.follower.observe(self.reader.poll())
 
     def view(self, now_ns: int = 20 * SECOND) -> RankView:
@@ -98,7 +98,7 @@ class WrittenRank:
         return view
 
     def close(self) -> None:
-        """Release the tape."""
+        """Close the tape."""
         self.writer.close()
 
 
@@ -136,7 +136,7 @@ def test_view_resolves_names(ranks: list[WrittenRank]) -> None:
 
 
 def test_operation_that_raised_in_the_call_was_not_entered(ranks: list[WrittenRank]) -> None:
-    """Its rank is not where the others are. Capture gives its number to the next one, also between two polls."""
+    """It does not count as entered. Capture gives its number to the next operation, also between two polls."""
     ranks[0].run(1)
     ranks[0].run(2, how=How.FAILED, failure="ValueError")
     progress = ranks[0].view().progress[channel()]
@@ -169,7 +169,7 @@ def verdict_of(ranks: list[WrittenRank], now_ns: int = 20 * SECOND) -> Verdict:
 def test_evidence_of_what_ends_by_wait(
     ranks: list[WrittenRank], returned: bool, waited: bool, since_ns: int | None
 ) -> None:
-    """In the call it counts from its start, after it not at all, in a wait from the wait on."""
+    """In the call, its age counts from its start, after it not at all, in a wait from the wait on."""
     number = ranks[0].enter(1, name="recv", flags=Flag.POINT_TO_POINT | Flag.END_BY_WAIT, peer=1)
     if returned:
         ranks[0].writer.mark(number, Word.RETURNED, 10, How.CALL)
@@ -181,7 +181,7 @@ def test_evidence_of_what_ends_by_wait(
 
 
 def test_lapped_tape_blames_nobody(tmp_path: Path) -> None:
-    """A rank writes a ring full between two polls: what it entered meanwhile is not known, so it is not blamed."""
+    """A rank writes a ring full between two polls: what it entered meanwhile is unknown, so it is not blamed."""
     ranks = [WrittenRank(tmp_path, 0), WrittenRank(tmp_path, 1)]
     other = GroupName("1", "other", (1,), 0, "gloo", True)
     ranks[0].run(1)
@@ -199,7 +199,7 @@ def test_lapped_tape_blames_nobody(tmp_path: Path) -> None:
 
 
 def test_loss_behind_the_last_record_counts(ranks: list[WrittenRank]) -> None:
-    """A loss that leaves no hole came after what was read: that may have had successors."""
+    """A loss that leaves no gap came after what was read: that may have had successors."""
     ranks[0].run(1)
     batch = ranks[0].reader.poll()
     ranks[0].follower.observe(dataclasses.replace(batch, lost=1))
@@ -208,7 +208,7 @@ def test_loss_behind_the_last_record_counts(ranks: list[WrittenRank]) -> None:
 
 
 def test_reader_that_comes_late_still_blames(tmp_path: Path) -> None:
-    """A process that takes over finds the ring lapped, but what it reads behind that has no hole: it may judge."""
+    """A process that takes over finds the ring lapped, but what it reads after that has no gap: it may judge."""
     ranks = [WrittenRank(tmp_path, rank) for rank in (0, 1)]
     for sequence in range(1, 200):
         for rank in ranks:
@@ -243,7 +243,7 @@ def test_losses_are_healed_by_the_next_operation(tmp_path: Path) -> None:
 
 
 def test_stacks_come_with_a_later_view(ranks: list[WrittenRank]) -> None:
-    """Asking does not wait; the answer is there once the rank has written it, and belongs to that request."""
+    """A request does not wait; the answer is there once the rank has written it, and belongs to that request."""
     assert ranks[0].view().stacks is None
     ranks[0].follower.ask_for_stacks(9 * SECOND)
     asked = ranks[0].view().stacks
@@ -287,7 +287,7 @@ def test_rank_that_does_not_know_its_run_is_of_the_one_that_lives(tmp_path: Path
 
 
 def test_rank_that_died_before_a_run_began_is_not_of_it(tmp_path: Path) -> None:
-    """What an attempt has left that came to its end before it knew its run is not a death in the next one."""
+    """A rank of an earlier attempt that ended before it knew its run is not a death in the next one."""
     subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), "0"], check=True, timeout=60, cwd=ROOT)
     (path,) = tmp_path.glob("*.tape")
     dead, after = TapeFollower(TapeReader(path)), WrittenRank(tmp_path, 0)
@@ -298,7 +298,7 @@ def test_rank_that_died_before_a_run_began_is_not_of_it(tmp_path: Path) -> None:
 
 
 def test_view_remembers_what_was_entered_last(ranks: list[WrittenRank]) -> None:
-    """For each channel the last calls, with their signature and root, and no more than that."""
+    """Each channel keeps its last calls, with their signature and root, and no more than that."""
     for sequence in range(1, 12):
         ranks[0].run(sequence)
     ranks[0].enter(12, name="broadcast", peer=1)
@@ -311,7 +311,7 @@ def test_view_remembers_what_was_entered_last(ranks: list[WrittenRank]) -> None:
 
 
 def test_dead_ranks_of_the_attempt_before_are_left_out(tmp_path: Path) -> None:
-    """A restarted rank may at first read the run id of the attempt before, whose ranks are dead: no death is told."""
+    """A restarted rank may first read the run id of the attempt before, whose ranks are dead: no death is reported."""
     subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), f"{RUN}"], check=True, timeout=60, cwd=ROOT)
     (path,) = tmp_path.glob("*.tape")
     dead = TapeFollower(TapeReader(path))
@@ -328,7 +328,7 @@ def test_dead_ranks_of_the_attempt_before_are_left_out(tmp_path: Path) -> None:
 
 
 def test_rank_that_was_seen_alive_is_of_this_attempt(tmp_path: Path) -> None:
-    """A rank that dies within its first second has no heartbeat that is younger than the others, but it was seen."""
+    """A rank that dies within its first second has no heartbeat later than the others, but it was seen."""
     died, after = WrittenRank(tmp_path, 1), WrittenRank(tmp_path, 0)
     after.writer.set_run_id(RUN, RunIdState.PROVISIONAL)
     died.writer.set_run_id(RUN, RunIdState.PROVISIONAL)
@@ -342,14 +342,14 @@ def test_rank_that_was_seen_alive_is_of_this_attempt(tmp_path: Path) -> None:
 
 
 def test_damaged_tape_is_left_out(ranks: list[WrittenRank]) -> None:
-    """A tape whose words cannot be read any more does not report; the others do."""
+    """A tape whose words can no longer be read does not report; the others do."""
     ranks[0].writer.view().cast("Q")[LiveWord.STATE] = 1
     (world,) = worlds([rank.follower for rank in ranks], SECOND)
     assert list(world.ranks) == [1]
 
 
 def test_tags_do_not_grow_without_bound(ranks: list[WrittenRank], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels of old tags are forgotten; then a channel that is not known proves nothing."""
+    """Channels of old tags are forgotten; then an unknown channel proves nothing."""
     monkeypatch.setattr(snapshot, "MAX_LANES", 16)
     for tag in range(40):
         ranks[0].enter(1, name="send", flags=Flag.POINT_TO_POINT, peer=1, tag=tag)
@@ -358,7 +358,7 @@ def test_tags_do_not_grow_without_bound(ranks: list[WrittenRank], monkeypatch: p
 
 
 def test_looks_are_cheap_with_thousands_of_groups(tmp_path: Path) -> None:
-    """Eight ranks with 2,000 groups each: a look takes a small part of the quarter of a second between two looks."""
+    """With eight ranks of 2,000 groups each, a poll takes a small part of the quarter second between two polls."""
     written = [WrittenRank(tmp_path, rank, capacity=4096) for rank in range(8)]
     for nth in range(2_000):
         for rank in written:

@@ -1,4 +1,4 @@
-"""What stands, stands: a job that hangs and is then ended keeps its verdict, however its ranks come to their ends."""
+"""Verdicts stand: a job that hangs and is then ended keeps its verdict, however its ranks end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def hung() -> tuple[SimulatedWorld, dict[int, int], Watching]:
 
 
 def check_that_it_stands(watching: Watching) -> None:
-    """No other rank is named, and it is said that the job was ended while it hung."""
+    """No other rank is named, and the report is that the job was ended while it hung."""
     watching.until(60.0)
     assert {given.verdict.ranks for _, given in watching.verdicts} == {(2,)}
     assert {given.verdict.kind for _, given in watching.verdicts} == {VerdictKind.ABSENT}
@@ -49,7 +49,7 @@ def check_that_it_stands(watching: Watching) -> None:
 @pytest.mark.parametrize("dying", [_unseen, _by_signal])
 @pytest.mark.parametrize("survivor", [True, False], ids=["the named rank lives", "all die"])
 def test_waiting_ranks_are_ended(dying: DYING, survivor: bool) -> None:
-    """A rank that is stopped outlives SIGTERM; others do not, and all may be gone at the same look."""
+    """A stopped rank outlives SIGTERM; others do not, and all may be gone at the same poll."""
     world, _, watching = hung()
     for rank in world.ranks:
         if rank.rank != 2 or not survivor:
@@ -58,7 +58,7 @@ def test_waiting_ranks_are_ended(dying: DYING, survivor: bool) -> None:
 
 
 def test_waiting_ranks_die_one_after_the_other() -> None:
-    """The first of them is gone looks before the others, of which one is thrown out of the operation by that."""
+    """The first is gone some polls before the others, one of which leaves the operation with an exception from that."""
     world, numbers, watching = hung()
     world.ranks[0].is_seen_to_die(17.1, TERM)
     watching.until(18.0)
@@ -72,7 +72,7 @@ def test_waiting_ranks_die_one_after_the_other() -> None:
 
 
 def test_named_rank_is_killed() -> None:
-    """That is news about the same rank: the others go on to wait, for one that is dead."""
+    """That is news about the same rank: the others continue to wait, for a dead one."""
     world, _, watching = hung()
     world.ranks[2].is_seen_to_die(17.1, KILL)
     watching.until(24.0)
@@ -81,7 +81,7 @@ def test_named_rank_is_killed() -> None:
 
 
 def test_ended_while_stacks_are_awaited() -> None:
-    """The verdict was about to be given when a waiting rank died: it is given as it was."""
+    """The verdict was about to be given when a waiting rank died: it is given unchanged."""
     world, _ = stalled()
     watching = Watching(world, answers_after_s=None)
     watching.until(15.5)

@@ -1,4 +1,4 @@
-"""Jobs that are suspended and go on: what does not count, and what is a stall nevertheless."""
+"""Jobs that are suspended and resumed: what does not count, and what is a stall nevertheless."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def waiting_world() -> tuple[SimulatedWorld, dict[int, int]]:
 
 
 def suspend(watch: Watching, ranks: range | list[int], with_agent: bool) -> None:
-    """Nothing of these ranks runs for a minute."""
+    """None of these ranks runs for a minute."""
     watch.until(SUSPENDED_S)
     if with_agent:
         watch.now_s = RESUMED_S
@@ -36,7 +36,7 @@ def suspend(watch: Watching, ranks: range | list[int], with_agent: bool) -> None
 
 @pytest.mark.parametrize("with_agent", [True, False], ids=["agent too", "ranks only"])
 def test_healthy_job(with_agent: bool) -> None:
-    """A rank that takes four seconds of its own time is no stall, however long the job was suspended meanwhile."""
+    """A rank that takes four seconds of its own time is not a stall, however long the job was suspended meanwhile."""
     world, waiting = waiting_world()
     watch = Watching(world)
     suspend(watch, range(4), with_agent)
@@ -49,7 +49,7 @@ def test_healthy_job(with_agent: bool) -> None:
 
 
 def test_suspended_again_and_again() -> None:
-    """Three suspensions in one wait of eight seconds, as turns with other jobs bring, do not add up to a stall."""
+    """Three suspensions in one wait of eight seconds, as in time slicing with other jobs, do not add up to a stall."""
     world, waiting = waiting_world()
     watch = Watching(world)
     for then_s in (3.0, 65.0, 127.0):
@@ -79,7 +79,7 @@ def test_rank_that_never_comes(with_agent: bool) -> None:
 
 
 def test_many_short_slices() -> None:
-    """Under gang scheduling with slices shorter than the threshold a stall is reported all the same."""
+    """Under gang scheduling with slices shorter than the threshold a stall is still reported."""
     world, _ = waiting_world()
     watch = Watching(world)
     for _ in range(4):
@@ -89,7 +89,7 @@ def test_many_short_slices() -> None:
 
 
 def test_only_some_are_stopped() -> None:
-    """Where the others run on and wait, the rank that is stopped holds them up: its time counts."""
+    """Where the others keep running and wait, the stopped rank holds them up: its time counts."""
     world, _ = waiting_world()
     watch = Watching(world)
     world.ranks[LATE].stopped, world.ranks[LATE].stopped_since_s = "T", SUSPENDED_S
@@ -99,7 +99,7 @@ def test_only_some_are_stopped() -> None:
 
 
 def test_slow_agent() -> None:
-    """An agent that finds no core looks seconds apart, and cannot tell that from a suspension: it judges later."""
+    """An agent without a free core polls seconds apart, and cannot tell that from a suspension: it judges later."""
     world, _ = waiting_world()
     watch = Watching(world)
     while watch.now_s < 2 * THRESHOLD_S + 6.0:

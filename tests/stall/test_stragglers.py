@@ -1,4 +1,4 @@
-"""Ranks that are always last: found with what they cost, told once, over when they are over, and nobody else is."""
+"""Ranks that are always last: found with their cost, reported once, resolved when over, and no other rank is."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ STEP_S = 0.1
 
 
 class Steps:
-    """Four ranks that meet at the end of each step, and somebody who looks at them once a second."""
+    """Four ranks that meet at the end of each step, and a watch that polls them once a second."""
 
     def __init__(self, late_s: Callable[[int, int], float], calls: int = 1) -> None:
-        """Let each of the `calls` calls of step `n` find rank `r` late by `late_s(n, r)` seconds."""
+        """Make each of the `calls` calls of step `n` find rank `r` late by `late_s(n, r)` seconds."""
         self.late_s, self.calls = late_s, calls
         self.watch = Stragglers()
         self.found: list[Straggler] = []
@@ -82,7 +82,7 @@ def test_rank_that_takes_a_third_longer() -> None:
 
 
 def test_straggler_that_recovers() -> None:
-    """It is late for half a minute: told, then gone; and told again when it is late again."""
+    """A rank is late for half a minute: reported, then resolved; and reported again when it is late again."""
     steps = Steps(lambda step, rank: 0.05 if rank == 1 and step % 600 < 200 else 0.0).run(150)
     assert [found.rank for found in steps.found] == [1] * len(steps.found)
     assert len(steps.found) >= 2
@@ -91,7 +91,7 @@ def test_straggler_that_recovers() -> None:
 
 
 def test_late_in_the_first_call_of_a_step_only() -> None:
-    """Ten calls a step, and the other nine follow at once in no order: it is named all the same."""
+    """Ten calls per step, and the other nine follow at once in no order: the rank is named nevertheless."""
     noise = random.Random(1)
     steps = Steps(lambda _, rank: noise.random() * 0.0005, calls=9)
     plain = steps.late_s
@@ -102,7 +102,7 @@ def test_late_in_the_first_call_of_a_step_only() -> None:
 
 
 def test_ranks_that_are_late_in_turns() -> None:
-    """Every rank is late as often as the others: nobody is named, but who came last is counted."""
+    """Every rank is late as often as the others: none is named, but which came last is counted."""
     steps = Steps(lambda step, rank: 0.05 if step % 4 == rank else 0.0).run(60)
     assert steps.found == []
     assert max(steps.last.values()) - min(steps.last.values()) <= LENGTH
@@ -110,14 +110,14 @@ def test_ranks_that_are_late_in_turns() -> None:
 
 
 def test_lateness_that_costs_little() -> None:
-    """Always last, but only by a few percent of a step: no news."""
+    """Always last, but only by a few percent of a step: not reported."""
     steps = Steps(lambda _, rank: LEAST_SHARE * STEP_S * 0.8 if rank == 0 else 0.0).run(60)
     assert steps.found == []
     assert steps.last[0] == sum(steps.last.values())
 
 
 def test_uneven_data_of_two_ranks() -> None:
-    """Who comes last is chance, for hours: nobody is named, and what was lost is counted all the same."""
+    """Which rank comes last is chance, for hours: none is named, and the lost time is counted nevertheless."""
     noise = random.Random(3)
     steps = Steps(lambda _, rank: STEP_S * noise.uniform(0.5, 1.5) if rank < 2 else 0.0)
     assert steps.run(2_500).found == []
@@ -151,7 +151,7 @@ def test_calls_that_end_in_any_order(order: list[int], window: int) -> None:
 
 
 def test_calls_that_are_lost() -> None:
-    """A call that never ends leaves its window out; the others are complete, and what is kept is bounded."""
+    """A call that never ends excludes its window; the others are complete, and the kept state is bounded."""
     log = ArrivalLog()
     for sequence in range(1, 20 * LENGTH + 1):
         if sequence != 5 * LENGTH + 7:
@@ -184,7 +184,7 @@ RING = [(0, 1), (1, 2), (2, 3), (3, 0)]
 
 
 def test_first_stage_of_a_pipeline_is_no_straggler() -> None:
-    """It always comes last, for its backward pass is the last: it is counted, and not called a straggler."""
+    """The last stage always comes last, because its backward is the last: counted, but not called a straggler."""
     steps = Pipeline(lambda _, rank: 0.03 if rank == 0 else 0.0, FORTH_AND_BACK).run(60)
     assert steps.found == []
     assert steps.last[0] == sum(steps.last.values()) > 0
@@ -203,6 +203,6 @@ def test_straggler_in_a_ring() -> None:
 
 
 def test_straggler_among_ranks_that_sent_to_each_other_once() -> None:
-    """What was sent at the beginning says nothing about later steps."""
+    """Sends at the beginning do not affect later steps."""
     steps = Pipeline(lambda _, rank: 0.03 if rank == 2 else 0.0, FORTH_AND_BACK, only_before=10).run(60)
     assert [found.rank for found in steps.found] == [2]

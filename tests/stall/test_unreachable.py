@@ -1,4 +1,4 @@
-"""Ranks whose agents do not answer: when they are named, and when somebody else is."""
+"""Ranks whose agents do not answer: when they are named, and when another rank is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cut_off(world: SimulatedWorld, visible: tuple[int, ...], **hosts: int) -> Wo
 
 
 def test_unreachable_ranks_are_named() -> None:
-    """All who can be seen wait, and those who cannot are out of reach: they are named, with their hosts."""
+    """All visible ranks wait, and the others are unreachable: they are named, with their hosts."""
     world, _ = stalled()
     verdict = the_verdict(cut_off(world, (0, 1), beta=2, alpha=3))
     assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.UNREACHABLE, (2, 3), ("alpha", "beta"))
@@ -34,14 +34,14 @@ def test_unreachable_ranks_are_named() -> None:
 
 
 def test_who_is_seen_to_be_absent_is_blamed_first() -> None:
-    """A visible rank that does not come is named, not those of which nothing is known."""
+    """A visible rank that is missing is named, not those of which nothing is known."""
     world, _ = stalled()
     verdict = the_verdict(cut_off(world, (0, 1, 2), beta=3))
     assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.ABSENT, (2,), ())
 
 
 def test_who_is_seen_to_be_dead_is_blamed_first() -> None:
-    """So is a visible rank that has died."""
+    """A visible rank that has died is named too."""
     world, _ = stalled()
     world.ranks[2].die(6.0)
     verdict = the_verdict(cut_off(world, (0, 1, 2), beta=3))
@@ -49,7 +49,7 @@ def test_who_is_seen_to_be_dead_is_blamed_first() -> None:
 
 
 def test_silent_is_not_unreachable() -> None:
-    """Ranks of which no agent has ever spoken are silent; one that is out of reach and no member is not named."""
+    """Ranks that no agent has ever reported are silent; an unreachable rank that is not a member is not named."""
     world, _ = stalled()
     verdict = the_verdict(cut_off(world, (0, 1), beta=9))
     assert (verdict.kind, verdict.ranks, verdict.doubt) == (VerdictKind.UNKNOWN, (), Doubt.SILENT)
@@ -67,7 +67,7 @@ def test_peer_out_of_reach() -> None:
 
 
 def test_reach_that_comes_back_changes_the_verdict() -> None:
-    """Out of reach is what is said first; when the other agent answers again it is said who is late."""
+    """Unreachable comes first; when the other agent answers again the late rank is reported."""
     world, _ = stalled()
     away = {2: "beta", 3: "beta"}
     lost = Accompanied(world, lambda seen: Leads(dataclasses.replace(seen, unreachable=away)), only=LOCAL)

@@ -1,4 +1,4 @@
-"""The verdict on a collective: who is absent or dead, and when it is the transport."""
+"""The verdict on a collective: which rank is absent or dead, and when it is the transport."""
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.verdict.judge import Judge
@@ -12,7 +12,7 @@ from tests.stall.telling import EVERYBODY, late_world, site_of, spoken, the_verd
 
 
 def test_absent_rank_is_named_with_where_it_was_last() -> None:
-    """One rank has not entered: it is named, with the operation, the age, who waits, and its last record."""
+    """A rank that has not entered is named, with the operation, the age, the waiting ranks, and its last record."""
     world = late_world(2).snapshot(20.4)
     verdict = the_verdict(world)
     assert (verdict.kind, verdict.ranks, verdict.waiting) == (VerdictKind.ABSENT, (2,), (0, 1, 3))
@@ -42,7 +42,7 @@ def test_rank_that_waits_elsewhere_is_not_blamed() -> None:
 
 
 def test_rank_that_passes_through_an_operation_is_blamed() -> None:
-    """A missing rank that has been in another operation for a moment only does not wait there."""
+    """A missing rank that has been in another operation only for a moment does not wait there."""
     world = late_world(2)
     world.ranks[2].enter(group_of(2, 3), 19.9)
     assert verdicts(world.snapshot(20.0))[OperationId(*site_of(world, 0))] == _absent(world, 20.0, 2)
@@ -56,7 +56,7 @@ def _absent(world: SimulatedWorld, now_s: float, rank: int) -> Verdict:
 
 
 def test_block_outweighs_what_is_in_flight() -> None:
-    """Rank 1 blocks in one group and has an older operation in flight in another: it is the block that holds it."""
+    """Rank 1 blocks in one group and has an older operation in flight in another: the block is what holds it."""
     world = SimulatedWorld(4)
     world.ranks[1].enter(group_of(1, 3), 1.0, blocking=False, flags=Flag.ASYNC)
     world.ranks[1].enter(group_of(1, 2), 2.0)
@@ -67,7 +67,7 @@ def test_block_outweighs_what_is_in_flight() -> None:
 
 
 def test_all_entered_is_transport_only_after_the_threshold() -> None:
-    """The last rank has just come in: nothing is said. Ten seconds later nobody has come out: transport."""
+    """When the last rank has just entered, nothing is reported. Ten seconds later none has left: transport."""
     world = late_world(2)
     world.ranks[2].enter(EVERYBODY, 21.0)
     assert set(verdicts(world.snapshot(30.9)).values()) == {None}
@@ -79,7 +79,7 @@ def test_all_entered_is_transport_only_after_the_threshold() -> None:
 
 
 def test_some_came_out() -> None:
-    """Some members came out and others did not: transport, and the sentence says who came out."""
+    """Some members left and others did not: transport, and the sentence names those that left."""
     world = late_world()
     world.ranks[1].end(2, 11.0)
     verdict = the_verdict(world.snapshot(25.0))
@@ -119,7 +119,7 @@ def test_first_to_die_is_named() -> None:
 
 
 def test_rank_that_ended_in_good_order_is_absent() -> None:
-    """A member that has finished will not come: absent, and the sentence says that it ended."""
+    """A finished member will not enter: absent, and the sentence states that it ended."""
     world = late_world(2)
     world.ranks[2].die(15.0, TapeState.FINISHED)
     verdict = the_verdict(world.snapshot(21.0))
@@ -129,7 +129,7 @@ def test_rank_that_ended_in_good_order_is_absent() -> None:
 
 
 def test_creation_of_a_group() -> None:
-    """A rank that does not come to the creation of a group is absent there."""
+    """A rank missing from the creation of a group is absent there."""
     world = SimulatedWorld(2)
     pair = group_of(0, 1, description="mesh_tp")
     world.ranks[0].enter(pair, 1.0, "new_group", kind=RecordKind.RENDEZVOUS)
@@ -139,7 +139,7 @@ def test_creation_of_a_group() -> None:
 
 
 def test_rank_that_never_came_at_all() -> None:
-    """All ranks that are known wait in `init_process_group`: those of which nothing was seen are named as that."""
+    """All known ranks wait in `init_process_group`: those that were never seen are named as such."""
     world = SimulatedWorld(4)
     for rank in (0, 1, 3):
         world.ranks[rank].enter(EVERYBODY, 1.0, "init_process_group", kind=RecordKind.RENDEZVOUS)

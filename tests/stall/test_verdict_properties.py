@@ -1,4 +1,4 @@
-"""The verdict on random worlds: the late rank is named, and nobody else."""
+"""The verdict on random worlds: the late rank is named, and no other."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,8 +26,8 @@ SIZE = 6
 def test_one_late_rank_is_named_and_nobody_else(schedule: list[Meeting], late: int, data: st.DataObject) -> None:
     """Whatever the groups and the order: if the others come to a halt, each halt leads to the late rank alone.
 
-    Where ranks besides the late one have operations in flight and do not block as far as records show, a circle
-    may stay undecided; then nobody but the ranks of the circle is listed, and nobody is blamed.
+    Where ranks besides the late one have operations in flight and do not block as far as records show, a circle may
+    stay undecided; then only the ranks of the circle are listed, and none is blamed.
     """
     blocking = [Meeting(meeting.group) for meeting in schedule]
     parts = sum(late in meeting.group.members for meeting in schedule)

@@ -42,20 +42,20 @@ class RankProcess:
         assert self.process.stdout.readline() == "ok\n"
 
     def tell(self, command: str) -> None:
-        """Have it do something."""
+        """Make it do something."""
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
         self.ready()
 
     def close(self) -> None:
-        """End it, whatever state it is in."""
+        """End the process, whatever state it is in."""
         self.process.kill()
         self.process.communicate()
 
 
 class Job:
-    """Three rank processes, and a reader as the real one works: polls, hands batches over, looks."""
+    """Three rank processes, and a reader as the real one works: polls, passes batches on, checks."""
 
     def __init__(self, directory: Path, threshold_s: float) -> None:
         self.ranks = [RankProcess(directory, rank) for rank in range(SIZE)]
@@ -97,7 +97,7 @@ class Job:
             rank.tell("enter 1")
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Kill the ranks and close the tapes."""
         for rank in self.ranks:
             rank.close()
         for reader in self.readers:
@@ -119,7 +119,7 @@ def threshold_s(seconds: float) -> pytest.MarkDecorator:
 
 @threshold_s(1.0)
 def test_late_rank_is_found_with_its_stack_and_recovers(job: Job) -> None:
-    """The verdict names the rank and the line it is at, within two seconds of the threshold; then it is resolved."""
+    """The verdict names the rank and its current line, within two seconds of the threshold; then it is resolved."""
     job.stall()
     job.until(lambda: job.verdicts)
     (given,) = job.verdicts
@@ -145,7 +145,7 @@ def test_late_rank_is_found_with_its_stack_and_recovers(job: Job) -> None:
 
 @threshold_s(2.0)
 def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
-    """A stopped process cannot answer: nobody waits for its stack, and the verdict comes with its last record."""
+    """A stopped process cannot answer: its stack is not awaited, and the verdict comes with its last record."""
     for rank in job.ranks:
         rank.tell("enter 1")
     for rank in job.ranks:
@@ -163,7 +163,7 @@ def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
 
 @threshold_s(2.0)
 def test_gil_is_held_in_every_rank(job: Job) -> None:
-    """No heart beats, but no process is suspended either: the rank that has not come is named at the threshold."""
+    """No heartbeat continues, but no process is suspended either: the rank that is late is named at the threshold."""
     for rank in job.ranks[:2]:
         rank.tell("enter 1")
     for rank in job.ranks:
@@ -194,7 +194,7 @@ def test_every_rank_is_stopped(job: Job) -> None:
 
 @threshold_s(60.0)
 def test_killed_rank_is_named_at_once(job: Job) -> None:
-    """SIGKILL drops the lock: the death is told without waiting for the threshold of a minute."""
+    """SIGKILL releases the lock: the death is reported without waiting for the threshold of a minute."""
     job.until(lambda: True)
     job.stall()
     job.until(lambda: True)
@@ -208,7 +208,7 @@ def test_killed_rank_is_named_at_once(job: Job) -> None:
 
 @threshold_s(1.0)
 def test_ranks_that_end_in_good_order_are_silent(job: Job) -> None:
-    """A job that finishes, rank after rank, raises nothing."""
+    """Nothing is reported about a job that finishes, rank after rank."""
     for command in ("enter 1", "end"):
         for rank in job.ranks:
             rank.tell(command)

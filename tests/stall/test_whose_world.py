@@ -1,4 +1,4 @@
-"""Whose ranks a run has: those of one user and, while they do not know their run, of one job directory."""
+"""Which ranks belong to a run: those of one user and, while they do not know their run, of one job directory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ranks() -> Iterator[list[WrittenRank]]:
 
 
 def test_ranks_of_another_job_that_starts(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
-    """Ranks that do not know their run yet are of the job in their directory, and of no other that lacks such ranks."""
+    """Ranks that do not know their run yet belong to the job in their directory, and to no other without such ranks."""
     known, stray = WrittenRank(places[0], 0), WrittenRank(places[1], 1, run=0)
     ranks += known, stray
     found = worlds([known.follower, stray.follower], SECOND)
@@ -52,14 +52,14 @@ def test_two_jobs_that_start(places: tuple[Path, Path], ranks: list[WrittenRank]
 
 
 def test_one_run_in_two_directories(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
-    """A user's ranks with the same run are of one world, wherever their tapes lie."""
+    """A user's ranks with the same run are of one world, wherever their tapes are."""
     ranks += WrittenRank(places[0], 0), WrittenRank(places[1], 1)
     [world] = worlds([rank.follower for rank in ranks], SECOND)
     assert (world.run, sorted(world.ranks), world.is_foreign) == (RUN, [0, 1], False)
 
 
 def test_run_id_of_another_user(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
-    """Whoever writes another user's run id on tapes of their own makes a world of their own."""
+    """A user who writes another user's run id on tapes of their own makes a world of their own."""
     own, theirs = WrittenRank(places[0], 0), WrittenRank(places[1], 1)
     ranks += own, theirs
     theirs.reader.owner = STRANGER
@@ -71,7 +71,7 @@ def test_run_id_of_another_user(places: tuple[Path, Path], ranks: list[WrittenRa
 
 
 class Stray(TapeFollower):
-    """A tape of which no sense can be made."""
+    """A tape that cannot be interpreted."""
 
     looks = 0
 
@@ -82,7 +82,7 @@ class Stray(TapeFollower):
 
 
 def test_rank_of_which_no_sense_can_be_made(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
-    """It is left out from then on, and remembered as what it is; the others are seen."""
+    """It is ignored from then on, and remembered as bad; the others are seen."""
     ranks += WrittenRank(places[0], 0), WrittenRank(places[0], 1)
     stray = Stray(ranks[1].reader)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""A detector that looks at a simulated world as often as it wishes, on a clock of its own."""
+"""A detector that polls a simulated world as often as it asks to, on a clock of its own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ STACK = ThreadStack(100, "MainThread", (CallSiteName("sleep", "/usr/lib/python3.
 
 
 class Watching:
-    """A detector, a world and a clock that passes in steps of the detector's choosing.
+    """A detector, a world and a clock that advances in steps chosen by the detector.
 
     Attributes:
-        events: What was said, with the time in seconds.
+        events: What was reported, with the time in seconds.
         answers_after_s: How long ranks take to write their stacks; None when they never do.
     """
 
@@ -43,7 +43,7 @@ class Watching:
         self.events: list[tuple[float, Event]] = []
 
     def look(self) -> list[Event]:
-        """Look now."""
+        """Poll now."""
         found = self.detector.look([self._snapshot()])
         for event in found:
             if isinstance(event, StacksWanted):
@@ -52,7 +52,7 @@ class Watching:
         return found
 
     def until(self, then_s: float) -> None:
-        """Look as often as the detector wishes."""
+        """Poll as often as the detector asks."""
         while self.now_s < then_s:
             self.now_s = min(self.now_s + self.detector.next_look_s, then_s)
             self.look()
@@ -73,7 +73,7 @@ class Watching:
 
     @property
     def reported(self) -> list[tuple[float, Event]]:
-        """What was said to anybody but the ranks, which may be asked for their stacks whenever others wait."""
+        """What was reported, without the requests for stacks, which ranks may get whenever others wait."""
         return [(at_s, event) for at_s, event in self.events if not isinstance(event, StacksWanted)]
 
     @property

@@ -1,4 +1,4 @@
-"""How long a process had to wait because others had the machine: what a promise in seconds has to allow on top."""
+"""How long a process had to wait for a core: the tolerance to add to bounds in seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def waited_for_a_core_s(pid: int | None = None) -> float:
-    """Seconds for which the threads that a process has now were ready to run and did not.
+    """Seconds for which the current threads of a process were runnable but did not run.
 
     Args:
         pid: The process; this one by default.

@@ -1,4 +1,4 @@
-"""A rank whose operations run on a simulated device: hot path, tape and everything between are real."""
+"""A rank whose operations run on a simulated device; hot path, tape and everything between are real."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ MAIN_STREAM, NCCL_STREAM, OTHER_STREAM = 7, 8, 9
 WATCHDOG_S = 0.1
 DEADLINE_S = 20.0
 DEVICE_KEYS = 2
-"""The dispatcher's number for tensors on a device, as far as anybody looks at it: another one than for the CPU's."""
+"""The dispatcher's id for tensors on a device, as far as it is used: any other than the CPU's."""
 
 _SCHEMAS = {schema.name: schema for schema in collective_schemas()}
 
 
 class DeviceTensor(torch.Tensor):
-    """A tensor that says it lies on a device."""
+    """A tensor that claims to be on a device."""
 
     device_index: int
 
     @property
     def is_cpu(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  # torch declares a variable
-        """It is not."""
+        """False."""
         return False
 
     @property
     def is_cuda(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
-        """It is."""
+        """True."""
         return True
 
     @property
@@ -70,7 +70,7 @@ def device_tensor(device: int = 0) -> DeviceTensor:
 
 
 class NcclWork(Work):
-    """What NCCL returns for an asynchronous operation: it keeps the output alive and knows the watchdog's future."""
+    """What NCCL returns for an asynchronous operation: it keeps the output alive and has the watchdog's future."""
 
     def __init__(self, output: Any, result: torch.futures.Future[int]) -> None:
         super().__init__()
@@ -78,12 +78,12 @@ class NcclWork(Work):
         self.result_of_watchdog = result
 
     def get_future_result(self) -> torch.futures.Future[int]:
-        """Ends with a `WorkResult`."""
+        """The future, which ends with a `WorkResult`."""
         return self.result_of_watchdog
 
 
 class Sum:
-    """A reduce op as the dispatcher hands it over."""
+    """A reduce op as the dispatcher passes it."""
 
     def op(self) -> int:
         """Its number."""
@@ -92,14 +92,14 @@ class Sum:
 
 @dataclass(eq=False)
 class Issued:
-    """An operation that was handed over.
+    """An operation that was issued.
 
     Attributes:
-        number: Its record.
-        kernel: What the device has to do for it.
+        number: Number of its record.
+        kernel: Its work on the device.
         work: Its Work; None for a synchronous one.
         result: The watchdog's future; None for a synchronous one.
-        tensor: What it writes to.
+        tensor: Its output.
     """
 
     number: int
@@ -136,14 +136,14 @@ class DeviceRank:
         new_group: Any = ProcessGroup
         self.process_group = new_group(self.rank, 2)
         self.group = Groups().learn(self.recorder, self.process_group, (0, 1), 0)
-        self.group.backend_on.names["cuda"] = self.backend  # c10d has none to give on a machine without a device
+        self.group.backend_on.names["cuda"] = self.backend  # c10d has none to offer on a machine without a device
         self.wait_tensor = make_wait_tensor(works, self.devices, self._wait_on_device, None)
         self.wait_tensors = make_wait_tensors(works, self.devices, self._wait_for_all, None)
         self.reader = TapeReader.of_writer(self.recorder.tape)
         self.operations: dict[int, Operation] = {}
 
     def use_group(self, process_group: ProcessGroup, ranks: tuple[int, ...]) -> None:
-        """Call in another group from now on."""
+        """Use another group from now on."""
         self.process_group = process_group
         self.group = Groups().learn(self.recorder, process_group, ranks, 0)
 
@@ -186,7 +186,7 @@ class DeviceRank:
         self.hot_path.failed(call, self.args.pop(call), error)
 
     def run(self, lasts_ns: int | None, *, stream: int = MAIN_STREAM, device: int = 0) -> Issued:
-        """A synchronous all_reduce on a stream, of which only newer backends return a Work."""
+        """A synchronous all_reduce on a stream, for which only newer backends return a Work."""
         self.device.use_stream(stream)
         call = self.enter(tensor=device_tensor(device))
         kernel = self.device.launch(stream, lasts_ns)
@@ -227,23 +227,23 @@ class DeviceRank:
         return [self._wait_on_device(keyset, tensor) for tensor in tensors]
 
     def wait_on_stream(self, issued: Issued, takes_s: float = 0.0) -> None:
-        """The caller's stream waits for an asynchronous operation, as functional collectives make it.
+        """The caller's stream waits for an asynchronous operation, as for functional collectives.
 
         Args:
             issued: The operation.
-            takes_s: How long the host takes to make it wait.
+            takes_s: How long this takes on the host.
         """
         self._wait_takes_s = takes_s
         self.wait_tensor(NO_KEYS, issued.tensor)
 
     def watchdog(self, value: int = 0) -> None:
-        """A round of PyTorch's watchdog: it says of what is over how it ended."""
+        """A round of PyTorch's watchdog: it reports how finished operations ended."""
         for issued in self.issued:
             if issued.result is not None and not issued.result.done() and self.device.is_over(issued.kernel):
                 issued.result.set_result(value)
 
     def read(self) -> dict[int, Operation]:
-        """All operations as they stand on the tape now."""
+        """All operations as they are on the tape now."""
         batch = self.reader.poll()
         for operation in (*batch.entered, *self.reader.open_operations(), *batch.ended):
             self.operations[operation.number] = operation
@@ -253,7 +253,7 @@ class DeviceRank:
         return self.read()[issued.number]
 
     def until(self, condition: Callable[[], object], watchdog: bool = False) -> None:
-        """Wait for a condition; the watchdog makes its rounds meanwhile if asked to."""
+        """Wait for a condition; with `watchdog`, the watchdog makes its rounds meanwhile."""
         deadline = time.monotonic() + DEADLINE_S
         next_round = time.monotonic() + WATCHDOG_S
         while not condition():
@@ -269,17 +269,17 @@ class DeviceRank:
         return [self[one] for one in issued]
 
     def close(self) -> None:
-        """End everything."""
+        """Stop the watch, restore torch and close the tape."""
         self.cuda.watch.stop(5.0, give_events_up=False)
         self.patches.restore()
         self.recorder.tape.close()
 
 
 class _NoKeys:
-    """A key set of the dispatcher's, as far as a kernel looks at it."""
+    """A key set of the dispatcher, as far as a kernel uses it."""
 
     def remove(self, key: Any) -> _NoKeys:
-        """Without a key."""
+        """The key set without a key."""
         return self
 
 

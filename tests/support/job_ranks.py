@@ -1,4 +1,4 @@
-"""A job whose ranks are processes with real tapes, and without torch."""
+"""A job whose ranks are processes with real tapes, without torch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ RANK_PROCESS = Path(__file__).parents[1] / "stall" / "rank_process.py"
 
 
 class Ranks:
-    """The ranks of one job, each a process that does what it is told; see `tests.stall.rank_process`."""
+    """The ranks of one job, each a process that obeys commands; see `tests.stall.rank_process`."""
 
     def __init__(self, directory: Path, size: int, capacity: int = 64) -> None:
-        """Start them.
+        """Start the ranks.
 
         Args:
             directory: Their job directory, which is created.
-            size: How many there are.
+            size: Number of ranks.
             capacity: Records in a tape's ring.
         """
         directory.mkdir(mode=0o700, parents=True)
@@ -38,19 +38,19 @@ class Ranks:
         )
 
     def tell(self, rank: int, command: str) -> None:
-        """Have a rank do something, and wait until it says so."""
+        """Make a rank do something, and wait until it acknowledges."""
         self._write(rank, command)
         self._acknowledged(rank)
 
     def meet(self, sequence: int) -> None:
-        """Let all ranks go through an operation."""
+        """Make all ranks complete an operation."""
         for rank in self._processes:
             self.tell(rank, f"enter {sequence}")
         for rank in self._processes:
             self.tell(rank, "end")
 
     def exit(self) -> None:
-        """Let all ranks end in good order."""
+        """End all ranks cleanly."""
         for rank, process in self._processes.items():
             if process.poll() is None:
                 self._write(rank, "exit")
@@ -58,7 +58,7 @@ class Ranks:
             process.wait(10)
 
     def leave(self, rank: int, code: int) -> None:
-        """Let a rank exit past every handler."""
+        """Make a rank exit, bypassing every handler."""
         self._write(rank, f"leave {code}")
         self._processes[rank].wait(10)
 
@@ -68,13 +68,13 @@ class Ranks:
         self._processes[rank].wait(10)
 
     def start_again(self, rank: int) -> None:
-        """Start a rank that was killed, as a launcher does."""
+        """Restart a rank that was killed, as a launcher does."""
         self._killed.append(self._processes[rank])
         self._processes[rank] = self._launch(rank)
         self._acknowledged(rank)
 
     def close(self) -> None:
-        """End what is left."""
+        """End the remaining ranks."""
         for process in [*self._processes.values(), *self._killed]:
             process.kill()
             process.wait(10)

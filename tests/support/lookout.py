@@ -1,4 +1,4 @@
-"""A stall watch over tapes of ranks that are there: polls, hands batches over and looks, as the reader does."""
+"""A stall watch over existing tapes: polls, passes batches on and checks, as the reader does."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PATIENCE_S = 30.0
 
 
 class Lookout:
-    """Looks at tapes until it is told to stop.
+    """Watches tapes until it is stopped.
 
     Attributes:
         threshold_s: The age at which an operation counts as stalled.
-        events: What the watch has said so far.
+        events: What the watch has reported so far.
     """
 
     def __init__(self, tapes: Sequence[TapeReader], threshold_s: float) -> None:
@@ -32,16 +32,16 @@ class Lookout:
             self._watch.follow(tape)
 
     def look(self) -> None:
-        """Read what is new and look once."""
+        """Read what is new and check once."""
         for tape in self._tapes:
             self._watch.observe(tape.identity.nonce, tape.poll())
         self.events += self._watch.look(time.monotonic_ns())
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Look until a condition holds.
+        """Check until a condition holds.
 
         Raises:
-            TimeoutError: It did not come true in time.
+            TimeoutError: It did not hold in time.
         """
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
@@ -51,14 +51,14 @@ class Lookout:
             time.sleep(LOOK_S)
 
     def well_past_the_threshold(self) -> None:
-        """Look until everything that is open now has been so for twice the threshold, and has been looked at then."""
+        """Check until everything open now has been open for twice the threshold, and was checked then."""
         then = time.monotonic() + 2 * self.threshold_s
         self.until(lambda: time.monotonic() > then)
         self.look()
 
     @property
     def suspected(self) -> list[str]:
-        """The operations that have been called stalled."""
+        """The operations that have been reported as stalled."""
         return [event.wait.operation.name for event in self.events if isinstance(event, MarkerDue)]
 
     @property
@@ -80,12 +80,12 @@ class Lookout:
 
 
 def tapes_of_all_ranks(own: TapeReader, ranks: int, directory: Path) -> list[TapeReader]:
-    """The tapes of a job's ranks, this process's own among them, which it must not open a second time.
+    """The tapes of a job's ranks, including this process's own, which it must not open a second time.
 
     Args:
-        own: This process's own.
-        ranks: How many there are.
-        directory: Where they lie.
+        own: This process's own tape.
+        ranks: Number of ranks.
+        directory: Where the tapes are.
     """
     others = [path for path in directory.rglob("*.tape") if path != own.path]
     assert len(others) == ranks - 1

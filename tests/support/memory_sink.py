@@ -1,4 +1,4 @@
-"""A sink that keeps what it gets and checks what every sink relies on."""
+"""A sink that keeps the spans it gets and checks the invariants that every sink relies on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan
 class MemorySink:
     """Keeps spans in the order of their arrival.
 
-    Fails at once on an id that comes twice, on a parent that has not come before its child or is in another trace, and
-    on a span without a duration.
+    Fails at once on a duplicate id, on a parent that has not come before its child or is in another trace, and on a
+    span without a duration.
 
     Attributes:
         spans: Everything received.

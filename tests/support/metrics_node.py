@@ -24,17 +24,17 @@ class Clock:
         self.now_ns = 100 * SECOND
 
     def read(self) -> int:
-        """Nanoseconds."""
+        """The time in nanoseconds."""
         return self.now_ns
 
 
 class Node:
-    """Ranks, their metrics, and the durations that were handed out.
+    """Ranks, their metrics, and the durations that were passed to listeners.
 
     Attributes:
         clock: Its clock.
-        metrics: What is under test.
-        durations: What a listener was given.
+        metrics: The metrics under test.
+        durations: Durations that a listener received.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -62,7 +62,7 @@ class Node:
             metrics.consume(rank.reader.poll(), rank.reader.status(), self.clock.now_ns)
 
     def values(self, name: str) -> dict[tuple[str, ...], float]:
-        """A metric's series."""
+        """The series of a metric."""
         return dict(METRICS[name].read(self.metrics.snapshot()))
 
 

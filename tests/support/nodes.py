@@ -15,7 +15,7 @@ NAMESPACE_VARIABLE = "TEST_NETNS"
 
 
 def why_not() -> str:
-    """Why there can be no nodes here; '' when there can."""
+    """Why nodes cannot be created here; '' if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None:
@@ -32,7 +32,7 @@ class Nodes:
     """Some nodes.
 
     Attributes:
-        names: Of their network namespaces.
+        names: Names of their network namespaces.
         addresses: By node.
         outside: Address of this process, which all nodes reach.
     """
@@ -46,7 +46,7 @@ class Nodes:
         return f"/run/netns/{self.names[node]}"
 
     def part(self) -> None:
-        """Let no packet pass between nodes any more; all still reach this process."""
+        """Block all packets between nodes; all nodes still reach this process."""
         self._set("on")
 
     def join(self) -> None:
@@ -60,7 +60,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def nodes(count: int = 2) -> Iterator[Nodes]:
-    """Make nodes, and take them away again."""
+    """Create nodes, and remove them afterwards."""
     mark = os.getpid() % 100_000
     net = f"10.{200 + mark % 50}.{mark // 50 % 250}"
     bridge = f"otdbr{mark}"

@@ -26,7 +26,7 @@ class MetricsReceiver:
 
     Attributes:
         endpoint: URL for `OTEL_EXPORTER_OTLP_ENDPOINT`.
-        headers: Of the newest request, in lower case.
+        headers: Headers of the newest request, in lower case.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class MetricsReceiver:
             self._arrived.notify_all()
 
     def wait(self, requests: int = 1, timeout_s: float = 20.0) -> bool:
-        """Wait until so many requests have come; False when time ran out."""
+        """Wait for a number of requests; False on a timeout."""
         with self._arrived:
             return self._arrived.wait_for(lambda: len(self._requests) >= requests, timeout_s)
 
@@ -54,11 +54,11 @@ class MetricsReceiver:
             return len(self._requests)
 
     def metrics(self) -> dict[str, Metric]:
-        """The newest of each metric, by name."""
+        """The newest version of each metric, by name."""
         return {metric.name: metric for metric in self._received()}
 
     def all(self, name: str) -> list[Metric]:
-        """A metric as often as it came."""
+        """All versions of a metric, in the order in which they came."""
         return [metric for metric in self._received() if metric.name == name]
 
     def _received(self) -> list[Metric]:
@@ -99,7 +99,7 @@ def grpc_receiver(port: int = 0) -> Iterator[MetricsReceiver]:
 
 @contextmanager
 def traces_only_receiver() -> Iterator[str]:
-    """Endpoint of a gRPC server that knows no metrics service, as Jaeger's."""
+    """Endpoint of a gRPC server without a metrics service, as Jaeger's."""
     with _grpc_server(0) as (server, endpoint):
         server.start()
         yield endpoint
@@ -134,7 +134,7 @@ def http_receiver() -> Iterator[MetricsReceiver]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Keep the test's output clean."""
+            """Log nothing, to keep the test's output clean."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

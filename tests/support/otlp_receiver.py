@@ -59,8 +59,8 @@ class OtlpReceiver:
         port: The port; the same again after another `start`.
         delay_s: How long each answer takes.
         host: Where it listens.
-        refused: Spans of each request that it accepts and throws away.
-        message: What it says about that.
+        refused: Number of spans of each request that it reports as rejected.
+        message: Its message about rejected spans.
     """
 
     def __init__(self, protocol: str = GRPC, port: int = 0, delay_s: float = 0.0, host: str = "127.0.0.1") -> None:
@@ -77,7 +77,7 @@ class OtlpReceiver:
 
     @property
     def endpoint(self) -> str:
-        """For OTEL_EXPORTER_OTLP_ENDPOINT."""
+        """Value for OTEL_EXPORTER_OTLP_ENDPOINT."""
         return f"http://{self.host}:{self.port}"
 
     @property
@@ -87,12 +87,12 @@ class OtlpReceiver:
             return self._requests
 
     def spans(self) -> list[ReceivedSpan]:
-        """Everything received so far, in order."""
+        """All spans received so far, in order."""
         with self._lock:
             return list(self._spans)
 
     def wait_for(self, condition: Callable[[list[ReceivedSpan]], bool], timeout_s: float = 20.0) -> list[ReceivedSpan]:
-        """The spans, as soon as they meet a condition; fails when they do not in time."""
+        """The spans, as soon as they meet a condition; fails if they do not in time."""
         deadline = time.monotonic() + timeout_s
         while not condition(self.spans()):
             assert time.monotonic() < deadline, f"after {timeout_s} s only: {[span.name for span in self.spans()]}"

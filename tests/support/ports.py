@@ -1,4 +1,4 @@
-"""Ports for tests that must name one beforehand."""
+"""Ports for tests that must specify one beforehand."""
 
 from __future__ import annotations
 

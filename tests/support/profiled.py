@@ -1,4 +1,4 @@
-"""What torch's profiler calls the operations of c10d."""
+"""The names that torch's profiler gives to the operations of c10d."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SCHEMAS = {
     "c10d::recv_": "recv",
     "c10d::recv_any_source_": "recv",
 }
-"""torch's names in the dispatcher, written out here: the code under test works its own out."""
+"""torch's names in the dispatcher, written out here: the code under test derives its own."""
 
 
 def names_of(issued: Mapping[str, int]) -> Counter[str]:
-    """How many there are of each operation, from how often the profiler saw each schema."""
+    """The number of operations of each name, from how often the profiler saw each schema."""
     names: Counter[str] = Counter()
     for schema, count in issued.items():
         names[SCHEMAS[schema]] += count

@@ -1,4 +1,4 @@
-"""The environment of a rank that is switched on and exports nothing."""
+"""The environment of a rank with capture switched on and without exports."""
 
 QUIET = {
     "OTEL_PYTHON_TORCHDIST_ENABLED": "true",

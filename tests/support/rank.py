@@ -24,7 +24,7 @@ TIMEOUT = timedelta(seconds=45)
 TELLS_REDUCE_OP = "op" in torch.classes.c10d.ReduceOp()._method_names()
 """Whether this torch lets a kernel read the reduce op; 2.8 does not."""
 GATHERS_INTO_TENSOR = hasattr(dist, "gather_into_tensor")
-"""Whether this torch can gather into one tensor, and gathers the lengths of objects so; it can from 2.15 on."""
+"""Whether this torch can gather into one tensor, and gathers the lengths of objects that way; it can from 2.15 on."""
 
 
 def rank() -> int:
@@ -52,7 +52,7 @@ def join(timeout: timedelta = TIMEOUT, suffix: str = "") -> None:
 
 
 def own_tape(capture: Capture) -> TapeReader:
-    """A reader of the tape that this process writes now."""
+    """A reader of this process's current tape."""
     recorder = capture.current_recorder()
     assert recorder is not None
     return TapeReader.of_writer(recorder.tape)
@@ -67,7 +67,7 @@ def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Wait for a condition.
 
     Raises:
-        TimeoutError: It did not come true in time.
+        TimeoutError: It did not hold in time.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():

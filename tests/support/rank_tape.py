@@ -18,7 +18,7 @@ SECOND = 1_000_000_000
 
 
 class RankTape:
-    """Writes operations at times of the test's choosing.
+    """Writes operations at times chosen by the test.
 
     Attributes:
         now_ns: Monotonic time; begins at 1,000 s, when the tape is created.
@@ -54,7 +54,7 @@ class RankTape:
         self.numbers: list[int] = []
 
     def status(self) -> TapeStatus:
-        """The tape's live words, with a pair of clocks of the test's choosing."""
+        """The tape's live words, with a pair of clocks chosen by the test."""
         realtime_ns = self.now_ns + self.wall_offset_ns
         return dataclasses.replace(self.reader.status(), monotonic_ns=self.now_ns, realtime_ns=realtime_ns)
 
@@ -63,7 +63,7 @@ class RankTape:
         self.writer.set_run_id(run_id, state)
 
     def pass_s(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now_ns += int(seconds * SECOND)
 
     def enter(
@@ -97,25 +97,25 @@ class RankTape:
         return number
 
     def mark(self, number: int, word: Word) -> None:
-        """Something happens to an operation now."""
+        """Mark an event of an operation now."""
         self.writer.mark(number, word, self.now_ns - self._entered[number], How.CALL)
 
     def end(self, number: int, how: How = How.CALL, failure: str = "") -> None:
         """End an operation now."""
         name = self.writer.names.intern(failure) if failure else 0
         entered_ns = self._entered.pop(number)
-        self.now_ns = max(self.now_ns, entered_ns + 1)  # the tape knows no shorter operation
+        self.now_ns = max(self.now_ns, entered_ns + 1)  # the tape cannot represent a shorter operation
         self.writer.complete(number, entered_ns, self.now_ns, how, name)
 
     def operation(self, seconds: float = 0.01, flags: Flag | int = 0, how: How = How.CALL) -> int:
-        """An operation from beginning to end."""
+        """Write an operation from beginning to end."""
         number = self.enter(int(flags))
         self.pass_s(seconds)
         self.end(number, how)
         return number
 
     def end_step(self) -> None:
-        """The step ends now."""
+        """End the step now."""
         self.writer.step_ended(self.step, self.now_ns, self._sequence)
         self.step += 1
 

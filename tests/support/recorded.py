@@ -1,4 +1,4 @@
-"""Tapes as a test compares them: every name in place of its id."""
+"""Tapes in a form that tests can compare: with every name in place of its id."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Recorded:
 
     @property
     def is_async(self) -> bool:
-        """Whether the caller did not wait in the call."""
+        """Whether the call returned before the operation ended."""
         return Flag.ASYNC in self.raw.flags
 
     @property
     def has_ended(self) -> bool:
-        """Whether its end is known and no failure; on a busy machine a poll may come before the wait."""
+        """Whether its end is known and not a failure; on a busy machine a poll may come before the wait."""
         return self.how in ("WAIT", "POLL", "CALL")
 
     @property
     def how(self) -> str:
-        """How its end is known; `open` if there is none."""
+        """How its end is known; `open` if it is not."""
         return self.raw.how.name if self.raw.how else "open"
 
 
@@ -51,7 +51,7 @@ class RecordedTape:
     """A whole tape.
 
     Attributes:
-        operations: All operations but the creation of groups, in the order of their entry.
+        operations: All operations except the creation of groups, in the order of their entry.
         rendezvous: The creation of groups.
     """
 

@@ -1,6 +1,6 @@
-"""A device that exists on paper only: streams, kernels and events on a timeline, and the driver's calls.
+"""A simulated device: streams, kernels and events on a timeline, and the driver's calls.
 
-The timeline is the host's clock, which the device reads through a clock of its own that runs a little fast or slow.
+The timeline is the host's clock, which the device reads through a clock of its own that runs slightly fast or slow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from otel_torchdist.capture.cuda.driver import DriverError
 
 MS = 1_000_000
 RECORD_NS = 5_000
-"""What the device takes to come to an event on an idle stream."""
+"""How long the device takes to reach an event on an idle stream."""
 
 
 @dataclass(eq=False)
@@ -24,10 +24,10 @@ class Item:
     """Something on a stream: a kernel, an event, or a wait.
 
     Attributes:
-        enqueued_ns: When the host put it there.
+        enqueued_ns: When the host enqueued it.
         lasts_ns: How long the device takes for it; None until it is released.
-        behind: What on another stream has to be over first.
-        end_ns: When it is over; None as long as nobody knows.
+        behind: Item on another stream that has to be over first.
+        end_ns: When it is over; None while that is not known.
     """
 
     enqueued_ns: int
@@ -47,7 +47,7 @@ class Event:
 
 
 class SimulatedDevice:
-    """Streams and what lies on them.
+    """Streams and the items on them.
 
     Attributes:
         now: The host's clock.
@@ -55,8 +55,8 @@ class SimulatedDevice:
         capturing: Streams that are being captured.
         broken_captures: Queries that would have broken a capture.
         failure: An error that every call reports from now on.
-        queried_by: Names of the threads that have asked for an event.
-        asked: How often an event was asked for.
+        queried_by: Names of the threads that have queried an event.
+        asked: How often an event was queried.
     """
 
     def __init__(self, now: Callable[[], int] = time.monotonic_ns, drift: float = 0.0) -> None:
@@ -74,7 +74,7 @@ class SimulatedDevice:
         self._lock = threading.RLock()
         self._current = threading.local()
 
-    # --- what a test does ------------------------------------------------------------------------------------
+    # --- for tests -------------------------------------------------------------------------------------------
 
     def use_stream(self, stream: int) -> None:
         """Make a stream the calling thread's current one."""
@@ -89,7 +89,7 @@ class SimulatedDevice:
         self._enqueue(stream, Item(self.now(), 0, item))
 
     def busy(self) -> AbstractContextManager[object]:
-        """A block in which whoever else asks has to wait, as for a lock of the driver's."""
+        """Hold the lock: other queries block meanwhile, as for a lock of the driver."""
         return self._lock
 
     def release(self, kernel: Item) -> None:
@@ -97,7 +97,7 @@ class SimulatedDevice:
         kernel.released_ns = self.now()
 
     def is_over(self, item: Item) -> bool:
-        """Whether the device is through with something."""
+        """Whether the device has completed an item."""
         with self._lock:
             self._play()
             return item.end_ns is not None
@@ -115,7 +115,7 @@ class SimulatedDevice:
         return getattr(self._current, "stream", 7)
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether a test says so."""
+        """Whether the test has marked the stream as capturing."""
         self._check()
         return stream in self.capturing
 
@@ -128,7 +128,7 @@ class SimulatedDevice:
             return handle
 
     def record(self, event: int, device: int, stream: int) -> None:
-        """Put an event on a stream."""
+        """Enqueue an event on a stream."""
         self._check()
         assert stream not in self.capturing, "what is recorded here becomes a part of the graph"
         known = self._event(event)
@@ -136,7 +136,7 @@ class SimulatedDevice:
         known.place = self._enqueue(stream, Item(self.now(), RECORD_NS if not self.last(stream) else 0))
 
     def prepare_thread(self) -> None:
-        """The thread's queries no longer break captures."""
+        """Make this thread's queries harmless for captures."""
         self._check()
         self._prepared.add(threading.get_ident())
 
@@ -146,7 +146,7 @@ class SimulatedDevice:
         return 500_000 + len(self.streams)
 
     def is_done(self, event: int) -> bool:
-        """Whether the device has come to an event."""
+        """Whether the device has reached an event."""
         self._check()
         with self._lock:
             self.asked += 1
@@ -155,7 +155,7 @@ class SimulatedDevice:
             return self._time(event) is not None
 
     def elapsed_ms(self, earlier: int, later: int) -> float:
-        """What the device's clock says, in the precision in which it says so."""
+        """The time between two events on the device's clock, in its precision."""
         self._check()
         with self._lock:
             begin, end = self._time(earlier), self._time(later)
@@ -164,7 +164,7 @@ class SimulatedDevice:
             return ctypes.c_float((end - begin) * (1 + self.drift) / MS).value
 
     def destroy_event(self, event: int) -> None:
-        """Nobody may use it any more."""
+        """Mark an event as unusable."""
         self._check()
         self._event(event).is_destroyed = True
 
@@ -191,7 +191,7 @@ class SimulatedDevice:
             return item
 
     def _play(self) -> None:
-        """Let every stream come as far as it has come by now."""
+        """Advance every stream to the present."""
         moved = True
         while moved:
             moved = any([self._play_stream(stream, items) for stream, items in self.streams.items()])

@@ -1,4 +1,4 @@
-"""A rank as its tape shows it: a real writer, a real reader, and no training in between."""
+"""A rank as seen on its tape: a real writer, a real reader, and no training in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def signature(operation: str) -> SignatureName:
 
 
 class SimulatedRank:
-    """Writes what a rank would write. Times are given in nanoseconds of any clock that the test uses throughout."""
+    """Writes what a rank would write. Times are nanoseconds of any clock that the test uses throughout."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class SimulatedRank:
         )  # fmt: skip
 
     def mark(self, number: int, word: Word, elapsed_ns: int) -> None:
-        """Say that a call returned, or that a wait began or returned, so long after the operation was entered."""
+        """Mark that a call returned, or that a wait began or returned, a given time after the operation was entered."""
         self.writer.mark(number, word, elapsed_ns, How.CALL)
 
     def run(

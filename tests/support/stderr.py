@@ -1,4 +1,4 @@
-"""Standard error as two runs can compare it."""
+"""Standard error in a form in which two runs can be compared."""
 
 import re
 
@@ -12,21 +12,21 @@ _VARYING = (
     (re.compile(r"\[\d\d:\d\d<\d\d:\d\d, [\d.?]+(it/s|s/it)\]"), "[<progress>]"),
 )
 _BEGINS_A_LINE = re.compile(r"(?=(?:ERROR|USDT|WARNING|INFO):<time>|\[rank\d+\]:\[<time>)")
-"""torch's loggers write a line's end separately, so that lines of two processes may come as one."""
+"""torch's loggers write the end of a line separately, so that lines of two processes may be joined."""
 
 _LEAK_REPORT = re.compile(r"^(?:nanobind: | - leaked | - \.\.\. skipped|See https://nanobind\b).*\n?", re.MULTILINE)
 
 
 def without_leak_report(text: str) -> str:
-    """Leave out what triton's bindings report as leaked at the end of an interpreter that froze its objects.
+    """Remove what triton's bindings report as leaked at the end of an interpreter that froze its objects.
 
-    The warm interpreter does, so that its children do not tidy up what they share; no program of a user's would.
+    The warm interpreter does that, so that its children do not clean up what they share; a user's program would not.
     """
     return _LEAK_REPORT.sub("", text)
 
 
 def comparable(text: str) -> list[str]:
-    """The lines, sorted, for processes write as they come; without times, ports, addresses and process ids."""
+    """The lines, sorted, because processes write concurrently; without times, ports, addresses and process ids."""
     for pattern, name in _VARYING:
         text = pattern.sub(name, text)
     text = _BEGINS_A_LINE.sub("\n", text)

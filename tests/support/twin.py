@@ -1,8 +1,8 @@
 """For scripts that run twice: once recorded by us, and once alone, counted by torch and by gloo.
 
 A script is a list of routes, functions that communicate in one way each. Recorded, every route is a step of the tape.
-Alone, two counts are taken that know nothing of us: torch's profiler tells how often each `c10d::` operation was
-dispatched, and gloo itself numbers what it is given, group by group.
+Alone, two counts are taken that are independent of us: torch's profiler counts how often each `c10d::` operation was
+dispatched, and gloo itself numbers the operations that it is given, group by group.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def is_recorded() -> bool:
 
 
 def begin() -> None:
-    """Switch capture on where this is the recorded run."""
+    """Switch capture on if this is the recorded run."""
     torch.set_num_threads(1)
     if is_recorded():
         start_capture()
 
 
 def take(*routes: Callable[[], None]) -> None:
-    """Take every route; alone, say what torch and gloo have counted on it."""
-    mark_step()  # what comes before is step 0
+    """Take every route; alone, report what torch and gloo have counted on it."""
+    mark_step()  # operations before the first route are step 0
     for route in routes:
         if is_recorded():
             route()
@@ -53,7 +53,7 @@ def take(*routes: Callable[[], None]) -> None:
 
 @contextmanager
 def counted(route: str) -> Iterator[None]:
-    """Say what torch and gloo count inside."""
+    """Report what torch and gloo count inside the block."""
     before = counts_of_gloo()
     # Some operations are issued by callbacks of futures, which run on gloo's threads.
     everywhere = _ExperimentalConfig(profile_all_threads=True)
@@ -79,14 +79,14 @@ def counts_of_gloo() -> dict[str, int]:
 
 
 def outside_the_books(group: ProcessGroup, ranks: list[int]) -> ProcessGroup:
-    """Have a group counted that torch does not list."""
+    """Count a group that torch does not list."""
     _outside_the_books[group] = ranks
     return group
 
 
 @contextmanager
 def refused(kind: type[Exception], text: str, always: bool = True) -> Iterator[None]:
-    """Insist that torch refuses what is done inside; if not `always`, it may also do it."""
+    """Require that torch refuses the block; unless `always`, it may also accept it."""
     try:
         yield
     except kind as error:

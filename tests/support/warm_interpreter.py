@@ -1,7 +1,7 @@
 """An interpreter that has imported torch once and forks a process for every script that it is asked to run.
 
-Importing torch takes seconds of a processor. A script that runs here runs as `__main__` of a process of its own,
-from its first line to the interpreter's ordinary end, and is a forked rank as a notebook launcher's ranks are.
+Importing torch takes seconds of a processor. A script that runs here runs as `__main__` of a process of its own, from
+its first line to the interpreter's ordinary end, and is a forked rank as a notebook launcher's ranks are.
 
 It reads a line of JSON for each job from its standard input and answers with a line; see `warm_python`.
 """
@@ -33,7 +33,7 @@ IMPORTED = (
     "tests.support.rank",
 )
 GRACE_S = 5.0
-"""How long a process that has taken too long gets to write its stacks."""
+"""How long a process that has exceeded its time gets to write its stacks."""
 
 
 def main() -> list[str] | None:
@@ -41,7 +41,7 @@ def main() -> list[str] | None:
     for name in (*IMPORTED, *sys.argv[1:]):
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # so that no child writes to what they all share, or tidies it up at its end
+    gc.freeze()  # so that no child writes to the objects they all share, or cleans them up at its end
     print("ready", flush=True)
     for line in sys.stdin:
         job = json.loads(line)
@@ -53,12 +53,12 @@ def main() -> list[str] | None:
                 return job["argv"]
             children.append(child)
         print(json.dumps(wait_for(children, time.monotonic() + job["timeout_s"])), flush=True)
-    gc.unfreeze()  # or triton would report as leaked what nobody has freed
+    gc.unfreeze()  # or triton would report objects as leaked that were never freed
     return None
 
 
 def become(process: dict[str, Any]) -> None:
-    """Take on a process's environment, input and outputs."""
+    """Adopt a process's environment, input and outputs."""
     os.setpgid(0, 0)
     os.environ.clear()
     os.environ.update(process["environ"])
@@ -101,7 +101,7 @@ def wait_for(children: list[int], deadline: float) -> list[int | None]:
 
 
 def reap(children: list[int], codes: dict[int, int | None]) -> None:
-    """Take note of those that have ended."""
+    """Note the processes that have ended."""
     for child in children:
         if child not in codes:
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -110,7 +110,7 @@ def reap(children: list[int], codes: dict[int, int | None]) -> None:
 
 
 def kill_group(leader: int) -> None:
-    """End what a process has left behind."""
+    """Kill what a process has left behind."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:

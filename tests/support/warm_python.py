@@ -45,7 +45,7 @@ class WarmPython:
     """Starts the interpreter at the first use."""
 
     def __init__(self, *imports: str) -> None:
-        """Prepare.
+        """Set up; the interpreter is started at the first use.
 
         Args:
             *imports: Modules that the interpreter imports too.
@@ -65,9 +65,9 @@ class WarmPython:
 
         Args:
             script: The script.
-            environs: What each process has in its environment beside this one's.
+            environs: Additions to the environment of each process.
             folder: Where outputs go.
-            arguments: Of all of them.
+            arguments: Arguments of all processes.
             timeout_s: How long they may take.
         """  # fmt: skip
         files = [(folder / f"out-{index}", folder / f"err-{index}") for index in range(len(environs))]
@@ -97,7 +97,8 @@ class WarmPython:
         environ = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            # The entry point has to wait for the first group in whatever is forked; each process then has its own say.
+            # The entry point has to wait for the first group in every forked process, whose own environment then
+            # decides.
             "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
         }
         process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""torchrun, whose ranks are forked from it and not begun anew: importing torch takes each of them seconds.
+"""torchrun whose ranks are forked from it instead of started anew: importing torch takes each of them seconds.
 
-All else is torchrun's own: how it looks for ranks that have ended, and how it ends the others. It finds a file for the
-ids of its process and of its ranks', and its arguments, in WARM_TORCHRUN.
+Everything else is torchrun's own: how it polls for ranks that have ended, and how it ends the others. The variable
+WARM_TORCHRUN holds, as JSON, the path of a file for the ids of its process and of its ranks', and its arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Forked:
-    """What torchrun asks of a `Popen`."""
+    """What torchrun expects of a `Popen`."""
 
     def __init__(self, args: tuple[str, ...], env: dict[str, str]) -> None:
         self.returncode: int | None = None
@@ -35,7 +35,7 @@ class Forked:
             become_rank(args, env)
         with PID_FILE.open("a") as file:
             file.write(f"{self.pid}\n")
-        while self.pid not in (os.getpgid(self.pid), 0):  # torchrun sends its signals to a group of that number
+        while self.pid not in (os.getpgid(self.pid), 0):  # torchrun sends its signals to a group with that number
             time.sleep(0.001)
 
     def poll(self) -> int | None:
@@ -80,7 +80,7 @@ def become_rank(args: tuple[str, ...], env: dict[str, str]) -> NoReturn:
 
 
 def fork_rank(handler: SubprocessHandler, args: tuple[str, ...], env: dict[str, str]) -> Any:
-    """Stands for `SubprocessHandler._popen`."""
+    """Replaces `SubprocessHandler._popen`."""
     return Forked(args, env)
 
 

@@ -1,4 +1,4 @@
-"""Cleans up again and again until its input ends. Arguments: base, runs to keep, bytes to keep."""
+"""Cleans up repeatedly until its input ends. Arguments: base, runs to keep, bytes to keep."""
 
 import sys
 import threading
@@ -8,7 +8,7 @@ from otel_torchdist.job.directory import clean_up
 
 
 def main() -> None:
-    """Any exception ends it with another exit code than 0."""
+    """Clean up; any exception ends the process with an exit code other than 0."""
     base, keep_runs, keep_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()

@@ -27,7 +27,7 @@ def fill(path: Path) -> None:
 
 
 def too_large(base: Path) -> dict[str, object]:
-    """A tape for which there is no room."""
+    """A tape that does not fit."""
     before = open_descriptors()
     free = os.statvfs(base).f_bavail
     error = ""
@@ -41,7 +41,7 @@ def too_large(base: Path) -> dict[str, object]:
 
 
 def names_without_room(base: Path) -> dict[str, object]:
-    """A tape whose dictionary meets the end of the space, and gets room again."""
+    """A tape whose dictionary runs out of space, and gets space again."""
     writer = new_writer(job_directory(base, "job-0000000000000002"))
     reader = TapeReader.of_writer(writer)
     fill(base / "filler")

@@ -1,4 +1,4 @@
-"""A rank in a process of its own: creates a tape, prints its path, then obeys one word a line."""
+"""A rank in a process of its own: creates a tape, prints its path, then obeys commands of one word per line."""
 
 import os
 import signal

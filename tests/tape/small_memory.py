@@ -26,13 +26,13 @@ numbers = itertools.count()
 
 
 def taken(base: Path) -> int:
-    """Bytes that are gone."""
+    """Bytes in use."""
     facts = os.statvfs(base)
     return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
 
 
 def run_job(base: Path, number: int) -> tuple[list[TapeWriter], list[int]]:
-    """The ranks of a job, each as a rank begins, with full dictionaries; and the records that each can have."""
+    """Start the ranks of a job as ranks start, with full dictionaries; also returns the records that each can have."""
     writers: list[TapeWriter] = []
     for rank in range(RANKS):
         clean_up(base, 8, 1 << 28)
@@ -46,26 +46,26 @@ def run_job(base: Path, number: int) -> tuple[list[TapeWriter], list[int]]:
 
 
 def end(writers: list[TapeWriter]) -> None:
-    """The ranks of a job end."""
+    """End the ranks of a job."""
     while writers:
         writers.pop().close()
     gc.collect()  # a mapping has a descriptor of its own
 
 
 class Warnings(logging.Handler):
-    """Keeps what is logged."""
+    """Keeps log messages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
+        """Keep a message."""
         self.lines.append(record.getMessage())
 
 
 def record(base: Path) -> dict[str, object]:
-    """What the first of the ranks says and does, twice."""
+    """What the first of the ranks logs and does, twice."""
     handler = Warnings()
     logging.getLogger("otel_torchdist").addHandler(handler)
     for number in (10, 11):

@@ -1,4 +1,4 @@
-"""Records whose every field follows from one number, so that a mix of two of them is seen."""
+"""Records whose every field follows from one number, so that a mix of two records is detected."""
 
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import Operation, StepMark
@@ -43,7 +43,7 @@ def step_of(seed: int) -> tuple[int, int, int]:
 
 
 def is_whole(operation: Operation) -> bool:
-    """Whether all that is known of an operation belongs together."""
+    """Whether all fields of an operation belong together."""
     seed = operation.sequence
     entered = operation.entered_ns
     said = (
@@ -73,5 +73,5 @@ def is_whole(operation: Operation) -> bool:
 
 
 def is_whole_step(step: StepMark) -> bool:
-    """The same for a step."""
+    """Whether all fields of a step belong together."""
     return (step.step, step.ended_ns, step.sequence) == step_of(step.step)

@@ -1,6 +1,6 @@
 """Follows a tape until its writer has finished, checks every record, and prints counts as JSON.
 
-Arguments: the tape, records a poll.
+Arguments: the tape, records per poll.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from tests.tape.stress_fields import is_whole, is_whole_step
 
 @dataclass
 class Counts:
-    """What the reader has met.
+    """What the reader has read.
 
     Attributes:
         entered: Operations.
         ended: Ends.
         steps: Steps.
-        torn: Records of which not all belongs together.
-        twice: Records that came again, or out of order.
+        torn: Records whose fields do not all belong together.
+        twice: Records that were delivered again, or out of order.
         lost: What the reader counted as lost.
         still_open: Operations open at the end.
         last_step: Number of the last step's record.

@@ -18,7 +18,7 @@ from tests.tape.tapes import new_writer
 
 SECONDS = 8.0
 HELD_OPEN = 5
-"""Of fifty operations of a thread this many end only after the others: they move to the refuge and end late."""
+"""Of fifty operations of a thread, this many end only after the others: they move to the refuge and end late."""
 
 
 def write(writer: TapeWriter, seeds: Iterator[int], records: int, deadline: float) -> None:
@@ -45,7 +45,7 @@ def write(writer: TapeWriter, seeds: Iterator[int], records: int, deadline: floa
 
 
 def main() -> None:
-    """Write with as many changes between threads as there can be."""
+    """Write with as many thread switches as possible."""
     capacity, records, threads = map(int, sys.argv[2:])
     writer = new_writer(Path(sys.argv[1]), capacity)
     print(writer.path, flush=True)

@@ -1,4 +1,4 @@
-"""What the tests of the tape share: writers, a rank in a process of its own, waiting for a condition."""
+"""Helpers of the tape tests: writers, a rank in a process of its own, waiting for a condition."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def new_writer(directory: Path, capacity: int = 8, rank: int = 3) -> TapeWriter:
 
 
 def begin(writer: TapeWriter, entered_ns: int = 1_000, sequence: int = 1) -> int:
-    """Enter an operation about which little is said."""
+    """Enter an operation with few details."""
     return writer.begin(entered_ns, 0, sequence, 0, 0, 0, 0, 0, -1, 0, 0, RecordKind.OPERATION, 0)
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Wait until a condition holds; False when it does not in time."""
+    """Wait until a condition holds; False if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -58,7 +58,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 class RankProcess:
-    """A process that writes a tape and does what it is told. Killed at the end, with what it has forked.
+    """A process that writes a tape and obeys commands. Killed at the end, with the processes it has forked.
 
     Attributes:
         path: Its tape.
@@ -78,14 +78,14 @@ class RankProcess:
         return line
 
     def tell(self, command: str) -> str:
-        """Have it do something and wait for its answer."""
+        """Give it a command and wait for its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
         return self._answer()
 
     def fork(self) -> int:
-        """Have it fork a child, which sleeps."""
+        """Make it fork a child, which sleeps."""
         self._children.append(int(self.tell("fork")))
         return self._children[-1]
 

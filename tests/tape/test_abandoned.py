@@ -1,4 +1,4 @@
-"""Records of calls that are over though nobody has said so do not stay open for readers."""
+"""Records of calls that are over, though no end was recorded, do not stay open for readers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_thread_that_has_gone_on(memory: Path) -> None:
 
 @pytest.mark.parametrize("flag", [Flag.ASYNC, Flag.POINT_TO_POINT, Flag.COALESCED, Flag.ON_DEVICE])
 def test_what_does_not_keep_its_thread(memory: Path, flag: Flag) -> None:
-    """What is left to itself may be open while its thread goes on: asynchronous, coalesced, on a device."""
+    """Operations that run on their own may be open while their thread goes on: asynchronous, coalesced, on a device."""
     tape = new_writer(memory, 64)
     reader = TapeReader.of_writer(tape)
     begin(tape, flags=flag)
@@ -51,7 +51,7 @@ def test_what_does_not_keep_its_thread(memory: Path, flag: Flag) -> None:
 
 
 def test_other_threads_and_creations(memory: Path) -> None:
-    """Another thread's operations prove nothing, nor do those that the creation of a group contains."""
+    """Another thread's operations prove nothing, nor do those inside the creation of a group."""
     tape = new_writer(memory, 64)
     reader = TapeReader.of_writer(tape)
     begin(tape, thread=7)
@@ -62,7 +62,7 @@ def test_other_threads_and_creations(memory: Path) -> None:
 
 
 def test_operations_inside_a_call(memory: Path) -> None:
-    """A backend in Python may issue operations of its own: for a moment the outer call is left to end by itself."""
+    """A backend in Python may issue operations of its own: for a moment the outer call may still end by itself."""
     tape = new_writer(memory, 64)
     reader = TapeReader.of_writer(tape)
     outer, inner = begin(tape), begin(tape, ago_ns=0)
@@ -75,7 +75,7 @@ def test_operations_inside_a_call(memory: Path) -> None:
 
 
 def test_busy_thread(memory: Path) -> None:
-    """A thread that enters one operation after another does not keep the first one open by that."""
+    """A thread that enters one operation after another does not keep the first one open."""
     tape = new_writer(memory, 4096)
     reader = TapeReader.of_writer(tape)
     left = begin(tape, ago_ns=0)
@@ -91,7 +91,7 @@ def test_busy_thread(memory: Path) -> None:
 
 
 def test_wait_that_begins_again(memory: Path) -> None:
-    """A wait that gave up does not block; while the next one lasts, it is a wait since the first one began."""
+    """A wait that gave up does not block; while the next one lasts, it counts as a wait since the first one began."""
     tape = new_writer(memory, 64)
     reader = TapeReader.of_writer(tape)
     number = begin(tape, flags=Flag.ASYNC)

@@ -1,4 +1,4 @@
-"""What ended runs leave is removed within bounds, and what somebody uses never."""
+"""Leftovers of ended runs are removed within bounds, and files in use never."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def key(number: int) -> str:
 
 
 def leave_tape(directory: Path, nonce: int, age_s: int) -> Path:
-    """What a rank leaves: tape, dictionary, stacks."""
+    """Leave the files of a rank: tape, dictionary, stacks."""
     directory.mkdir(mode=0o700, exist_ok=True)
     tape = directory / f"{nonce:016x}.tape"
     for path, size in ((tape, BYTES), (tape.with_suffix(".names"), 100), (tape.with_suffix(".stacks"), 100)):
@@ -41,7 +41,7 @@ def leave_tape(directory: Path, nonce: int, age_s: int) -> Path:
 
 
 def leave_job(base: Path, number: int, age_s: int) -> Path:
-    """What a job of one rank leaves."""
+    """Leave the files of a job of one rank."""
     return leave_tape(base / key(number), number, age_s).parent
 
 
@@ -51,7 +51,7 @@ def names_in(directory: Path) -> set[str]:
 
 
 def test_oldest_runs_go_first(memory: Path) -> None:
-    """Of ended jobs the newest stay, by the time when they last wrote anything."""
+    """The newest ended jobs are kept, by the time when they last wrote anything."""
     for number, age_s in ((1, 30), (2, 10), (3, 40), (4, 20)):
         leave_job(memory, number, age_s)
     clean_up(memory, 5, PLENTY)
@@ -63,7 +63,7 @@ def test_oldest_runs_go_first(memory: Path) -> None:
 
 
 def test_bytes_are_bounded(memory: Path) -> None:
-    """As many of the oldest jobs go as the bytes ask for."""
+    """As many of the oldest jobs are removed as the limit in bytes requires."""
     for number in range(1, 6):
         leave_job(memory, number, age_s=100 - number)
     each = sum(path.stat().st_blocks * 512 for path in (memory / key(1)).iterdir())
@@ -98,7 +98,7 @@ def test_live_job_is_untouched(memory: Path) -> None:
 
 
 def test_dead_tapes_of_a_live_job_count_with_the_others(memory: Path) -> None:
-    """Ended tapes and ended jobs go in one order, oldest first, until the bytes suffice."""
+    """Ended tapes and ended jobs are removed in one order, oldest first, until the limit is met."""
     live = memory / key(1)
     with RankProcess(live):
         tapes = [leave_tape(live, number, age_s) for number, age_s in ((11, 50), (12, 30), (13, 10))]
@@ -123,7 +123,7 @@ def test_own_tape_stays_alive(memory: Path) -> None:
 
 
 def test_what_this_process_reads_stays(memory: Path) -> None:
-    """Tapes that this process has mapped to read are in use, though their writers are gone."""
+    """Tapes that this process has mapped for reading are in use, though their writers are gone."""
     directory = memory / key(1)
     with RankProcess(directory) as rank:
         rank.tell("begin")
@@ -136,7 +136,7 @@ def test_what_this_process_reads_stays(memory: Path) -> None:
 
 
 def test_crashed_creator(memory: Path) -> None:
-    """Parts without a tape go at once, whatever the bounds, in ended jobs and in live ones."""
+    """Parts without a tape are removed at once, whatever the bounds, in ended jobs and in live ones."""
     ended, live = leave_job(memory, 1, age_s=10), memory / key(2)
     with RankProcess(live) as rank:
         parts = [
@@ -154,7 +154,7 @@ def test_crashed_creator(memory: Path) -> None:
 
 
 def test_creator_at_work(memory: Path) -> None:
-    """While somebody creates a tape in a directory, nothing of it is removed."""
+    """While a tape is being created in a directory, nothing of it is removed."""
     directory = leave_job(memory, 1, age_s=10)
     hidden = directory / ".00000000000000aa.new"
     hidden.touch()
@@ -166,7 +166,7 @@ def test_creator_at_work(memory: Path) -> None:
 
 
 def test_locked_file_of_another_kind(memory: Path) -> None:
-    """Whatever file in a job directory is locked, its directory is in use: a reader's, say."""
+    """A locked file of any kind in a job directory means that the directory is in use, by a reader for example."""
     directory = leave_job(memory, 1, age_s=10)
     program = (
         "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
@@ -213,7 +213,7 @@ def test_what_is_not_ours_stays(memory: Path) -> None:
 
 
 def test_nothing_there(memory: Path) -> None:
-    """A base directory that is missing, empty or a file is no error."""
+    """A base directory that is missing, empty or a file is not an error."""
     clean_up(memory / "missing", 0, 0)
     (memory / "file").touch()
     clean_up(memory / "file", 0, 0)
@@ -223,7 +223,7 @@ def test_nothing_there(memory: Path) -> None:
 
 @contextlib.contextmanager
 def cleaners(base: Path, many: int) -> Iterator[None]:
-    """Processes that remove whatever they may, all the time; none of them may fail."""
+    """Processes that remove all they may, all the time; none of them may fail."""
     processes = [start("cleaner.py", base, 0, 0) for _ in range(many)]
     for process in processes:
         assert process.stdout is not None
@@ -237,7 +237,7 @@ def cleaners(base: Path, many: int) -> Iterator[None]:
 
 
 def test_creation_during_clean_ups(memory: Path) -> None:
-    """A tape that is created while others clean up appears, stays while it is written, and goes afterwards."""
+    """A tape that is created while others clean up appears, stays while it is written, and is removed afterwards."""
     before = open_descriptors()
     with cleaners(memory, 2):
         for turn in range(150):
@@ -255,17 +255,17 @@ def test_creation_during_clean_ups(memory: Path) -> None:
 
 
 def test_clean_ups_beside_each_other(memory: Path) -> None:
-    """Several processes that remove the same leftovers at the same time disturb one another in nothing."""
+    """Several processes that remove the same leftovers at the same time do not disturb one another."""
     with cleaners(memory, 3):
         for turn in range(60):
             for number in range(5):
-                with contextlib.suppress(FileNotFoundError):  # removed while it is being left
+                with contextlib.suppress(FileNotFoundError):  # removed while the helper leaves files in it
                     leave_job(memory, turn * 5 + number, age_s=10)
         assert until(lambda: names_in(memory) == set())
 
 
 def test_creator_waits_for_a_clean_up(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A creator waits for a clean-up, but not for ever: then there is no tape, and an error says why."""
+    """A creator waits for a clean-up, but not forever: then there is no tape, and an error states why."""
     monkeypatch.setattr(directory_lock, "_DEADLINE_S", 0.1)
     directory = job_directory(memory, key(1))
     with alone_in(directory) as alone:
@@ -301,7 +301,7 @@ def test_directory_is_made_again(memory: Path) -> None:
 
 
 def test_directory_goes_before_it_is_locked(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock on a directory that was removed a moment before protects nothing: a new one is made and locked."""
+    """A lock on a directory that was removed a moment before protects nothing: a new one is created and locked."""
     directory = job_directory(memory, key(1))
     removed: list[Path] = []
 

@@ -39,12 +39,12 @@ NAMES = (
     CallSiteName("train", "/home/user/trainé.py", 42),
     "RuntimeError",
 )
-"""What the dictionary of the tape below holds."""
+"""Content of the dictionary of the tape below."""
 
 
 @dataclass
 class Reading:
-    """All that a reader says about a tape whose writer is gone."""
+    """Everything that a reader reports about a tape whose writer is gone."""
 
     identity: TapeIdentity | None = None
     status: TapeStatus | None = None
@@ -56,7 +56,7 @@ class Reading:
 
 
 def read(path: Path) -> Reading:
-    """Read a tape to its end; a reading without identity is one that was refused."""
+    """Read a tape to its end; a reading without an identity means that it was refused."""
     reading = Reading()
     try:
         reader = TapeReader(path)
@@ -78,7 +78,7 @@ def read(path: Path) -> Reading:
 
 
 def assert_true_or_lost(damaged: Reading, sound: Reading) -> None:
-    """What is said is true, and what is not said is counted."""
+    """Check that everything reported is true, and everything missing is counted."""
     if damaged.identity is None:
         return
     assert damaged.identity == sound.identity
@@ -125,7 +125,7 @@ def write_something(writer: TapeWriter) -> None:
 
 @pytest.fixture
 def tape(memory: Path) -> Path:
-    """A tape whose writer is gone: a copy, which nobody has locked."""
+    """A tape whose writer is gone: a copy, which no process has locked."""
     writer = new_writer(memory, CAPACITY)
     write_something(writer)
     path = memory / "copy.tape"
@@ -160,7 +160,7 @@ def assert_flips_are_seen(path: Path, first: int, end: int) -> None:
 
 
 def test_sound(tape: Path) -> None:
-    """The tape of these tests holds what it should: open operations in refuge and ring, ends of several kinds."""
+    """The tape of these tests contains what it should: open operations in refuge and ring, ends of several kinds."""
     reading = read(tape)
     assert sorted(reading.open) == [1, 14, 15, 16, 17, 20]
     assert reading.open[1].is_blocking
@@ -173,26 +173,26 @@ def test_sound(tape: Path) -> None:
 
 
 def test_bits_of_the_identity(tape: Path) -> None:
-    """No bit of the identity can be flipped: the tape is refused."""
+    """No bit of the identity can be flipped unnoticed: the tape is refused."""
     for bit in range(layout.IDENTITY_SIZE * 8):
         with flipped(tape, bit), pytest.raises(TapeError, match=r"copy\.tape: "):
             TapeReader(tape)
 
 
 def test_bits_of_the_live_words(tape: Path) -> None:
-    """Run id, step, heartbeat, clock, state and failure prove themselves; only counters may be wrong."""
+    """Run id, step, heartbeat, clock, state and failure are verified; only counters may be wrong."""
     assert_flips_are_seen(tape, 8 * min(LiveWord), 8 * (max(LiveWord) + 1))
 
 
 def test_bits_of_the_refuge(tape: Path) -> None:
-    """In the slots that are, were and never have been in use."""
+    """Flips in the slots that are, were and never have been in use are harmless."""
     for slot in (layout.REFUGE_SLOTS - 1, layout.REFUGE_SLOTS - 2, 0):
         first = layout.REFUGE_OFFSET + slot * layout.RECORD_SIZE
         assert_flips_are_seen(tape, first, first + layout.RECORD_SIZE)
 
 
 def test_bits_of_the_ring(tape: Path) -> None:
-    """In numbers, checksums, payloads and words, empty and not, of all kinds of records."""
+    """Flips in numbers, checksums, payloads and words, empty or not, of all kinds of records are harmless."""
     assert_flips_are_seen(tape, layout.RING_OFFSET, layout.tape_size(CAPACITY))
 
 
@@ -206,7 +206,7 @@ def test_lost_sectors(tape: Path) -> None:
 
 
 def test_truncated(tape: Path) -> None:
-    """A tape of any other length than its own is refused, down to the empty file."""
+    """A tape of any length other than its own is refused, down to the empty file."""
     with pytest.raises(TapeError, match="truncated"), tape.open("ab") as file:
         file.write(b"\0")
         file.flush()
@@ -220,7 +220,7 @@ def test_truncated(tape: Path) -> None:
 @given(content=st.binary(max_size=2000), identity=st.booleans())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 def test_any_bytes(tape: Path, content: bytes, identity: bool) -> None:
-    """Any bytes at all, with or without a sound identity before them, end in an error that names the file."""
+    """Any bytes at all, with or without a valid identity before them, end in an error that names the file."""
     path = tape.with_name("any.tape")
     path.write_bytes((tape.read_bytes()[: layout.IDENTITY_SIZE] if identity else b"") + content)
     with pytest.raises(TapeError, match=r"any\.tape: "):
@@ -230,7 +230,7 @@ def test_any_bytes(tape: Path, content: bytes, identity: bool) -> None:
 @given(data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 def test_garbage(tape: Path, data: st.DataObject) -> None:
-    """Garbage of any length anywhere: polls come to an end, and no payload is wrong."""
+    """Garbage of any length anywhere: polls terminate, and no payload is wrong."""
     sound = read(tape)
     content = bytearray(tape.read_bytes())
     first = data.draw(st.integers(0, len(content) - 1) | st.integers(layout.RING_OFFSET, len(content) - 1))
@@ -253,7 +253,7 @@ def test_bits_of_the_dictionary(tape: Path) -> None:
 
 
 def test_cut_dictionary(tape: Path) -> None:
-    """Of a dictionary that was cut the whole lines are known."""
+    """The complete lines of a truncated dictionary are known."""
     path = tape.with_suffix(".names")
     known = {name: identity for identity, name in enumerate(NAMES, start=1)}
     for length in range(path.stat().st_size, -1, -1):

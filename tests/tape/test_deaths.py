@@ -1,4 +1,4 @@
-"""The file about a rank's death: what is written comes back, and nothing that others may have written does harm."""
+"""The file about a rank's death: what is written comes back, and content that others wrote does no harm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tape(tmp_path: Path) -> Path:
 
 
 def test_there_and_back(tape: Path) -> None:
-    """Every field; the newest is what counts, and nothing else is left in the directory."""
+    """Every field comes back; the newest file counts, and nothing else is left in the directory."""
     write_death(tape, Death(123))
     write_death(tape, DEATH)
     assert read_death(tape) == DEATH
@@ -43,7 +43,7 @@ def test_there_and_back(tape: Path) -> None:
     ],
 )
 def test_status(status: int | None, signal_name: str, exit_code: int | None) -> None:
-    """What a wait status says; 139 is a segmentation fault with a core dump, and 50 a signal without a name."""
+    """The meaning of a wait status; 139 is a segmentation fault with a core dump, and 50 a signal without a name."""
     death = Death(1, status=status)
     assert (death.signal_name, death.exit_code) == (signal_name, exit_code)
 
@@ -66,7 +66,7 @@ def test_status(status: int | None, signal_name: str, exit_code: int | None) -> 
     ],
 )
 def test_values_of_others(tape: Path, change: dict[str, Any]) -> None:
-    """A value that cannot be: the file counts for nothing."""
+    """A file with an impossible value is ignored."""
     write_death(tape, DEATH)
     found = json.loads(death_path(tape).read_text())
     death_path(tape).write_text(json.dumps(found | change))
@@ -75,13 +75,13 @@ def test_values_of_others(tape: Path, change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"null", b"[" * 4000, b"{}", b" " * 5000 + b"{}"])
 def test_content_of_others(tape: Path, content: bytes) -> None:
-    """No document, or too long a one."""
+    """A file that is not JSON, or too long, is ignored."""
     death_path(tape).write_bytes(content)
     assert read_death(tape) is None
 
 
 def test_files_of_others(tape: Path) -> None:
-    """A pipe does not hold the reader up, and a link is not followed."""
+    """A pipe does not block the reader, and a link is not followed."""
     os.mkfifo(death_path(tape))
     assert read_death(tape) is None
     death_path(tape).unlink()
@@ -89,12 +89,12 @@ def test_files_of_others(tape: Path) -> None:
     write_death(other, DEATH)
     death_path(tape).symlink_to(death_path(other))
     assert read_death(tape) is None
-    write_death(tape, DEATH)  # takes the link's place
+    write_death(tape, DEATH)  # replaces the link
     assert read_death(tape) == DEATH
 
 
 def test_goes_with_its_tape(tmp_path: Path) -> None:
-    """One without a tape is cleaned up."""
+    """A death file without a tape is cleaned up."""
     job = tmp_path / "job-0123456789abcdef"
     job.mkdir()
     write_death(job / f"{NONCE}.tape", DEATH)

@@ -1,4 +1,4 @@
-"""Where tapes may lie, and which ranks share a job directory."""
+"""Where tapes may be, and which ranks share a job directory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def assert_refused(path: Path, reason: str, on_disk: bool = False) -> None:
 
 
 def not_in_memory(directory: Path) -> Path:
-    """An existing directory of this user's own that does not lie on tmpfs."""
+    """An existing directory of this user's that is not on tmpfs."""
     for path in (directory, HERE):
         if path.stat().st_dev != Path("/dev/shm").stat().st_dev and path.stat().st_uid == os.geteuid():
             return path
@@ -45,13 +45,13 @@ def not_in_memory(directory: Path) -> Path:
 
 
 def test_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a setting it is made in /dev/shm, named by the user's id; others may pass through, but not look."""
+    """Without a setting it is created in /dev/shm, named by the user's id; others may traverse, but not list it."""
     monkeypatch.setattr(os, "getuid", lambda: 3_999_999_000 + os.getpid() % 1000)
     path = base_directory(None, on_disk=False)
     try:
         assert path == Path(f"/dev/shm/otel-torchdist-{os.getuid()}")
         assert mode_of(path) == 0o711
-        path.chmod(0o700)  # as versions before made it
+        path.chmod(0o700)  # as earlier versions created it
         assert base_directory(None, on_disk=False) == path, "the second time it is there"
         assert mode_of(path) == 0o711
         path.chmod(0o750)
@@ -62,7 +62,7 @@ def test_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_configured(memory: Path) -> None:
-    """A configured one is made too, whatever the umask allows."""
+    """A configured one is created too, whatever the umask."""
     umask = os.umask(0)
     try:
         path = base_directory(memory / "tapes", on_disk=False)
@@ -77,7 +77,7 @@ def test_configured(memory: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_what_another_user_finds(memory: Path) -> None:
-    """Prometheus, which has a user of its own, reads its targets also under a strict umask, and nothing else."""
+    """Prometheus, as a user of its own, can read its targets also under a strict umask, and nothing else."""
     umask = os.umask(0o077)
     try:
         base = base_directory(memory / "tapes", on_disk=False)
@@ -100,7 +100,7 @@ def test_what_another_user_finds(memory: Path) -> None:
 
 
 def test_parent_missing(memory: Path) -> None:
-    """Parents are not made: a typing error must not leave directories about."""
+    """Parents are not created: a typing error must not leave directories about."""
     assert_refused(memory / "typo" / "tapes", "No such file")
     assert list(memory.iterdir()) == []
 
@@ -122,7 +122,7 @@ def test_no_directory(memory: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
 def test_others_may_write(memory: Path, mode: int) -> None:
-    """Where others may write they could plant tapes."""
+    """A directory that others may write to is refused: they could plant tapes."""
     path = memory / "open"
     path.mkdir()
     path.chmod(mode)
@@ -132,7 +132,7 @@ def test_others_may_write(memory: Path, mode: int) -> None:
 
 
 def test_foreign_owner(memory: Path) -> None:
-    """Somebody else's directory is refused, for root too."""
+    """Another user's directory is refused, for root too."""
     if os.geteuid():
         assert_refused(Path("/"), "it belongs to user 0 and not to user", on_disk=True)
         return
@@ -151,7 +151,7 @@ def test_disk(tmp_path: Path) -> None:
 
 
 def test_job_directory(memory: Path) -> None:
-    """A job's directory is made for the user alone, found again, and held to the same rules as the base."""
+    """A job's directory is created for the user alone, found again, and held to the same rules as the base."""
     path = job_directory(memory, "job-0123456789abcdef")
     assert (path, mode_of(path)) == (memory / "job-0123456789abcdef", 0o700)
     assert job_directory(memory, "job-0123456789abcdef") == path
@@ -177,7 +177,7 @@ def test_listings(memory: Path) -> None:
 
 
 def torchrun(directory: str, attempt: int = 0, local_rank: int = 0, **others: str) -> dict[str, str]:
-    """What torchrun sets that says anything about the job."""
+    """What torchrun sets that describes the job."""
     return {
         "TORCHELASTIC_RUN_ID": "none",
         "TORCHELASTIC_ERROR_FILE": f"{directory}/attempt_{attempt}/{local_rank}/error.json",
@@ -219,7 +219,7 @@ LOGS = "/tmp/torchelastic_ab12/none_xy34"
     ],
 )
 def test_ranks_of_one_job_share_a_key(one: dict[str, str], other: dict[str, str]) -> None:
-    """Local ranks of one job, and its attempts, find the same directory, under a name for a file system."""
+    """Local ranks of one job, and its attempts, find the same directory, under a valid file name."""
     assert job_key(one) == job_key(other)
     assert re.fullmatch("job-[0-9a-f]{16}", job_key(one))
 
@@ -245,12 +245,12 @@ def test_jobs_do_not_share_a_key(one: dict[str, str], other: dict[str, str]) -> 
 
 
 def test_another_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an environment says nothing, two parents are two jobs."""
+    """Where the environment does not describe the job, two parents are two jobs."""
     ours = job_key({})
     monkeypatch.setattr(os, "getppid", os.getpid)
     assert job_key({}) != ours
 
 
 def test_odd_environment() -> None:
-    """Bytes that are no text make a key too."""
+    """Bytes that cannot be decoded make a key too."""
     assert re.fullmatch("job-[0-9a-f]{16}", job_key({"TORCHELASTIC_RUN_ID": "\udcff/../\n"}))

@@ -57,7 +57,7 @@ _INDEX = st.integers(0, 10**6)
 
 @dataclass
 class Truth:
-    """What was really written about an operation, as far as there was a place for it."""
+    """What was really written about an operation, if there was a place for it."""
 
     entered: Operation
     times: dict[str, int] = field(default_factory=dict[str, int])
@@ -68,7 +68,7 @@ class Truth:
 
 
 class World:
-    """The writer's tape as a reader without bounds would know it."""
+    """The writer's tape as an unlimited reader would know it."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -95,7 +95,7 @@ class World:
 
 
 class Follower:
-    """A reader, and everything that it has said so far, held against the truth."""
+    """A reader, and everything that it has reported so far, compared with the truth."""
 
     def __init__(self, world: World, reader: TapeReader) -> None:
         self._world = world
@@ -107,11 +107,11 @@ class Follower:
 
     @property
     def lost(self) -> int:
-        """What it says it has lost."""
+        """The records that it reports as lost."""
         return self._reader.lost
 
     def poll(self, limit: int = 50_000) -> None:
-        """Read, and check every field of what comes."""
+        """Read, and check every field of each record."""
         batch = self._reader.poll(limit)
         for operation in batch.entered:
             assert operation.number not in self._entered
@@ -159,9 +159,9 @@ class Follower:
 
 
 class Following(RuleBasedStateMachine):
-    """Nothing is delivered twice or with a wrong field, and what is not delivered is counted, to the record.
+    """Nothing is delivered twice or with a wrong field, and records that are not delivered are counted exactly.
 
-    Besides readers that come late and poll seldom, one polls after every store: it loses nothing, unless more
+    Besides readers that start late and poll seldom, one polls after every store: it loses nothing, unless more
     operations are open than the refuge has room for.
     """
 
@@ -191,7 +191,7 @@ class Following(RuleBasedStateMachine):
             shutil.rmtree(self._directory)
 
     def _begin(self, operation: Operation) -> int:
-        # Each on a thread of its own: of a thread that has gone on, the calls before are over.
+        # Each on a thread of its own: when a thread goes on, its earlier calls are taken as over.
         fields = operation = dataclasses.replace(operation, thread=operation.thread ^ next(self._threads))
         number = self._writer.begin(
             fields.entered_ns,
@@ -242,50 +242,50 @@ class Following(RuleBasedStateMachine):
 
     @rule(operation=_OPERATIONS)
     def begin(self, operation: Operation) -> None:
-        """An operation is entered."""
+        """Enter an operation."""
         self._begin(operation)
 
     @rule(operation=_OPERATIONS, many=st.integers(1, REFUGE_SLOTS + 16))
     def begin_many(self, operation: Operation, many: int) -> None:
-        """More operations are entered than the refuge can hold."""
+        """Enter more operations than the refuge can hold."""
         for _ in range(many):
             self._begin(operation)
 
     @rule(operation=_OPERATIONS, many=st.integers(1, 60), elapsed=_ELAPSED)
     def pass_by(self, operation: Operation, many: int, elapsed: int) -> None:
-        """Operations begin and end while others stay open."""
+        """Begin and end operations while others stay open."""
         for _ in range(many):
             self._complete(self._begin(operation), elapsed, How.WAIT, 0)
 
     @precondition(lambda self: self._world.operations)
     @rule(index=_INDEX, word=st.sampled_from(list(_TIMES)), elapsed=_ELAPSED)
     def mark(self, index: int, word: Word, elapsed: int) -> None:
-        """Something happens to an operation, open or not."""
+        """Mark an operation, open or not."""
         numbers = list(self._world.operations)
         self._mark(numbers[index % len(numbers)], word, elapsed)
 
     @precondition(lambda self: self._world.open)
     @rule(index=_INDEX, word=st.sampled_from(list(_TIMES)), elapsed=_ELAPSED)
     def mark_open(self, index: int, word: Word, elapsed: int) -> None:
-        """Something happens to an open operation."""
+        """Mark an open operation."""
         self._mark(self._any_open(index), word, elapsed)
 
     @precondition(lambda self: self._world.open)
     @rule(index=_INDEX, elapsed=_ELAPSED, how=st.sampled_from(How), failure=st.just(0) | _UINT32)
     def complete(self, index: int, elapsed: int, how: How, failure: int) -> None:
-        """An open operation ends, in the ring or late."""
+        """End an open operation, in the ring or late."""
         self._complete(self._any_open(index), elapsed, how, failure)
 
     @precondition(lambda self: self._world.open)
     @rule(elapsed=_ELAPSED)
     def complete_all(self, elapsed: int) -> None:
-        """All open operations end."""
+        """End all open operations."""
         for number in list(self._world.open):
             self._complete(number, elapsed, How.POLL, 0)
 
     @rule(step=st.integers(0, 2**52 - 2), ended_ns=st.integers(0, 2**62), sequence=_UINT64)
     def end_step(self, step: int, ended_ns: int, sequence: int) -> None:
-        """A step ends."""
+        """End a step."""
         self._writer.step_ended(step, ended_ns, sequence)
         number = self._world.record()
         self._world.steps[number] = StepMark(number, ended_ns, step, sequence)
@@ -301,18 +301,18 @@ class Following(RuleBasedStateMachine):
     @precondition(lambda self: len(self._followers) < 3)
     @rule()
     def attach(self) -> None:
-        """One more reader comes."""
+        """Attach one more reader."""
         self._followers.append(Follower(self._world, TapeReader.of_writer(self._writer)))
 
     @precondition(lambda self: self._followers)
     @rule(index=_INDEX, limit=st.integers(1, 30) | st.just(50_000))
     def poll(self, index: int, limit: int) -> None:
-        """A reader polls, to the end or not."""
+        """Poll a reader, to the end or not."""
         self._followers[index % len(self._followers)].poll(limit)
 
     @invariant()
     def status_is_true(self) -> None:
-        """The live words say what was written last, and a reader that keeps up loses nothing."""
+        """The live words show what was written last, and a reader that keeps up loses nothing."""
         status = self._status.status()
         assert (status.run_id, status.run_id_state, status.step) == (self._run_id, self._run_id_state, self._step)
         overflowed = sum(not truth.kept for truth in self._world.operations.values())

@@ -33,7 +33,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_no_room_for_a_tape(report: dict[str, Any]) -> None:
-    """A tape that does not fit is an error that says why, and gives back all it took."""
+    """A tape that does not fit is an error that states why, and releases all the space it took."""
     said = report["too_large"]
     assert "cannot create a tape of 2109440 bytes" in said["error"]
     assert "No space left on device" in said["error"]

@@ -19,7 +19,7 @@ from tests.tape.tapes import begin, new_writer, until
 
 
 class StuckThread:
-    """A thread that has reserved number 9 and is held up before it can write it, until the test lets it go on.
+    """A thread that has reserved number 9 and is blocked before it can write it, until the test releases it.
 
     A reader has seen numbers 1 to 8, of which 1 is open; 10 is written.
     """
@@ -27,7 +27,7 @@ class StuckThread:
     def __init__(self, directory: Path) -> None:
         self.writer = new_writer(directory)
         self.reader = TapeReader.of_writer(self.writer)
-        self._lock = self.writer._lap_lock  # what it needs next: its slot holds an open operation
+        self._lock = self.writer._lap_lock  # needed by its next step: its slot holds an open operation
         self._thread = threading.Thread(target=begin, args=(self.writer,), kwargs={"sequence": 99}, daemon=True)
 
     def __enter__(self) -> StuckThread:
@@ -55,7 +55,7 @@ class StuckThread:
 
 @pytest.fixture
 def stuck(memory: Path) -> Iterator[StuckThread]:
-    """A thread that does not go on until it is told to."""
+    """A blocked thread."""
     with StuckThread(memory) as thread:
         yield thread
 
@@ -66,7 +66,7 @@ def numbers(reader: TapeReader) -> list[int]:
 
 
 def test_slow_thread_is_waited_for(stuck: StuckThread) -> None:
-    """What comes after a gap waits for it, and then both come in order."""
+    """Records after a gap wait for it, and then both come in order."""
     assert numbers(stuck.reader) == []
     assert numbers(stuck.reader) == []
     stuck.go_on()
@@ -75,7 +75,7 @@ def test_slow_thread_is_waited_for(stuck: StuckThread) -> None:
 
 
 def test_dead_thread_is_skipped(stuck: StuckThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the bound the gap counts as lost; if it is written after all, that disturbs nobody."""
+    """After the bound the gap counts as lost; if it is written after all, that does no harm."""
     monkeypatch.setattr(reader_module, "UNCOMMITTED_BOUND_S", 0.2)
     began = time.monotonic()
     entered: list[int] = []
@@ -89,7 +89,7 @@ def test_dead_thread_is_skipped(stuck: StuckThread, monkeypatch: pytest.MonkeyPa
 
 
 def test_end_behind_a_gap(stuck: StuckThread) -> None:
-    """An end that lies behind a gap is waited for: its operation is not given up meanwhile."""
+    """An end behind a gap is waited for: its operation is not given up meanwhile."""
     stuck.go_on()  # the first operation is in the refuge from now on
     assert numbers(stuck.reader) == [9, 10]
     assert begin(stuck.writer) == 11

@@ -1,4 +1,4 @@
-"""Alive means that the writer's lock is held: whatever ends the process, and whatever its children do."""
+"""Alive means that the writer's lock is held: however the process ends, and whatever its children do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tape.tapes import REPOSITORY, RankProcess, begin, new_writer, open_de
 
 
 def alive_for_others(path: Path) -> bool:
-    """What a process other than this one says."""
+    """What a process other than this one reports."""
     program = (
         "import pathlib, sys; from otel_torchdist.tape.reader import TapeReader; "
         "print(TapeReader(pathlib.Path(sys.argv[1])).is_alive())"
@@ -25,7 +25,7 @@ def alive_for_others(path: Path) -> bool:
 
 
 def test_killed(memory: Path) -> None:
-    """SIGKILL ends the life of a tape; it stays readable, and says that it was still running."""
+    """SIGKILL ends the life of a tape; it stays readable, and its state is still running."""
     with RankProcess(memory) as rank:
         number = int(rank.tell("begin"))
         reader = TapeReader(rank.path)
@@ -38,7 +38,7 @@ def test_killed(memory: Path) -> None:
 
 
 def test_ended(memory: Path) -> None:
-    """A process that ends by itself is not alive, and its tape says how it ended."""
+    """A process that ends by itself is not alive, and its tape shows how it ended."""
     with RankProcess(memory) as rank:
         rank.tell("finish")
         reader = TapeReader(rank.path)
@@ -57,7 +57,7 @@ def test_closed(memory: Path) -> None:
 
 
 def test_forked_child(memory: Path) -> None:
-    """A child has the writer's descriptors, but not its life."""
+    """A child has the writer's descriptors, but does not count as its life."""
     with RankProcess(memory) as rank:
         child = rank.fork()
         reader = TapeReader(rank.path)
@@ -93,7 +93,7 @@ def test_stopped(memory: Path) -> None:
 
 
 def test_own_tape(memory: Path) -> None:
-    """A process can read the tape that it writes without dying in the eyes of others."""
+    """A process can read its own tape without appearing dead to others."""
     with RankProcess(memory) as rank:
         rank.tell("begin")
         assert rank.tell("read") == "1"
@@ -101,7 +101,7 @@ def test_own_tape(memory: Path) -> None:
 
 
 def test_own_tape_until_closed(memory: Path) -> None:
-    """A reader over the writer's mapping says what other processes say."""
+    """A reader over the writer's mapping reports what other processes report."""
     writer = new_writer(memory)
     reader = TapeReader.of_writer(writer)
     assert reader.is_alive()
@@ -112,7 +112,7 @@ def test_own_tape_until_closed(memory: Path) -> None:
 
 
 def test_nothing_stays_open(memory: Path) -> None:
-    """Reader and writer give back every descriptor and mapping; a late caller of a closed writer cannot crash."""
+    """Reader and writer release every descriptor and mapping; a late caller of a closed writer cannot crash."""
     before = open_descriptors()
     with RankProcess(memory) as rank:
         writer = new_writer(memory)

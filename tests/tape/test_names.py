@@ -1,4 +1,4 @@
-"""The dictionary: names come back as they were, and there is an end to how many there can be."""
+"""The dictionary: names come back as they were, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _NAMES = st.one_of(
 
 
 def as_shown(name: Name) -> Name:
-    """What comes back: letters that do not print are escaped."""
+    """What comes back: unprintable letters are escaped."""
     if isinstance(name, str):
         return readable(name, MAX_TEXT)
     if isinstance(name, SignatureName):
@@ -71,7 +71,7 @@ def _with_shown_texts(name: _Named) -> _Named:
 
 
 def look_up(names: NamesReader, identity: int, name: Name) -> Name | None:
-    """Ask for an id as what it is."""
+    """Look up an id as a name of its kind."""
     if isinstance(name, GroupName):
         return names.group(identity)
     if isinstance(name, SignatureName):
@@ -82,7 +82,7 @@ def look_up(names: NamesReader, identity: int, name: Name) -> Name | None:
 @given(given_names=st.lists(_NAMES, max_size=20))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 def test_round_trip(memory: Path, given_names: list[Name]) -> None:
-    """Any names, in any order and again: one id each, and each as it was for a reader that follows."""
+    """Any names, in any order and repeated: one id each, and each as it was for a reader that follows."""
     path = memory / "some.names"
     path.unlink(missing_ok=True)
     writer, reader = NamesWriter(path), NamesReader(path)
@@ -97,7 +97,7 @@ def test_round_trip(memory: Path, given_names: list[Name]) -> None:
 
 
 def test_wrong_kind_is_unknown(memory: Path) -> None:
-    """An id is only found as what it is, and `other` is nothing."""
+    """An id is only found as a name of its kind, and `other` is none."""
     path = memory / "some.names"
     writer, reader = NamesWriter(path), NamesReader(path)
     identity = writer.intern("label")
@@ -149,7 +149,7 @@ def test_shapes_leave_room(memory: Path) -> None:
 
 
 def test_bound_on_the_bytes(memory: Path) -> None:
-    """Long names are bounded by the space that they take."""
+    """Long names are limited by the space that they take."""
     path = memory / "some.names"
     writer = NamesWriter(path, 1000)
     ids = [writer.intern(f"{n}" * 400) for n in range(5)]
@@ -161,7 +161,7 @@ def test_bound_on_the_bytes(memory: Path) -> None:
 
 
 def test_no_space(memory: Path) -> None:
-    """A name that is written half is taken back: it is `other`, and those after it can be read."""
+    """A half-written name is taken back: it is `other`, and later ones can be read."""
     path = memory / "some.names"
     writer, reader = NamesWriter(path), NamesReader(path)
     first = writer.intern("first")
@@ -180,7 +180,7 @@ def test_no_space(memory: Path) -> None:
 
 
 def test_closed(memory: Path) -> None:
-    """After the end a new name is `other`, and nothing is written to a descriptor that may be somebody else's."""
+    """After the end a new name is `other`, and nothing is written to a descriptor that may belong to another file."""
     path = memory / "some.names"
     writer = NamesWriter(path)
     known = writer.intern("known")

@@ -1,4 +1,4 @@
-"""Files that others write: what is no file, has no end or is somebody else's is refused at once, with a reason."""
+"""Files that others write: special, endless or foreign files are refused at once, with a reason."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def as_link(path: Path) -> None:
 
 
 def as_pipe(path: Path) -> None:
-    """A named pipe that nobody writes to."""
+    """A named pipe without a writer."""
     os.mkfifo(path)
 
 
 def as_sparse(path: Path) -> None:
-    """A file of four TiB that takes no room."""
+    """A sparse file of four TiB."""
     with path.open("wb") as file:
         file.truncate(TIB_4)
 
@@ -55,7 +55,7 @@ def test_what_would_never_end(memory: Path, make: object) -> None:
 
 
 def test_part_of_a_file(memory: Path) -> None:
-    """From the front, from the back, and no more than there is."""
+    """The beginning, or the end, is read, and no more than there is."""
     path = memory / "file"
     path.write_bytes(b"0123456789")
     assert read_regular(path, 10) == b"0123456789"
@@ -77,7 +77,7 @@ def test_file_of_somebody_else(memory: Path) -> None:
 
 
 def test_what_an_error_says() -> None:
-    """That a file is gone is one thing, that this process cannot look another; of descriptors it says what helps."""
+    """A missing file and an inaccessible process are different errors; for descriptors the error states what helps."""
     gone, full = OSError(errno.ENOENT, "No such file"), OSError(errno.EMFILE, "Too many open files")
     assert is_gone(gone) and not is_passing(gone)
     assert is_passing(full) and not is_gone(full)
@@ -87,7 +87,7 @@ def test_what_an_error_says() -> None:
 
 
 def test_text_that_can_be_shown() -> None:
-    """Nothing in it steers a terminal, begins a line, turns its direction, or fails to be encoded."""
+    """The text cannot steer a terminal, begin a line, turn its direction, or fail to be encoded."""
     for text in ("plain", "eval_模型", "a b", "/home/é.py"):
         assert readable(text) == text
     forged = readable("x\n12:00 \x1b[31mrank 3\u202e \u2028 \udcff \x9b \u200b")
@@ -137,7 +137,7 @@ SITE = {"function": "f", "file": "g", "line": 1}
     ],
 )
 def test_names_of_other_types(memory: Path, body: object) -> None:
-    """A name that is not of our types, under a right checksum, is not known; it reaches nobody who would fail on it."""
+    """A name that is not of our types, under a right checksum, is unknown; no reader fails on it."""
     names = dictionary(memory / "some.names", body, {"id": 2, "text": "sound"})
     assert names.text(2) == "sound"
     assert names.group(1) is names.signature(1) is names.call_site(1) is names.text(1) is None
@@ -145,7 +145,7 @@ def test_names_of_other_types(memory: Path, body: object) -> None:
 
 
 def test_names_that_would_forge(memory: Path) -> None:
-    """Each string of a name can be shown; a path that is not UTF-8 is known, with its bytes escaped."""
+    """Each string of a name can be printed; a path that is not UTF-8 is known, with its bytes escaped."""
     names = dictionary(
         memory / "some.names",
         {"id": 1, "call_site": {"function": "\x1b[2J", "file": "/home/\udcff.py", "line": 3}},
@@ -174,7 +174,7 @@ def test_dictionary_that_never_ends_a_line(memory: Path, caplog: pytest.LogCaptu
 
 
 def test_pipe_in_place_of_a_dictionary(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody waits for its other end; one warning names it, however often it is asked."""
+    """No reader waits for its other end; one warning names it, however often it is checked."""
     caplog.set_level(logging.WARNING)
     path = memory / "some.names"
     os.mkfifo(path)
@@ -189,7 +189,7 @@ def test_pipe_in_place_of_a_dictionary(memory: Path, caplog: pytest.LogCaptureFi
     "content", [b"[" * 200_000, b'{"request": 1}', b'{"request": "9", "threads": []}', b"\xff", b"[]"]
 )
 def test_stacks_of_other_types(memory: Path, content: bytes) -> None:
-    """What is nested without end, or is not what a rank writes, is no answer, and is not read a second time."""
+    """Endless nesting, or anything else that a rank does not write, is not an answer, and not read a second time."""
     tape = memory / "some.tape"
     stacks_path(tape).write_bytes(content)
     assert read_stacks(tape, 1) is None
@@ -207,7 +207,7 @@ def test_stacks_that_never_end(memory: Path) -> None:
 
 
 def test_tape_that_is_truncated_while_it_is_read(memory: Path) -> None:
-    """It is an error like any other damage: a mapping would end this process by SIGBUS."""
+    """A truncated tape is an error like any other damage: a mapping would end this process by SIGBUS."""
     with RankProcess(memory) as rank:
         rank.tell("begin")
         tape = TapeReader(rank.path)
@@ -235,7 +235,7 @@ def test_link_in_place_of_a_tape(memory: Path) -> None:
     ("field", "value"), [("rank", 1 << 40), ("world_size", 1 << 62), ("monotonic_ns", (1 << 64) - 1)]
 )
 def test_identity_that_cannot_be(memory: Path, field: str, value: int) -> None:
-    """Numbers that no job has are damage, also under a right checksum: spans made of them could not be exported."""
+    """Numbers that no job has are damage, also under a right checksum: their spans could not be exported."""
     block = encode_identity(dataclasses.replace(identify(0, 0, 1, 64), **{field: value}))
     with pytest.raises(TapeError, match="damaged"):
         decode_identity(block, "here")

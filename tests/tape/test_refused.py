@@ -1,4 +1,4 @@
-"""What is no tape, or a tape of another version, is refused with its path and the reason."""
+"""Files that are not tapes, or are tapes of another version, are refused with their path and the reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def assert_refused(path: Path, reason: str) -> None:
 
 
 def test_unknown_version(memory: Path) -> None:
-    """A later version of the format is named, and the one that is known."""
+    """The error names the later version of the format, and the one that is known."""
     later, known = layout.VERSION + 1, layout.VERSION
     assert_refused(
         forged(memory, 8, struct.pack("=I", later)), f"version {later} of the format; this reader knows {known}"
@@ -53,7 +53,7 @@ def test_other_byte_order(memory: Path) -> None:
 
 @pytest.mark.parametrize("capacity", [0, 7, layout.CHECK_MODULUS, 1 << 40])
 def test_impossible_capacity(memory: Path, capacity: int) -> None:
-    """A ring of a size that no writer makes is damage, even under a right checksum."""
+    """A ring size that no writer makes is damage, even under a right checksum."""
     # Behind magic, version and size, pid and the like: the twelfth field.
     offset = struct.calcsize("=QIIQQQQQQqqQ")
     assert_refused(forged(memory, offset, struct.pack("=Q", capacity)), f"cannot hold {capacity} records")
@@ -81,7 +81,7 @@ def test_directory(memory: Path) -> None:
 
 
 def test_named_pipe(memory: Path) -> None:
-    """A named pipe is refused at once: nobody waits for its other end."""
+    """A named pipe is refused at once, without waiting for its other end."""
     path = memory / "pipe.tape"
     os.mkfifo(path)
     assert_refused(path, "not a regular file")

@@ -20,7 +20,7 @@ MB = 1 << 20
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What eight ranks take of 64 MB, which is what a container's `/dev/shm` has; in a namespace of its own."""
+    """What eight ranks take of 64 MB, the size of a container's `/dev/shm`; in a namespace of its own."""
     alone = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
     place = tmp_path_factory.mktemp("small")
     try:
@@ -39,7 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_job_takes_an_eighth(report: dict[str, Any]) -> None:
-    """Ranks that come one after the other get tapes of one size, and take an eighth, full dictionaries included."""
+    """Ranks that start one after the other get tapes of one size, and take an eighth, full dictionaries included."""
     first = report["first"]
     assert len(set(first["records"])) == 1
     assert 5_000 < first["records"][0] < 16_384
@@ -54,12 +54,12 @@ def test_leftovers_make_room(report: dict[str, Any]) -> None:
 
 
 def test_another_job_beside(report: dict[str, Any]) -> None:
-    """A job for which the one that runs has left nothing gets small tapes rather than none."""
+    """A job that finds no space left by the running one gets small tapes rather than none."""
     assert set(report["beside"]) == {512}
 
 
 def test_warning(report: dict[str, Any]) -> None:
-    """One warning names the setting, its value, the place and what is used instead, however often a job begins anew."""
+    """One warning names the setting, its value, the place and what is used instead, however often a job restarts."""
     [warning] = report["warnings"]
     assert "OTEL_PYTHON_TORCHDIST_TAPE_RECORDS=16384" in warning
     assert "a file system of 64 MB" in warning
@@ -67,7 +67,7 @@ def test_warning(report: dict[str, Any]) -> None:
 
 
 def test_where_there_is_room(memory: Path) -> None:
-    """In a file system of the usual size everybody gets what is wanted."""
+    """In a file system of the usual size every rank gets what is wanted."""
     found = find_room(memory / "job-0000000000000001", 16_384, 8)
     assert (found.records, found.names_bytes) == (16_384, MAX_BYTES)
 
@@ -84,5 +84,5 @@ def test_where_there_is_room(memory: Path) -> None:
     ],
 )
 def test_ranks_of_node(environ: dict[str, str], world: int, ranks: int) -> None:
-    """A launcher says how many ranks share the node; without one they are all there, as far as a node can have them."""
+    """A launcher states how many ranks share the node; without one all are assumed here, up to a node's maximum."""
     assert ranks_of_node(environ, world) == ranks

@@ -31,14 +31,14 @@ def test_round_trip(memory: Path) -> None:
     "content", ["", "{", "[]", "7", '{"request": "x"}', '{"request": 9}', '{"request": 9, "threads": [{"thread": 1}]}']
 )
 def test_damaged(memory: Path, content: str) -> None:
-    """A file that holds something else is no stacks."""
+    """A file with other content is not stacks."""
     tape = memory / "0000000000000001.tape"
     stacks_path(tape).write_text(content)
     assert read_stacks(tape, 1) is None
 
 
 def test_cut(memory: Path) -> None:
-    """No beginning of a file passes for the whole."""
+    """No prefix of a file passes for the whole."""
     tape = memory / "0000000000000001.tape"
     write_stacks(tape, 1, STACKS)
     content = stacks_path(tape).read_bytes()

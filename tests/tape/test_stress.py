@@ -15,7 +15,7 @@ from tests.tape.tapes import start
 
 @pytest.fixture
 def running() -> Iterator[ExitStack]:
-    """Kills whatever was started and is not over."""
+    """Kills all started processes that still run."""
     with ExitStack() as stack:
         yield stack
 
@@ -55,7 +55,7 @@ def test_nothing_is_torn(memory: Path, running: ExitStack, capacity: int, thread
         assert counts["entered"] > 100
         assert counts["steps"] > 10
         assert counts["ended"] > 10
-        # Every number was delivered or lost, and so was the end of whatever was delivered. An end may have a
-        # record of its own.
+        # Every number was delivered or lost, and so was the end of each delivered one. An end may have a record of its
+        # own.
         most = written - counts["steps"] - counts["ended"] - counts["still_open"]
         assert most - counts["ended"] <= counts["lost"] <= most

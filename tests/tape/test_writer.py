@@ -1,4 +1,4 @@
-"""The writer: what fits and what does not, what is said where, and what is left when it fails."""
+"""The writer: what fits and what does not, what is recorded where, and what is left when it fails."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SIGNED_32 = {"peer", "tag"}
 
 
 def limits(name: str) -> tuple[int, int]:
-    """The least and the greatest value that a field holds."""
+    """The minimum and the maximum value of a field."""
     if name in UNSIGNED_64:
         return 0, 2**64 - 1
     if name == "step":
@@ -78,7 +78,7 @@ def test_what_does_not_fit(memory: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FITTING if name != "kind"])
 def test_what_just_fits(memory: Path, name: str) -> None:
-    """The least and the greatest value come back as they were."""
+    """The minimum and the maximum value come back as they were."""
     writer = new_writer(memory)
     reader = TapeReader.of_writer(writer)
     for value in limits(name):
@@ -103,7 +103,7 @@ def test_times_are_clipped(memory: Path, elapsed: int, said: int) -> None:
 
 
 def test_late_end_brings_the_words_along(memory: Path) -> None:
-    """What was stored in the refuge since a reader last looked is not lost with the slot."""
+    """Times stored in the refuge since a reader's last poll are not lost with the slot."""
     writer = new_writer(memory)
     reader = TapeReader.of_writer(writer)
     number = begin(writer, entered_ns=1_000)
@@ -136,7 +136,7 @@ def test_hanging_operation_outlives_a_lapped_reader(memory: Path) -> None:
 
 @contextlib.contextmanager
 def again_and_again(action: Callable[[], None]) -> Iterator[None]:
-    """Do something without pause in a thread of its own."""
+    """Run something repeatedly in a thread of its own."""
     stop = threading.Event()
 
     def repeat() -> None:
@@ -154,7 +154,7 @@ def again_and_again(action: Callable[[], None]) -> Iterator[None]:
 
 @pytest.fixture
 def quick_switches() -> Iterator[None]:
-    """Threads take turns far more often than usual."""
+    """Threads switch far more often than usual."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -163,7 +163,7 @@ def quick_switches() -> Iterator[None]:
 
 @pytest.mark.usefixtures("quick_switches")
 def test_clock_is_one(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wall clock and monotonic clock in a status belong together, however a look falls between two beats."""
+    """Wall clock and monotonic clock in a status belong together, however a poll falls between two beats."""
     seconds = itertools.count(1)
 
     def next_second() -> tuple[int, int]:
@@ -186,7 +186,7 @@ def test_clock_is_one(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_heartbeat_is_now(memory: Path) -> None:
-    """A beat says what the two clocks say."""
+    """A beat records both clocks."""
     writer = new_writer(memory)
     before, before_wall = time.monotonic_ns(), time.time_ns()
     writer.beat()
@@ -243,7 +243,7 @@ def test_agreement_does_not_hide_the_run_id(memory: Path) -> None:
 
 
 def test_end_and_counters(memory: Path) -> None:
-    """What the writer says of itself is what a status shows."""
+    """A status shows what the writer reports about itself."""
     writer = new_writer(memory)
     reader = TapeReader.of_writer(writer)
     assert reader.status().state is TapeState.RUNNING
@@ -287,14 +287,14 @@ def test_request_and_answer(memory: Path) -> None:
 )
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_identity_round_trip(identity: TapeIdentity) -> None:
-    """Who writes a tape is read back field by field."""
+    """The identity of the writer is read back field by field."""
     block = encode_identity(identity)
     assert len(block) == layout.IDENTITY_SIZE
     assert decode_identity(block, "here") == dataclasses.replace(identity, host=readable(identity.host))
 
 
 def test_identity_of_this_process(memory: Path) -> None:
-    """A tape says which process of which boot writes it, and since when."""
+    """A tape shows which process of which boot writes it, and since when."""
     identity = TapeReader.of_writer(new_writer(memory)).identity
     assert (identity.rank, identity.local_rank, identity.world_size, identity.capacity) == (3, 1, 4, 8)
     assert identity.pid == os.getpid()
@@ -305,7 +305,7 @@ def test_identity_of_this_process(memory: Path) -> None:
 
 
 def test_files(memory: Path) -> None:
-    """A tape and its dictionary belong to the user alone, have their whole space, and nothing else is left."""
+    """A tape and its dictionary belong to the user alone, have their whole space reserved, and nothing else is left."""
     writer = new_writer(memory, capacity=1000)
     files = {path.name: path.stat() for path in memory.iterdir()}
     nonce = f"{writer.identity.nonce:016x}"
@@ -316,7 +316,7 @@ def test_files(memory: Path) -> None:
 
 @pytest.mark.parametrize("capacity", [layout.CHECK_MODULUS, 2 * layout.CHECK_MODULUS])
 def test_ring_that_would_fool_the_checksum(memory: Path, capacity: int) -> None:
-    """In a ring of a multiple of the checksum's prime late words would pass as another record's: one more then."""
+    """In a ring of a multiple of the checksum's prime, late words would pass as another record's: one more then."""
     assert identify(0, 0, 1, capacity).capacity == capacity + 1
     with pytest.raises(TapeError, match=f"cannot hold {capacity} records"):
         TapeWriter(memory, dataclasses.replace(identify(0, 0, 1, 8), capacity=capacity))
@@ -332,7 +332,7 @@ def test_ring_that_would_fool_the_checksum(memory: Path, capacity: int) -> None:
     ],
 )
 def test_failure_leaves_nothing(memory: Path, change: dict[str, int], reason: str) -> None:
-    """A tape that cannot be created is an error, and no file or descriptor of it stays."""
+    """A tape that cannot be created is an error, and leaves no file or descriptor."""
     (memory / "0000000000000005.names").touch()
     before = open_descriptors()
     with pytest.raises(TapeError, match=reason) as failure:

@@ -1,4 +1,4 @@
-"""One rank, and the spans that are made of its tape."""
+"""One rank, and the spans that are built from its tape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.rank_tape import RankTape
 
 
 class Rank:
-    """One rank: a tape, the spans made of it, and the sink that gets them."""
+    """One rank: a tape, its spans, and the sink that gets them."""
 
     def __init__(self, tape: RankTape, sampler: Sampler = ALWAYS_ON, links: tuple[LinkTarget, ...] = ()) -> None:
         self.tape = tape
@@ -22,11 +22,11 @@ class Rank:
         self.spans = RankSpans(tape.reader, self.sink, step_sampler, links)
 
     def poll(self) -> None:
-        """One turn of a reader."""
+        """One pass of a reader."""
         self.spans.consume(self.tape.reader.poll(), self.tape.status(), self.tape.now_ns)
 
     def close(self) -> None:
-        """The tape is over."""
+        """End the tape."""
         self.poll()
         self.spans.close(self.tape.now_ns)
 

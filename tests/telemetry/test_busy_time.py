@@ -1,4 +1,4 @@
-"""Time in which something was going on is counted once, in whatever portions it becomes known."""
+"""Time in which any interval is open is counted once, however it becomes known in parts."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def covered(intervals: list[tuple[int, int]], until: int) -> int:
 
 @given(INTERVALS, POLLS)
 def test_each_moment_is_counted_once(intervals: list[tuple[int, int]], polls: set[int]) -> None:
-    """After every poll the total is what a count of single moments says, intervals that are open up to now."""
+    """After every poll the total is the count of single moments, with open intervals up to now."""
     busy, before = BusyTime(), 0
     for now in sorted(polls):
         ended = [(begin, begin + lasts) for begin, lasts in intervals if before < begin + lasts <= now]
@@ -27,7 +27,7 @@ def test_each_moment_is_counted_once(intervals: list[tuple[int, int]], polls: se
 
 
 def test_what_begins_after_the_clock_was_read_takes_nothing_away() -> None:
-    """A reader takes the time, and then polls its tapes, one after the other; a counter must never fall."""
+    """A reader takes the time, and then polls its tapes, one after the other; a counter must never decrease."""
     busy = BusyTime()
     busy.add([(0, 10)], 25, 20)
     assert (busy.total_ns, busy.until_ns) == (10, 10)
@@ -36,7 +36,7 @@ def test_what_begins_after_the_clock_was_read_takes_nothing_away() -> None:
 
 
 def test_goes_on_from_a_checkpoint() -> None:
-    """What another reader has counted is not counted again."""
+    """Time counted by another reader is not counted again."""
     first = BusyTime()
     first.add([(0, 10)], 12, 20)
     second = BusyTime(first.total_ns, first.until_ns)

@@ -41,13 +41,13 @@ def page(directory: Path, sampler: Sampler) -> CollectorRegistry:
 
 
 def exemplars(registry: CollectorRegistry, metric: str) -> dict[str, Sample]:
-    """Samples of a histogram that have one, by bucket."""
+    """Samples of a histogram with an exemplar, by bucket."""
     families = {family.name: family for family in parse_openmetrics(as_openmetrics(registry).decode())}
     return {sample.labels["le"]: sample for sample in families[metric].samples if sample.exemplar}
 
 
 def test_longest_operation_of_an_exported_step_has_one(tmp_path: Path) -> None:
-    """Its bucket names the newest trace in which such an operation can be seen; shorter ones need none."""
+    """Its bucket links to the newest trace in which such an operation can be seen; shorter ones need none."""
     registry = page(tmp_path, ALWAYS_ON)
     [(bucket, sample)] = exemplars(registry, semconv.OPERATION_DURATION).items()
     assert bucket == "5.0"
@@ -57,7 +57,7 @@ def test_longest_operation_of_an_exported_step_has_one(tmp_path: Path) -> None:
 
 
 def test_steps_have_one(tmp_path: Path) -> None:
-    """With the time at which the step ended."""
+    """The exemplar has the time at which the step ended."""
     registry = page(tmp_path, ALWAYS_ON)
     found = exemplars(registry, semconv.STEP_DURATION)
     assert "10.0" in found
@@ -68,21 +68,21 @@ def test_steps_have_one(tmp_path: Path) -> None:
 
 
 def test_steps_that_are_not_exported_have_none(tmp_path: Path) -> None:
-    """A link to nothing would be worse than no link."""
+    """A link to a trace that was not exported would be worse than none."""
     registry = page(tmp_path, ALWAYS_OFF)
     assert exemplars(registry, semconv.OPERATION_DURATION) == {}
     assert exemplars(registry, semconv.STEP_DURATION) == {}
 
 
 def test_old_format_goes_without(tmp_path: Path) -> None:
-    """Whoever asks for plain text gets the same numbers."""
+    """A client that asks for plain text gets the same numbers."""
     text = as_text(page(tmp_path, ALWAYS_ON)).decode()
     assert re.search(r'^torchdist_operation_duration_seconds_bucket\{.*le="5.0".*\} 6.0$', text, re.MULTILINE)
     assert "trace_id" not in text
 
 
 def test_newest_stays_whatever_is_added_first() -> None:
-    """Ranks of a node are added up in any order."""
+    """The order in which ranks of a node are added up does not matter."""
     older, newer = (Exemplar(number, 0.3, float(number)) for number in (1, 2))
     for order in ((older, newer), (newer, older)):
         total = DurationHistogram()

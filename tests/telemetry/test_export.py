@@ -28,7 +28,7 @@ SPAN = FinishedSpan("step (rank 0)", 1, 2, None, 100, 200, {})
 
 @pytest.fixture(autouse=True)
 def keep_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that another test or the developer has set."""
+    """No settings of another test or of the developer."""
     for name in [name for name in os.environ if name.startswith("OTEL_EXPORTER") or name == "TRACEPARENT"]:
         monkeypatch.delenv(name)
 
@@ -52,7 +52,7 @@ def test_otlp_is_the_default_and_the_protocol_is_heard(
 def test_several_exporters_each_get_everything(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that cannot be built is a warning that names it, and does not take the others with it."""
+    """An exporter that cannot be built is a warning that names it, and does not disable the others."""
     with OtlpReceiver(GRPC) as receiver:
         monkeypatch.setenv("OTEL_TRACES_EXPORTER", "nowhere, otlp,otlp")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
@@ -66,7 +66,7 @@ def test_several_exporters_each_get_everything(
 
 
 def test_none_exports_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """`none` is no error and no exporter."""
+    """`none` is neither an error nor an exporter."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     sink = environment_sink(Resource({}))
     sink.emit([SPAN])
@@ -76,7 +76,7 @@ def test_none_exports_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
 
 
 def test_no_step_is_sampled_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where spans go nowhere none are made, so that reading for metrics alone costs less."""
+    """Without a destination no spans are built, so that reading for metrics alone costs less."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
     outputs = outputs_from_environment(Resource({}))
@@ -87,7 +87,7 @@ def test_no_step_is_sampled_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_exporter_that_its_own_settings_break_is_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The exporter reads its variables itself; what it cannot read does not stop the training."""
+    """The exporter reads its variables itself; a value that it cannot read does not stop the training."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")
     sink = environment_sink(Resource({}))
     sink.emit([SPAN])
@@ -152,7 +152,7 @@ def test_a_sampler_that_cannot_be_built_is_one_warning(
 
 
 def test_traceparent_becomes_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a launcher says in the W3C form; anything else is no link."""
+    """A launcher's W3C trace context becomes a link; anything else does not."""
     trace_id, span_id = random.getrandbits(128) | 1, random.getrandbits(64) | 1
     monkeypatch.setenv("TRACEPARENT", f"00-{trace_id:032x}-{span_id:016x}-00")
     assert environment_links() == (LinkTarget(trace_id, span_id),)
@@ -197,7 +197,7 @@ assert "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 def test_a_process_that_exports_can_fork_in_peace(protocol: str) -> None:
-    """DataLoader workers are forked while an export is under way: no line on stderr, no dead child, nothing lost."""
+    """DataLoader workers are forked during an export: no line on stderr, no dead child, nothing lost."""
     with OtlpReceiver(protocol) as receiver:
         environment = {
             **os.environ,

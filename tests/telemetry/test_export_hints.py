@@ -1,4 +1,4 @@
-"""What is said to a user whose spans cannot be exported."""
+"""What is logged for a user whose spans cannot be exported."""
 
 import threading
 
@@ -9,12 +9,12 @@ from otel_torchdist.telemetry.export.exporters import with_hint
 
 
 def test_what_is_not_known_is_said_as_it_is() -> None:
-    """No guess is made, and no full stop is doubled."""
+    """No hint is guessed, and no full stop is doubled."""
     assert with_hint("the moon is full.. ") == "the moon is full"
 
 
 def test_known_signs_have_advice() -> None:
-    """The real Collector's complaints are in the tests of the stack; this is the form."""
+    """The real Collector's error messages are in the tests of the stack; these have the same form."""
     assert with_hint("failed: Connection refused.") == "failed: Connection refused (nobody listens there)"
 
 
@@ -27,7 +27,7 @@ def test_known_signs_have_advice() -> None:
     ],
 )
 def test_endpoint_is_named_without_its_password(endpoint: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warning says where the spans were to go, and may be read by anybody."""
+    """A warning names the endpoint, without its password, because anyone may read it."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
     sink = environment_sink(environment_resource())
     try:

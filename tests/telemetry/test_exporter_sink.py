@@ -1,4 +1,4 @@
-"""Spans through the SDK's own exporters to real receivers, and what happens when nobody receives them."""
+"""Spans through the SDK's own exporters to real receivers, and what happens when no receiver answers."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def otlp_exporter(receiver: OtlpReceiver, timeout_s: float = 10) -> SpanExporter
 
 
 class Gate(SpanExporter):
-    """An exporter that can be held up or made to fail.
+    """An exporter that can be blocked or made to fail.
 
     Attributes:
         ids: Span ids of what has been accepted, in order.
-        open: Cleared while it is held up.
-        works: Whether it accepts what it gets.
+        open: Cleared while it is blocked.
+        works: Whether it accepts spans.
         refused: Id of a span that it never accepts.
     """
 
@@ -74,7 +74,7 @@ class Gate(SpanExporter):
         self.shut_down = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Accept spans, or not."""
+        """Accept spans, or fail."""
         self.calls += 1
         self.was_instrumented |= is_instrumentation_enabled()
         self.open.wait(20)
@@ -105,7 +105,7 @@ def sinks() -> Iterator[Callable[..., ExporterSink]]:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    """Fail when a condition is not met in time."""
+    """Wait for a condition; fail if it is not met in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -114,7 +114,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 def test_spans_arrive_complete_and_once(protocol: str, sinks: Callable[..., ExporterSink]) -> None:
-    """Everything that a span has survives the wire, in the order in which it was handed over."""
+    """Every field of a span survives the wire, in the order in which spans were emitted."""
     with OtlpReceiver(protocol) as receiver:
         sink = sinks(otlp_exporter(receiver))
         for first in range(1, 2_001, 500):
@@ -156,7 +156,7 @@ def test_a_dead_endpoint_is_one_warning_and_no_wait(
         slowest = max(slowest, time.perf_counter() - began)
     wait_until(lambda: len(caplog.records) > 0)
     assert not sink.flush(5)
-    assert slowest < 1.5  # who waited for the exporter would wait for 3 s
+    assert slowest < 1.5  # waiting for the exporter would take 3 s
     assert sink.dropped >= 19_000
     [record] = caplog.records
     assert record.levelno == logging.WARNING
@@ -170,7 +170,7 @@ def test_a_dead_endpoint_is_one_warning_and_no_wait(
 
 
 def test_a_live_endpoint_leaves_the_random_numbers_of_the_training_alone(sinks: Callable[..., ExporterSink]) -> None:
-    """The SDK's HTTP exporter draws a backoff for every request; it must not be from the training's generator."""
+    """The SDK's HTTP exporter draws a backoff for every request; it must not draw it from the training's generator."""
     with OtlpReceiver(HTTP) as receiver:
         random.seed(1)
         state = random.getstate()
@@ -190,7 +190,7 @@ def test_a_live_endpoint_leaves_the_random_numbers_of_the_training_alone(sinks: 
 def test_what_comes_after_an_outage_arrives(
     sinks: Callable[..., ExporterSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A receiver that comes back gets what waited in the queue; a healthy group that failed is not sent again."""
+    """A receiver that comes back gets the queued spans; a healthy group that failed is not sent again."""
     monkeypatch.setattr(queued_sink, "FIRST_PAUSE_S", 0.1)
     with OtlpReceiver(GRPC) as receiver:
         pass
@@ -210,7 +210,7 @@ def test_what_comes_after_an_outage_arrives(
 def test_stall_evidence_overtakes_and_is_sent_again(
     sinks: Callable[..., ExporterSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes before healthy steps that have waited longer, and a failure does not lose it."""
+    """Evidence goes before healthy steps that have waited longer, and a failure does not lose it."""
     monkeypatch.setattr(queued_sink, "FIRST_PAUSE_S", 0.05)
     gate = Gate()
     gate.open.clear()
@@ -231,7 +231,7 @@ def test_stall_evidence_overtakes_and_is_sent_again(
 def test_evidence_that_is_refused_again_and_again_is_given_up(
     sinks: Callable[..., ExporterSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the other side does not take for its content must not block all that follows."""
+    """A span that the receiver rejects for its content must not block all that follows."""
     monkeypatch.setattr(queued_sink, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(queued_sink, "LONGEST_PAUSE_S", 0.001)
     gate = Gate()
@@ -250,7 +250,7 @@ def test_evidence_that_is_refused_again_and_again_is_given_up(
 def test_evidence_outlives_an_outage_of_any_length(
     sinks: Callable[..., ExporterSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often it could not be sent: while nothing is accepted, that says nothing about its content."""
+    """Evidence is retried without limit: while nothing is accepted, failures do not show that its content is bad."""
     monkeypatch.setattr(queued_sink, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(queued_sink, "LONGEST_PAUSE_S", 0.001)
     gate = Gate()
@@ -268,7 +268,7 @@ def test_evidence_outlives_an_outage_of_any_length(
 
 
 def test_the_rest_of_a_group_goes_with_the_portion_that_failed(sinks: Callable[..., ExporterSink]) -> None:
-    """Children do not arrive without the anchor that was in the failed portion."""
+    """Children do not arrive without the anchor that was in the failed batch."""
     gate = Gate()
     gate.works = False
     sink = sinks(gate)
@@ -280,7 +280,7 @@ def test_the_rest_of_a_group_goes_with_the_portion_that_failed(sinks: Callable[.
 def test_other_users_of_an_exporter_log_as_before(
     sinks: Callable[..., ExporterSink], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only what the sink's own thread logs is kept out of the log."""
+    """Only logs of the sink's own thread are kept out of the log."""
     gate = Gate()
     gate.works = False
     sink = sinks(gate)
@@ -296,7 +296,7 @@ def test_other_users_of_an_exporter_log_as_before(
 
 
 def test_exports_are_not_instrumented_themselves(sinks: Callable[..., ExporterSink]) -> None:
-    """Instrumentations of HTTP and gRPC clients see that our requests are not theirs."""
+    """Instrumentations of HTTP and gRPC clients see that our requests are to be ignored."""
     gate = Gate()
     sink = sinks(gate)
     sink.emit(group(1, 1))
@@ -308,7 +308,7 @@ def test_exports_are_not_instrumented_themselves(sinks: Callable[..., ExporterSi
 
 
 def test_shutdown_keeps_to_its_deadline_and_counts(sinks: Callable[..., ExporterSink]) -> None:
-    """An exporter that hangs does not hang the exit; what it did not take is counted; twice does no harm."""
+    """A hanging exporter does not delay the exit; what it did not take is counted; a second shutdown does no harm."""
     gate = Gate()
     gate.open.clear()
     sink = sinks(gate)
@@ -329,7 +329,7 @@ def test_shutdown_keeps_to_its_deadline_and_counts(sinks: Callable[..., Exporter
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 def test_receiver_that_refuses_a_part(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What a receiver accepts and throws away is counted each time and told once, also over a new connection."""
+    """Spans that a receiver rejects are counted each time and reported once, also over a new connection."""
     caplog.set_level(logging.WARNING, "otel_torchdist")
     with OtlpReceiver(protocol) as receiver:
         receiver.refused, receiver.message = 2, "quota exceeded\n12:00 forged"
@@ -356,7 +356,7 @@ def test_receiver_that_refuses_a_part(protocol: str, caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 def test_receiver_that_only_warns(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A message without refused spans is a warning of the receiver's, and nothing is lost."""
+    """A message without rejected spans is a warning from the receiver, and nothing is lost."""
     with OtlpReceiver(protocol) as receiver:
         receiver.message = "attribute names will be lower case"
         sink = ExporterSink(otlp_exporter(receiver), RESOURCE, "otlp")

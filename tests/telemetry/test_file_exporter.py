@@ -64,7 +64,7 @@ def test_lines_are_what_the_otlp_json_encoding_demands(tmp_path: Path) -> None:
         {"key": "torchdist.tensor.shapes", "value": {"arrayValue": {"values": [{"stringValue": "2x3"}]}}},
     ]
     without_ids = json.dumps(_without_ids(json.loads(lines[0])))
-    assert Parse(without_ids, ExportTraceServiceRequest()).resource_spans  # nothing that OTLP does not have
+    assert Parse(without_ids, ExportTraceServiceRequest()).resource_spans  # nothing that OTLP does not define
 
 
 def _without_ids(value: object) -> object:
@@ -75,7 +75,7 @@ def _without_ids(value: object) -> object:
 
 
 def test_several_processes_write_to_one_file(tmp_path: Path) -> None:
-    """Lines of ranks that share a file do not mix."""
+    """Lines of ranks that share a file are not interleaved."""
     path = tmp_path / "spans.jsonl"
     program = (
         "import sys\n"
@@ -92,7 +92,7 @@ def test_several_processes_write_to_one_file(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_fails_the_batch_and_spares_the_next(tmp_path: Path) -> None:
-    """A line that did not fit is reported as failed, and what comes after it can still be read."""
+    """A line that did not fit is reported as failed, and later lines can still be read."""
     path = tmp_path / "spans.jsonl"
     exporter = file_exporter(path)
     spans = [readable_span(span, RESOURCE) for span in (ANCHOR, CHILD)]
@@ -112,7 +112,7 @@ def test_a_full_disk_fails_the_batch_and_spares_the_next(tmp_path: Path) -> None
 
 
 def test_a_path_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
-    """Whoever asks for a file learns before the training that there will be none."""
+    """A file that cannot be written is reported before the training."""
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         file_exporter(tmp_path / "file" / "spans.jsonl")

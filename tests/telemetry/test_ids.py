@@ -11,13 +11,13 @@ RUN = 0xFEDCBA98765432100123456789ABCDEF
 
 
 def test_ids_of_a_step_are_the_same_wherever_they_are_computed() -> None:
-    """Ranks meet in a trace without talking: the ids are fixed by their inputs, in this version and in later ones."""
+    """Ranks share a trace without communicating: the ids are fixed by their inputs, in this version and later ones."""
     assert ids.trace_id_of_step(RUN, 7) == 0x830C38250BCC0C27BD6FAE486590AD5E
     assert ids.operation_span_id(5, 9) == 0x56DCBAC8BF4B404D
 
 
 def test_everything_has_an_id_of_its_own() -> None:
-    """Operations, anchors, markers and bars of stalls never share an id, also where their numbers are the same."""
+    """Operations, anchors, markers and bars of stalls never share an id, even with equal numbers."""
     numbers = range(30)
     spans = [ids.operation_span_id(nonce, number) for nonce, number in itertools.product((1, 2), numbers)]
     spans += [ids.anchor_span_id(nonce, step, part) for nonce, step, part in itertools.product((1, 2), numbers, (0, 1))]

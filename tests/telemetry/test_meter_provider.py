@@ -47,7 +47,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MeterProvider | None
 
 @contextmanager
 def shown(node: NodeMetrics, provider: MeterProvider | None) -> Iterator[MeterProvider]:
-    """Show a node to a provider, and shut the provider down while its receiver is still there."""
+    """Attach a node to a provider, and shut the provider down while its receiver is still there."""
     assert provider is not None
     metrics = OTelMetrics(node, provider)
     try:
@@ -69,7 +69,7 @@ def node(tmp_path: Path) -> NodeMetrics:
 
 @pytest.mark.parametrize("names", ["", "none", " None ", "prometheus", "none,prometheus", ","])
 def test_nothing_to_push(build: Callable[..., MeterProvider | None], names: str) -> None:
-    """Unset is not `otlp`: most endpoints for traces take no metrics. Prometheus is served without a provider."""
+    """Unset is not `otlp`: most endpoints for traces accept no metrics. Prometheus is served without a provider."""
     assert build(OTEL_METRICS_EXPORTER=names) is None
 
 
@@ -94,7 +94,7 @@ def test_unknown_exporter(
 def test_exporter_that_cannot_be_built(
     build: Callable[..., MeterProvider | None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A setting that an exporter refuses is one warning, not an error in somebody's training."""
+    """A setting that an exporter refuses is one warning, not an error in the user's training."""
     assert build(OTEL_METRICS_EXPORTER="otlp", OTEL_EXPORTER_OTLP_METRICS_TIMEOUT="soon") is None
     (record,) = caplog.records
     assert "OTEL_METRICS_EXPORTER=otlp" in record.getMessage()
@@ -162,7 +162,7 @@ def test_push(
 
 
 def test_shutdown_pushes_the_rest(build: Callable[..., MeterProvider | None], node: NodeMetrics) -> None:
-    """What happened since the last interval is not lost at the end."""
+    """Data since the last interval is not lost at the end."""
     with grpc_receiver() as server:
         with shown(node, build(OTEL_METRICS_EXPORTER="otlp", OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint)):
             assert server.count == 0
@@ -170,7 +170,7 @@ def test_shutdown_pushes_the_rest(build: Callable[..., MeterProvider | None], no
 
 
 def test_large_snapshots_are_sent_in_parts(build: Callable[..., MeterProvider | None], tmp_path: Path) -> None:
-    """A node with very many series stays below the 4 MB that gRPC takes, and all of it arrives."""
+    """A node with very many series stays below gRPC's limit of 4 MB, and all of it arrives."""
     rank = SimulatedRank(tmp_path, capacity=2048)
     for other in range(1, 129):
         for operation in ("all_reduce", "barrier"):
@@ -212,7 +212,7 @@ def test_invalid_protocol(
 def test_traces_only_endpoint_is_one_warning(
     build: Callable[..., MeterProvider | None], node: NodeMetrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An endpoint that knows no metrics is named once with its reason, however often it is tried."""
+    """An endpoint that does not support metrics is reported once with its reason, however often it is tried."""
     with traces_only_receiver() as endpoint:
         provider = build(OTEL_METRICS_EXPORTER="otlp", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
         with shown(node, provider) as provider:
@@ -226,7 +226,7 @@ def test_traces_only_endpoint_is_one_warning(
 def test_endpoint_that_comes_back(
     build: Callable[..., MeterProvider | None], node: NodeMetrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A dead endpoint is one warning with its reason, its return one line, and neither moves `random`."""
+    """A dead endpoint is one warning with its reason, its recovery one line, and neither moves `random`."""
     with grpc_receiver() as server:
         port = int(server.endpoint.rpartition(":")[2])
     caplog.set_level(logging.INFO, logger="otel_torchdist")
@@ -259,7 +259,7 @@ def test_endpoint_that_comes_back(
 def test_dead_endpoint_does_not_delay_the_end(
     build: Callable[..., MeterProvider | None], node: NodeMetrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Shutting down takes no longer than it is given, and says why the rest was not sent."""
+    """Shutting down takes no longer than its timeout, and states why the rest was not sent."""
     with grpc_receiver() as server:
         pass
     provider = build(OTEL_METRICS_EXPORTER="otlp", OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint)
@@ -269,7 +269,7 @@ def test_dead_endpoint_does_not_delay_the_end(
     provider.shutdown(timeout_millis=500)
     assert time.monotonic() - began < 3
     metrics.stop()
-    # The thread that pushes is told to give up and says so a moment later.
+    # The pushing thread is told to give up and logs that a moment later.
     deadline = time.monotonic() + 10
     while not caplog.records and time.monotonic() < deadline:
         time.sleep(0.01)

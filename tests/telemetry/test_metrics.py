@@ -1,4 +1,4 @@
-"""What is counted of one rank."""
+"""What is counted for one rank."""
 
 import dataclasses
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_operations_are_counted_when_they_are_entered(node: Node) -> None:
 
 @pytest.mark.parametrize("how", How)
 def test_coarse_ends_are_no_durations(node: Node, how: How) -> None:
-    """Only an end that call, wait or event have shown counts as a duration; every end takes it out of flight."""
+    """Only an end shown by call, wait or event counts as a duration; every end takes it out of flight."""
     rank = node.add()
     rank.run(how=how, lasts=2 * SECOND)
     node.poll()
@@ -49,7 +49,7 @@ def test_coarse_ends_are_no_durations(node: Node, how: How) -> None:
 
 
 def test_durations_are_apart_by_size_of_message(node: Node) -> None:
-    """A class holds its bound, and knows what was sent in its time; nothing belongs to the smallest."""
+    """A class includes its upper bound, and sums the bytes sent in its time; zero bytes belong to the smallest."""
     rank = node.add()
     for number, size in enumerate((0, 4096, 4097, 1 << 20, 1 << 28, (1 << 28) + 1, 1 << 40)):
         rank.run(message_bytes=size, sequence=number + 1, lasts=SECOND)
@@ -64,7 +64,7 @@ def test_durations_are_apart_by_size_of_message(node: Node) -> None:
 
 
 def test_durations_are_made_only_for_those_who_listen(tmp_path: Path) -> None:
-    """Histograms need nobody; from the moment on that somebody listens, each duration is handed out."""
+    """Histograms need no listener; as soon as there is one, it gets each duration."""
     node, heard = NodeMetrics(), list[Duration]()
     rank = SimulatedRank(tmp_path)
     metrics = node.track(rank.reader)
@@ -79,7 +79,7 @@ def test_durations_are_made_only_for_those_who_listen(tmp_path: Path) -> None:
 
 
 def test_members_of_groups(node: Node) -> None:
-    """As a number too, for arithmetic."""
+    """The number of members is a metric too, for arithmetic."""
     node.add().run()
     node.poll()
     assert node.values(semconv.GROUP_MEMBERS) == {(RUN, WORLD.key): 4}
@@ -109,7 +109,7 @@ def test_age_is_zero_after_the_end(node: Node) -> None:
 
 
 def test_operation_that_nobody_waits_for_has_no_age(node: Node) -> None:
-    """A gloo irecv is in flight, but ages only while somebody waits, and from that wait on."""
+    """A gloo irecv is in flight, but ages only while a thread waits, and from that wait on."""
     rank = node.add()
     labels = (RUN, "0", WORLD.key, "recv")
     number = rank.begin("recv", at=10 * SECOND, flags=Flag.END_BY_WAIT | Flag.ASYNC | Flag.POINT_TO_POINT)
@@ -120,13 +120,13 @@ def test_operation_that_nobody_waits_for_has_no_age(node: Node) -> None:
     rank.mark(number, Word.WAIT_ENTERED, 85 * SECOND)
     node.poll()
     assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 5.0}
-    rank.mark(number, Word.WAIT_RETURNED, 86 * SECOND)  # it timed out: the operation goes on, nobody waits
+    rank.mark(number, Word.WAIT_RETURNED, 86 * SECOND)  # it timed out: the operation continues, and no thread waits
     node.poll()
     assert node.values(semconv.OPERATION_OLDEST_AGE) == {labels: 0.0}
 
 
 def test_blocking_call_ages_even_when_its_end_needs_a_wait(node: Node) -> None:
-    """A thread that does not come out of the call itself is evidence enough."""
+    """A thread that stays in the call itself is evidence enough."""
     rank = node.add()
     rank.begin("send", at=90 * SECOND, flags=Flag.END_BY_WAIT)
     node.poll()
@@ -146,7 +146,7 @@ def test_sequences_of_collectives(node: Node) -> None:
 
 
 def test_operations_on_a_device_begin_there(node: Node) -> None:
-    """What a device has in its queue is in flight; it ages, counts as started and lasts from its begin there."""
+    """An operation in a device's queue is in flight; it ages, counts as started and lasts from its begin there."""
     rank = node.add()
     labels, group = (RUN, "0", WORLD.key, "all_reduce"), (RUN, "0", WORLD.key)
     first = rank.begin(at=80 * SECOND, sequence=1, flags=Flag.ON_DEVICE)
@@ -166,7 +166,7 @@ def test_operations_on_a_device_begin_there(node: Node) -> None:
 
 
 def test_a_coarse_begin_is_no_duration(node: Node) -> None:
-    """An exact end does not help where the begin is only known from the watchdog; but the sequence is completed."""
+    """An exact end does not help if the begin is only known from the watchdog; but the sequence is completed."""
     rank = node.add()
     number = rank.begin(at=SECOND, sequence=3, flags=Flag.ON_DEVICE)
     rank.writer.mark(number, Word.STARTED, SECOND, How.WATCHDOG)
@@ -177,7 +177,7 @@ def test_a_coarse_begin_is_no_duration(node: Node) -> None:
 
 
 def test_operations_that_are_not_followed_are_counted(node: Node) -> None:
-    """How much of what happens on devices escapes us can be seen."""
+    """The metrics show how much of the work on devices is not followed."""
     rank = node.add()
     rank.run(how=How.UNTRACKED)
     rank.run(how=How.UNTRACKED, sequence=2)
@@ -188,7 +188,7 @@ def test_operations_that_are_not_followed_are_counted(node: Node) -> None:
 
 @pytest.mark.parametrize("how", [How.UNTRACKED, How.ABANDONED, How.FAILED])
 def test_unknown_end_completes_no_sequence(node: Node, how: How) -> None:
-    """What was handed to a device, dropped or failed is not said to be completed: there is no series."""
+    """Operations on devices that were dropped or failed do not count as completed: there is no series."""
     rank = node.add()
     rank.run(how=how, sequence=5)
     node.poll()
@@ -218,7 +218,7 @@ def test_rendezvous_is_an_operation_of_its_own(node: Node) -> None:
 
 
 def test_unknown_names_are_other(node: Node) -> None:
-    """An operation whose names did not fit into the dictionary is counted all the same."""
+    """An operation whose names did not fit into the dictionary is still counted."""
     rank = node.add()
     rank.run("", group=None)
     node.poll()
@@ -227,7 +227,7 @@ def test_unknown_names_are_other(node: Node) -> None:
 
 
 def test_steps(node: Node) -> None:
-    """A step's duration is the time between two marks in a row; the first mark and one after a gap have none."""
+    """A step's duration is the time between two consecutive marks; the first mark and one after a gap have none."""
     rank = node.add()
     for step, ended in ((4, 10.0), (5, 12.0), (7, 20.0), (8, 20.5)):
         rank.writer.step_ended(step, int(ended * SECOND), 1)
@@ -259,7 +259,7 @@ def test_own_cost_and_losses(node: Node, tmp_path: Path) -> None:
 
 
 def test_names_that_do_not_fit(node: Node) -> None:
-    """A dictionary that is full is seen."""
+    """A full dictionary is visible."""
     rank = node.add()
     for n in range(MAX_NAMES + 3):
         rank.writer.names.intern(f"name {n}")

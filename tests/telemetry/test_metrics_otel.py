@@ -32,7 +32,7 @@ PROMETHEUS_NAMES = {otel: name for name, otel in semconv.OTEL_METRIC_NAMES.items
 
 
 class Pushed:
-    """A node's metrics behind a provider whose reader is asked by hand."""
+    """A node's metrics behind a provider whose reader is collected by hand."""
 
     def __init__(self, directory: Path) -> None:
         self.node = NodeMetrics(spans_dropped=lambda: 4, clock=lambda: 100 * SECOND)
@@ -42,7 +42,7 @@ class Pushed:
         self.directory = directory
 
     def add(self, rank: int, state: RunIdState = RunIdState.AGREED) -> tuple[SimulatedRank, RankMetrics]:
-        """Track a rank that has run, waited and stepped."""
+        """Add a rank that has run, waited and stepped."""
         simulated = SimulatedRank(self.directory, rank, state=state)
         counted = self.node.track(simulated.reader)
         other = dataclasses.replace(WORLD, ranks=(0, 1), description="tensor")
@@ -112,7 +112,7 @@ def test_both_ways_out_agree(pushed: Pushed) -> None:
 
 
 def test_late_run_id_loses_no_duration(pushed: Pushed) -> None:
-    """Durations of the time when the run was not settled are recorded when it is, so both ways out still agree."""
+    """Durations from before the run was settled are recorded once it is, so both exports still agree."""
     simulated, counted = pushed.add(0, state=RunIdState.PROVISIONAL)
     assert list(pushed.collect()) == [semconv.SPANS_DROPPED]
     simulated.writer.set_run_id(RUN_ID, RunIdState.AGREED)
@@ -123,7 +123,7 @@ def test_late_run_id_loses_no_duration(pushed: Pushed) -> None:
 
 
 def test_names_translate_to_those_of_prometheus(pushed: Pushed) -> None:
-    """OpenTelemetry's rules for Prometheus (dots, unit, `_total`) give our names, so that one dashboard serves both."""
+    """OpenTelemetry's rules for Prometheus (dots, unit, `_total`) give our names, so one dashboard serves both."""
     units = {Unit.SECONDS: "_seconds", Unit.BYTES: "_bytes"}
     for metric in NUMBER_METRICS:
         name = semconv.OTEL_METRIC_NAMES[metric.name].replace(".", "_") + units.get(metric.unit, "")
@@ -144,7 +144,7 @@ WHERE_SOMETHING_WAS_FOUND = (
 
 
 def test_kinds_and_units(pushed: Pushed) -> None:
-    """Counters are monotonic sums, what is in flight is a sum that may fall, and units are those of UCUM."""
+    """Counters are monotonic sums, in-flight values are sums that may fall, and units are those of UCUM."""
     pushed.add(0)
     metrics = pushed.collect()
     for metric in NUMBER_METRICS:

@@ -41,7 +41,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that are all free."""
+    """The first of a number of ports in a row that are all free."""
     for first in range(20_000, 60_000, count):
         with ExitStack() as stack:
             try:
@@ -54,7 +54,7 @@ def free_ports(count: int) -> int:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    """Poll until something is so."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -72,7 +72,7 @@ def open_sockets() -> set[str]:
     """This process's sockets by their inode."""
     found: set[str] = set()
     for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the one that lists the others is gone already
+        with suppress(OSError):  # the descriptor used for listing is gone already
             found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
     return {link for link in found if link.startswith("socket:")}
 
@@ -97,7 +97,7 @@ def test_serves_where_it_was_told(registry: CollectorRegistry, host: str) -> Non
 
 
 def test_loopback_only(server: MetricsServer) -> None:
-    """On its default address it is not to be reached from other hosts."""
+    """On its default address it is not reachable from other hosts."""
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", server.port or 0), timeout=5)
 
@@ -113,7 +113,7 @@ def test_ipv6_address(registry: CollectorRegistry) -> None:
 
 
 def test_taken_port(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
-    """The next free port is taken instead, and the log says which; nothing is said of a port that was free."""
+    """The next free port is used instead, and the log names it; nothing is logged for a port that was free."""
     first = free_ports(3)
     caplog.set_level(logging.INFO)
     with closing(listen(first)), ExitStack() as stack:
@@ -137,7 +137,7 @@ def test_taken_port(registry: CollectorRegistry, caplog: pytest.LogCaptureFixtur
 
 
 def test_all_ports_taken(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
-    """With 16 ports taken there is one warning and no server, and stopping it is no error."""
+    """With 16 ports taken there is one warning and no server, and stopping it is not an error."""
     first = free_ports(PORTS_TRIED)
     before = threading.active_count()
     with ExitStack() as stack:
@@ -156,7 +156,7 @@ def test_all_ports_taken(registry: CollectorRegistry, caplog: pytest.LogCaptureF
 def test_port_that_becomes_free(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried again now and then, without another warning, and the log says when it is served after all."""
+    """It is tried again from time to time, without another warning, and the log reports when it is served after all."""
     monkeypatch.setattr(metrics_server, "PORTS_TRIED", 1)
     monkeypatch.setattr(metrics_server, "RETRY_S", 0.1)
     caplog.set_level(logging.INFO)
@@ -220,7 +220,7 @@ def test_stop_leaves_nothing(registry: CollectorRegistry) -> None:
 
 
 def test_slow_clients_hold_up_nobody(server: MetricsServer) -> None:
-    """Clients that say nothing, or half of a request, keep neither scrapes nor `stop` waiting."""
+    """Clients that send nothing, or half of a request, delay neither scrapes nor `stop`."""
     port = server.port or 0
     with ExitStack() as stack:
         slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(5)]
@@ -247,7 +247,7 @@ def test_silent_client_is_given_up(
 
 
 def test_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """An answer that nobody takes, or that is cut off, ends quietly."""
+    """An answer that is not read, or that is cut off, ends silently."""
     monkeypatch.setattr(http_server._Handler, "timeout", 0.3)
     registry = CollectorRegistry()
     gauge = Gauge("many", "Too much for the buffers of a connection.", ["number"], registry=registry)
@@ -293,7 +293,7 @@ def test_forked_child_does_not_keep_the_port(server: MetricsServer, registry: Co
 
 
 def test_nonsense_gets_an_answer(server: MetricsServer, capfd: pytest.CaptureFixture[str]) -> None:
-    """What is no HTTP (a scrape over TLS) is refused, with nothing on stderr, and scrapes go on."""
+    """Requests that are not HTTP (a scrape over TLS) are refused, with nothing on stderr, and scrapes go on."""
     with socket.create_connection(("127.0.0.1", server.port or 0), timeout=10) as client:
         client.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
         assert b"400" in client.recv(400)

@@ -1,4 +1,4 @@
-"""Ranks and runs that come and go, and the stalls among them."""
+"""Ranks and runs that come and go, and their stalls."""
 
 import dataclasses
 import subprocess
@@ -41,7 +41,7 @@ def test_spans_dropped_are_read_when_asked(tmp_path: Path) -> None:
 
 
 def test_settled_run_is_shown_at_once(node: Node) -> None:
-    """An agreed id, and a local one that nobody will agree on, need no waiting."""
+    """An agreed id, and a local one that will never be agreed on, need no waiting."""
     node.add(0)
     node.add(1, run_id=0xFEED << 112, state=RunIdState.UNAGREED)
     node.poll()
@@ -65,7 +65,7 @@ def test_provisional_run_is_held_back(node: Node) -> None:
 
 
 def test_findings_stay_until_they_hold_no_longer(node: Node) -> None:
-    """Findings of a run stand beside each other; a straggler that is none any more goes, and only it."""
+    """Findings of a run coexist; a straggler that is none any more is removed, and only it."""
     node.add(0)
     node.poll()
     mismatched = FindingStatus(RUN_ID, WORLD.key, "all_reduce", "mismatched", (1,), 0xA)
@@ -83,7 +83,7 @@ def test_findings_stay_until_they_hold_no_longer(node: Node) -> None:
 
 
 def test_last_arrivals_add_up(node: Node) -> None:
-    """Who came last, and for how long the others waited, is counted from one comparison to the next."""
+    """Which rank came last, and for how long the others waited, is counted from one comparison to the next."""
     node.add(0)
     node.poll()
     node.metrics.add_arrivals(RUN_ID, WORLD.key, ArrivalCounts(64, 1.0, Counter({0: 60, 1: 4}), {0: 1.5, 1: 0.25}))
@@ -98,7 +98,7 @@ def test_last_arrivals_add_up(node: Node) -> None:
     ("run_id", "state", "label"), [(RUN_ID, RunIdState.PROVISIONAL, RUN), (0, RunIdState.NONE, "")]
 )
 def test_hang_in_the_first_collective_is_shown(node: Node, run_id: int, state: RunIdState, label: str) -> None:
-    """After a while a rank is shown under the id that it has: a job that hangs at once never settles one."""
+    """After a while a rank is shown under its current id: a job that hangs at once never settles one."""
     rank = node.add(run_id=run_id, state=state)
     rank.begin(at=100 * SECOND)
     node.poll()
@@ -109,7 +109,7 @@ def test_hang_in_the_first_collective_is_shown(node: Node, run_id: int, state: R
 
 
 def test_settled_run_replaces_an_unsettled_one(node: Node) -> None:
-    """Series under an id that turned out wrong end, and the rank goes on under the right one with all its counts."""
+    """Series under an id that turned out wrong end, and the rank continues under the right one with all its counts."""
     rank = node.add(run_id=0xBAD << 112, state=RunIdState.PROVISIONAL)
     rank.run()
     node.poll()
@@ -151,7 +151,7 @@ sys.stdin.readline()
 
 @contextmanager
 def other_process(directory: Path, state: TapeState) -> Iterator[tuple[subprocess.Popen[str], TapeReader]]:
-    """A process with an operation open; a line on its stdin lets it say `state`, another lets it end."""
+    """A process with an operation open; a line on its stdin makes it print `state`, another makes it end."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITE_AND_WAIT, str(directory), state.name],
         stdin=subprocess.PIPE,
@@ -168,7 +168,7 @@ def other_process(directory: Path, state: TapeState) -> Iterator[tuple[subproces
 
 
 def tell(process: subprocess.Popen[str]) -> str:
-    """Let the process go on; returns what it says then."""
+    """Release the process; returns what it prints then."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\n")
@@ -177,7 +177,7 @@ def tell(process: subprocess.Popen[str]) -> str:
 
 
 def test_rank_that_is_killed_is_down(tmp_path: Path) -> None:
-    """`up` is 0 once it is known that this was a death, and a dead rank is inside of nothing: its age does not grow."""
+    """`up` is 0 once a death is known, and a dead rank is in no operation: its age does not grow."""
     metrics = NodeMetrics()
     with other_process(tmp_path, TapeState.FINISHED) as (process, reader):
         rank = metrics.track(reader)
@@ -200,7 +200,7 @@ def test_rank_that_is_killed_is_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("state", "up"), [(TapeState.FINISHED, {}), (TapeState.FAILED, {(RUN, "1"): 0})])
 def test_rank_that_has_finished_raises_no_alarm(tmp_path: Path, state: TapeState, up: dict[object, float]) -> None:
-    """`up == 0` always means trouble: a rank that ended as it should has no such series, one that failed is 0."""
+    """`up == 0` always means trouble: a rank that ended as it should has no such series, a failed one has 0."""
     metrics = NodeMetrics()
     with other_process(tmp_path, state) as (process, reader):
         rank = metrics.track(reader)
@@ -216,7 +216,7 @@ def test_rank_that_has_finished_raises_no_alarm(tmp_path: Path, state: TapeState
 
 
 def test_sums_of_the_node_outlive_a_rank(node: Node) -> None:
-    """A forgotten rank's series go, but the node's histograms do not fall: that would look like a restart."""
+    """A forgotten rank's series end, but the node's histograms do not decrease: that would look like a restart."""
     first, second = node.add(0), node.add(1)
     for rank in (first, second):
         rank.run(lasts=2 * SECOND)
@@ -234,7 +234,7 @@ def test_sums_of_the_node_outlive_a_rank(node: Node) -> None:
 
 
 def test_runs_are_apart(node: Node) -> None:
-    """After a restart the new run's series stand beside the old one's, which go with its last rank."""
+    """After a restart the new run's series coexist with the old one's, which end with its last rank."""
     old, new = node.add(0), node.add(0, run_id=0xCAFE << 112)
     old.run()
     new.run()
@@ -289,7 +289,7 @@ def test_stall_needs_no_settled_run_and_no_local_member(node: Node) -> None:
 
 
 def test_stall_outlives_the_ranks(node: Node) -> None:
-    """The verdict on a job that has died stays until whoever set it clears it; then nothing is left."""
+    """The verdict on a job that has died stays until it is cleared; then nothing is left."""
     rank = node.add()
     rank.begin()
     node.poll()
@@ -304,7 +304,7 @@ def test_stall_outlives_the_ranks(node: Node) -> None:
 
 
 def test_scrapes_and_the_reader_do_not_disturb_each_other(tmp_path: Path) -> None:
-    """A snapshot that is taken while the reader counts is of one moment: its sums agree, and nothing falls."""
+    """A snapshot that is taken while the reader counts is of one moment: its sums agree, and nothing decreases."""
     rank = SimulatedRank(tmp_path, capacity=16_384)
     for sequence in range(8_000):
         rank.run(sequence=sequence, lasts=SECOND)

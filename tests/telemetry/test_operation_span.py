@@ -1,4 +1,4 @@
-"""What the span of one operation tells: all that its record knows, how it ended, and its times on a device."""
+"""The span of one operation: everything that its record has, how it ended, and its times on a device."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_operation_tells_everything_that_its_record_knows(rank: Rank) -> None
     ],
 )
 def test_how_an_end_is_known_and_how_coarse(rank: Rank, how: How, resolution: float | None) -> None:
-    """An end that is not known exactly says so, and one that is not known at all claims no resolution."""
+    """An end that is not known exactly is marked as such, and one that is unknown claims no resolution."""
     rank.tape.operation(how=how)
     rank.tape.end_step()
     rank.poll()
@@ -131,7 +131,7 @@ def test_a_bar_is_never_empty(rank: Rank) -> None:
 def test_operations_that_are_open_at_the_end_are_shown(
     tape: RankTape, state: TapeState, failure: str, sentence: str
 ) -> None:
-    """They end with the tape, as errors that say why, under the id that their span would have had anyway."""
+    """Open operations end with the tape, as errors that state why, under the id that their span would have had."""
     rank = Rank(tape, ALWAYS_OFF if state is not TapeState.FINISHED else ALWAYS_ON)
     number = tape.enter()
     tape.pass_s(3)
@@ -148,7 +148,7 @@ def test_operations_that_are_open_at_the_end_are_shown(
 
 
 def test_an_open_operation_that_nobody_waited_for_is_no_error(rank: Rank) -> None:
-    """A gloo send that nobody ever waits for tells nothing by being open."""
+    """A gloo send that is never waited for may stay open; that is not an error."""
     number = rank.tape.enter(Flag.ASYNC | Flag.END_BY_WAIT)
     rank.tape.pass_s(0.001)
     rank.tape.mark(number, Word.RETURNED)
@@ -160,7 +160,7 @@ def test_an_open_operation_that_nobody_waited_for_is_no_error(rank: Rank) -> Non
 
 @pytest.mark.parametrize(("start", "resolution"), [(How.EVENT, 0.001), (How.WATCHDOG, 0.12), (How.POLL, 0.06)])
 def test_times_on_a_device(rank: Rank, start: How, resolution: float) -> None:
-    """How long an operation stood in the device's queue, how long the device had it, and how well that is known."""
+    """How long an operation was in the device's queue, how long it ran on the device, and how exact that is."""
     number = rank.tape.enter(Flag.ON_DEVICE)
     rank.tape.pass_s(2)
     rank.tape.writer.mark(number, Word.STARTED, 2 * SECOND, start)
@@ -175,7 +175,7 @@ def test_times_on_a_device(rank: Rank, start: How, resolution: float) -> None:
 
 
 def test_what_is_not_known_of_a_device_is_not_said(rank: Rank) -> None:
-    """Where nobody has asked the device there are no times of its own; on the host there never are."""
+    """Without queries to the device there are no times of its own; on the host there never are."""
     number = rank.tape.enter(Flag.ON_DEVICE)
     rank.tape.writer.mark(number, Word.STARTED, 0, How.UNTRACKED)
     rank.tape.pass_s(0.1)

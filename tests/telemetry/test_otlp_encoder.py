@@ -1,4 +1,4 @@
-"""Our own OTLP encoder makes what the SDK's makes, and the SDK's exporters send it."""
+"""Our own OTLP encoder produces the same as the SDK's, and the SDK's exporters send it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESOURCE = Resource(
 )
 SPAN = FinishedSpan("all_reduce", 1, 2, None, 100, 200, {"torchdist.rank": 3, "torchdist.async": True})
 FEW = ("torchdist.rank", "torchdist.operation", "ä")
-"""So few names that values of different types meet under the same one."""
+"""So few names that values of different types occur under the same one."""
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 integers = st.integers(-(2**63), 2**63 - 1) | st.integers(-1, 2)
@@ -107,7 +107,7 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 class Unread(OtlpBatch):
-    """Spans that fail a test when anybody wants them as the SDK's."""
+    """Spans that fail a test when they are converted to the SDK's."""
 
     def __getitem__(self, index: Any) -> Any:
         raise AssertionError("the exporter does not ask our encoder")
@@ -115,7 +115,7 @@ class Unread(OtlpBatch):
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 def test_the_sdks_exporters_send_what_we_encode(protocol: str) -> None:
-    """Fails with a version of theirs that does not ask our encoder any more: exporting would still work, but slowly."""
+    """Fails with an SDK version that no longer calls our encoder: exporting would still work, but slowly."""
     with OtlpReceiver(protocol) as receiver:
         exporter = exporter_for(receiver)
         assert takes_batches(exporter)
@@ -129,7 +129,7 @@ def test_the_sdks_exporters_send_what_we_encode(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 def test_other_spans_go_through_the_same_exporters_as_before(protocol: str) -> None:
-    """The user's own spans, in a process in which we export too."""
+    """The user's own spans go through the same exporters, in a process in which we export too."""
     with OtlpReceiver(protocol) as receiver:
         exporter = exporter_for(receiver)
         assert takes_batches(exporter)
@@ -140,7 +140,7 @@ def test_other_spans_go_through_the_same_exporters_as_before(protocol: str) -> N
 
 
 def test_whoever_looks_at_a_batch_finds_the_sdks_spans() -> None:
-    """So an exporter that does not know our encoder exports all the same."""
+    """Spans can be converted, so an exporter that does not know our encoder still exports them."""
     assert not takes_batches(InMemorySpanExporter())
     batch = OtlpBatch([SPAN, SPAN], RESOURCE, OtlpEncoder(RESOURCE))
     assert len(batch) == len(batch[:]) == len(list(batch)) == 2
@@ -150,7 +150,7 @@ def test_whoever_looks_at_a_batch_finds_the_sdks_spans() -> None:
 
 
 def test_an_attribute_that_cannot_be_encoded_does_not_take_the_others_along(caplog: pytest.LogCaptureFixture) -> None:
-    """The SDK leaves it out and logs it, and so do we."""
+    """A value that cannot be encoded is left out and logged, as by the SDK."""
     bad = {"code.file.path": "/home/\udcff/train.py", "torchdist.sequence": 1 << 70, "torchdist.rank": 3}
     with OtlpReceiver(GRPC) as receiver:
         sink = ExporterSink(exporter_for(receiver), RESOURCE, "test exporter")

@@ -133,7 +133,7 @@ def test_values(port: int) -> None:
 
 
 def test_odd_names_do_not_spoil_a_scrape(port: int) -> None:
-    """A group may be called anything: what does not print is escaped, the rest comes through."""
+    """A group may have any name: unprintable characters are escaped, the rest is unchanged."""
     families = {family.name: family for family in parse_openmetrics(scrape(port, OPENMETRICS).text)}
     descriptions = {sample.labels["description"] for sample in families["torchdist_group"].samples}
     assert descriptions == {"default_pg", readable(ODD)}
@@ -160,7 +160,7 @@ def test_names_obey_the_rules_of_prometheus(port: int) -> None:
 
 
 def test_nothing_is_collected_on_registration() -> None:
-    """`describe` is empty: to register, and to ask other collectors for names, costs no snapshot."""
+    """`describe` is empty: registering, and asking other collectors for names, cost no snapshot."""
 
     def fail() -> NodeSnapshot:
         raise AssertionError("a snapshot was taken")
@@ -169,7 +169,7 @@ def test_nothing_is_collected_on_registration() -> None:
 
 
 def test_empty_node_is_a_valid_scrape() -> None:
-    """Before the first rank there is nothing but help texts and the node's own counter."""
+    """Before the first rank there are only help texts and the node's own counter."""
     registry = CollectorRegistry()
     registry.register(TorchDistCollector(NodeMetrics().snapshot))
     assert samples(registry.collect()) == {("torchdist_spans_dropped_total", ()): 0}
@@ -180,7 +180,7 @@ def test_error_of_ours_leaves_others_alone(monkeypatch: pytest.MonkeyPatch, capl
     monkeypatch.setenv(OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL, "false")
     registry = CollectorRegistry()
     Gauge("users_own", "Not ours.", registry=registry).set(5)
-    # No function of this file, which would be a frame of the program's in the traceback.
+    # Not a function of this file, which would be a frame of the program in the traceback.
     registry.register(TorchDistCollector(NodeMetrics(spans_dropped=partial(int, "broken")).snapshot))
     with caplog.at_level(logging.ERROR):
         assert samples(registry.collect()) == {("users_own", ()): 5}

@@ -1,4 +1,4 @@
-"""Spans through a tracer provider of the user's."""
+"""Spans through the user's tracer provider."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def providers() -> Iterator[Callable[..., TracerProvider]]:
 def test_spans_have_our_ids_times_and_links(
     sinks: Callable[[Any], ProviderSink], providers: Callable[..., TracerProvider]
 ) -> None:
-    """What arrives at the user's exporter is what was handed over; the user's own tracers keep their ids."""
+    """The user's exporter receives what was emitted; the user's own tracers keep their ids."""
     exporter = InMemorySpanExporter()
     provider = providers()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -116,7 +116,7 @@ def test_the_stock_batch_processor_loses_nothing(
 def test_stall_evidence_does_not_wait_in_the_batch_processor(
     sinks: Callable[[Any], ProviderSink], providers: Callable[..., TracerProvider]
 ) -> None:
-    """The processor would sit on it for five seconds; it is flushed behind urgent spans."""
+    """The processor would hold urgent spans for five seconds; it is flushed after them."""
     exporter = InMemorySpanExporter()
     provider = providers()
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=60_000))
@@ -153,7 +153,7 @@ def test_a_processor_that_hangs_does_not_hang_the_exit(
 def test_the_sampler_of_the_provider_is_asked_for_steps_only(
     sinks: Callable[[Any], ProviderSink], providers: Callable[..., TracerProvider]
 ) -> None:
-    """The provider's sampler decides about steps before; whatever is handed over, a stall's evidence too, arrives."""
+    """The provider's sampler decides about steps earlier; whatever is emitted, a stall's evidence too, arrives."""
     exporter = InMemorySpanExporter()
     provider = providers(sampler=ALWAYS_OFF)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -168,13 +168,13 @@ def test_the_sampler_of_the_provider_is_asked_for_steps_only(
 
 
 class ForeignProvider(trace.TracerProvider):
-    """A provider that is not the SDK's: it cannot be told which ids to use, nor be flushed."""
+    """A provider that is not the SDK's: it cannot be given ids, nor be flushed."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, int, int, int]] = []
 
     def get_tracer(self, *args: Any, **kwargs: Any) -> trace.Tracer:
-        """A tracer that gives numbers from 1,000 on."""
+        """A tracer that assigns numbers from 1,000 on."""
         return _ForeignTracer(self)
 
 
@@ -191,7 +191,7 @@ class _ForeignTracer(trace.NoOpTracer):
 
 
 def test_another_kind_of_provider_gets_spans_with_its_own_ids(sinks: Callable[[Any], ProviderSink]) -> None:
-    """They keep their parents, also across groups, though ranks do not meet in one trace."""
+    """Spans keep their parents, also across groups, though ranks do not share a trace."""
     provider = ForeignProvider()
     sink = sinks(provider)
     sink.emit(group(1, 2), urgent=True)

@@ -7,7 +7,7 @@ from otel_torchdist.naming import MAX_RANKS_TEXT, compress_ranks
 
 
 def expand(text: str) -> set[int]:
-    """What a compressed range says."""
+    """The ranks in a compressed range."""
     found: set[int] = set()
     for part in text.split(",") if text else ():
         first, _, last = part.partition("-")
@@ -17,7 +17,7 @@ def expand(text: str) -> set[int]:
 
 @given(st.sets(st.integers(0, 40)))
 def test_nothing_is_lost(ranks: set[int]) -> None:
-    """A range that fits says exactly which ranks it was made of."""
+    """A range that fits lists exactly its ranks."""
     assert expand(compress_ranks(ranks)) == ranks
 
 

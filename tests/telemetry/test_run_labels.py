@@ -1,4 +1,4 @@
-"""Labels of runs and groups in a process that reads many jobs: none for two, and none used up for good."""
+"""Labels of runs and groups in a process that reads many jobs: none shared by two, and none used up permanently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ranks_of(metrics: NodeMetrics) -> set[tuple[str, ...]]:
 
 
 def test_same_digits(tmp_path: Path) -> None:
-    """Eight digits are on every page, and can be forged: the forger's rank does not take the other's place."""
+    """The eight digits are on every page, and can be forged: the forger's rank does not replace the other."""
     metrics = NodeMetrics()
     victim, forger, copier = (
         SimulatedRank(tmp_path, 0, run_id=RUN_ID),
@@ -50,7 +50,7 @@ def test_same_digits(tmp_path: Path) -> None:
 
 
 def test_ranks_without_a_run(tmp_path: Path) -> None:
-    """Ranks 0 of two jobs that do not know their runs are two."""
+    """Ranks 0 of two jobs that do not know their runs are two ranks."""
     metrics = NodeMetrics()
     for directory in ("a", "b"):
         (tmp_path / directory).mkdir()
@@ -60,7 +60,7 @@ def test_ranks_without_a_run(tmp_path: Path) -> None:
 
 
 def test_labels_are_given_back() -> None:
-    """Of a run that is gone the label is free again; one that stays keeps its own."""
+    """The label of a run that is gone is free again; one that stays keeps its own."""
     labels = RunLabels()
     first, second = RunKey(RUN_ID, 1), RunKey(SAME_DIGITS, 2)
     assert (labels.of(first), labels.of(second), labels.of(first)) == (RUN, f"{RUN}-2", RUN)
@@ -71,7 +71,7 @@ def test_labels_are_given_back() -> None:
 
 
 def test_groups_of_one_job_cost_another_nothing(tmp_path: Path) -> None:
-    """A job with more groups than have labels, or months of jobs one after the other, leave the next job its own."""
+    """A job with more groups than labels, or months of jobs one after the other, leave the next job its own."""
     metrics = NodeMetrics()
     for directory in ("greedy", "modest"):
         (tmp_path / directory).mkdir()

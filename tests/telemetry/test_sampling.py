@@ -1,4 +1,4 @@
-"""Which steps leave a rank."""
+"""Which steps are exported by a rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kept_steps(sampler: StepSampler, steps: int, spans: int = 1, steps_per_secon
 
 
 def test_the_sampler_of_the_environment_decides_by_the_trace_of_the_step() -> None:
-    """All ranks keep the same steps without talking, because they ask about the same trace."""
+    """All ranks keep the same steps without communicating, because they decide on the same trace."""
     ratio = ParentBasedTraceIdRatio(0.25)
     kept = [kept_steps(StepSampler(ratio, PLENTY, rank, world_size=8), 400) for rank in (0, 5)]
     assert kept[0] == kept[1]
@@ -120,7 +120,7 @@ def test_the_budget_recovers() -> None:
 
 
 def test_a_burst_is_met_after_a_second() -> None:
-    """More than a window's worth of spans is not waited out, but a few steps say nothing about a rate."""
+    """More than a window's worth of spans is not waited out, but a few steps are too few to estimate a rate."""
     budget = SpanBudget(1_000)
     budget.turn(0)
     budget.count(8_000)

@@ -26,15 +26,15 @@ from tests.telemetry.test_metrics_server import get, our_threads, wait_until
 
 MAKING_S = 0.02
 PROMISE_S = 1.0
-"""Until others are answered; what this process has to wait for a core comes on top."""
+"""Bound until others are answered, plus the time for which this process waits for a core."""
 
 
 class Slow(Collector):
     """A page that takes a while.
 
     Attributes:
-        begun: When its makings began.
-        at_once: How many were made at the same time, at most.
+        begun: When each rendering began.
+        at_once: Maximum number of concurrent renderings.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ def server(page: Slow) -> Iterator[MetricsServer]:
 
 @pytest.fixture
 def connect(server: MetricsServer) -> Iterator[Callable[..., socket.socket]]:
-    """Connects a client that says something and then nothing more."""
+    """Connects a client that sends something and then nothing more."""
     with ExitStack() as stack:
 
         def connect(says: bytes = b"", **options: Any) -> socket.socket:
@@ -89,7 +89,7 @@ def connect(server: MetricsServer) -> Iterator[Callable[..., socket.socket]]:
 
 
 def test_many_at_once(server: MetricsServer, page: Slow) -> None:
-    """Hundreds who ask, as many at once as there is room for, share pages; none is older than its question."""
+    """Hundreds of clients, as many at once as there is room for, share pages; none is older than its request."""
 
     def ask(_: int) -> tuple[float, int]:
         asked = time.monotonic()
@@ -103,7 +103,7 @@ def test_many_at_once(server: MetricsServer, page: Slow) -> None:
 
 
 def test_shared_only_by_the_same_question() -> None:
-    """Whoever wants another format, or a part, gets its own page."""
+    """A client that asks for another format, or for a part, gets its own page."""
     asked: list[dict[str, str]] = []
 
     def app(environ: dict[str, str], start_response: Callable[..., object]) -> list[bytes]:
@@ -141,7 +141,7 @@ def test_clients_that_never_ask(server: MetricsServer, connect: Callable[..., so
 
 
 def test_clients_that_do_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither do those who ask and never read keep anybody out."""
+    """Clients that ask and never read do not keep others out either."""
     monkeypatch.setattr(scrape_clients, "MAX_CLIENTS", 4)
     registry = CollectorRegistry()
     many = Gauge("many", "Too much for the buffers of a connection.", ["number"], registry=registry)
@@ -170,7 +170,7 @@ def test_room_for_others_when_some_leave(server: MetricsServer, connect: Callabl
 
 
 def test_stop_while_somebody_waits_for_room(server: MetricsServer, connect: Callable[..., socket.socket]) -> None:
-    """A server that is full, and has clients before its door, stops at once."""
+    """A server that is full, with more clients waiting, stops at once."""
     for _ in range(MAX_CLIENTS + 20):
         connect()
     assert wait_until(lambda: len(our_threads()) >= MAX_CLIENTS)

@@ -44,7 +44,7 @@ def simulate(rank: SimulatedRank, batch: Batch, first: int) -> NodeMetrics:
 
 
 def test_groups_beyond_the_bound_are_folded(node: Node) -> None:
-    """The first groups keep their series for good; later ones are counted together, and how many they are."""
+    """The first groups keep their series permanently; later ones are counted together, with their number."""
     most = MAX_GROUPS
     rank = node.add()
     for group in groups(most + 44):
@@ -62,7 +62,7 @@ def test_groups_beyond_the_bound_are_folded(node: Node) -> None:
 
 
 def test_operations_beyond_the_bound_are_folded(node: Node) -> None:
-    """Names of operations are bounded too, should a tape hold anything else than those of torch."""
+    """Names of operations are bounded too, in case a tape holds others than those of torch."""
     rank = node.add()
     for number in range(MAX_OPERATIONS + 10):
         rank.run(f"op{number}")

@@ -1,4 +1,4 @@
-"""OpenTelemetry's limits for spans hold for ours too, whichever exporter takes them."""
+"""OpenTelemetry's limits for spans apply to ours too, whichever exporter takes them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def exported() -> tuple[dict[str, object], int, int]:
 
 
 def test_without_limits() -> None:
-    """Unset, nothing is touched, and nothing is spent on it."""
+    """Unset, spans are not touched, at no cost."""
     assert limiter(environment_limits()) is None
     attributes, dropped, links = exported()
     assert attributes == SPAN.attributes
@@ -53,7 +53,7 @@ def test_without_limits() -> None:
 
 @pytest.mark.parametrize("variable", ["OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT"])
 def test_length_of_texts(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are cut, in lists too; numbers are left as they are."""
+    """Texts are cut, in lists too; numbers are unchanged."""
     monkeypatch.setenv(variable, "4")
     attributes, dropped, _ = exported()
     assert list(attributes.values()) == ["aaaa", ["64x1", "1"], 1234567, True]
@@ -62,7 +62,7 @@ def test_length_of_texts(variable: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("variable", ["OTEL_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"])
 def test_number_of_attributes(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first ones are kept, and what is left out is counted as OTLP has a field for it."""
+    """The first attributes are kept, and the rest is counted in OTLP's field for it."""
     monkeypatch.setenv(variable, "2")
     attributes, dropped, _ = exported()
     assert (list(attributes), dropped) == (["torchdist.stack", "torchdist.shapes"], 2)
@@ -75,7 +75,7 @@ def test_number_of_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_our_encoder_counts_what_is_left_out() -> None:
-    """Our own encoding says it as the SDK's does."""
+    """Our own encoder gives the same as the SDK's."""
     limit = limiter(SpanLimits(max_span_attributes=1))
     assert limit is not None
     [span] = limit([SPAN])

@@ -27,7 +27,7 @@ def test_urgent_groups_are_taken_first() -> None:
 
 
 def test_groups_are_taken_whole() -> None:
-    """As many as fit, and a group that is larger than what fits comes alone."""
+    """As many as fit, and a group that is larger than the limit comes alone."""
     queue = SpanQueue(100)
     sizes = [30, 3, 3, 5]
     for size in sizes:
@@ -36,7 +36,7 @@ def test_groups_are_taken_whole() -> None:
 
 
 def test_the_oldest_healthy_group_goes_first_and_urgent_ones_last() -> None:
-    """What is dropped is dropped as a whole."""
+    """A group is dropped as a whole."""
     queue = SpanQueue(10)
     for one in (group(4, urgent=True), group(3), group(2)):
         queue.put(one)
@@ -51,7 +51,7 @@ def test_the_oldest_healthy_group_goes_first_and_urgent_ones_last() -> None:
 
 @given(st.lists(st.one_of(st.integers(1, 30).map(lambda size: -size), st.tuples(st.integers(1, 60), st.booleans()))))
 def test_every_span_is_waiting_taken_or_counted(actions: list[int | tuple[int, bool]]) -> None:
-    """The books balance, and the bound holds, whatever comes and goes."""
+    """The counts add up, and the bound holds, whatever is added and taken."""
     queue = SpanQueue(50)
     put = taken = 0
     for action in actions:

@@ -1,4 +1,4 @@
-"""From the records of a real tape to steps of finished spans: their segments, times and links, and what is sampled."""
+"""From the records of a real tape to finished spans by step: segments, times and links, and what is sampled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.telemetry.spanned_rank import Rank, group_key
 
 
 def test_a_step_is_one_anchor_with_its_operations(rank: Rank) -> None:
-    """A step leaves when it has ended: anchor first, its operations inside its time, all in the step's trace."""
+    """A step is emitted when it has ended: anchor first, its operations inside its time, all in the step's trace."""
     first, second = rank.tape.operation(0.5), rank.tape.operation(0.25)
     rank.poll()
     assert rank.sink.spans == []
@@ -75,7 +75,7 @@ def test_segments_end_after_thirty_seconds_and_are_linked(rank: Rank) -> None:
 
 
 def test_an_operation_that_outlives_its_step_is_in_the_trace_of_the_step_in_which_it_ends(rank: Rank) -> None:
-    """It starts before its anchor, says in which step it was entered, and keeps nothing waiting."""
+    """It starts before its anchor, names the step in which it was entered, and delays nothing."""
     number = rank.tape.enter(Flag.ASYNC)
     rank.tape.pass_s(1)
     rank.tape.end_step()
@@ -136,7 +136,7 @@ def test_an_operation_that_overtakes_the_end_of_the_step_before(rank: Rank) -> N
 
 
 def test_a_stall_ends_the_segment_at_once(rank: Rank) -> None:
-    """The anchor goes ahead of everything as a parent for markers; what hung is shown once, at its end."""
+    """The anchor is emitted early, as a parent for markers; the hung operation is shown once, at its end."""
     rank.tape.operation(1)
     hanging = rank.tape.enter()
     rank.tape.pass_s(12)
@@ -165,7 +165,7 @@ def test_a_stall_ends_the_segment_at_once(rank: Rank) -> None:
 
 
 def test_a_segment_is_bounded(rank: Rank) -> None:
-    """More operations than fit into one segment leave early, in segments of their own, and none is lost."""
+    """More operations than fit into one segment are emitted early, in segments of their own, and none is lost."""
     for _ in range(3):
         for _ in range(1_500):
             rank.tape.operation(0.000_01)
@@ -178,7 +178,7 @@ def test_a_segment_is_bounded(rank: Rank) -> None:
 
 
 def test_a_step_without_operations_still_shows(rank: Rank) -> None:
-    """Its end was recorded, so it gets an anchor; time that passes without anything gets none."""
+    """Its end was recorded, so it gets an anchor; time without any activity gets none."""
     rank.tape.pass_s(2)
     rank.tape.end_step()
     rank.tape.pass_s(200)
@@ -187,7 +187,7 @@ def test_a_step_without_operations_still_shows(rank: Rank) -> None:
 
 
 def test_steps_whose_ends_were_lost_are_passed_over(make_tape: Callable[..., RankTape]) -> None:
-    """A reader that was lapped goes on with the steps that it still finds, each in its own trace."""
+    """A reader that was lapped continues with the steps that it still finds, each in its own trace."""
     tape = make_tape(capacity=64)
     tape.agree()
     rank = Rank(tape)
@@ -221,7 +221,7 @@ def test_the_wall_clock_is_followed_only_when_it_was_set(rank: Rank) -> None:
 
 
 def test_only_what_is_sampled_leaves_and_incidents_always_do(tape: RankTape) -> None:
-    """With a sampler that takes nothing, a stall still shows its step, and a kept step shows."""
+    """With a sampler that keeps nothing, a stall still shows its step, and a kept step shows."""
     rank = Rank(tape, ALWAYS_OFF)
     for step in range(3):
         tape.operation()
@@ -242,7 +242,7 @@ def test_only_what_is_sampled_leaves_and_incidents_always_do(tape: RankTape) -> 
 
 
 def test_anchors_are_linked_to_the_caller_of_the_job(tape: RankTape) -> None:
-    """What TRACEPARENT names is a link on every anchor, beside the link to the segment before."""
+    """The TRACEPARENT is a link on every anchor, beside the link to the segment before."""
     caller = LinkTarget(5, 6)
     rank = Rank(tape, links=(caller,))
     tape.operation()

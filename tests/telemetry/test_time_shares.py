@@ -24,7 +24,7 @@ def shares(node: Node) -> tuple[float, float]:
 
 
 def test_synchronous_calls_block_for_as_long_as_they_take(node: Node) -> None:
-    """Both times are theirs."""
+    """Both times are those of the calls."""
     rank = node.add()
     rank.run(lasts=2 * SECOND)
     rank.run(at=5 * SECOND, lasts=SECOND, sequence=2)
@@ -57,7 +57,7 @@ def test_what_goes_on_counts_while_it_goes_on(node: Node) -> None:
 
 
 def test_receive_posted_early_counts_from_the_wait(node: Node) -> None:
-    """Nobody knows when it came; what lies between call and wait is not communication."""
+    """It is unknown when the data arrived; the time between call and wait is not communication."""
     rank = node.add()
     number = rank.begin("recv", flags=Flag.POINT_TO_POINT | Flag.END_BY_WAIT | Flag.ASYNC)
     rank.mark(number, Word.RETURNED, SECOND)
@@ -70,7 +70,7 @@ def test_receive_posted_early_counts_from_the_wait(node: Node) -> None:
 
 @pytest.mark.parametrize("how", [How.ABANDONED, How.UNTRACKED, How.FAILED])
 def test_without_an_end_there_is_no_communication(node: Node, how: How) -> None:
-    """What was dropped, failed or not followed on its device tells nothing of how long it took."""
+    """An operation that was dropped, failed or not followed on its device does not show how long it took."""
     rank = node.add()
     number = rank.begin(flags=Flag.ASYNC)
     rank.mark(number, Word.RETURNED, SECOND)

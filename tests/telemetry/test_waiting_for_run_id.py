@@ -63,7 +63,7 @@ def test_waiting_for_the_run_id_has_an_end(make_tape: Callable[..., RankTape], e
 
 
 def test_what_waits_for_the_run_id_is_bounded_and_counted(make_tape: Callable[..., RankTape]) -> None:
-    """The oldest segments go as a whole, and every span that is gone is counted."""
+    """The oldest segments are dropped as a whole, and every dropped span is counted."""
     tape = make_tape(capacity=16_384)
     rank = Rank(tape)
     total = 0

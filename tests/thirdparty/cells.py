@@ -1,4 +1,4 @@
-"""What a notebook's cells import: a training function, as `spawn` needs it, for a started process can import it."""
+"""What a notebook's cells import: a training function, so that processes started by `spawn` can import it too."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STEPS = 3
 
 @contextmanager
 def counted_before() -> Iterator[Counter[str]]:
-    """Take over what the first launch has counted: the profiler takes seconds to import in a process that is new."""
+    """Restore the counts of the first launch: in a new process the profiler takes seconds to import."""
     first = Path(os.environ[REPORTS], f"{os.environ['RANK']}-0.json")
     yield Counter(json.loads(first.read_text())["issued"])
 
 
 def train(launch: int) -> None:
-    """Train on however many ranks there are; the default group is there."""
+    """Train on any number of ranks; the default group exists."""
     with counted_before() if launch else counted() as issued:
         torch.manual_seed(6)
         model = DistributedDataParallel(torch.nn.Linear(8, 4))

@@ -1,4 +1,4 @@
-"""Runs programs of others, with and without us."""
+"""Runs third-party programs, with and without us."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OF_TORCH = (
     "torch.export",
     "torch.profiler",
 )
-"""All take seconds to import, so that all ranks are forked from one interpreter that has done so."""
+"""All take seconds to import, so all ranks are forked from one interpreter that has imported them."""
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +49,7 @@ def is_here(module: str) -> bool:
 
 
 def needs(library: str) -> pytest.MarkDecorator:
-    """Skips the tests of a library that is not installed, which never happens where `make` has installed it."""
+    """Skips the tests of a library that is not installed, which never happens after `make` has installed it."""
     return pytest.mark.skipif(
         not is_here(library), reason=f"{library} is not installed: it has no release for this Python"
     )

@@ -1,6 +1,6 @@
-"""For scripts that run twice: what torch has counted, and what has become of the training.
+"""For scripts that run twice: the counts of torch, and the results of the training.
 
-Knows nothing of the package under test.
+It does not depend on the package under test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPORTS = "THIRDPARTY_REPORTS"
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Count the operations of c10d that are dispatched inside, on all threads."""
+    """Count the c10d operations that are dispatched inside the block, on all threads."""
     issued: Counter[str] = Counter()
     # Checkpoints are written by a thread of their own.
     everywhere = _ExperimentalConfig(profile_all_threads=True)
@@ -35,12 +35,12 @@ def counted() -> Iterator[Counter[str]]:
 
 
 def exactly(loss: torch.Tensor | float) -> str:
-    """A number to the last bit."""
+    """A number, exact to the last bit."""
     return float(loss.item() if isinstance(loss, torch.Tensor) else loss).hex()
 
 
 def digest(tensors: Iterable[torch.Tensor]) -> str:
-    """A hash of tensors, of DTensors the shards of this rank."""
+    """A hash of tensors; of DTensors, the shards of this rank."""
     found = hashlib.sha256()
     for tensor in tensors:
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -49,12 +49,12 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def report(issued: Counter[str], launch: int = 0, **facts: Any) -> None:
-    """Say what has become of the training: to a file, for libraries print what they like.
+    """Report the results of the training: to a file, because libraries print what they like.
 
     Args:
-        issued: What torch has counted.
+        issued: The counts of torch.
         launch: Which training of the job this was.
-        **facts: Whatever must be the same with us.
+        **facts: Values that must be the same with us.
     """
     path = Path(os.environ[REPORTS], f"{os.environ['RANK']}-{launch}.json")
     path.write_text(json.dumps({"issued": issued, **facts}))

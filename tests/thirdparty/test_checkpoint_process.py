@@ -1,4 +1,4 @@
-"""A training whose checkpoints are written by processes of their own, which make a process group of their own."""
+"""A training whose checkpoints are written by separate processes, which create a process group of their own."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_training(twins: Twins) -> None:
 
 
 def test_nothing_is_wrong(twins: Twins) -> None:
-    """The processes that write are helpers: that they are terminated in the end is no death of a rank."""
+    """The processes that write are helpers: terminating them at the end is not a death of a rank."""
     twins.assert_nothing_is_wrong(twins.with_us.tapes_of_the_first_run())
     assert "dead" not in twins.with_us.log
 
 
 def test_diagnosis(twins: Twins) -> None:
-    """Asked about the last job, `diagnose` speaks of the training, and has nothing to complain about."""
+    """For the last job, `diagnose` reports on the training, and finds no fault."""
     diagnose = Running(twins.with_us.directory, "diagnose")
     code = diagnose.end()
     diagnose.close()

@@ -1,4 +1,4 @@
-"""Trainings with Accelerate, the Trainer of Hugging Face and Lightning."""
+"""Training runs with Accelerate, the Hugging Face Trainer and Lightning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.thirdparty.twins import TwinRunner
     ],
 )
 def test_training(twin_runner: TwinRunner, worker: str) -> None:
-    """Nothing changes for the training, all of it is recorded, steps are the optimizer's, and nothing is said."""
+    """Nothing changes for the training, all of it is recorded, steps are the optimizer's, and nothing is reported."""
     twins = twin_runner.run(worker)
     twins.assert_training_is_untouched()
     twins.assert_everything_is_recorded()
@@ -29,7 +29,7 @@ def test_training(twin_runner: TwinRunner, worker: str) -> None:
 
 @pytest.mark.parametrize("library", ["accelerate", "lightning", "transformers"])
 def test_nothing_is_left_out(library: str) -> None:
-    """In CI every library is there: none of these tests is skipped without anybody noticing."""
+    """In CI every library is installed: none of these tests is skipped unnoticed."""
     if not is_here(library):
         assert not os.environ.get("CI"), f"{library} is missing: `make` installs it with the extra `thirdparty`"
         pytest.skip(f"{library} is not installed: it has no release for this Python")

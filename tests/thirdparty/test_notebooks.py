@@ -1,4 +1,4 @@
-"""Trainings that a notebook's process starts, again and again."""
+"""Repeated training runs that a notebook's process starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings with what torch itself has for large models, in the way that programs of others use it."""
+"""Training runs with torch's own features for large models, used in the way of other programs."""
 
 from __future__ import annotations
 

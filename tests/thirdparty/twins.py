@@ -32,7 +32,7 @@ from tests.thirdparty.issued import REPORTS
 
 WORKERS = Path(__file__).parent / "workers"
 THRESHOLD_S = 5.0
-"""Such jobs wait for nothing so long."""
+"""No operation of these jobs waits for so long."""
 JOB_S = 150.0
 AGENT_LEAVES_S = 20.0
 SECOND = 1_000_000_000
@@ -47,12 +47,12 @@ class Trained:
     """A job that is over.
 
     Attributes:
-        ranks: Its processes, by rank; one alone, where that has started the others.
-        reports: What its ranks have said at the end, by rank.
+        ranks: Its processes, by rank; a single one if that has started the others.
+        reports: The final reports of its ranks, by rank.
         tapes: What was recorded.
         spans: What was exported.
         log: What the agent has logged.
-        afterwards: What a watch says that looks at the tapes when the job is over.
+        afterwards: What a watch reports that reads the tapes when the job is over.
         directory: Base directory of the tapes.
     """
 
@@ -65,7 +65,7 @@ class Trained:
     directory: Path
 
     def tapes_of_the_first_run(self) -> list[RecordedTape]:
-        """Those of the run that began first, by rank."""
+        """The tapes of the run that began first, by rank."""
         first = min(self.tapes, key=lambda tape: tape.identity.monotonic_ns)
         return [tape for tape in self.tapes if tape.status.run_id == first.status.run_id]
 
@@ -91,7 +91,7 @@ class Twins:
         """No stall and no finding, neither while it ran nor afterwards, and no error of ours.
 
         Args:
-            tapes: Those whose ranks have ended by themselves; all if not given.
+            tapes: Tapes whose ranks have ended by themselves; all if not given.
         """
         assert [span.name for span in self.with_us.spans if span.name.startswith(("stall", "finding"))] == []
         assert self.with_us.afterwards == []
@@ -105,7 +105,7 @@ class Twins:
         """What torch's profiler counted without us is on the tapes, has ended, and has been exported.
 
         Args:
-            tapes: Those of the ranks that have reported; all if not given.
+            tapes: Tapes of the ranks that have reported; all if not given.
         """
         for report, tape in zip(self.without_us.reports, tapes or self.with_us.tapes, strict=True):
             assert tape.lost == 0
@@ -131,7 +131,7 @@ class TwinRunner:
         Args:
             worker: Its name, without suffix. Its first argument is a directory of its own.
             ranks: Size of the job; 0 for a script that starts ranks itself.
-            *arguments: What else it is given.
+            *arguments: Its other arguments.
         """
         runs: list[Trained] = []
         for is_with_us in (False, True):
@@ -153,7 +153,7 @@ class TwinRunner:
         return folder
 
     def clean_up(self) -> None:
-        """Remove what jobs have left."""
+        """Remove the files of all jobs."""
         for folder in self._folders:
             shutil.rmtree(folder)
 
@@ -165,7 +165,7 @@ def places(ranks: int) -> list[dict[str, str]]:
 
 
 def environment_of(folder: Path) -> dict[str, str]:
-    """What torchrun would set for all, and what keeps libraries from looking around."""
+    """What torchrun would set for all, and what keeps libraries from probing their environment."""
     for name in ("files", "tapes", "reports"):
         (folder / name).mkdir(mode=0o700)
     return {
@@ -181,10 +181,10 @@ def environment_of(folder: Path) -> dict[str, str]:
 
 
 class Observed:
-    """What a job says, exports and leaves behind.
+    """What a job prints, exports and leaves behind.
 
     Attributes:
-        environ: What switches us on as it is when nothing else is set, with an agent that leaves soon.
+        environ: Switches us on with default settings, except that the agent leaves soon.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -212,7 +212,7 @@ class Observed:
         self._receiver.stop()
 
     def trained(self, done: Sequence[Done]) -> Trained:
-        """Take stock when the ranks have ended, and the agent has left."""
+        """Collect everything once the ranks have ended, and the agent has left."""
         deadline = time.monotonic() + AGENT_LEAVES_S
         while processes_of(self._tapes):
             assert time.monotonic() < deadline, "the agent does not leave"
@@ -231,7 +231,7 @@ class Observed:
 
 
 def seen_afterwards(directory: Path) -> list[Event]:
-    """What a watch reports that reads the tapes of a job that is over, and goes on looking for a minute."""
+    """What a watch reports that reads the tapes of a job that is over, and keeps polling for a minute."""
     watch = StallWatch(THRESHOLD_S)
     readers = [TapeReader(path) for path in directory.rglob("*.tape")]
     for reader in readers:
@@ -245,5 +245,5 @@ def seen_afterwards(directory: Path) -> list[Event]:
 
 
 def _unlogged(stderr: str) -> list[str]:
-    """Standard error without what DCP's checkpoint process logs: times, ports and identifiers, new each time."""
+    """Standard error without the logs of DCP's checkpoint process: times, ports and identifiers, new each time."""
     return comparable(_LOGGED.sub("", stderr))

@@ -39,13 +39,13 @@ def verdict_in(directory: Path) -> dict[str, str]:
 
 
 def aborted(base: Path) -> list[int]:
-    """Ranks that say that they have ended because of the stall."""
+    """Ranks that report that they have ended because of the stall."""
     return [tape.identity.rank for tape in read_tapes(base) if tape.failure == FAILURE]
 
 
 @pytest.fixture(autouse=True)
 def none_is_left(tmp_path: Path) -> Iterator[None]:
-    """Kill ranks that hang though they should not: they are in sessions of their own."""
+    """Kill ranks that hang unexpectedly: they are in sessions of their own."""
     yield
     for pid in processes_of(tmp_path / "tapes"):
         with contextlib.suppress(ProcessLookupError):
@@ -53,14 +53,14 @@ def none_is_left(tmp_path: Path) -> Iterator[None]:
 
 
 def test_stalled_job_is_started_again(tmp_path: Path) -> None:
-    """Rank 1 holds the GIL in C and has to be killed; torchrun starts both again, and they train to the end."""
+    """Rank 1 holds the GIL in C and has to be killed; torchrun restarts both, and they train to the end."""
     dumps = tmp_path / "dumps"
     environ = {**switched_on(tmp_path / "tapes"), **ON_STALL, "OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
     done = torchrun("stalls_once.py", "in_c", options=("--max-restarts=1",), environ=environ)
     assert done.code == 0, done.err
     assert done.out.count("trained to the end") == 2
     assert verdict_in(dumps)["ranks"] == "1"
-    assert aborted(tmp_path / "tapes") == [0]  # rank 1 could say nothing any more
+    assert aborted(tmp_path / "tapes") == [0]  # rank 1 could no longer report anything
 
 
 def test_launcher_says_why(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Real jobs under a real torchrun, switched on by the environment variable and by nothing else."""
+"""Real jobs under a real torchrun, switched on by the environment variable alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def torchrun(
     rendezvous: tuple[str, ...] = ("--standalone",),
     environ: Mapping[str, str],
 ) -> Done:
-    """Run a worker script as two ranks; nothing of it is left when it takes too long."""
+    """Run a worker script as two ranks; nothing of it is left after a timeout."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *rendezvous, *options]
     process = subprocess.Popen(
         [*command, str(WORKERS / worker), *arguments],
@@ -55,7 +55,7 @@ def torchrun(
 
 
 def switched_on(tapes: Path) -> dict[str, str]:
-    """The environment that records to a directory, from which an agent reads, as it is when nothing else is set."""
+    """The environment with default settings that records to a directory, from which an agent reads."""
     tapes.mkdir(0o700)
     return {
         **QUIET,
@@ -75,7 +75,7 @@ class Pair:
         self.tapes = read_tapes(folder / "tapes")
 
     def reports(self, done: Done) -> list[dict[str, Any]]:
-        """What the ranks have said, by rank."""
+        """The reports of the ranks, by rank."""
         return sorted(done.lines(), key=lambda report: report["rank"])
 
 
@@ -120,7 +120,7 @@ def test_ranks_tell_the_same_story(pair: Pair) -> None:
 
 @pytest.mark.parametrize(("backend", "environ"), [("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}), ("fake", {})])
 def test_restarts(tmp_path: Path, backend: str, environ: dict[str, str]) -> None:
-    """Each attempt has its own tapes and its own run id, the same on both ranks, with a store that is kept or not."""
+    """Each attempt has its own tapes and its own run id, the same on both ranks, whether the store is kept or not."""
     tapes = tmp_path / "tapes"
     done = torchrun("restarts.py", backend, options=("--max-restarts=2",), environ={**switched_on(tapes), **environ})
     assert done.code == 0, done.err
@@ -143,7 +143,7 @@ def test_restarts(tmp_path: Path, backend: str, environ: dict[str, str]) -> None
     ("backend", "environ", "failing"), [("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, 3), ("fake", {}, 0)]
 )
 def test_restart_of_two_nodes(tmp_path: Path, backend: str, environ: dict[str, str], failing: int) -> None:
-    """A restart that torchrun counts only on the node that has failed: all ranks are of the new run nevertheless."""
+    """A restart that torchrun counts only on the node that has failed: all ranks still belong to the new run."""
     environ = {**switched_on(tmp_path / "tapes"), **environ}
     rendezvous = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
     run = functools.partial(
@@ -169,5 +169,5 @@ def test_restart_of_two_nodes(tmp_path: Path, backend: str, environ: dict[str, s
 
 
 def all_reduces(tape: RecordedTape) -> int:
-    """How many there are."""
+    """The number of `all_reduce` operations on a tape."""
     return len(tape.named("all_reduce"))

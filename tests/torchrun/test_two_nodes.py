@@ -1,4 +1,4 @@
-"""A real torchrun on each of two nodes: what is said of a job after its ranks have been started again."""
+"""A real torchrun on each of two nodes: what is reported about a job after its ranks have been restarted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STARTUP_S = 60.0
 
 @contextlib.contextmanager
 def launched(two: Nodes, receiver: OtlpReceiver, base: Path, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """A torchrun on each node; nothing of it is left with the end of the block."""
+    """A torchrun on each node; nothing of it is left after the block."""
     options = ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=1", "--rdzv-backend=c10d")
     environ = {
         **os.environ,
@@ -73,13 +73,13 @@ def launched(two: Nodes, receiver: OtlpReceiver, base: Path, *arguments: str) ->
 
 
 def stalls(receiver: OtlpReceiver) -> list[ReceivedSpan]:
-    """The roots of incidents that have arrived, but for the death that ends the first attempt."""
+    """The roots of incidents that have arrived, except for the death that ends the first attempt."""
     roots = [span for span in receiver.spans() if span.name.startswith("stall: ")]
     return [root for root in roots if root.attributes[semconv.VERDICT] != "dead"]
 
 
 def test_stall_after_a_restart(tmp_path: Path) -> None:
-    """The ranks that were started again are one run, and are judged as one, also in their first collective.
+    """The restarted ranks are one run, and are judged as one, also in their first collective.
 
     torchrun counts the restart on the node that has failed only.
     """
@@ -93,7 +93,7 @@ def test_stall_after_a_restart(tmp_path: Path) -> None:
         launchers = stack.enter_context(launched(two, receiver, base, str(tmp_path / "has failed"), str(gate)))
 
         until(lambda: len(stalls(receiver)) > 0, STARTUP_S)
-        time.sleep(2)  # who judges by himself has done so by now
+        time.sleep(2)  # an agent that judges alone would have reported by now
         gate.unlink()
         said = [launcher.communicate(timeout=STARTUP_S)[0] for launcher in launchers]
         assert [launcher.returncode for launcher in launchers] == [0, 0], said

@@ -1,4 +1,4 @@
-"""Mistakes that torch refuses come back to the user as without us, and are on the tape as what they were."""
+"""Mistakes that torch refuses are raised to the user as without us, and are on the tape as what they were."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.traps.conftest import Run
 
 
 def test_mistakes(run: Run) -> None:
-    """Type, text and chain of each exception are unchanged, with no more than one frame of ours, and work goes on."""
+    """Type, text and chain of each exception are unchanged, with at most one frame of ours, and work continues."""
     job = run("refused", 2)
     for done, tape in zip(job.ranks, job.tapes, strict=True):
         lines = done.lines()

@@ -11,7 +11,7 @@ PAGE = REPOSITORY / "docs" / "coverage.md"
 
 
 def test_every_operation_is_named() -> None:
-    """Whatever this torch lets a group do is on the page, by the name that it has on the tape."""
+    """Every group operation of this torch is on the page, under its name on the tape."""
     page = PAGE.read_text()
     names = {schema.name for schema in collective_schemas()}
     assert len(names) > 15
@@ -19,7 +19,7 @@ def test_every_operation_is_named() -> None:
 
 
 def test_symmetric_memory_is_apart() -> None:
-    """Symmetric memory has operations of its own, which are no collectives; the page says of which group is known."""
+    """Symmetric memory has operations of its own, not collectives; the page lists those whose group is known."""
     of_their_own = {overload.name() for overload in dispatcher_overloads("symm_mem")}
     assert of_their_own
     assert not of_their_own & {schema.overload.name() for schema in collective_schemas()}

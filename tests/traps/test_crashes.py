@@ -1,4 +1,4 @@
-"""A rank that the operating system ends in the middle of a collective leaves a tape that says so."""
+"""A rank that the operating system ends in the middle of a collective leaves a tape that shows it."""
 
 from __future__ import annotations
 

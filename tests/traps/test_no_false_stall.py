@@ -1,4 +1,4 @@
-"""What is open without being stuck is never called a stall, however long it is so; the same watch finds real ones."""
+"""Operations that are open without being stuck never count as a stall, for any time; the same watch finds real ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THRESHOLD_S = 0.6
 
 
 def test_of_gloo(run: Run) -> None:
-    """Scatters that have ended and do not tell, and sends and receives that nobody waits for; then a rank is absent."""
+    """Scatters that ended without a sign, and sends and receives that are never waited for; then a rank is absent."""
     job = run("left_open", 2, str(THRESHOLD_S))
     quiet, stalled = job.ranks[0].lines()
     assert (quiet["suspected"], quiet["verdicts"]) == ([], 0)
@@ -39,13 +39,13 @@ def test_of_gloo(run: Run) -> None:
 
 @pytest.fixture(scope="module")
 def pretended(run: Run) -> Job:
-    """A rank on the fake backend that looks at itself."""
+    """A rank on the fake backend that watches itself."""
     return run("pretended", 1, str(THRESHOLD_S / 2))
 
 
 @pytest.mark.parametrize("case", ["left alone", "coalesced and left alone", "in the middle of coalescing"])
 def test_of_pretended_jobs(pretended: Job, case: str) -> None:
-    """On the fake backend nothing ever ends; what is coalesced is handed over at the end of the block only."""
+    """On the fake backend nothing ever ends; coalesced operations are issued at the end of the block only."""
     [seen] = [line for line in pretended.ranks[0].lines() if line["case"] == case]
     assert (seen["suspected"], seen["verdicts"]) == ([], 0)
     assert min(seen["open_for"].values()) > THRESHOLD_S / 2
@@ -64,7 +64,7 @@ def test_of_waits_for_what_was_coalesced(pretended: Job) -> None:
 
 
 def test_of_a_long_block(tmp_path: Path) -> None:
-    """On a backend whose Works do tell their end, what is coalesced counts from the wait for it on, and not before."""
+    """On a backend whose Works do report their end, coalesced operations count from the wait on, and not before."""
     rank = SimulatedRank(tmp_path)
     began_ns = time.monotonic_ns()
     number = rank.begin(at=began_ns, flags=Flag.COALESCED)
@@ -80,7 +80,7 @@ def test_of_a_long_block(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["captured in a graph", "under blocking waits"])
 def test_of_devices(tmp_path: Path, case: str) -> None:
-    """What cannot be followed on a device is not waited for, though it never ends; what can be followed is."""
+    """Operations not followed on a device are not waited for, though they never end; those that are followed are."""
     with device_rank(tmp_path, has_watchdog=case != "under blocking waits") as rank:
         lookout = Lookout([TapeReader.of_writer(rank.recorder.tape)], THRESHOLD_S / 2)
         if case == "captured in a graph":

@@ -1,4 +1,4 @@
-"""Other libraries with kernels of their own for c10d's operations, and modes of the user's, notice nothing of us."""
+"""Other libraries with kernels of their own for c10d's operations, and users' modes, are not affected by us."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EACH = ["all_reduce", "broadcast", "all_gather_into_tensor", "all_reduce", "barr
 
 @pytest.mark.parametrize("order", ["theirs", "ours"])
 def test_kernels_on_other_keys(run: Run, order: str) -> None:
-    """Whoever came first, and after each of us has left, their kernels see what they see without us; so do we."""
+    """Whichever came first, and after each has left, their kernels see what they see without us; so do ours."""
     alone = run("other_kernels", 2, "alone", "False")
     job = run("other_kernels", 2, order, "False")
     for with_us, without_us in zip(job.ranks, alone.ranks, strict=True):
@@ -28,7 +28,7 @@ def test_kernels_on_other_keys(run: Run, order: str) -> None:
 
 
 def test_a_kernel_in_our_place(run: Run) -> None:
-    """A kernel that was there before us goes on working: one warning, and only its operation is not recorded."""
+    """A kernel that was there before us still works: one warning, and only its operation is not recorded."""
     alone = run("other_kernels", 2, "alone", "True")
     job = run("other_kernels", 2, "theirs", "True")
     for with_us, without_us in zip(job.ranks, alone.ranks, strict=True):

@@ -1,4 +1,4 @@
-"""What a training can measure of itself is as without us: random numbers, compiled code, time beside a busy thread."""
+"""What a training can observe of itself is as without us: random numbers, compiled code, time beside a busy thread."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ EXPORTS_SPANS = {
     "OTEL_PYTHON_TORCHDIST_READER": "thread",  # where the exporters are in the training's own process
 }
 WAITS_ALLOWED = 3.5
-"""For the GIL, in each operation. A kernel in Python cannot do without two of them: it needs the GIL when C++ calls it,
+"""Waits for the GIL per operation. A kernel in Python cannot do without two: it needs the GIL when C++ calls it,
 and again when the backend, which runs without, returns. When the next operation finds that this one has ended, torch
-lets go of the GIL twice for a moment, for the future's value and for the end of the Work; the other thread takes it
-then more or less often, as the machine's wake-ups are quick or slow. 0.5 to 3.1 were measured."""
+releases the GIL twice for a moment, for the future's value and for the end of the Work; the other thread takes it then
+more or less often, as the machine's wake-ups are quick or slow. 0.5 to 3.1 were measured."""
 ATTEMPTS = 3
-"""A machine that is busy elsewhere can spoil a measurement."""
+"""A machine that is busy elsewhere can distort a measurement."""
 
 
 def test_random_numbers(run: Run) -> None:
@@ -27,7 +27,7 @@ def test_random_numbers(run: Run) -> None:
 
 
 def test_compiled_before_us(run: Run) -> None:
-    """Functions that were compiled before we were switched on are not compiled again, nor when we leave."""
+    """Functions that were compiled before we were switched on are not compiled again, nor when we are switched off."""
     plain = run("compiled_before", 1, "off")
     ours = run("compiled_before", 1, "on")
     assert ours.ranks[0].lines() == plain.ranks[0].lines()
@@ -38,7 +38,7 @@ def test_compiled_before_us(run: Run) -> None:
 
 
 def test_beside_a_busy_thread(run: Run) -> None:
-    """Beside a thread that computes in Python, DDP's backward waits for the GIL no more than it must for any kernel."""
+    """Beside a thread that computes in Python, DDP's backward waits for the GIL no more than any kernel requires."""
     measured: list[float] = []
     while not measured or (min(measured) >= WAITS_ALLOWED and len(measured) < ATTEMPTS):
         said = run("hungry").ranks[0].line()

@@ -25,11 +25,11 @@ WAITING = (
     "otel_torchdist otel_torchdist.autoload otel_torchdist.environment_variables otel_torchdist.first_group "
     "otel_torchdist.guard otel_torchdist.origin"
 )
-"""What is loaded while no process group has been created: a few small modules of the standard library's kind."""
+"""Modules loaded while no process group has been created: a few small ones that import only the standard library."""
 
 
 class Instrumentor(types.ModuleType):
-    """Stands for ``otel_torchdist.instrumentor``: counts the calls and can act like the real one."""
+    """Replaces ``otel_torchdist.instrumentor``: counts the calls and can act like the real one."""
 
     def __init__(self) -> None:
         super().__init__("otel_torchdist.instrumentor")
@@ -72,7 +72,7 @@ def create_group() -> None:
 
 @dataclass(frozen=True)
 class Output:
-    """What a program printed, as lines."""
+    """The output of a program, as lines."""
 
     out: list[str]
     err: list[str]
@@ -94,7 +94,7 @@ def python(code: str, **environ: str) -> Output:
 
 
 def test_entry_points() -> None:
-    """The installed distribution announces both ways in, the second under the name that users can disable."""
+    """The installed distribution declares both entry points, the second under the name that users can disable."""
     [ours] = entry_points(group="torch.backends", name="otel_torchdist")
     assert ours.load() is autoload.autoload
     [instrumentor] = entry_points(group="opentelemetry_instrumentor", name=INSTRUMENTATION_NAME)
@@ -117,14 +117,14 @@ def test_off_values(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bad_value_is_silent_without_a_group() -> None:
-    """With a bad value in the switch a process without a group loads and says nothing, nor do its workers."""
+    """With a bad value in the switch a process without a group loads and logs nothing, nor do its workers."""
     loader = "import torch, torch.utils.data as d; list(d.DataLoader([1, 2], num_workers=1))"
     done = python(f"{loader}; {LIST_OURS}", OTEL_PYTHON_TORCHDIST_ENABLED="1")
     assert done == Output(out=[WAITING], err=[])
 
 
 def test_bad_value_is_reported_by_a_rank() -> None:
-    """A rank with a bad value in the switch says so once, when it creates its first group, and stays off."""
+    """A rank with a bad value in the switch logs that once, when it creates its first group, and stays off."""
     code = """
 import torch.distributed as dist
 for _ in range(2):
@@ -159,7 +159,7 @@ def test_torchrun_itself_is_untouched() -> None:
 
 
 def test_first_group_switches_on(instrumentor: Instrumentor) -> None:
-    """The first group switches on just before it is created; later ones find torch as it was."""
+    """The first group switches on just before it is created; later ones find torch unchanged."""
     assert instrumentor.calls == 0
     create_group()
     assert (instrumentor.calls, instrumentor.saw_a_group) == (1, False)
@@ -171,7 +171,7 @@ def test_first_group_switches_on(instrumentor: Instrumentor) -> None:
 
 
 def test_device_mesh_switches_on(instrumentor: Instrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``init_device_mesh`` alone, which goes around ``dist.init_process_group``, switches on too."""
+    """``init_device_mesh`` alone, which bypasses ``dist.init_process_group``, switches on too."""
     environ = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -181,7 +181,7 @@ def test_device_mesh_switches_on(instrumentor: Instrumentor, monkeypatch: pytest
 
 
 def test_ready_made_group_switches_on(instrumentor: Instrumentor) -> None:
-    """A library that makes the default group itself and only sets it switches on as well."""
+    """A library that creates the default group itself and only sets it switches on as well."""
     group = dist.ProcessGroup(dist.HashStore(), 0, 1)
     c10d._update_default_pg(group)
     try:
@@ -204,7 +204,7 @@ def test_capture_sees_the_first_group(instrumentor: Instrumentor, monkeypatch: p
 
 
 def test_foreign_wrapper_is_respected(instrumentor: Instrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else's wrapper around our stand-in stays in place and is passed once for each group."""
+    """A third-party wrapper around our stand-in stays in place and is called once for each group."""
     ours, calls = c10d._new_process_group_helper, 0
 
     def foreign(*args: Any, **kwargs: Any) -> Any:
@@ -220,7 +220,7 @@ def test_foreign_wrapper_is_respected(instrumentor: Instrumentor, monkeypatch: p
 
 
 def test_old_reference_still_creates(instrumentor: Instrumentor) -> None:
-    """Whoever imported the stand-in by name can go on calling it after it has left."""
+    """Code that imported the stand-in by name can still call it after it has been removed."""
     held = c10d._update_default_pg
     create_group()
     group = dist.group.WORLD
@@ -230,7 +230,7 @@ def test_old_reference_still_creates(instrumentor: Instrumentor) -> None:
 
 
 def test_users_error_passes(instrumentor: Instrumentor) -> None:
-    """A mistake in creating the first group comes back to the user as torch raises it."""
+    """A mistake in creating the first group is raised to the user as torch raises it."""
     with pytest.raises(TypeError, match="timeout"):
         c10d._new_process_group_helper(1, 0, [], "gloo", dist.HashStore(), group_name="", timeout="soon")
     create_group()
@@ -241,7 +241,7 @@ def test_users_error_passes(instrumentor: Instrumentor) -> None:
 def test_failure_to_switch_on_is_contained(
     instrumentor: Instrumentor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If switching on fails, as with a broken installation, the group is created all the same and the log says why."""
+    """If switching on fails, as with a broken installation, the group is still created and the log gives the reason."""
     monkeypatch.setitem(sys.modules, "otel_torchdist.instrumentor", None)
     create_group()
     assert dist.get_world_size() == 1
@@ -250,7 +250,7 @@ def test_failure_to_switch_on_is_contained(
 
 @pytest.mark.usefixtures("contained")
 def test_unknown_torch_is_contained(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """With a torch whose creators have other names ``import torch`` goes on, and the log says why."""
+    """With a torch whose creators have other names ``import torch`` continues, and the log gives the reason."""
     monkeypatch.setenv(OTEL_PYTHON_TORCHDIST_ENABLED, "true")
     monkeypatch.setitem(sys.modules, c10d.__name__, types.ModuleType(c10d.__name__))
     autoload.autoload()
@@ -276,7 +276,7 @@ assert os.wait()[1] == 0
 
 
 def test_late_import_of_c10d() -> None:
-    """Where ``import torch`` does not bring torch.distributed along, we wait for it without a word."""
+    """Where ``import torch`` does not import torch.distributed, we wait for it silently."""
     code = """
 import sys, types
 from otel_torchdist.autoload import autoload

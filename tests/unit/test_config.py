@@ -1,4 +1,4 @@
-"""The settings: defaults, accepted values, and what is said about the others."""
+"""The settings: defaults, accepted values, and what is logged about the others."""
 
 import ast
 import dataclasses
@@ -21,7 +21,7 @@ PARAMETERS: dict[str, Parameter[object]] = {
 }
 
 READ_ELSEWHERE = (OTEL_PYTHON_TORCHDIST_OTLP_FILE, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL)
-"""By an exporter, and before there are settings."""
+"""Variables used by an exporter, and before there are settings."""
 
 
 def variable(field: str) -> str:
@@ -72,7 +72,7 @@ def test_defaults() -> None:
 
 
 def test_constructor_has_the_same_defaults() -> None:
-    """Code that builds a Config by hand starts from what an empty environment gives."""
+    """A Config built in code starts from what an empty environment gives."""
     assert Config() == Config.from_environment({})
 
 
@@ -106,7 +106,7 @@ def test_constructor_has_the_same_defaults() -> None:
     ],
 )
 def test_accepted_value(field: str, text: str, value: object, caplog: pytest.LogCaptureFixture) -> None:
-    """A valid value arrives in its field, in seconds where it was milliseconds, and nothing is said."""
+    """A valid value arrives in its field, converted from milliseconds to seconds, and nothing is logged."""
     config = Config.from_environment({variable(field): text})
     assert config == dataclasses.replace(Config(), **{field: value})
     assert not caplog.records
@@ -169,7 +169,7 @@ def test_empty_is_unset(field: str, text: str, caplog: pytest.LogCaptureFixture)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(PARAMETERS)), st.text())
 def test_any_text_is_survived(caplog: pytest.LogCaptureFixture, field: str, text: str) -> None:
-    """Whatever stands in a variable, reading it never raises and warns once at most."""
+    """Whatever the value of a variable, reading it never raises and warns once at most."""
     caplog.clear()
     config = Config.from_environment({variable(field): text})
     if caplog.records:
@@ -201,7 +201,7 @@ def test_switched_on(environ: dict[str, str], on: bool) -> None:
 
 
 def test_own_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an argument the process's own environment is meant."""
+    """Without an argument the process's own environment is used."""
     monkeypatch.setenv(variable("span_budget"), "7")
     assert Config.from_environment().span_budget == 7
 

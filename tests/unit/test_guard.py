@@ -1,4 +1,4 @@
-"""Our own errors: contained, logged at a bounded rate, raised under test."""
+"""Our own errors: contained, logged at a bounded rate, raised in tests."""
 
 import logging
 from types import FunctionType
@@ -58,7 +58,7 @@ def test_function_is_contained(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.usefixtures("contained")
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_interrupts_pass(kind: type[BaseException]) -> None:
-    """What a user sends to stop the process is not swallowed by us."""
+    """Exceptions that users raise to stop the process are not swallowed by us."""
     with pytest.raises(kind), guarded("test_interrupts_pass"):
         raise kind
 
@@ -85,7 +85,7 @@ def test_only_true_raises(text: str, monkeypatch: pytest.MonkeyPatch, caplog: py
 
 
 def test_rate_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """A place that fails all the time writes one line a minute, and the counts add up."""
+    """A place that fails all the time logs one line a minute, and the counts add up."""
     clock = Clock()
     log = ErrorLog(clock)
     for _ in range(3 * 60 * 10):

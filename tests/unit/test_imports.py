@@ -1,4 +1,4 @@
-"""Who may import whom: checked in the sources by import-linter, and once more in running processes."""
+"""Which modules may import which: checked in the sources by import-linter, and once more in running processes."""
 
 import ast
 import inspect
@@ -64,7 +64,7 @@ def test_contracts() -> None:
     ],
 )
 def test_imports_when_run(packages: list[str], forbidden: str) -> None:
-    """Importing all modules of a side loads nothing that the side must not need, by whatever way."""
+    """Importing all modules of a side loads nothing that the side must not need, by whichever path."""
     names = [f"otel_torchdist.{package}" for package in packages]
     assert run(sys.executable, "-c", IMPORT_ALL, forbidden, *names).split() == []
 
@@ -83,7 +83,7 @@ def test_package_itself_is_light() -> None:
 
 
 def test_public_names() -> None:
-    """The public names are found at their first use, are listed before it, and an unknown one is an error."""
+    """The public names are resolved at their first use, are listed before it, and an unknown one is an error."""
     code = """
 import otel_torchdist
 assert {"TorchDistInstrumentor", "mark_step"} <= set(dir(otel_torchdist))

@@ -1,4 +1,4 @@
-"""Whose an exception is that comes up in our code: a program's passes, whatever raised it and where; ours does not."""
+"""Origin of exceptions caught in our code: a program's pass, whatever raised them and where; ours are contained."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from otel_torchdist.origin import came_after_call, is_programs
 SIGNAL = signal.SIGUSR1
 OURS = "otel_torchdist.capture.made_up"
 PASSES = "__main__", "trainer", "pytest_timeout", "torch.utils.data._utils.signal_handling", "signal", ""
-"""Modules in which handlers are defined: the program's, other people's, torch's, the standard library's, none."""
+"""Modules in which handlers are defined: the program's, third-party, torch's, the standard library's, none."""
 
 
 class Deadline(Exception):
-    """A program's own."""
+    """An exception of the program."""
 
 
 def made_in(module: str, source: str, **names: Any) -> Any:
@@ -42,7 +42,7 @@ def made_in(module: str, source: str, **names: Any) -> Any:
 
 
 def caught_by_us(source: str, **names: Any) -> BaseException:
-    """What a function of ours catches that contains `source`."""
+    """What a function of ours with the code `source` catches."""
     lines = "".join(f"\n        {line}" for line in source.splitlines())
     code = f"def f():\n    try:{lines}\n    except BaseException as error:\n        return error"
     error = made_in(OURS, code, **names)()
@@ -52,7 +52,7 @@ def caught_by_us(source: str, **names: Any) -> BaseException:
 
 @pytest.fixture
 def handled() -> Iterator[Callable[[Any], BaseException]]:
-    """Has a handler run between two instructions of ours, and gives what we catch."""
+    """Runs a handler between two instructions of ours, and returns what we catch."""
     before = signal.getsignal(SIGNAL)
 
     def interrupt(handler: Any) -> BaseException:
@@ -66,7 +66,7 @@ def handled() -> Iterator[Callable[[Any], BaseException]]:
 @pytest.mark.parametrize("module", PASSES)
 @pytest.mark.parametrize("kind", [Deadline, RuntimeError, TimeoutError, KeyError])
 def test_handler(handled: Callable[[Any], BaseException], module: str, kind: type[Exception]) -> None:
-    """A handler's exception is the program's, wherever the handler is from and whatever it raises."""
+    """A handler's exception is the program's, wherever the handler is defined and whatever it raises."""
     handler = made_in(module, "def f(signum, frame):\n    raise kind('late')", kind=kind)
     assert is_programs(handled(handler))
 
@@ -79,13 +79,13 @@ def test_handler_that_lets_go_of_its_frame(handled: Callable[[Any], BaseExceptio
 
 @pytest.mark.parametrize("module", ["__main__", "trainer", ""])
 def test_handler_for_once(handled: Callable[[Any], BaseException], module: str) -> None:
-    """A handler that puts another in its place before it raises."""
+    """A handler that installs another one before it raises."""
     once = "def f(signum, frame):\n    del frame\n    reset(signum, SIG_DFL)\n    raise TimeoutError('late')"
     assert is_programs(handled(made_in(module, once, reset=signal.signal, SIG_DFL=signal.SIG_DFL)))
 
 
 class Handler:
-    """Handlers that are no plain functions."""
+    """Handlers that are not plain functions."""
 
     def method(self, signum: int, frame: FrameType | None) -> None:
         """A bound method."""
@@ -118,7 +118,7 @@ def test_kinds_of_handlers(handled: Callable[[Any], BaseException], handler: Any
 
 
 def test_handler_deep_below_us() -> None:
-    """A handler that comes while code that we have called waits, as rank 0 does for the store."""
+    """A handler runs while code that we have called waits, as rank 0 does for the store."""
     before = signal.signal(signal.SIGALRM, made_in("trainer", "def f(signum, frame):\n    raise TimeoutError('late')"))
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
@@ -130,7 +130,7 @@ def test_handler_deep_below_us() -> None:
 
 
 def raised_from_elsewhere(kind: type[BaseException], source: str) -> BaseException:
-    """What we catch when another thread has an exception raised here while this runs."""
+    """What we catch when another thread raises an exception here while this runs."""
     raise_in: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
     target = ctypes.c_ulong(threading.get_ident())
     begun = threading.Event()
@@ -163,14 +163,14 @@ if sys.version_info < (3, 13):  # where no `except` around a loop catches what i
 @pytest.mark.parametrize("kind", [Deadline, Told, TimeoutError, RuntimeError])
 @pytest.mark.parametrize("source", LOOPS)
 def test_asynchronous(kind: type[Exception], source: str) -> None:
-    """What another thread has raised here is the program's: by its type, or because nothing of ours can raise it."""
+    """An exception raised here by another thread is the program's: by its type, or as nothing of ours raises it."""
     error = raised_from_elsewhere(kind, source)
     assert type(error) is kind
     assert is_programs(error)
 
 
 def test_tracer() -> None:
-    """A debugger that is left while it steps through us."""
+    """Leaving a debugger while it steps through our code is the program's exception."""
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_globals.get("__name__") == OURS and frame.f_code.co_name == "f" and frame.f_lineno == 3:
@@ -187,7 +187,7 @@ def test_tracer() -> None:
 
 
 class Failing(logging.Handler):
-    """A program's handler for log records that fails itself."""
+    """A program's log handler that fails itself."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Fail."""
@@ -212,7 +212,7 @@ OUR_ERRORS = {
 
 @pytest.mark.parametrize("source", OUR_ERRORS.values(), ids=OUR_ERRORS)
 def test_errors_of_ours(source: str) -> None:
-    """Mistakes of ours, also in what we call: torch, the standard library, warnings as errors, somebody's log."""
+    """Mistakes of ours, also in what we call: torch, the standard library, warnings as errors, a log handler."""
     logger = logging.Logger("made up")
     logger.addHandler(Failing())
     error = caught_by_us(source, struct=struct, torch=torch, warnings=warnings, logger=logger)
@@ -221,7 +221,7 @@ def test_errors_of_ours(source: str) -> None:
 
 
 def test_works_in_python() -> None:
-    """What a library's own Work raises when we ask it is our business, not the program's."""
+    """What a library's own Work raises when we query it is ours to contain, not the program's."""
     broken = made_in("torchft.work", "def f():\n    raise ConnectionError('lost')")
     poll = guard.calls_plug_ins(made_in(OURS, "def f():\n    is_completed()", is_completed=broken))
     assert not is_programs(caught_by_us("poll()", poll=poll))
@@ -230,7 +230,7 @@ def test_works_in_python() -> None:
 
 
 def test_on_our_own_threads() -> None:
-    """Nobody could catch it there: it is contained, whatever it is."""
+    """On our own threads nothing could catch it: it is contained, whatever it is."""
     foreign = made_in("an_exporter", "def f():\n    raise Deadline", Deadline=Deadline)
     found: list[bool] = []
 
@@ -246,7 +246,7 @@ def test_on_our_own_threads() -> None:
 
 @pytest.mark.parametrize("source", ["interrupt()", "call(interrupt)"])
 def test_after_a_call(source: str) -> None:
-    """A handler's exception came when our call had returned, unless it came inside Python that we had called."""
+    """A handler's exception came after our call had returned, unless it came inside Python that we had called."""
     before = signal.signal(SIGNAL, made_in("trainer", "def f(*given):\n    raise Deadline", Deadline=Deadline))
     backend = made_in("torch.distributed.made_up", "def f(interrupt):\n    interrupt()")
     try:

@@ -1,4 +1,4 @@
-"""A rank under torchrun: collectives without a pause, until one rank does what it is told or a signal ends it."""
+"""A rank under torchrun: collectives without a pause, until one rank carries out its order or a signal ends it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOOD_STEPS = 20
 
 
 def do(deed: str) -> None:
-    """Do what is asked of this rank; a deed that returns lets it go on."""
+    """Carry out the order of this rank; it goes on if the deed returns."""
     if deed == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif deed == "gil":
@@ -41,7 +41,7 @@ def do(deed: str) -> None:
 
 
 def main() -> None:
-    """Loop."""
+    """Run collectives in a loop."""
     dist.init_process_group("gloo")
     gradient = torch.ones(16)
     for _ in range(GOOD_STEPS):

@@ -1,7 +1,7 @@
-"""A training script that knows nothing of us, with one fault in it: `faulty.py FAULT GATE PIDS [healthy]`.
+"""A training script without any knowledge of this package, with one fault: `faulty.py FAULT GATE PIDS [healthy]`.
 
-Each function below is the step in which the fault shows, on every rank. `healthy` is how it should have been written.
-Whoever is to come late waits as long as the gate, a file, stands.
+Each function below is the step in which the fault shows, on every rank. `healthy` is how it should have been written. A
+rank that is to come late waits as long as the gate, a file, exists.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ GOOD_STEPS = int(os.environ.get("GOOD_STEPS", 30))
 
 
 def late() -> None:
-    """The last rank is busy with something else."""
+    """The last rank is busy elsewhere."""
     while is_faulty and gate.exists():
         time.sleep(0.01)  # late
     dist.all_reduce(gradient)
 
 
 def wait_for_gate() -> None:
-    """As long as the gate stands."""
+    """Wait as long as the gate exists."""
     while gate.exists():
         time.sleep(0.01)
 
@@ -49,7 +49,7 @@ def kill() -> None:
 
 
 def kill_with_child() -> None:
-    """The same, and a child has its sockets, as DataLoader workers do: nobody is thrown out of an operation."""
+    """The same, and a child holds its sockets, as DataLoader workers do: no peer gets an exception."""
     if is_faulty:
         if os.fork() == 0:
             (pids / f"child of {rank}").write_text(f"{os.getpid()}\n")
@@ -77,7 +77,7 @@ def exception() -> None:
 
 
 def gil() -> None:
-    """Native code of the last rank does not come back, and holds the GIL."""
+    """Native code of the last rank does not return, and holds the GIL."""
     if is_faulty:
         sum(itertools.repeat(1, 10**13))  # in C from beginning to end
     dist.all_reduce(gradient)
@@ -108,7 +108,7 @@ def root() -> None:
 
 
 def skipped() -> None:
-    """The last rank leaves a broadcast out, and meets the others in what comes after it."""
+    """The last rank leaves a broadcast out, and meets the others in the operation after it."""
     if not is_faulty:
         dist.broadcast(torch.ones(2), 0)
     dist.all_reduce(gradient)
@@ -116,7 +116,7 @@ def skipped() -> None:
 
 
 def circular() -> None:
-    """Groups of neighbours: every rank begins with the group that it shares with the next one."""
+    """Groups of adjacent ranks: every rank begins with the group that it shares with the next one."""
     pairs = [dist.new_group([one, (one + 1) % size], group_desc=f"pair_{one}") for one in range(size)]
     own = [pairs[rank], pairs[rank - 1]] if not healthy or rank else [pairs[rank - 1], pairs[rank]]
     for pair in own:
@@ -124,7 +124,7 @@ def circular() -> None:
 
 
 def recv() -> None:
-    """The last rank waits for something that its neighbour does not send."""
+    """The last rank waits for a message that its peer does not send."""
     if rank == last:
         dist.recv(gradient, last - 1)
     elif rank == last - 1 and healthy:
@@ -151,7 +151,7 @@ def left_out() -> None:
 
 
 class Batches(Dataset[torch.Tensor]):
-    """Data that takes for ever on the last rank."""
+    """The data takes forever on the last rank."""
 
     def __len__(self) -> int:
         return 1
@@ -169,7 +169,7 @@ def loader() -> None:
 
 
 def resolves() -> None:
-    """The last rank comes in the end."""
+    """The last rank arrives eventually."""
     if is_faulty:
         time.sleep(float(os.environ["LATE_S"]))
     dist.all_reduce(gradient)
@@ -188,7 +188,7 @@ def two() -> None:
 
 
 def silent_dtype() -> None:
-    """The last rank adds up bytes of another type, of the same length: gloo says nothing."""
+    """The last rank reduces elements of another type, of the same length: gloo does not complain."""
     dist.all_reduce(torch.ones(4, dtype=torch.int32) if is_faulty else gradient)
     go_on()
 
@@ -211,15 +211,15 @@ def failing_dtype() -> None:
 
 
 def transposed() -> None:
-    """The last rank adds up a tensor that it has transposed: as many bytes, at other places."""
+    """The last rank reduces a tensor that it has transposed: the same number of bytes, in another layout."""
     dist.all_reduce(torch.ones(8, 4) if is_faulty else torch.ones(4, 8))
     go_on()
 
 
 def silent_reduce_op() -> None:
-    """The last rank takes the maximum where the others add up: gloo says nothing."""
+    """The last rank takes the maximum where the others sum: gloo does not complain."""
     pause_s = float(os.environ.get("SILENT_PAUSE_S", 0))
-    for _ in range(100):  # the odd one is not among the latest calls when somebody looks
+    for _ in range(100):  # the odd one is not among the latest calls at the next poll
         dist.all_reduce(gradient)
         time.sleep(pause_s)
     dist.all_reduce(gradient, op=dist.ReduceOp.MAX if is_faulty else dist.ReduceOp.SUM)
@@ -230,7 +230,7 @@ def silent_reduce_op() -> None:
 
 
 def go_on() -> None:
-    """Train on until the gate falls."""
+    """Keep training until the gate is removed."""
     stop = torch.zeros(1)
     while not healthy and not stop.item():
         stop.fill_(float(not gate.exists()))
@@ -239,7 +239,7 @@ def go_on() -> None:
 
 
 def straggler() -> None:
-    """The last rank computes for a third longer in every step, until the gate falls."""
+    """The last rank computes for a third longer in every step, until the gate is removed."""
     stop = torch.zeros(1)
     while not healthy and not stop.item():
         time.sleep(0.026 if is_faulty else 0.02)
@@ -248,7 +248,7 @@ def straggler() -> None:
 
 
 def cut() -> None:
-    """Nothing is wrong with these ranks; somebody may cut the network between them."""
+    """Nothing is wrong with these ranks; the test may cut the network between them."""
     go_on()
 
 
@@ -263,7 +263,7 @@ FAULTS: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    """A few good steps, the one in question, and a last one."""
+    """Run a few good steps, the one in question, and a last one."""
     (pids / str(rank)).write_text(f"{os.getpid()}\n")
     if fault == "rendezvous" and is_faulty:
         wait_for_gate()
@@ -287,5 +287,5 @@ if __name__ == "__main__":
     try:
         main()
     except RuntimeError:
-        time.sleep(1)  # a rank that the backend throws out of an operation has much to tidy up
+        time.sleep(1)  # a rank that the backend interrupts with an exception has much to clean up
         raise

@@ -1,4 +1,4 @@
-"""Jobs that wait for long and are well: `patient.py CASE GATE PIDS`. Rank 0 keeps the others waiting."""
+"""Healthy jobs that wait for long: `patient.py CASE GATE PIDS`. Rank 0 keeps the others waiting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ gradient = torch.ones(4)
 
 
 def evaluation() -> None:
-    """Rank 0 evaluates, and has said so."""
+    """Rank 0 evaluates, and has announced it."""
     if rank == 0:
         with expect_wait(10 * long_s):
             time.sleep(long_s)
@@ -30,14 +30,14 @@ def evaluation() -> None:
 
 
 def download() -> None:
-    """Rank 0 downloads first; that barrier is on the list of what is left alone."""
+    """Rank 0 downloads first; that barrier is on the list of ignored operations."""
     if rank == 0:
         time.sleep(long_s)
     dist.barrier()
 
 
 def checkpoint() -> None:
-    """Rank 0 writes a checkpoint again and again."""
+    """Rank 0 writes a checkpoint repeatedly."""
     for _ in range(3):
         dist.all_reduce(gradient)
         if rank == 0:
@@ -46,7 +46,7 @@ def checkpoint() -> None:
 
 
 def requests() -> None:
-    """The others wait for requests, and have said so."""
+    """The others wait for requests, and have announced it."""
     if rank == 0:
         time.sleep(long_s)
         dist.broadcast(gradient, 0)
@@ -56,7 +56,7 @@ def requests() -> None:
 
 
 def debugger() -> None:
-    """Rank 0 is held, as by a debugger, after it has said so; its child lets it go on."""
+    """Rank 0 is stopped, as by a debugger, after it has announced it; its child resumes it."""
     if rank == 0:
         with expect_wait(10 * long_s):
             me = os.getpid()
@@ -74,7 +74,7 @@ CASES: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    """Some steps, the case, and some steps more."""
+    """Run some steps, the case, and some more steps."""
     (pids / str(rank)).write_text(f"{os.getpid()}\n")
     dist.init_process_group(
         "gloo", init_method=os.environ["STORE"], rank=rank, world_size=size, timeout=timedelta(seconds=60)

@@ -1,4 +1,4 @@
-"""One rank that ends in the way it is told while its device is in the middle of its queue."""
+"""One rank that ends in the given way while its device is in the middle of its queue."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Two ranks with a device each: a collective to which one device comes late, then a message from one to the other."""
+"""Two ranks with one device each: a collective to which one device comes late, then a message between the two."""
 
 import os
 

@@ -30,7 +30,7 @@ class Branches(nn.Module):
         self.second = nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor, is_first: bool) -> torch.Tensor:
-        """Go through one of them."""
+        """Run one of them."""
         return self.first(x) if is_first else self.second(x)
 
 
@@ -89,7 +89,7 @@ def with_hook(hook: Any, state: Any = None, steps: int = 3) -> None:
 
 
 def all_reduce_hook() -> None:
-    """The hook that does what DDP does by itself."""
+    """The hook equivalent to DDP's default."""
     with_hook(default_hooks.allreduce_hook)
 
 
@@ -101,12 +101,12 @@ def compressing_hooks() -> None:
 
 
 def power_sgd_hook() -> None:
-    """PowerSGD: two collectives a bucket from its start on, chained by futures' callbacks."""
+    """PowerSGD: two collectives per bucket from the start, chained by futures' callbacks."""
     with_hook(powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2))
 
 
 def own_hook() -> None:
-    """A user's hook, which issues what it likes."""
+    """A user's hook, which issues operations of its own."""
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         dist.all_reduce(bucket.buffer())  # issues
@@ -117,7 +117,7 @@ def own_hook() -> None:
 
 
 def local_sgd() -> None:
-    """Gradients are averaged in halves of the world, and parameters once in a while among all."""
+    """Gradients are averaged in halves of the world, and parameters occasionally among all."""
     halves, _ = dist.new_subgroups(group_size=2)
     state = post_localSGD_hook.PostLocalSGDState(None, halves, start_localSGD_iter=2)
     model = DistributedDataParallel(nn.Linear(8, 8))  # issues

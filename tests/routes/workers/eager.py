@@ -1,4 +1,4 @@
-"""Three ranks: the functions of `torch.distributed`, called as they are.
+"""Three ranks: the functions of `torch.distributed`, called directly.
 
 In all workers a line that issues operations ends in the comment `issues`.
 """
@@ -23,7 +23,7 @@ def parts(size: int = 2) -> list[torch.Tensor]:
 
 
 def synchronous() -> None:
-    """Every collective, the call returns when it is over."""
+    """Every collective, synchronous."""
     n, here = world_size(), rank()
     two, flat = torch.ones(2), torch.ones(2 * n)
     dist.all_reduce(two)  # issues
@@ -44,7 +44,7 @@ def synchronous() -> None:
 
 
 def asynchronous() -> None:
-    """Every collective, waited for later and in another order."""
+    """Every collective, asynchronous, waited for later and in another order."""
     n, here = world_size(), rank()
     two, flat = torch.ones(2), torch.ones(2 * n)
     works = [
@@ -66,7 +66,7 @@ def asynchronous() -> None:
 
 
 def to_all_lists() -> None:
-    """`all_to_all` of lists, which gloo has learnt after torch 2.8."""
+    """`all_to_all` of lists, which gloo supports since after torch 2.8."""
     with refused(RuntimeError, "Backend gloo does not support alltoall", always=False):
         for is_async in (False, True):
             work = dist.all_to_all(parts(), parts(), async_op=is_async)  # issues
@@ -75,7 +75,7 @@ def to_all_lists() -> None:
 
 
 def object_collectives() -> None:
-    """Each is several operations: lengths, then pickles."""
+    """Object collectives: each is several operations, for lengths, then pickles."""
     n, here = world_size(), rank()
     things: list[Any] = [{"rank": here}]
     dist.broadcast_object_list(things, src=0)  # issues
@@ -90,7 +90,7 @@ def object_collectives() -> None:
 
 
 def point_to_point() -> None:
-    """Sends and receives, blocking, left alone, with tags that cross, and a batch."""
+    """Sends and receives: blocking, never waited for, with crossing tags, and a batch."""
     here, following, previous = rank(), (rank() + 1) % world_size(), (rank() - 1) % world_size()
     if here == 0:
         dist.send(torch.ones(4), 1)  # issues
@@ -111,7 +111,7 @@ def point_to_point() -> None:
 
 
 def from_any_source() -> None:
-    """Rank 0 takes whatever comes first, twice."""
+    """Rank 0 receives from any rank, twice."""
     if rank() != 0:
         dist.send(torch.ones(1), 0)  # issues
         return
@@ -119,7 +119,7 @@ def from_any_source() -> None:
 
 
 def coalescing_manager() -> None:
-    """Collectives inside become one operation each time."""
+    """The collectives inside are coalesced into one operation each time."""
     n = world_size()
     with _coalescing_manager():  # issues
         dist.all_reduce(torch.ones(2))
@@ -134,14 +134,14 @@ def coalescing_manager() -> None:
 
 
 def barriers() -> None:
-    """Both kinds; a monitored one talks to rank 0 by sends and receives of gloo's own."""
+    """Both kinds of barriers; a monitored one exchanges messages with rank 0 through gloo's own sends and receives."""
     dist.barrier()  # issues
     dist.monitored_barrier()  # issues
     dist.monitored_barrier(wait_all_ranks=True)  # issues
 
 
 def sparse() -> None:
-    """Sparse tensors, of which gloo reduces what each rank has."""
+    """Sparse tensors, of which gloo reduces each rank's values."""
     index = torch.tensor([[rank(), 2]])
     mine = torch.sparse_coo_tensor(index, torch.ones(2), (4,)).coalesce()
     dist.all_reduce(mine)  # issues

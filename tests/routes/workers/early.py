@@ -1,4 +1,4 @@
-"""Three ranks that are switched on in mid-life: groups exist, collectives have passed, some are in flight."""
+"""Three ranks where capture is switched on late: groups exist, collectives have run, some are in flight."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def in_new_group() -> None:
 
 
 def with_old_model() -> None:
-    """A model that was wrapped before."""
+    """A model that was wrapped earlier."""
     for _ in range(2):
         model(torch.ones(2, 4)).sum().backward()  # issues
 
 
 def waiting_for_old_work() -> None:
-    """Works of before are waited for: nothing of them is recorded."""
+    """Earlier Works are waited for: nothing of them is recorded."""
     for work in in_flight:
         assert work is not None
         work.wait()

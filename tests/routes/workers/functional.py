@@ -18,7 +18,7 @@ from tests.support.twin import begin, take
 
 
 def used(result: torch.Tensor) -> float:
-    """Use what a functional collective returned, which waits for it."""
+    """Use the result of a functional collective, which waits for it."""
     return float(result.sum())
 
 
@@ -29,7 +29,7 @@ def group() -> dist.ProcessGroup:
 
 
 def eager() -> None:
-    """Each of them."""
+    """Each functional collective."""
     four = torch.ones(4)
     used(functional.all_reduce(four, "sum", group()))  # issues
     used(functional.all_gather_tensor(four, 0, group()))  # issues
@@ -46,7 +46,7 @@ def eager() -> None:
 
 
 def with_gradients() -> None:
-    """Those that have a backward."""
+    """Functional collectives with a backward."""
     given = torch.ones(4, requires_grad=True)
     gathered = functional.all_gather_tensor_autograd(given, 0, group())  # issues
     gathered.square().sum().backward()  # issues
@@ -63,9 +63,9 @@ def not_waited_for() -> None:
 
 
 def program(x: torch.Tensor) -> torch.Tensor:  # issues
-    """What is compiled: functional collectives and `dist.all_reduce`, which Dynamo turns into one.
+    """Compiled code: functional collectives and `dist.all_reduce`, which Dynamo turns into one.
 
-    Compiled code has no lines of this file's but the first.
+    Compiled code has no lines of this file except the first.
     """
     reduced = functional.all_reduce(x * 2, "sum", group())
     gathered = functional.all_gather_tensor(reduced, 0, group())
@@ -92,7 +92,7 @@ def inductor() -> None:
 
 
 def compiled_ddp() -> None:
-    """A compiled model in DDP, whose reducer runs as ever."""
+    """A compiled model in DDP, whose reducer runs as usual."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))

@@ -21,13 +21,13 @@ def reduce_in(group: ProcessGroup) -> None:
 
 
 def new_group() -> None:
-    """Groups made by all ranks: twice of the same members, and only by their members."""
+    """Groups made by all ranks: two with the same members, and one made by its members only."""
     for _ in range(2):
         group = dist.new_group([1, 3])
         if rank() in (1, 3):
             dist.all_reduce(torch.ones(2), group=group)  # issues
             dist.broadcast(torch.ones(2), src=3, group=group)  # issues
-    # In all ranks: from torch 2.15 on such a group counts in the names of those that all ranks make after it.
+    # On all ranks: from torch 2.15 on such a group counts in the names of later groups that all ranks make.
     members = [0, 2] if rank() in (0, 2) else [1, 3]
     group = dist.new_group(members, use_local_synchronization=True)
     dist.all_reduce(torch.ones(2), group=group)  # issues
@@ -38,7 +38,7 @@ def new_group() -> None:
 
 
 def subgroups() -> None:
-    """Halves of the world, cut by size and by list."""
+    """Halves of the world, split by size and by list."""
     group, _ = dist.new_subgroups(group_size=2)
     reduce_in(group)
     group, _ = dist.new_subgroups_by_enumeration([[0, 3], [1, 2]])
@@ -62,7 +62,7 @@ def mesh_of_two_dimensions() -> None:
 
 
 class Delegating(ProcessGroup):
-    """A group in Python that hands everything to another, as fault-tolerant ones do."""
+    """A process group in Python that delegates to another, as fault-tolerant ones do."""
 
     def __init__(self, inner: ProcessGroup) -> None:
         super().__init__(inner.rank(), inner.size())
@@ -73,16 +73,16 @@ class Delegating(ProcessGroup):
         return "delegating"
 
     def allreduce(self, tensors: list[torch.Tensor], options: Any = None) -> Any:
-        """Hand over, counted as what the inner group does."""
+        """Delegate, counted as the operation of the inner group."""
         return self.inner.allreduce(tensors, options)  # issues
 
     def barrier(self, options: Any = None) -> Any:
-        """Hand over."""
+        """Delegate."""
         return self.inner.barrier(options)  # issues
 
 
 class Counting(ProcessGroup):
-    """A group in Python with a backend of its own, which looks at what passes."""
+    """A process group in Python with a backend of its own, which inspects what passes."""
 
     seen = 0
 
@@ -93,7 +93,7 @@ class Counting(ProcessGroup):
 
 
 def give_backend(group: ProcessGroup, name: str) -> None:
-    """Make a group able to communicate on the CPU, as libraries do that go around `new_group`."""
+    """Enable a group to communicate on the CPU, as libraries do that bypass `new_group`."""
     store = PrefixStore(f"{name} of {group.size()}", _get_default_store())
     group._register_backend(
         torch.device("cpu"),
@@ -104,7 +104,7 @@ def give_backend(group: ProcessGroup, name: str) -> None:
 
 
 def groups_in_python() -> None:
-    """Subclasses of ProcessGroup: what they pass on is one operation, not two."""
+    """Subclasses of ProcessGroup: what they delegate is one operation, not two."""
     outer = Delegating(dist.new_group([0, 1, 2, 3], group_desc="inner"))
     outer.allreduce([torch.ones(2)], dist.AllreduceOptions()).wait()
     outer.barrier(dist.BarrierOptions()).wait()
@@ -122,7 +122,7 @@ def made_by_hand() -> None:
             store = PrefixStore(f"by hand {members}", _get_default_store())
             group = ProcessGroup(store, members.index(rank()), len(members))
             give_backend(group, "by hand")
-            # What can be known of its members is how many they are.
+            # All that can be known about its members is their number.
             outside_the_books(group, list(range(len(members))))
             group.allreduce([torch.ones(2)], dist.AllreduceOptions()).wait()  # issues
 

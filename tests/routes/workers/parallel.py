@@ -1,4 +1,4 @@
-"""Four ranks: one model over several, by tensors and by stages."""
+"""Four ranks: one model spread over several, by tensors and by stages."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(16, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize, up and down."""
+        """Normalize, project up and down."""
         return self.down(torch.relu(self.up(self.norm(x))))  # issues
 
 
 def tensor_parallel() -> None:
-    """Columns, then rows; with inputs that are sharded along the sequence in the second model."""
+    """Column-wise, then row-wise; in the second model with inputs sharded along the sequence."""
     mesh = init_device_mesh("cpu", (4,))
     model = parallelize_module(FeedForward(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})  # issues
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Four ranks: parameters in shards, by FSDP's first and second generation."""
+"""Four ranks: sharded parameters, by FSDP's first and second generation."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def fsdp2_in_two_dimensions() -> None:
 
 
 def fsdp2_accumulating() -> None:
-    """Two small batches a step: gradients are scattered with the second only, parameters stay gathered."""
+    """Two small batches per step: gradients are scattered with the second only, parameters stay gathered."""
     model = network()
     for layer in model:
         fully_shard(layer, mesh=init_device_mesh("cpu", (4,)), reshard_after_forward=False)

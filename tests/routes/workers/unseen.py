@@ -1,4 +1,4 @@
-"""Two ranks: what must not stand on the tape, and what cannot."""
+"""Two ranks: what must not be on the tape, and what cannot be."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def backend() -> ProcessGroupGloo:
 
 
 def meta_tensors() -> None:
-    """They have no data: only shapes are computed."""
+    """Meta tensors have no data: only shapes are computed."""
     functional.all_reduce(torch.empty(4, device="meta"), "sum", world())
     with refused(RuntimeError, "allreduce_", always=False):  # torch 2.8
         dist.all_reduce(torch.empty(4, device="meta"))
 
 
 def fake_tensors() -> None:
-    """What torch.compile and cost models trace with."""
+    """Fake tensors, which torch.compile and cost models trace with."""
     with FakeTensorMode():
         functional.all_reduce(torch.empty(4), "sum", world())
         with refused(RuntimeError, "allreduce_", always=False):  # torch 2.8
@@ -41,7 +41,7 @@ def fake_tensors() -> None:
 
 
 def direct_backend_calls() -> None:
-    """Handed to gloo itself, past the dispatcher."""
+    """Passed to gloo directly, bypassing the dispatcher."""
     backend().allreduce([torch.ones(4)], dist.AllreduceOptions()).wait()
     if rank() == 0:
         backend().send([torch.ones(4)], 1, 0).wait()

@@ -1,4 +1,4 @@
-"""So many steps of two all_reduce each, at a steady pace."""
+"""A number of steps with two all_reduce each, at a steady pace."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def main(steps: int, pause_s: float) -> None:
-    """Train on nothing."""
+    """Run the steps, without a model."""
     dist.init_process_group("gloo")
     parameter = torch.zeros(4, requires_grad=True)
     optimizer = torch.optim.SGD([parameter], lr=0.1)

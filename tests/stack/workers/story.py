@@ -1,4 +1,4 @@
-"""Trains on a few numbers; rank 1 is slow, rank 3 differs once, rank 2 stays away for a while, and rank 3 dies."""
+"""Trains on a few numbers; rank 1 is slow, rank 3 differs once, rank 2 is absent for a while, and rank 3 dies."""
 
 import os
 import sys
@@ -11,14 +11,14 @@ DIFFERS_AT = 60
 
 
 def read_shard(seconds: float) -> None:
-    """The storage does not answer."""
+    """Wait as for storage that does not answer."""
     time.sleep(seconds)
 
 
 def step(number: int, parameter: torch.Tensor, optimizer: torch.optim.Optimizer, odd: dist.ProcessGroup) -> None:
     """One step of all ranks."""
     rank = dist.get_rank()
-    time.sleep(0.06 if rank == 1 else 0.01)  # enough to be seen on a machine that is busy elsewhere
+    time.sleep(0.06 if rank == 1 else 0.01)  # long enough to be seen on a busy machine
     for size in (4, 100_000):
         dist.all_reduce(torch.ones(size))
     gathered = torch.empty(1_000 * dist.get_world_size())
@@ -37,7 +37,7 @@ def main(description: str, healthy_s: float, away_s: float, after_s: float) -> N
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     number = 0
     for seconds in (healthy_s, after_s):
-        # All ranks stop at the same step, which the first one chooses.
+        # All ranks stop at the same step, which rank 0 chooses.
         done = torch.zeros(1)
         end = time.monotonic() + seconds
         while not done.item():

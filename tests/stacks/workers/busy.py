@@ -1,6 +1,6 @@
 """Two ranks, one with threads that are busy in Python beside collectives, until a file `stop` is in the directory.
 
-While there is a file `hold`, native code holds that one's GIL: it makes a file `held`, and waits for the pipe `go`.
+While a file `hold` exists, native code holds that rank's GIL: it creates a file `held`, and waits for the pipe `go`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ stopping = threading.Event()
 
 
 def work() -> None:
-    """Make and leave frames of every kind: calls, recursion, generators, exceptions, callbacks from C."""
+    """Create and leave frames of every kind: calls, recursion, generators, exceptions, callbacks from C."""
     while not stopping.is_set():
         assert sum(walk(40)) == 820
         assert sorted(range(20), key=lambda n: -n)[0] == 19
@@ -33,21 +33,21 @@ def work() -> None:
 
 
 def walk(depth: int):
-    """A generator in a generator in a generator."""
+    """Nested generators, `depth` deep."""
     if depth:
         yield depth
         yield from walk(depth - 1)
 
 
 def fall(depth: int) -> None:
-    """Raise from below."""
+    """Raise from nested frames."""
     if not depth:
         raise ValueError(depth)
     fall(depth - 1)
 
 
 def hold() -> None:
-    """Hold the GIL: one native call that says so itself, and that a signal does not end."""
+    """Hold the GIL: one native call that acknowledges itself, and that a signal does not end."""
     command = f"echo > '{directory}/held'; read letter < '{directory}/go'"
     assert ctypes.PyDLL(None).system(command.encode()) == 0
 
@@ -56,7 +56,7 @@ def train() -> None:
     """What each rank does; the ranks agree on the end."""
     start_capture()
     join()
-    sys.setswitchinterval(0.0002)  # threads change often, and collectives get a turn
+    sys.setswitchinterval(0.0002)  # threads switch often, and collectives get a turn
     threads = [threading.Thread(target=work) for _ in range(THREADS if rank() == 0 else 0)]
     for thread in threads:
         thread.start()

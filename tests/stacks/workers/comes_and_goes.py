@@ -1,4 +1,4 @@
-"""One rank that gets the signal while it records, in a forked child, between tapes and when we are switched off."""
+"""One rank that gets the signal while it records, in a forked child, between tapes, and when switched off."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.support.rank import TAPES, join, say, start_capture, until
 
 
 def offers() -> list[Path]:
-    """The files of tapes that say that this process can be signalled."""
+    """The files of tapes that offer stacks by signal from this process."""
     return sorted(Path(os.environ[TAPES]).rglob("*.fault"))
 
 
 def stacks() -> int:
-    """How many stacks have been written since the last look, in all of them."""
+    """How many stacks all of them have gained since the last count."""
     global seen
     before, seen = seen, sum(file.read_text().count("Stack (most recent call first)") for file in offers())
     return seen - before

@@ -1,6 +1,6 @@
-"""Rank 1 is late for rank 0, for it holds the GIL in native code; rank 2 holds its own, and nobody waits for it.
+"""Rank 1 is late for rank 0, because it holds the GIL in native code; rank 2 holds its own, and no rank waits for it.
 
-Each goes on when somebody writes to the pipe that the first argument and its rank name.
+Each goes on when a byte is written to the pipe that the first argument and its rank name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.rank import join, own_tape, rank, start_capture, until
 
 
 def decode_batch() -> None:
-    """Hold the GIL until a letter comes."""
+    """Hold the GIL until a byte comes."""
     pipe = os.open(f"{sys.argv[1]}-{rank()}", os.O_RDWR)
     letter = ctypes.create_string_buffer(1)
     ctypes.PyDLL(None).read(pipe, letter, 1)

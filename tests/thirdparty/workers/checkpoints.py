@@ -1,4 +1,4 @@
-"""A training with checkpoints that are written beside it, by a thread or by a process."""
+"""A training with checkpoints that are written concurrently, by a thread or by a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERY = 2
 
 
 def main(folder: Path, how: AsyncCheckpointerType) -> list[str]:
-    """Train, with a checkpoint at every second step, and read the last one."""
+    """Train, with a checkpoint at every second step, and load the last one."""
     torch.manual_seed(2)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
     for layer in model:

@@ -1,4 +1,4 @@
-"""A training with the Trainer of Hugging Face: evaluations, checkpoints, going on from one of them, and a last save."""
+"""A training with the Hugging Face Trainer: evaluations, checkpoints, resuming from one of them, and a last save."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
 
 
 def trainer(folder: str, steps: int) -> Trainer:
-    """A tiny model and what trains it."""
+    """A tiny model and its Trainer."""
     set_seed(7)
     config = LlamaConfig(
         vocab_size=64,

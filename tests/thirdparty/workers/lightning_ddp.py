@@ -1,4 +1,4 @@
-"""Trainings with Lightning: the Trainer and Fabric, both with DDP."""
+"""Training runs with Lightning: the Trainer and Fabric, both with DDP."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Net(lightning.LightningModule):
         self.log("val_loss", loss, sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam."""
+        """Create the Adam optimizer."""
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 

@@ -29,7 +29,7 @@ def loader() -> DataLoader[Any]:
 
 
 def sharded(net: torch.nn.Module, mesh: Any) -> torch.nn.Module:
-    """Each layer in shards."""
+    """Shard each layer."""
     for layer in net.children():
         if isinstance(layer, torch.nn.Linear):
             fully_shard(layer, mesh=mesh["data_parallel"])

@@ -1,4 +1,4 @@
-"""A notebook in which somebody trains again and again: its process starts the ranks, and outlives them."""
+"""A notebook with repeated training runs: its process starts the ranks, and outlives them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ del sys.modules["__main__"].__file__  # a notebook has none
 
 
 def cell(launch: int) -> None:
-    """A training function of the notebook's own, as `notebook_launcher` takes it."""
+    """A training function defined in the notebook, as `notebook_launcher` takes it."""
     from accelerate import Accelerator
 
     Accelerator(cpu=True)

@@ -1,4 +1,4 @@
-"""Pipelines of two stages, in the schedules that people use, each with an optimizer of its own."""
+"""Pipelines of two stages, in the usual schedules, each with an optimizer of its own."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ if __name__ == "__main__":
         ):
             said += train(schedule, stages)
         dist.barrier()
-    # Of several optimizers the one that came first counts; the others count when it is gone.
+    # Of several optimizers the first one counts; the others count when it is gone.
     report(issued, losses=said, steps=4 * STEPS)
     dist.destroy_process_group()

@@ -13,7 +13,7 @@ STEPS = 40
 
 
 class Exchange(torch.autograd.Function):
-    """Rows for everybody, in numbers of each rank's own choosing; gradients go the way back."""
+    """Rows for every rank, in numbers of each rank's own choosing; gradients are sent back."""
 
     @staticmethod
     def forward(context: object, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
@@ -33,14 +33,14 @@ class Exchange(torch.autograd.Function):
 
 
 def sizes_of(counts: list[int]) -> list[int]:
-    """How many each other rank sends, when it has said so."""
+    """The number of rows that each other rank sends, once it has sent that."""
     received = torch.empty(len(counts), dtype=torch.int64)
     dist.all_to_all_single(received, torch.tensor(counts))
     return received.tolist()
 
 
 def main() -> list[str]:
-    """Train on bags of ids of random lengths."""
+    """Train on bags of random length with random ids."""
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(4)
     dense = DistributedDataParallel(nn.Linear(4, 1))

@@ -1,4 +1,4 @@
-"""A training in the way of torchtitan: FSDP2 and tensor parallelism on a mesh, each block compiled."""
+"""A training like torchtitan's: FSDP2 and tensor parallelism on a mesh, each block compiled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize, up and down."""
+        """Normalize, project up and down, and add the input."""
         return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
@@ -45,7 +45,7 @@ class Model(nn.Module):
         self.output = nn.Linear(16, 32, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits."""
+        """Compute the logits."""
         x = self.embedding(tokens)
         for block in self.blocks.values():
             x = block(x)

@@ -1,4 +1,4 @@
-"""How the ranks of the scripts that are started again come together."""
+"""How the ranks of the scripts that are restarted come together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PATIENCE = timedelta(seconds=60)
 
 
 def join(backend: str, attempt: int) -> int:
-    """Make the default group; returns this rank.
+    """Create the default group; returns this rank.
 
     With gloo, or, since gloo itself reads addresses of the dead attempt from a store that is kept, with the fake
     backend over the same store; the ranks then meet in the store before they communicate.

@@ -1,4 +1,4 @@
-"""A training that fails on its first attempt, on one rank after a collective; the second attempt ends well."""
+"""A training that fails on its first attempt, on one rank after a collective; the second attempt ends cleanly."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ sys.stdout.flush()
 if attempt == 0 and rank == 1:
     raise ZeroDivisionError
 if attempt == 0:
-    signal.pause()  # until torchrun takes everybody down
+    signal.pause()  # until torchrun ends all ranks
 dist.barrier()
 dist.destroy_process_group()

@@ -21,11 +21,11 @@ dist.barrier()
 said = {"attempt": attempt, "rank": rank, "restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"])}
 sys.stdout.write(json.dumps(said) + "\n")  # in one piece: ranks share the pipe
 sys.stdout.flush()
-time.sleep(1)  # the others have looked for `has_failed`, and have agreed on the run
+time.sleep(1)  # the others have checked for `has_failed`, and have agreed on the run
 if attempt == 0 and rank == failing:
     has_failed.touch()
     raise ZeroDivisionError
 if attempt == 0:
-    time.sleep(60)  # until torchrun takes everybody down
+    time.sleep(60)  # until torchrun ends all ranks
 dist.barrier()
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A script whose rank 1 hangs in the first attempt: `stalls_once.py asleep|in_c`. It knows nothing of us."""
+"""A script whose rank 1 hangs in the first attempt: `stalls_once.py asleep|in_c`. It does not import this package."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Rank 3 raises in the first attempt, and comes late to the first collective of the second. It knows nothing of us."""
+"""Rank 3 raises in the first attempt, and is late for the second one's first collective, unaware of this package."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ dist.init_process_group("gloo")
 gradient = torch.ones(4)
 if is_first:
     dist.all_reduce(gradient)
-    time.sleep(2)  # all have looked for the file
+    time.sleep(2)  # all have checked for the file
     if dist.get_rank() == 3:
         has_failed.touch()
         raise ZeroDivisionError

@@ -1,6 +1,6 @@
-"""A training as anybody might write it; at its end each rank says what has become of it, and what torch counted."""
+"""A typical training; at its end each rank reports its results, and what torch counted."""
 
-# Without `from __future__ import annotations`: DDP looks at those of a hook.
+# Without `from __future__ import annotations`: DDP inspects the annotations of a hook.
 import hashlib
 import json
 import pickle
@@ -20,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 def digest(value: Any) -> str:
-    """A hash of what can be pickled."""
+    """A hash of anything that can be pickled."""
     return hashlib.sha256(pickle.dumps(value)).hexdigest()
 
 
@@ -58,7 +58,7 @@ def train(model: DistributedDataParallel) -> float:
 
 
 def network() -> torch.nn.Module:
-    """With buffers and with random numbers of its own."""
+    """A model with buffers and with random numbers of its own."""
     layers: list[torch.nn.Module] = [torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU()]
     layers += [torch.nn.Dropout(0.1), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)]
     return torch.nn.Sequential(*layers)

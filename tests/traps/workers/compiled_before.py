@@ -1,4 +1,4 @@
-"""One rank that compiles functions and is then switched on and off, if so told: does Dynamo compile them again?"""
+"""One rank that compiles functions and is then switched on and off, if asked to: does Dynamo compile them again?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_two_graphs(x: torch.Tensor) -> torch.Tensor:
 
 
 def run() -> None:
-    """Run both; say what Dynamo has compiled until now, and how many frames it has looked at."""
+    """Run both; report what Dynamo has compiled so far, and how many frames it has seen."""
     for _ in range(2):
         in_one_graph(torch.eye(4))
         in_two_graphs(torch.eye(4))

@@ -1,7 +1,7 @@
-"""One rank with a thread that never gives the GIL up of itself, beside DDP's backward: recorded and not, in turn.
+"""One rank with a thread that never releases the GIL by itself, beside DDP's backward: recorded and not, in turn.
 
-Says how much longer a recorded backward takes, in waits for the GIL and operation: Python hands the GIL over once in a
-switch interval, so whatever waits for it takes that long.
+Reports how much longer a recorded backward takes, in waits for the GIL per operation: Python hands over the GIL once in
+a switch interval, so every wait for it takes that long.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAYERS = 8
 EACH_PARAMETER_MB = 0.0001
 ROUNDS, STEPS = 3, 5
 BRIEF_S = 0.0001
-"""Between the measurements: what starts and ends the capture gives up the GIL often, and would wait for long."""
+"""Between the measurements: switching capture on and off releases the GIL often, and would wait for long."""
 
 
 def be_hungry() -> None:
@@ -47,7 +47,7 @@ batch = torch.ones(4, 64)
 model = DistributedDataParallel(
     torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(LAYERS)]), bucket_cap_mb=EACH_PARAMETER_MB
 )
-for _ in range(3):  # DDP finds out its order of buckets
+for _ in range(3):  # DDP determines its order of buckets
     backward_s()
 threading.Thread(target=be_hungry, daemon=True).start()
 recorded: list[float] = []
@@ -59,7 +59,7 @@ for _ in range(ROUNDS):
     unrecorded += [backward_s() for _ in range(STEPS)]
     sys.setswitchinterval(BRIEF_S)
     capture = start_capture()
-    backward_s()  # all that is found out once
+    backward_s()  # all that is computed once
     tape = own_tape(capture)
     tape.poll()
     sys.setswitchinterval(interval_s)

@@ -1,4 +1,4 @@
-"""Two ranks leave operations open that nobody waits for; rank 0 looks at both tapes, and then at a real stall."""
+"""Two ranks leave operations open that are never waited for; rank 0 watches both tapes, and then a real stall."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.rank import STORE, TAPES, join, own_tape, rank, say, start_ca
 
 
 def reduce_scatter() -> None:
-    """Each has ended when the other rank's wait is over, and gloo's Work does not tell."""
+    """Each has ended when the other rank's wait is over, and gloo's Work does not show it."""
     works = [
         dist.reduce_scatter_tensor(torch.empty(2), torch.ones(4), async_op=True),
         dist.reduce_scatter(torch.empty(2), [torch.ones(2), torch.ones(2)], async_op=True),
@@ -32,7 +32,7 @@ def reduce_scatter() -> None:
 
 
 def point_to_point() -> None:
-    """Receives that are never sent to, sends that are received in time, and receives that nobody asks about."""
+    """Receives that are never sent to, sends that are received in time, and receives that are never queried."""
     other = 1 - rank()
     kept.append(dist.irecv(torch.empty(3), other, tag=1))
     kept.append(dist.irecv(torch.empty(4), tag=2))
@@ -47,7 +47,7 @@ def stand_by() -> None:
 
 
 def look() -> None:
-    """Look at what was left open, and then at an operation in which the other rank is absent."""
+    """Watch what was left open, and then an operation in which the other rank is absent."""
     until(ready.exists)
     lookout = Lookout(tapes_of_all_ranks(own_tape(capture), world_size(), Path(os.environ[TAPES])), float(sys.argv[1]))
     lookout.well_past_the_threshold()

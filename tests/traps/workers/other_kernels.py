@@ -1,6 +1,6 @@
 """Two ranks in which another library has kernels of its own for c10d's operations.
 
-Arguments: who came first (`theirs`, `ours`; `alone` without us), and whether they have one where ours are.
+Arguments: which came first (`theirs`, `ours`; `alone` without us), and whether they have one where ours are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 class TheirLibrary:
-    """Counts what passes: before autograd, in a backend's place, and where our own kernels are."""
+    """Counts calls: before autograd, in a backend's place, and where our own kernels are."""
 
     def __init__(self, is_in_our_place: bool) -> None:
         self.passed: Counter[str] = Counter()
@@ -50,7 +50,7 @@ class TheirLibrary:
         return handle.redispatch_boxed(keys.remove(torch._C.DispatchKey.BackendSelect), *args)
 
     def leave(self) -> None:
-        """Take the kernels out."""
+        """Remove the kernels."""
         self._library._destroy()
 
 
@@ -62,7 +62,7 @@ class Watching(TorchDispatchMode):
         self.seen: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count c10d's operations and let all of them go on."""
+        """Count c10d's operations and pass all of them on."""
         if func.namespace == "c10d":
             self.seen[func.name().removeprefix("c10d::")] += 1
         return func(*args, **(kwargs or {}))
@@ -83,7 +83,7 @@ def communicate() -> list[float]:
 
 
 def tell() -> None:
-    """Communicate, and say what has passed by them so far."""
+    """Communicate, and report what has passed through them so far."""
     say(results=communicate(), passed=theirs.passed, seen=watching.seen)
 
 

@@ -1,4 +1,4 @@
-"""One rank of a pretended job: nothing that it issues ever ends, and nothing of it is stuck; it looks for itself."""
+"""One rank of a simulated job: nothing that it issues ever ends, and nothing of it is stuck; it watches itself."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CPU = torch.device("cpu")
 
 
 def look(case: str) -> None:
-    """Let the threshold pass."""
+    """Wait past the threshold."""
     lookout.well_past_the_threshold()
     say(case=case, suspected=lookout.suspected, verdicts=len(lookout.verdicts), open_for=lookout.open_for())
 
 
 def issue() -> None:
-    """Leave alone whatever can be left alone."""
+    """Issue everything that may be left without a wait."""
     kept.append(dist.all_reduce(torch.ones(2), async_op=True))
     kept.append(dist.broadcast(torch.ones(2), 1, async_op=True))
     kept.append(dist.reduce_scatter_tensor(torch.empty(2), torch.ones(8), async_op=True))
@@ -36,7 +36,7 @@ def issue() -> None:
 
 
 def coalesce_in_python(async_ops: bool) -> Any:
-    """Operations of several kinds: they are handed over one by one, with a Work that means something at the end."""
+    """Operations of several kinds: they are issued one by one, with a single meaningful Work at the end."""
     with _coalescing_manager(device=CPU, async_ops=async_ops) as manager:
         dist.broadcast(torch.ones(3), 1)
         dist.all_gather([torch.empty(3) for _ in range(4)], torch.ones(3))

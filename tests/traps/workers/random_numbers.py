@@ -1,4 +1,4 @@
-"""One rank with everything switched on, whose spans nobody takes: an exporter that tries again would draw a number."""
+"""One rank with everything switched on, whose spans are refused: an exporter that retries would draw a number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ requests: list[str] = []
 
 
 class Overloaded(BaseHTTPRequestHandler):
-    """Asks everybody to come back later."""
+    """Asks every client to come back later."""
 
     def do_POST(self) -> None:
         """Refuse."""
@@ -29,7 +29,7 @@ class Overloaded(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def states() -> list[Any]:
@@ -40,7 +40,7 @@ def states() -> list[Any]:
 
 
 def train() -> None:
-    """What a training has of us: groups, collectives of all ways, steps."""
+    """What a training uses of us: groups, collectives of all kinds, steps."""
     join()
     group = dist.new_group([0])
     parameter = torch.nn.Parameter(torch.zeros(2))
@@ -62,7 +62,7 @@ for seed in (random.seed, numpy.random.seed, torch.manual_seed):
     seed(11)
 before = states()
 train()
-until(lambda: requests.count("/v1/traces") > 1)  # it has tried again
+until(lambda: requests.count("/v1/traces") > 1)  # it has retried
 is_as_before = [one == other for one, other in zip(before, states(), strict=True)]
 random.random(), numpy.random.random(), torch.rand(1)
 is_as_ever = [one == other for one, other in zip(before, states(), strict=True)]

@@ -1,4 +1,4 @@
-"""Two ranks make mistakes that torch refuses, first without us and then recorded; each says what came back to it."""
+"""Two ranks make mistakes that torch refuses, first without us and then recorded; each reports what was raised."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Mistake = Callable[[], Any]
 
 
 def before_it_is_issued() -> dict[str, Mistake]:
-    """What never reaches a backend."""
+    """Mistakes that never reach a backend."""
     return {
         "no tensor": lambda: dist.all_reduce("everything"),
         "complex maximum": lambda: dist.all_reduce(imaginary, dist.ReduceOp.MAX),
@@ -31,7 +31,7 @@ def before_it_is_issued() -> dict[str, Mistake]:
 
 
 def by_the_backend() -> dict[str, Mistake]:
-    """What passes the dispatcher, and is refused behind it: in the call, or when it is waited for."""
+    """Mistakes that pass the dispatcher, and are refused behind it: in the call, or when it is waited for."""
     group = dist.group.WORLD
     return {
         "root outside the group": lambda: dist.broadcast(two, src=7),
