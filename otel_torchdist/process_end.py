@@ -1,4 +1,4 @@
-"""Calls back when this process ends, whichever way Python ends it.
+"""The end of this process: calls back, whichever way Python ends it, and what is no longer possible by then.
 
 Before Python 3.13 `atexit` handlers do not run in processes forked by `multiprocessing`, such as the ranks of a
 notebook launcher: these end through `os._exit`, after `multiprocessing`'s own finalizers. Processes that it has spawned
@@ -8,11 +8,21 @@ run both.
 import atexit
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable
 from multiprocessing.util import Finalize
 
 _AFTER_CHILDREN = -100
 """`multiprocessing` has waited for the children of the process by then."""
+
+
+def starts_threads() -> bool:
+    """Whether threads can still be started: Python 3.12 refuses that once a process ends, even in `atexit` handlers."""
+    try:
+        threading.Thread(target=int, daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
 
 
 class ProcessEnd:

@@ -17,7 +17,7 @@ from otel_torchdist.actions.stall_actions import Callback, StallActions, doable_
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.config import Config
 from otel_torchdist.job.tapes import ReaderLock
-from otel_torchdist.process_end import ProcessEnd
+from otel_torchdist.process_end import ProcessEnd, starts_threads
 from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
@@ -126,7 +126,7 @@ class ReaderThread:
             self._election.tapes.own(writer.path)
 
     def _serve(self, reader: Reader) -> MetricsServer | None:
-        if not reader.serves_metrics:
+        if not reader.serves_metrics or not starts_threads():
             return None
         registry = CollectorRegistry()
         registry.register(TorchDistCollector(reader.metrics.snapshot))

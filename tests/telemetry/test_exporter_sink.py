@@ -307,6 +307,24 @@ def test_exports_are_not_instrumented_themselves(sinks: Callable[..., ExporterSi
     assert context.get_current() == {}
 
 
+def test_no_thread_can_be_started(sinks: Callable[..., ExporterSink], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a process has begun to end before the exporter was built (Python 3.12), everything is still sent."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    exporter = Gate()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        sink = sinks(exporter)
+        for first in (100, 200):
+            sink.emit(group(first, 3))
+        assert sink.flush(5.0)
+    assert exporter.ids == [100, 101, 102, 200, 201, 202]
+    sink.shutdown(5.0)
+    assert (sink.dropped, exporter.shut_down) == (0, 1)
+
+
 def test_shutdown_keeps_to_its_deadline_and_counts(sinks: Callable[..., ExporterSink]) -> None:
     """A hanging exporter does not delay the exit; what it did not take is counted; a second shutdown does no harm."""
     gate = Gate()

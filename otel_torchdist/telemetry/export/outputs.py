@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import TracerProvider, get_tracer_provider
 
 from otel_torchdist import semconv
+from otel_torchdist.process_end import starts_threads
 from otel_torchdist.telemetry.export.environment import (
     environment_links,
     environment_resource,
@@ -70,8 +71,10 @@ def outputs_of_providers(
 def outputs_from_environment(resource: Resource | None = None) -> Outputs:
     """Build outputs to the exporters that the standard `OTEL_*` variables describe, and `/metrics`."""
     resource = resource or environment_resource()
-    meters = build_meter_provider_from_environment(resource)
-    loggers = build_logger_provider_from_environment(resource)
+    meters = loggers = None
+    if starts_threads():  # which the SDK's providers need; a job that is over has no use for them
+        meters = build_meter_provider_from_environment(resource)
+        loggers = build_logger_provider_from_environment(resource)
     spans = environment_sink(resource)
     closers = [provider.shutdown for provider in (meters, loggers) if provider is not None]
     return Outputs(

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_torchdist import guard
+from otel_torchdist.process_end import starts_threads
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 
 MAX_QUEUED_SPANS: Final = 32_768
@@ -89,8 +90,15 @@ class QueuedSink:
         self._warned_at: float | None = None
         self._has_shut_down = False
         self._is_closing = False
-        self._thread = threading.Thread(target=self._run, name=f"otel-torchdist {destination.name}", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        thread = threading.Thread(target=self._run, name=f"otel-torchdist {destination.name}", daemon=True)
+        try:
+            thread.start()
+            self._thread = thread
+        except RuntimeError:
+            if starts_threads():
+                raise
+            # A short job ended on Python 3.12 before we got here: `flush` sends everything itself.
 
     @property
     def dropped(self) -> int:
@@ -118,6 +126,9 @@ class QueuedSink:
             self._flushes_wanted += 1
             turn = self._flushes_wanted
             self._changed.notify_all()
+        if self._thread is None:
+            self._send_here()
+        with self._changed:
             self._changed.wait_for(lambda: self._flushes_done >= turn or self._failures > failures, timeout_s)
             return self._flushes_done >= turn and self._failures == failures and self._is_flushed
 
@@ -137,15 +148,26 @@ class QueuedSink:
             self._changed.notify_all()
         with guard.guarded(f"closing {self._destination.name}"):
             self._destination.close()
-        self._thread.join(max(deadline - time.monotonic(), 0.1))
+        if self._thread is not None:
+            self._thread.join(max(deadline - time.monotonic(), 0.1))
+
+    def _send_here(self) -> None:
+        """Send everything that is queued in the calling thread, until the destination fails."""
+        failures = self._failures
+        with suppress_instrumentation():
+            while self._failures == failures and self._flushes_done < self._flushes_wanted:
+                self._send_next(self._next_groups() or [])
 
     def _run(self) -> None:
         with suppress_instrumentation():
             while (groups := self._next_groups()) is not None:
-                if groups:
-                    self._export(groups)
-                else:
-                    self._flush_destination()
+                self._send_next(groups)
+
+    def _send_next(self, groups: list[SpanGroup]) -> None:
+        if groups:
+            self._export(groups)
+        else:
+            self._flush_destination()
 
     def _next_groups(self) -> list[SpanGroup] | None:
         """Wait for something to send; an empty list requests a flush, None is the end."""
