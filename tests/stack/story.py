@@ -20,7 +20,7 @@ from tests.stack.rules import rule_expressions
 
 ODD: Final = 'pipeline "1" \\ back\nnext\ttab ☃ } , = ; {{x}} $y'
 """A group description with every odd character that torch's text may have."""
-HEALTHY_S: Final = 16.0
+HEALTHY_S: Final = 22.0
 AWAY_S: Final = 25.0
 AFTER_S: Final = 10.0
 LINGER_S: Final = 15.0
