@@ -22,13 +22,13 @@ def run_command(command: str, stall: StalledRun) -> str:
         OSError: The command cannot be started.
         ValueError: Its quotes do not match.
     """
-    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as output:
-        told.write(stall.to_json().encode())
-        told.seek(0)
+    with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as output:
+        document.write(stall.to_json().encode())
+        document.seek(0)
         process = subprocess.Popen(
             shlex.split(command),
             env=os.environ | stall.to_environment(),
-            stdin=told,
+            stdin=document,
             stdout=output,  # a file, because its children may hold a pipe open forever
             stderr=subprocess.STDOUT,
             start_new_session=True,  # to kill it along with its children

@@ -120,9 +120,9 @@ def _flight_recorder_files(stall: StalledRun, environ: Mapping[str, str]) -> lis
 
 def _prefixes(environ: Mapping[str, str]) -> list[str]:
     """Where NCCL's flight recorder writes: as configured, else the defaults of the versions of torch."""
-    told = [environ[name] for name in _FILES if environ.get(name)]
+    configured = [environ[name] for name in _FILES if environ.get(name)]
     cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return told[:1] or [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]
+    return configured[:1] or [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]
 
 
 def _has_written(prefixes: list[str], rank: int, since: float) -> bool:

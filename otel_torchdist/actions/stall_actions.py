@@ -87,10 +87,10 @@ class StallActions:
     def _begin(self, stall: OngoingStall, tapes: list[TapeReader]) -> None:
         if len({tape.path.parent for tape in tapes}) != 1:
             return  # no rank is on this node, or ranks of several jobs do not know their run yet
-        told = _stalled_run(stall.ruling, tapes)
+        stalled = _stalled_run(stall.ruling, tapes)
         due = [action for action in self._actions if action.is_local or stall.is_ours]
         threading.Thread(
-            target=self._act, args=(told, due, stall.is_ours), name="torchdist-on-stall", daemon=True
+            target=self._act, args=(stalled, due, stall.is_ours), name="torchdist-on-stall", daemon=True
         ).start()
 
     def _act(self, stall: StalledRun, due: list[Action], is_ours: bool) -> None:

@@ -145,8 +145,8 @@ class RunExchange:
                 elif view.rank not in ranks or not ranks[view.rank].alive:
                     ranks[view.rank] = view
             if other.is_lost and not other.views:  # it has asked us, and never answered
-                told = self._ranks_of.get(other.peer.seat, frozenset[int]())
-                unreachable |= dict.fromkeys(told - ranks.keys(), other.peer.node)
+                announced = self._ranks_of.get(other.peer.seat, frozenset[int]())
+                unreachable |= dict.fromkeys(announced - ranks.keys(), other.peer.node)
         ranks = {view.rank: view for view in of_this_attempt(ranks.values())}
         return WorldSnapshot(world.run, world.taken_ns, MappingProxyType(ranks), MappingProxyType(unreachable))
 

@@ -129,16 +129,16 @@ def train(network: nn.Module, dataset: Digits, steps: int, seed: int, before_ste
     """Take `steps` steps of SGD, and print the loss at the beginning of each epoch."""
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
-    told = 0
+    reported = 0
     for step, (epoch, images, labels) in enumerate(itertools.islice(endless_batches(dataset, seed), steps)):
         before_step(step)
         optimizer.zero_grad()
         loss = loss_of(network(images), labels)
         loss.backward()
         optimizer.step()
-        if epoch > told and dist.get_rank() == 0:
+        if epoch > reported and dist.get_rank() == 0:
             print(f"epoch {epoch}: loss {loss.item():.3f}", flush=True)
-        told = epoch
+        reported = epoch
 
 
 def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:

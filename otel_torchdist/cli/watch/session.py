@@ -80,9 +80,9 @@ class WatchSession:
                 self._view.say(f"helper processes, run {run_label(event.incident.run)}: {_described(event)}")
             else:
                 self._tell(event)
-        told = self._renewed(look.world)
-        verdict = told.verdict if told is not None else None
-        shown = self._heard(look, verdict) or (alarm(told) if told is not None else None)
+        current = self._renewed(look.world)
+        verdict = current.verdict if current is not None else None
+        shown = self._heard(look, verdict) or (alarm(current) if current is not None else None)
         self._view.show(screen_of(look, verdict, shown, self._threshold_s))
 
     def _tell(self, event: VerdictGiven | IncidentResolved | Finding) -> None:

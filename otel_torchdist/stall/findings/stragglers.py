@@ -97,7 +97,7 @@ class _Channel:
         tally: Counts since the channel was last judged.
         suspect: The rank that was suspected then; None if there was none.
         held: How many times in a row the suspect has been the same.
-        told: The rank that has been reported; None if there is none.
+        reported: The rank that has been reported; None if there is none.
         sent: By sender and receiver, how often the ranks had sent to each other when one was last suspected.
     """
 
@@ -105,7 +105,7 @@ class _Channel:
     tally: _Tally = field(default_factory=_Tally)
     suspect: int | None = None
     held: int = 0
-    told: int | None = None
+    reported: int | None = None
     sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
 
 
@@ -163,11 +163,11 @@ class Stragglers:
             suspect = None if is_pipeline(known.sent - before) else suspect
         known.held = known.held + 1 if suspect == known.suspect else 1
         known.suspect = suspect
-        if known.held < HELD_TWICE or suspect == known.told:
+        if known.held < HELD_TWICE or suspect == known.reported:
             return None
-        if known.told is not None:
-            self.gone.append((channel, known.told))
-        known.told = suspect
+        if known.reported is not None:
+            self.gone.append((channel, known.reported))
+        known.reported = suspect
         view = next((view for view in views if view.rank == suspect), None)
         if suspect is None or view is None or channel.group not in view.groups:
             return None
