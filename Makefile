@@ -40,7 +40,7 @@ lint: $(STAMP)  ## ruff, pyright, import contracts
 	$(BIN)/lint-imports
 
 faults: $(STAMP)  ## faults in real processes, and what is reported of each
-	$(BIN)/python -m tests.faults
+	$(BIN)/python -m tests.jobs.faults
 
 bench: $(STAMP)  ## what recording costs
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import hypothesis
@@ -11,14 +13,15 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
+from tests.support.memory import memory_directory
+from tests.support.warm_python import WarmPython
 
-WITH_PROCESSES: Final = {
-    *("agent", "benchmarks", "capture", "cli", "deploy", "e2e", "faults", "gpu", "routes", "stack", "stacks"),
-    *("thirdparty", "torchrun", "traps"),
-}
-WITH_SERVERS: Final = {"stack"}
-FOLDERS_THAT_SHARE: Final = {"tests/benchmarks", "tests/routes", "tests/stack", "tests/thirdparty", "tests/traps"}
-"""Their fixtures serve the whole folder, and take long."""
+WITH_PROCESSES: Final = ("agent", "benchmarks", "capture", "cli", "deploy", "gpu", "jobs", "processes", "servers")
+WITH_SERVERS: Final = ("servers",)
+TOGETHER: Final = (
+    *("tests/benchmarks", "tests/jobs/routes", "tests/jobs/side_effects", "tests/jobs/thirdparty", "tests/servers"),
+)
+"""Folders whose fixtures serve the whole folder, and take long."""
 
 
 def pytest_configure() -> None:
@@ -32,6 +35,8 @@ def pytest_configure() -> None:
     hypothesis.settings.register_profile("without deadlines", deadline=None)
     hypothesis.settings.load_profile("without deadlines")
     os.environ[OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL] = "true"
+    # Ranks find a loopback device for gloo without a name service.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,13 +49,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("servers")
 
 
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """An empty directory on tmpfs, with mode 0700."""
+    with memory_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """The interpreter from which jobs are forked: it has imported torch."""
+    python = WarmPython()
+    yield python
+    python.close()
+
+
 class _WithTheirFixtures(LoadScopeScheduling):
     """Has the tests of a file run in one process, and so those of a folder that shares its fixtures."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         folder = file.rpartition("/")[0]
-        return folder if folder in FOLDERS_THAT_SHARE else file
+        return folder if folder in TOGETHER else file
 
 
 @pytest.hookimpl(optionalhook=True)  # `-p no:xdist` is allowed

@@ -29,8 +29,8 @@ from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.world.model import Channel, OperationId
-from tests.cli.running import until
 from tests.support.simulated_rank import RUN_ID, SimulatedRank
+from tests.support.waiting import until
 
 TEXT = "rank 2 has not entered all_reduce (sequence 7, default_pg) for 12.0 s"
 NEVER = 3_600.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +19,9 @@ JOB = "job-0123456789abcdef"
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
+def base(memory: Path) -> Path:
     """A base directory for tapes, in memory."""
-    folder = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
-    yield folder / "tapes"
-    shutil.rmtree(folder)
+    return memory / "tapes"
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ from otel_torchdist.tape.layout import VERSION
 from otel_torchdist.tape.reader import TapeReader
 from tests.agent.conftest import JOB
 from tests.agent.test_life import check_once_without_orphans, count_on, recorded, up_on
-from tests.agent.training import page_of, until
+from tests.agent.training import page_of
 from tests.cli.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.waiting import until
 
 MEETINGS = 5
 

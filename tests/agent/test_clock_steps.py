@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_life import check_once_without_orphans, recorded
-from tests.agent.training import until
 from tests.cli.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
+from tests.support.waiting import until
 
 STEPS_S = (900.0, -600.0, 0.0)
 """How far the clock is ahead after each step: minutes forwards and back."""

@@ -27,7 +27,7 @@ from tests.agent.conftest import JOB
 from tests.cli.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.memory_sink import MemorySink
-from tests.tape.tapes import open_descriptors
+from tests.support.tapes import open_descriptors
 
 STRANGER = 12345
 OTHER_JOB = "job-00000000000000bb"

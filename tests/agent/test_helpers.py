@@ -16,10 +16,10 @@ from otel_torchdist.processes import silent_ends
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.tape.reader import TapeReader
 from tests.agent.conftest import JOB
-from tests.agent.training import until
 from tests.cli.asking import ask
 from tests.cli.running import Running
 from tests.support.job_ranks import Ranks
+from tests.support.waiting import until
 
 MAIN, HELPERS = f"{0xBEEF:032x}", f"{0xCAFE << 112:032x}"
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_life import check_once_without_orphans, count_on, recorded
-from tests.agent.training import RANKS, Training, environment, page_of, until
+from tests.agent.training import RANKS, Training, environment, page_of
 from tests.cli.running import SCRIPT, processes_of
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.recorded import read_tapes
+from tests.support.waiting import until
 
 NAMESPACES = shutil.which("unshare") and not subprocess.run(["unshare", "--pid", "--fork", "true"]).returncode
 NOBODY = {"OTEL_PYTHON_TORCHDIST_READER": "none"}

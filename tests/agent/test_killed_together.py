@@ -9,11 +9,12 @@ import pytest
 
 from otel_torchdist import semconv
 from tests.agent.test_life import check_once_without_orphans, count_on, recorded, up_on
-from tests.agent.training import page_of, until
+from tests.agent.training import page_of
 from tests.cli.gloo_jobs import GlooJobs
 from tests.cli.running import processes_of
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.recorded import read_tapes
+from tests.support.waiting import until
 from tests.support.warm_python import WarmPython
 
 RANKS = 4
@@ -21,19 +22,17 @@ WAITING = {0, 1, 3}
 
 
 @pytest.fixture
-def job(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> Iterator[GlooJobs]:
+def job(warm_python: WarmPython, base: Path, receiver: OtlpReceiver, tmp_path: Path) -> Iterator[GlooJobs]:
     """Four ranks on gloo, three of which wait in a collective for the fourth, with the agent that they start."""
-    python = WarmPython()
     environ = {
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1000",
         "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "2000",
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
     }
-    job = GlooJobs(python, base, tmp_path, "is late", ranks=RANKS, reader="agent", environ=environ)
+    job = GlooJobs(warm_python, base, tmp_path, "is late", ranks=RANKS, reader="agent", environ=environ)
     yield job
     job.close()
-    python.close()
 
 
 def markers(spans: list[ReceivedSpan]) -> set[int]:

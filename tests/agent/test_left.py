@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.agent.conftest import JOB
-from tests.agent.training import page_of, until
+from tests.agent.training import page_of
 from tests.cli.running import Running
+from tests.support.waiting import until
 
-RANK = Path(__file__).parents[1] / "stall" / "dying_rank.py"
+RANK = Path(__file__).parents[1] / "processes" / "dying_rank.py"
 
 
 @pytest.mark.parametrize(("code", "fate"), [(0, "has ended"), (3, "is dead: its process is gone")])

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.agent.training import until
 from tests.cli.running import processes_of
 from tests.support.quiet import QUIET
+from tests.support.waiting import until
 from tests.support.warm_python import WarmPython
 
 JOBS = 20
@@ -20,25 +15,9 @@ KEPT = 3
 WORKER = Path(__file__).parent / "workers" / "short.py"
 
 
-@pytest.fixture
-def python() -> Iterator[WarmPython]:
-    """Starts ranks quickly."""
-    python = WarmPython()
-    yield python
-    python.close()
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A directory in memory."""
-    folder = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-def test_twenty_jobs_leave_nothing(python: WarmPython, folder: Path) -> None:
+def test_twenty_jobs_leave_nothing(warm_python: WarmPython, memory: Path) -> None:
     """Twenty jobs, each with its own agent, leave no process, no port and no more files than should be kept."""
-    tapes, temporary = folder / "tapes", folder / "tmp"
+    tapes, temporary = memory / "tapes", memory / "tmp"
     temporary.mkdir()
     for job in range(JOBS):
         environ = {
@@ -51,7 +30,7 @@ def test_twenty_jobs_leave_nothing(python: WarmPython, folder: Path) -> None:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(job),  # distinguishes the jobs; the store is a file
         }
-        [done] = python.run(WORKER, [environ], folder, [str(folder / f"store-{job}")], 60.0)
+        [done] = warm_python.run(WORKER, [environ], memory, [str(memory / f"store-{job}")], 60.0)
         assert (done.code, done.err) == (0, "")
     until(lambda: not processes_of(tapes), 30.0)
     assert [os.listdir(path) for path in tapes.glob("job-*") if not (path / "agent.checkpoint").exists()] == []

@@ -14,9 +14,10 @@ import pytest
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.tapes import LOCK_NAME
 from tests.agent.conftest import JOB
-from tests.agent.training import page_of, until
+from tests.agent.training import page_of
 from tests.cli.running import SCRIPT, Running, environment
 from tests.support.job_ranks import Ranks
+from tests.support.waiting import until
 
 NOBODY = 65534
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]

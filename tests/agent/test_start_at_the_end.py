@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.agent.training import WORKERS, environment, until
+from tests.agent.training import WORKERS, environment
 from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.waiting import until
 
 
 def test_it_gets_one_when_it_ends(base: Path, receiver: OtlpReceiver, tmp_path: Path) -> None:

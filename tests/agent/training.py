@@ -9,29 +9,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from tests.cli.running import processes_of
 from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.waiting import until
 
 WORKERS = Path(__file__).parent / "workers"
 RANKS = 2
 BOOT = b"otel_torchdist.agent.launch.background"
-
-T = TypeVar("T")
-
-
-def until(look: Callable[[], T], timeout_s: float = 60.0, what: str = "") -> T:
-    """Poll `look` until its result is truthy, and return that; fails when it takes too long."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what or look}"
-        time.sleep(0.05)
-    return found
 
 
 class Training:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.tape.layout import TapeState
-from tests.capture.conftest import WORKERS, Job, Jobs
+from tests.capture.conftest import WORKERS
+from tests.support.jobs import Job, Jobs
 from tests.support.quiet import QUIET
 from tests.support.recorded import read_tapes
 from tests.support.warm_python import REPOSITORY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.tape.layout import Flag, RunIdState, TapeState
-from tests.capture.conftest import Jobs
+from tests.support.jobs import Jobs
 from tests.support.ports import free_port
 from tests.support.recorded import RecordedTape
 

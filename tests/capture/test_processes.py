@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from otel_torchdist.tape.layout import RunIdState, TapeState
-from tests.capture.conftest import Jobs
+from tests.support.jobs import Jobs
 from tests.support.quiet import QUIET
 from tests.support.stderr import comparable
 

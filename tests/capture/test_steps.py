@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.capture.conftest import Jobs
+from tests.support.jobs import Jobs
 
 
 @pytest.mark.parametrize(

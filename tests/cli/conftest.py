@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,16 +13,16 @@ import pytest
 
 from tests.cli.gloo_jobs import GlooJobs
 from tests.cli.running import Running, processes_of
+from tests.support.memory import memory_directory
 from tests.support.warm_python import WarmPython
 
 
 @contextmanager
 def _base() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
-    yield path
-    for pid in processes_of(path):  # left by a test that failed
-        os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(path)
+    with memory_directory() as path:
+        yield path
+        for pid in processes_of(path):  # left by a test that failed
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -53,14 +51,6 @@ def start(base: Path) -> Iterator[Callable[..., Running]]:
     yield start
     for running in started:
         running.close()
-
-
-@pytest.fixture(scope="session")
-def warm_python() -> Iterator[WarmPython]:
-    """The interpreter from which ranks are forked."""
-    python = WarmPython()
-    yield python
-    python.close()
 
 
 @pytest.fixture(scope="module")

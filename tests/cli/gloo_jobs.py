@@ -9,8 +9,8 @@ import signal
 import threading
 from pathlib import Path
 
-from tests.cli.running import until
 from tests.support.quiet import QUIET
+from tests.support.waiting import until
 from tests.support.warm_python import Done, WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "training.py"

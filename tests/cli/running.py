@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 SCRIPT = Path(sys.executable).with_name("otel-torchdist")
@@ -119,11 +119,3 @@ def processes_of(base: Path) -> list[int]:
         if has_it and not is_zombie:
             found.append(int(entry.name))
     return found
-
-
-def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    """Wait for a condition; fails if it does not become true in time."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.02)

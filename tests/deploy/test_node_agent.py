@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +12,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.agent.training import page_of, until
+from tests.agent.training import page_of
 from tests.cli.running import SCRIPT, environment
 from tests.deploy.manifests import containers, manifest, pod_template
 from tests.support.job_ranks import Ranks
+from tests.support.waiting import until
 
 NOBODY = 65534
 JOB = "job-0123456789abcdef"
@@ -38,12 +37,10 @@ def confined(capabilities: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def base() -> Iterator[Path]:
+def base(memory: Path) -> Path:
     """A base directory for tapes, in memory."""
-    folder = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
-    folder.chmod(0o755)
-    yield folder / "tapes"
-    shutil.rmtree(folder)
+    memory.chmod(0o755)
+    return memory / "tapes"
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.training import until
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
 WORKER = Path(__file__).parent / "workers" / "steps.py"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 from otel_torchdist.job.peers import Peer
@@ -66,11 +65,3 @@ def stranger(behave: Callable[[socket.socket], None]) -> Iterator[int]:
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in threads:
             thread.join(10)
-
-
-def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
-    """Poll until a condition holds; fails if it does not in time."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

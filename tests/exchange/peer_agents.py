@@ -12,8 +12,9 @@ from otel_torchdist.job.peers import Peer, Peers
 from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.stall.peer_agents import Follows, Leads, Seating
 from otel_torchdist.world.model import WorldSnapshot
-from tests.exchange.listening import HOST, until
-from tests.stall.simulated_world import RUN, SimulatedWorld
+from tests.exchange.listening import HOST
+from tests.support.simulated_world import RUN, SimulatedWorld
+from tests.support.waiting import until
 
 TOKEN = b"t" * 32
 RANKS_PER_NODE = 2

@@ -9,9 +9,10 @@ import pytest
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.peer_agents import Leads
-from tests.exchange.listening import HOST, until
+from tests.exchange.listening import HOST
 from tests.exchange.peer_agents import Agents, exchange_of, world_of
-from tests.stall.simulated_world import RUN
+from tests.support.simulated_world import RUN
+from tests.support.waiting import until
 
 
 @pytest.mark.usefixtures("quick")

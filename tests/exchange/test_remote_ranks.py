@@ -13,9 +13,9 @@ from otel_torchdist.exchange.wire import decode_answer, encode
 from otel_torchdist.stall.peer_agents import Seating
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.model import Channel, WorldSnapshot
-from tests.exchange.listening import until
 from tests.exchange.peer_agents import Agents, exchange_of, world_of
-from tests.stall.simulated_world import RUN, SECOND, START_NS, group_of
+from tests.support.simulated_world import RUN, SECOND, START_NS, group_of
+from tests.support.waiting import until
 
 MINUTE = 60 * SECOND
 EVERYBODY = group_of(0, 1, 2, 3)

@@ -11,8 +11,9 @@ import pytest
 from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.peer import KNOCK_PATH, STATE_PATH
 from otel_torchdist.exchange.wire import Question, WireError, decode_answer, encode
-from tests.exchange.listening import stranger, until
+from tests.exchange.listening import stranger
 from tests.exchange.peer_agents import Agents, agents, exchange_of
+from tests.support.waiting import until
 
 
 def test_what_is_no_question(two: Agents) -> None:

@@ -14,9 +14,10 @@ from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
 from otel_torchdist.job.peers import Peers
 from otel_torchdist.stall.peer_agents import Follows, Leads, Undecided
-from tests.exchange.listening import HOST, stranger, until
+from tests.exchange.listening import HOST, stranger
 from tests.exchange.peer_agents import TOKEN, Agents, agents, exchange_of
-from tests.stall.simulated_world import RUN
+from tests.support.simulated_world import RUN
+from tests.support.waiting import until
 
 
 def test_lowest_seat_judges_and_sees_all(three: Agents) -> None:

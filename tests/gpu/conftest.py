@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 from tests.gpu.world import World, begin_world, end_world
+from tests.support.memory import memory_directory
 
 HERE = Path(__file__).parent
 
@@ -33,9 +32,8 @@ def a_device() -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A directory in memory, for tapes and a store."""
-    path = Path(tempfile.mkdtemp(prefix="otel-torchdist-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
+    with memory_directory() as path:
+        yield path
 
 
 @pytest.fixture

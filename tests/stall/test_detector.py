@@ -8,8 +8,8 @@ from otel_torchdist.stall.events import IncidentResolved, MarkerDue, Occasion, S
 from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Outcome, VerdictKind
-from tests.stall.simulated_world import SECOND, SimulatedWorld, group_of
-from tests.stall.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
+from tests.support.simulated_world import SECOND, SimulatedWorld, group_of
+from tests.support.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 
 def ages_s(markers: Sequence[MarkerDue]) -> list[float]:

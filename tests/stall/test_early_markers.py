@@ -9,8 +9,8 @@ from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.waits import waits_of
-from tests.stall.simulated_world import START_NS, THRESHOLD_NS, SimulatedWorld, group_of
-from tests.stall.watching import EVERYBODY, Watching, stalled
+from tests.support.simulated_world import START_NS, THRESHOLD_NS, SimulatedWorld, group_of
+from tests.support.watching import EVERYBODY, Watching, stalled
 
 
 def marked(watching: Watching) -> list[tuple[float, int, int]]:

@@ -6,8 +6,8 @@ from otel_torchdist.stall.events import IncidentResolved, StacksWanted
 from otel_torchdist.stall.watch import LOOK_S
 from otel_torchdist.tape.layout import Flag, How, TapeState
 from otel_torchdist.verdict.model import Outcome, VerdictKind
-from tests.stall.simulated_world import SimulatedWorld, group_of
-from tests.stall.watching import EVERYBODY, Watching, stalled
+from tests.support.simulated_world import SimulatedWorld, group_of
+from tests.support.watching import EVERYBODY, Watching, stalled
 
 
 def test_death_is_told_at_once() -> None:

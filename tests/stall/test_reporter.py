@@ -15,9 +15,9 @@ from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.tape.layout import How
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.world.model import RankView
-from tests.stall.simulated_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, SimulatedWorld, group_of
-from tests.stall.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
 from tests.support.memory_sink import MemorySink
+from tests.support.simulated_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, SimulatedWorld, group_of
+from tests.support.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 STALLED_S = 5.0
 

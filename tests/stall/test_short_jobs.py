@@ -9,9 +9,9 @@ from otel_torchdist.stall.events import MismatchFound
 from otel_torchdist.stall.peer_agents import Follows, Leads, Seating
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.model import WorldSnapshot
-from tests.stall.accompanied import Accompanied
-from tests.stall.simulated_world import SimulatedWorld
-from tests.stall.watching import EVERYBODY
+from tests.support.accompanied import Accompanied
+from tests.support.simulated_world import SimulatedWorld
+from tests.support.watching import EVERYBODY
 
 HERE = (2, 3)
 ODD = 3

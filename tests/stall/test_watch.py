@@ -19,7 +19,7 @@ from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.verdict.model import Outcome, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import Source
-from tests.stall import rank_process
+from tests.support import rank_process
 
 ROOT = Path(__file__).parents[2]
 SIZE = 3

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-RANK_PROCESS = Path(__file__).parents[1] / "stall" / "rank_process.py"
+RANK_PROCESS = Path(__file__).with_name("rank_process.py")
 
 
 class Ranks:
-    """The ranks of one job, each a process that obeys commands; see `tests.stall.rank_process`."""
+    """The ranks of one job, each a process that obeys commands; see `tests.support.rank_process`."""
 
     def __init__(self, directory: Path, size: int, capacity: int = 64) -> None:
         """Start the ranks.

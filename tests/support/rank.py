@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -61,16 +59,3 @@ def own_tape(capture: Capture) -> TapeReader:
 def say(**facts: Any) -> None:
     """Write a line of JSON."""
     print(json.dumps(facts), flush=True)
-
-
-def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-    """Wait for a condition.
-
-    Raises:
-        TimeoutError: It did not hold in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("what the test waits for did not happen")
-        time.sleep(0.005)

@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tape.tapes import HERE, REPOSITORY
+from tests.support.tapes import REPOSITORY
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip(f"a small file system needs unshare: {error}")
     if permitted.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {permitted.stderr.strip()}")
-    program = [*alone, sys.executable, str(HERE / "full_memory.py"), str(place)]
+    program = [*alone, sys.executable, str(Path(__file__).with_name("full_memory.py")), str(place)]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,8 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape import reader as reader_module
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.reader import TapeReader
-from tests.tape.tapes import begin, new_writer, until
+from tests.support.tapes import begin, new_writer
+from tests.support.waiting import until
 
 
 class StuckThread:

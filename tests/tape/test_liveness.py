@@ -10,7 +10,8 @@ from pathlib import Path
 
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reader import TapeReader
-from tests.tape.tapes import REPOSITORY, RankProcess, begin, new_writer, open_descriptors, until
+from tests.support.tapes import REPOSITORY, WriterProcess, begin, new_writer, open_descriptors
+from tests.support.waiting import until
 
 
 def alive_for_others(path: Path) -> bool:
@@ -26,7 +27,7 @@ def alive_for_others(path: Path) -> bool:
 
 def test_killed(memory: Path) -> None:
     """SIGKILL ends the life of a tape; it stays readable, and its state is still running."""
-    with RankProcess(memory) as rank:
+    with WriterProcess(memory) as rank:
         number = int(rank.tell("begin"))
         reader = TapeReader(rank.path)
         assert reader.is_alive()
@@ -39,7 +40,7 @@ def test_killed(memory: Path) -> None:
 
 def test_ended(memory: Path) -> None:
     """A process that ends by itself is not alive, and its tape shows how it ended."""
-    with RankProcess(memory) as rank:
+    with WriterProcess(memory) as rank:
         rank.tell("finish")
         reader = TapeReader(rank.path)
         assert reader.is_alive(), "it may still communicate"
@@ -50,7 +51,7 @@ def test_ended(memory: Path) -> None:
 
 def test_closed(memory: Path) -> None:
     """A tape whose group was destroyed is not alive, though its process is."""
-    with RankProcess(memory) as rank:
+    with WriterProcess(memory) as rank:
         reader = TapeReader(rank.path)
         rank.tell("close")
         assert not reader.is_alive()
@@ -58,7 +59,7 @@ def test_closed(memory: Path) -> None:
 
 def test_forked_child(memory: Path) -> None:
     """A child has the writer's descriptors, but does not count as its life."""
-    with RankProcess(memory) as rank:
+    with WriterProcess(memory) as rank:
         child = rank.fork()
         reader = TapeReader(rank.path)
         assert reader.is_alive()
@@ -69,7 +70,7 @@ def test_forked_child(memory: Path) -> None:
 
 def test_death_of_a_child(memory: Path) -> None:
     """A child that ends closes its copies of the descriptors; its parent lives on."""
-    with RankProcess(memory) as rank:
+    with WriterProcess(memory) as rank:
         child = rank.fork()
         os.kill(child, signal.SIGKILL)
         assert until(lambda: Path(f"/proc/{child}/stat").read_text().split()[2] == "Z")
@@ -78,7 +79,7 @@ def test_death_of_a_child(memory: Path) -> None:
 
 def test_stopped(memory: Path) -> None:
     """A stopped process is alive, and its tape can be read meanwhile."""
-    with RankProcess(memory) as rank:
+    with WriterProcess(memory) as rank:
         number = int(rank.tell("begin"))
         rank.tell(f"wait {number}")
         rank.stop()
@@ -94,7 +95,7 @@ def test_stopped(memory: Path) -> None:
 
 def test_own_tape(memory: Path) -> None:
     """A process can read its own tape without appearing dead to others."""
-    with RankProcess(memory) as rank:
+    with WriterProcess(memory) as rank:
         rank.tell("begin")
         assert rank.tell("read") == "1"
         assert TapeReader(rank.path).is_alive()
@@ -114,7 +115,7 @@ def test_own_tape_until_closed(memory: Path) -> None:
 def test_nothing_stays_open(memory: Path) -> None:
     """Reader and writer release every descriptor and mapping; a late caller of a closed writer cannot crash."""
     before = open_descriptors()
-    with RankProcess(memory) as rank:
+    with WriterProcess(memory) as rank:
         writer = new_writer(memory)
         other, own = TapeReader(rank.path), TapeReader.of_writer(writer)
         other.poll()

@@ -25,7 +25,7 @@ from otel_torchdist.tape.names import (
 )
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
-from tests.tape.tapes import new_writer
+from tests.support.tapes import new_writer
 
 _Named = TypeVar("_Named", bound=CallSiteName | GroupName | SignatureName)
 _TEXT = st.text(max_size=40)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tape.tapes import start
+from tests.support.tapes import start
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 def start_killed(stack: ExitStack, program: str, *arguments: object) -> subprocess.Popen[str]:
     """Start a program that does not outlive the test."""
-    process = start(program, *arguments)
+    process = start(Path(__file__).with_name(program), *arguments)
     stack.enter_context(process)
     stack.callback(process.kill)
     return process

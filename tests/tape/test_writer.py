@@ -27,7 +27,8 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeSt
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.tape.writer import TapeWriter
-from tests.tape.tapes import begin, new_writer, open_descriptors, until
+from tests.support.tapes import begin, new_writer, open_descriptors
+from tests.support.waiting import until
 
 SECOND = 1_000_000_000
 FITTING: dict[str, Any] = {

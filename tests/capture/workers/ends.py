@@ -15,7 +15,8 @@ import torch.distributed._functional_collectives as functional
 
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reader import TapeReader
-from tests.support.rank import TELLS_REDUCE_OP, join, own_tape, rank, say, start_capture, until
+from tests.support.rank import TELLS_REDUCE_OP, join, own_tape, rank, say, start_capture
+from tests.support.waiting import until
 
 
 def raised_by(call: Callable[[], Any]) -> tuple[str, str, list[str]]:

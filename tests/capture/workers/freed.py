@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import join, rank, say, start_capture, until
+from tests.support.rank import join, rank, say, start_capture
+from tests.support.waiting import until
 
 
 def look(name: str, communicate: Callable[[torch.Tensor], Any]) -> None:

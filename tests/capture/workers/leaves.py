@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import STORE, join, rank, start_capture, until
+from tests.support.rank import STORE, join, rank, start_capture
+from tests.support.waiting import until
 
 
 class TrainingError(Exception):

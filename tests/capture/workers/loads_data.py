@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
-from tests.support.rank import join, say, start_capture, until
+from tests.support.rank import join, say, start_capture
+from tests.support.waiting import until
 
 
 def step() -> None:

@@ -7,7 +7,8 @@ import os
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import join, own_tape, rank, say, start_capture, until
+from tests.support.rank import join, own_tape, rank, say, start_capture
+from tests.support.waiting import until
 
 capture = start_capture()
 join()

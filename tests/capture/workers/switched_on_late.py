@@ -11,7 +11,8 @@ from torch.distributed import ProcessGroup, Work, distributed_c10d
 from torch.optim import optimizer
 
 from otel_torchdist.tape.layout import RunIdState
-from tests.support.rank import join, own_tape, say, start_capture, until
+from tests.support.rank import join, own_tape, say, start_capture
+from tests.support.waiting import until
 
 
 def torch_as_it_is() -> dict[str, Any]:

@@ -1,0 +1,27 @@
+"""torch.compile produces the same with us as without us."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.support.jobs import Jobs
+from tests.support.stderr import comparable
+
+
+def test_same_graphs_and_all_recorded(jobs: Jobs) -> None:
+    """Graphs, breaks with their reasons, Dynamo's counters, results and warnings are equal, and no call is missed."""
+    plain = jobs.run("compiled", 1, "off")
+    ours = jobs.run("compiled", 1, "on")
+    for with_us, without_us in zip(ours.ranks[0].lines(), plain.ranks[0].lines(), strict=True):
+        assert with_us == without_us
+    assert comparable(ours.ranks[0].err) == comparable(plain.ranks[0].err)
+    assert not plain.tapes
+    [tape] = ours.tapes
+    # Each function runs once under `explain` and three times compiled; one more for `fullgraph`.
+    assert Counter(operation.name for operation in tape.operations) == {
+        "all_reduce": 3 * 4 + 1,
+        "all_gather_into_tensor_coalesced": 4,
+        "reduce_scatter_tensor_coalesced": 4,
+    }
+    assert all(operation.has_ended for operation in tape.operations)
+    assert len(tape.steps) == 2 + 2  # the scaler skips one of the last two

@@ -1,0 +1,128 @@
+"""`otel-torchdist demo --fault`: each fault happens, gets its verdict, and has no leftovers."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from otel_torchdist.cli.demo.findings import Findings, closing_words
+from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
+from otel_torchdist.cli.demo.run import is_hopeless
+from otel_torchdist.cli.demo.views import PlainView
+from otel_torchdist.cli.rank_table import Doing, RankRow
+from otel_torchdist.verdict.model import VerdictKind
+from tests.cli.running import Running, processes_of
+from tests.support.watching import Watching, stalled
+
+THRESHOLD_S = 1.5
+BLOCK_S = 6.0
+FINISHED = "Training has finished: accuracy on "
+NOT_FINISHED = "Training is over, and has not finished."
+HAS_HUNG = "The training has hung for 6 s: torchrun is told to end."
+QUICK = ("--ranks", "3", "--steps", "30", "--seed", "1", "--threshold", str(THRESHOLD_S))
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "said", "end"),
+    [
+        (
+            "kill",
+            "dead, rank 2",
+            r"rank 2 was killed by SIGKILL 0\.\d+ s before the others ended, and all_reduce ",
+            NOT_FINISHED,
+        ),
+        (
+            "freeze",
+            "frozen, rank 2",
+            r"rank 2 is frozen \(stopped by a signal\)",
+            "Training has finished: accuracy on ",
+        ),
+        ("mismatch", "mismatched, rank 2", "rank 2 has shape 9 elements where ranks 0-1 have 10", NOT_FINISHED),
+        ("circular", "circular, ranks 0-2", "ranks 0-2 wait for each other", HAS_HUNG),
+    ],
+    ids=["kill", "freeze", "mismatch", "circular"],
+)
+def test_fault_gets_its_verdict(
+    start: Callable[..., Running], base: Path, tmp_path: Path, fault: str, expected: str, said: str, end: str
+) -> None:
+    """The verdict is right and in time, as exit code 0 states; the file has it too; the job ends, or goes on."""
+    output = tmp_path / "spans.jsonl"
+    demo = start("demo", "--fault", fault, *QUICK, "--block-seconds", str(BLOCK_S), "--output", output)
+    assert demo.end(150) == 0, demo.story()
+    assert re.search(f"STALL: {said}", demo.out), demo.out
+    told = re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nSaid: the same, ([\d.]+) s after", demo.out, re.M)
+    assert told is not None, demo.out
+    assert float(told[1]) <= THRESHOLD_S + 2
+    assert "STALL: " not in demo.out.partition("torchrun is told to end")[2]
+    assert f"stall: all_reduce ({expected.split(',')[0]})" in output.read_text()
+    assert end in demo.out
+    assert (HAS_HUNG in demo.out) == (end == HAS_HUNG)
+    assert (processes_of(base), list(base.iterdir())) == ([], [])
+
+
+def options(fault: Fault, ranks: int = 2) -> DemoOptions:
+    """Options of a short demo."""
+    return DemoOptions(ranks, 30, 0, fault, THRESHOLD_S, BLOCK_S, Path("spans.jsonl"), None, None, plain=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "of_two", "of_four"),
+    [
+        (Fault.LATE, VerdictKind.ABSENT, (1,), (2,)),
+        (Fault.MISMATCH, VerdictKind.MISMATCHED, (0, 1), (2,)),
+        (Fault.CIRCULAR, VerdictKind.CIRCULAR, (0, 1), (0, 1, 2, 3)),
+    ],
+)
+def test_who_must_be_named(fault: Fault, kind: VerdictKind, of_two: tuple[int, ...], of_four: tuple[int, ...]) -> None:
+    """The expected ranks: the faulty one; all of a circle; both of two that disagree, as there is no majority."""
+    for faulty_rank, ranks, named in ((1, 2, of_two), (2, 4, of_four)):
+        expected = expectation(fault, faulty_rank, ranks)
+        assert (expected.verdict, expected.ranks) == (kind, named)
+
+
+def test_last_words_without_a_verdict() -> None:
+    """Without a verdict, the final report gives the expected one, and the demo has failed."""
+    findings = Findings(options(Fault.KILL), PlainView(Console()), lambda operation: [])
+    words = list(closing_words(findings, "", "", 0))
+    assert words[:4] == [
+        "Training is over, and has not finished.",
+        "Staged: rank 1 is killed, as if memory had run out.",
+        "Expected: dead, rank 1.",
+        "Said: nothing.",
+    ]
+    assert not findings.is_in_time
+
+
+def test_verdict_that_is_given_again_counts_once() -> None:
+    """When ranks end while they wait, a verdict may be repeated: the first time counts, and it is printed once."""
+    watching = Watching(stalled(late=2)[0])
+    watching.until(18.0)
+    [(_, given)] = watching.verdicts
+    output = io.StringIO()
+    findings = Findings(options(Fault.LATE, ranks=4), PlainView(Console(file=output)), lambda operation: [])
+    findings.take([given])
+    first = findings.named_after_s
+    assert first is not None
+    findings.take([given])
+    assert findings.named_after_s == first
+    said = output.getvalue()
+    assert (said.count("STALL: rank 2 has not"), said.count("still: rank 2 has not")) == (1, 1)
+
+
+def rows(*doing: Doing, step: int = 15, age_s: float | None = None) -> list[RankRow]:
+    """A row for each rank and what it does."""
+    return [RankRow(rank, one, step, "all_reduce #1", age_s) for rank, one in enumerate(doing)]
+
+
+def test_job_that_hangs_is_ended() -> None:
+    """A hang is ended even without a verdict, by the age of its operation; a fault that passes gets all its time."""
+    for fault, is_ended in ((Fault.CIRCULAR, True), (Fault.LATE, False)):
+        asked = options(fault)
+        assert not is_hopeless(asked, rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S - 0.1))
+        assert not is_hopeless(asked, rows(Doing.STALLED, Doing.STALLED, step=0, age_s=BLOCK_S))  # ranks come late
+        assert is_hopeless(asked, rows(Doing.STALLED, Doing.STALLED, age_s=BLOCK_S)) == is_ended

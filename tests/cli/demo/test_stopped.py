@@ -1,0 +1,71 @@
+"""The demo when it is stopped, when its terminal is closed, and when the training fails."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Running, processes_of
+from tests.cli.terminal import Terminal
+from tests.support.waiting import until
+
+QUICK = ("--ranks", "2", "--steps", "40", "--threshold", "1.5", "--block-seconds", "120")
+
+
+def test_sigterm_while_it_starts(start: Callable[..., Running], base: Path, tmp_path: Path) -> None:
+    """SIGTERM to the demo alone, before there is a rank: torchrun ends with it."""
+    demo = start("demo", *QUICK, "--output", tmp_path / "spans.jsonl")
+    until(lambda: len(processes_of(base)) >= 2)
+    demo.process.send_signal(signal.SIGTERM)
+    assert demo.end(20) == 128 + signal.SIGTERM
+    assert (processes_of(base), list(base.iterdir())) == ([], [])
+
+
+def test_failure_is_told(start: Callable[..., Running], base: Path, tmp_path: Path) -> None:
+    """When the training fails, the demo shows the reason, and fails too."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('this torch is broken')")
+    demo = start("demo", *QUICK, "--output", tmp_path / "spans.jsonl", environ={"PYTHONPATH": str(tmp_path)})
+    assert demo.end() == 1
+    assert "ImportError: this torch is broken" in demo.err
+    assert demo.err.endswith("otel-torchdist: the training failed: torchrun ended with exit code 1\n")
+    assert processes_of(base) == []
+
+
+@pytest.fixture
+def terminal(base: Path, tmp_path: Path) -> Iterator[Terminal]:
+    """The demo in a terminal."""
+    terminal = Terminal(base, "demo", *QUICK, "--output", tmp_path / "spans.jsonl")
+    yield terminal
+    terminal.close()
+
+
+def test_table_and_ctrl_c(terminal: Terminal, base: Path, tmp_path: Path) -> None:
+    """A terminal shows a changing table, with the late rank and its line; Ctrl-C leaves no process behind.
+
+    torchrun and each of its ranks have their own sessions, which the terminal's signal does not reach.
+    """
+    terminal.wait_for(r"rank +state +step +operation +age +where")
+    terminal.wait_for(r"0 +starting +0")
+    terminal.wait_for(r"╭─ stall ─+╮")
+    terminal.wait_for(r"0 +stalled +\d+ +all_reduce #\d+ +[\d.]+ s +train\.py:\d+ train")
+    terminal.wait_for(r"1 +absent +\d+ +not in all_reduce #\d+ +[\d.]+ s +train\.py:\d+ \S*__getitem__")
+    terminal.wait_for(r"steps [━╸╺]+ +[1-9]\d*/40")
+    assert len(processes_of(base)) == 5  # the demo, torchrun, two ranks, the agent
+    terminal.type(b"\x03")
+    terminal.wait_for(r"Stopped by SIGINT: no process of the training is left")
+    assert terminal.process.wait(20) == 128 + signal.SIGINT
+    assert (processes_of(base), list(base.iterdir())) == ([], [])
+    assert "all_reduce (in progress)" in (tmp_path / "spans.jsonl").read_text()
+
+
+def test_terminal_is_closed(terminal: Terminal, base: Path) -> None:
+    """When the terminal is closed everything ends, although the demo can no longer print anything."""
+    terminal.wait_for(r"0 +starting +0")
+    until(lambda: len(processes_of(base)) == 4)
+    terminal.hang_up()
+    assert terminal.process.wait(20) == 128 + signal.SIGHUP
+    assert (processes_of(base), list(base.iterdir())) == ([], [])

@@ -1,0 +1,126 @@
+"""`otel-torchdist diagnose` over real jobs on gloo: live, finished, failed and killed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from otel_torchdist.job.directory import job_directories
+from tests.cli.asking import ask, ask_as_people_do
+from tests.cli.gloo_jobs import CALLING_LINE, GlooJobs
+from tests.support.waiting import until
+
+SITE = r"all_reduce \(sequence 6, default_pg\)"
+CALL = rf"called in <module> at training\.py:{CALLING_LINE}"
+
+
+def directory_of(base: Path, begin: Callable[[], GlooJobs]) -> tuple[GlooJobs, Path]:
+    """A new job with its job directory."""
+    before = set(job_directories(base))
+    jobs = begin()
+    until(lambda: set(job_directories(base)) - before, 60)
+    [directory] = set(job_directories(base)) - before
+    return jobs, directory
+
+
+def is_silent(base: Path, directory: Path, rank: int) -> bool:
+    """Whether a rank has been silent so long that its last heartbeat is clearly older than those of the others."""
+    answer = ask(base, "--run-dir", directory, "--json")
+    ranks = answer.document["ranks"] if answer.out else []
+    return any(one["rank"] == rank and one["life"] == "dead" and one["silent_s"] > 2 for one in ranks)
+
+
+def test_living_and_killed_in_a_collective(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
+    """The verdict on a hanging job names the late rank; once all ranks are killed, so does that on its last moment."""
+    jobs, directory = directory_of(module_base, lambda: gloo("is late", reader="none"))
+    verdict = rf"rank 2 has not entered {SITE} for [\d.]+ s; 3 of 4 ranks wait; .*"
+    # The last moment is that of the last heartbeat, up to a second before the end.
+    until(lambda: ask(module_base, "--run-dir", directory, threshold_s=2.5).has(f"verdict  {verdict}"), 60)
+    living = ask(module_base, "--run-dir", directory)
+    assert living.code == 1
+    assert living.has(r"as of now, [\d:.]+: ranks 0-3 run")
+    assert living.has(rf"  in     {SITE} of ranks 0-3 for [\d.]+ s, {CALL}")
+    assert living.out.count("  in     ") == 3
+
+    jobs.kill()
+    dead = ask_as_people_do(module_base, "diagnose", "--threshold", "1", "--run-dir", directory)
+    assert (dead.code, dead.err) == (1, "")
+    assert "\x1b" not in dead.out
+    assert dead.has(rf"verdict  {verdict}")
+    assert dead.has(
+        r"as of the last sign of life, [-\d]+ [\d:]+, [\d.]+ m?s ago: "
+        r"ranks 0-3 are dead: their processes are gone without a word"
+    )
+    assert dead.has(rf"  in     {SITE} of ranks 0-3 for [\d.]+ s, {CALL}")
+
+
+def test_one_dies_first(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
+    """A rank that dies before a collective is blamed if the others die waiting in it or after an exception in it."""
+    jobs, directory = directory_of(module_base, lambda: gloo("dies", reader="none"))
+    until(lambda: is_silent(module_base, directory, 2), 60)
+    jobs.kill()
+    text, as_json = ask(module_base, "--run-dir", directory), ask(module_base, "--run-dir", directory, "--json")
+    assert text.has(rf"verdict  rank 2 is dead, and {SITE} has waited for .*the process of rank 2 is gone.*")
+    assert text.has(rf"  last   {SITE} of ranks 0-3 failed with RuntimeError [\d.]+ m?s earlier, after .*, {CALL}")
+    verdict = as_json.document["verdict"]
+    assert (text.code, as_json.code) == (1, 1)
+    assert (verdict["kind"], verdict["ranks"], verdict["operation"], verdict["sequence"]) == (
+        "dead",
+        [2],
+        "all_reduce",
+        6,
+    )
+    assert verdict["sentence"] in text.out
+    ranks = as_json.document["ranks"]
+    assert [rank["life"] for rank in ranks] == ["dead"] * 4
+    assert min(ranks, key=lambda rank: rank["last_sign_of_life"])["rank"] == 2
+    for rank in (0, 1, 3):
+        [inside] = [one for one in (*ranks[rank]["open"], ranks[rank]["last_finished"]) if one["sequence"] == 6]
+        assert (inside["operation"], inside["peers"], inside["call_site"]["line"]) == (
+            "all_reduce",
+            [0, 1, 2, 3],
+            CALLING_LINE,
+        )
+
+
+def test_failed(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
+    """The rank that raised is blamed, with its exception, and not those that were interrupted by its end."""
+    jobs, directory = directory_of(module_base, lambda: gloo("fails", reader="none"))
+    jobs.join()
+    answer = ask(module_base, "--run-dir", directory)
+    assert answer.code == 1
+    assert answer.has(rf"verdict  rank 2 is dead, and {SITE} has waited for .*; rank 2 ended with ValueError; .*")
+    assert answer.has("rank 2  failed with ValueError  step 5 .*")
+    assert answer.has("rank 0  failed with RuntimeError  step 5 .*")
+
+
+def test_two_finished_jobs(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
+    """Two jobs at once are two runs, each found by its id; both are fine; the shell completes the ids."""
+    jobs = gloo("is punctual", ranks=2, jobs=2, reader="none")
+    assert [one.code for one in jobs.join()] == [0] * 4
+    listed = ask(module_base, "--list", "--json").document["runs"]
+    newest = [run for run in listed if run["state"] == "finished"]
+    assert [(run["ranks"], run["world_size"]) for run in newest] == [([0, 1], 2)] * 2
+    table = ask(module_base, "--list")
+    for run in newest:
+        answer = ask(module_base, run["id"][:6])
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.out.startswith(f"run {run['id'][:8]}, begun ")
+        assert f"\n{run['directory']}\n" in answer.out
+        assert answer.has("no verdict  no operation was open for 1 s, and no rank was left behind in one")
+        assert answer.has(r"  last   all_reduce \(sequence 12, default_pg\) of ranks 0-1 ended .*")
+        assert re.search(
+            rf" {run['id'][:8]} +[-\d]+ [:\d]+ +finished +0-1 +2 +{Path(run['directory']).name}", table.out
+        )
+    assert ask(module_base).out.startswith(f"run {newest[0]['id'][:8]}, begun ")
+    watched = ask(module_base, newest[1]["id"][:6], command="watch")
+    assert watched.code == 0
+    assert watched.out.endswith("the job has ended: ranks 0-1 have finished\n")
+
+    typed = {
+        "_OTEL_TORCHDIST_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"otel-torchdist diagnose {newest[0]['id'][:3]}",
+        "COMP_CWORD": "2",
+    }
+    assert ask_as_people_do(module_base, **typed).out.split() == [newest[0]["id"][:8]]

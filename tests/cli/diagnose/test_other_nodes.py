@@ -1,0 +1,246 @@
+"""On one of several nodes: everything may be caused by ranks that have no tape here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_torchdist.agent.agents_verdicts import AgentsVerdicts
+from otel_torchdist.job.agents_verdict import remove_agents_verdict
+from otel_torchdist.job.deaths import Death, write_death
+from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
+from otel_torchdist.tape.layout import How, RecordKind, TapeState
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.post_mortem import judge, last_moment, seen_end
+from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.world.model import Channel, OperationId
+from tests.cli.asking import ask
+from tests.cli.running import Running
+from tests.support.simulated_rank import RUN_ID, SECOND, WORLD, SimulatedRank
+from tests.support.simulated_world import RUN, START_NS, THRESHOLD_NS, SimulatedWorld, group_of
+from tests.support.simulated_world import SimulatedRank as WorldRank
+
+TERM, RAISED, KILL = int(signal.SIGTERM), 1 << 8, int(signal.SIGKILL)
+EVERYBODY = group_of(0, 1, 2, 3)
+HERE = (2, 3)
+LATER_NS = START_NS + 100 * SECOND
+SENTENCE = "rank 0 was killed by SIGKILL 0.16 s before the others ended"
+
+
+def enter(rank: WorldRank, is_ahead: bool) -> int:
+    """Enter the next `all_reduce`, or leave it and enter the one after that; returns the record's number."""
+    number = rank.enter(EVERYBODY, 19.9)
+    if not is_ahead:
+        return number
+    rank.end(number, 19.95)
+    return rank.enter(EVERYBODY, 19.96)
+
+
+def end(rank: WorldRank, number: int, is_torn: bool, status: int | None, at_s: float, is_seen: bool) -> None:
+    """End the rank's process: by the launcher, or by the exception that interrupted the operation."""
+    if is_torn:
+        rank.end(number, 20.0, How.FAILED, "RuntimeError")
+    failed = is_torn and status == RAISED
+    state, failure = (TapeState.FAILED, "RuntimeError") if failed else (TapeState.RUNNING, "")
+    if is_seen:
+        rank.is_seen_to_die(at_s, status, state, failure)
+    else:
+        rank.die(at_s, state, failure)
+
+
+def verdict_here(world: SimulatedWorld) -> Verdict | None:
+    """The verdict of `diagnose` on the node of ranks 2 and 3, all of which are gone."""
+    views = [world.ranks[rank].view(20.5) for rank in HERE]
+    rules = StallRules(THRESHOLD_NS)
+    end = seen_end(RUN, views, rules, LATER_NS)
+    return end.verdict if end is not None else judge(last_moment(RUN, views, LATER_NS), rules)
+
+
+ENDS = [(True, RAISED, True), (True, TERM, True), (True, None, False), (False, TERM, True), (False, None, True)]
+ENDS += [(False, None, False)]
+"""Whether it was interrupted in the operation, its wait status, and whether an agent has seen that."""
+
+
+@pytest.mark.parametrize(("second", "third"), [*itertools.product(ENDS, repeat=2)])
+def test_nobody_is_named_who_only_went_with_others(
+    second: tuple[bool, int | None, bool], third: tuple[bool, int | None, bool]
+) -> None:
+    """Each of two ranks was interrupted, or ended by the launcher, in the same operation or the next: in any order."""
+    for places in itertools.product((False, True), repeat=2):
+        for times in ((20.1, 20.2), (20.2, 20.1)):
+            world = SimulatedWorld(4)
+            world.meet(EVERYBODY, 1.0)
+            for rank, is_ahead, (is_torn, status, is_seen), at_s in zip(
+                HERE, places, (second, third), times, strict=True
+            ):
+                one = world.ranks[rank]
+                end(one, enter(one, is_ahead), is_torn, status, at_s, is_seen)
+            assert verdict_here(world) is None
+
+
+@pytest.mark.parametrize("status", [KILL, RAISED])
+def test_first_death_of_its_own(status: int) -> None:
+    """A rank that was killed, or raised an exception of its own, is named although other nodes are not seen."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 1.0)
+    end(world.ranks[3], enter(world.ranks[3], is_ahead=False), True, RAISED, 20.2, True)
+    failed = (TapeState.FAILED, "ValueError") if status == RAISED else (TapeState.RUNNING, "")
+    world.ranks[2].is_seen_to_die(20.0, status, *failed)
+    verdict = verdict_here(world)
+    assert verdict is not None
+    assert verdict.ranks == (2,)
+
+
+# --- on disk ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(base: Path) -> Iterator[Path]:
+    """The directory of a job on this node: rank 2 was interrupted, and the launcher has ended rank 3."""
+    directory = base / "job-000000000000000a"
+    directory.mkdir(mode=0o700)
+    now_ns = time.monotonic_ns()
+    for rank, status in ((2, RAISED), (3, TERM)):
+        one = SimulatedRank(directory, rank)
+        one.run(at=now_ns - 3 * SECOND, lasts=SECOND // 1000)
+        number = one.begin(at=now_ns - SECOND // 2, sequence=2)
+        if rank == 2:
+            one.writer.complete(
+                number, now_ns - SECOND // 2, now_ns, How.FAILED, one.writer.names.intern("RuntimeError")
+            )
+        one.writer.beat()
+        write_death(one.writer.path, Death(now_ns + rank, status=status))
+        one.reader.close()
+        one.writer.close()
+    yield directory
+
+
+def ruling(sequence: int = 2) -> Ruling:
+    """The ruling of the agent that judges."""
+    channel = Channel(RecordKind.OPERATION, WORLD.key)
+    found = {"torchdist.verdict": "dead", "torchdist.ranks": "0", "torchdist.operation": "all_reduce"}
+    return Ruling(Incident(RUN_ID, "name", 0), 1, OperationId(channel, sequence), SENTENCE, found)
+
+
+def hear(directory: Path, *, sequence: int = 2) -> None:
+    """Have this node's agent hear the ruling, and that it is over once the ranks here are gone."""
+    tapes = [TapeReader(path) for path in sorted(directory.glob("*.tape"))]
+    nonces = frozenset(tape.identity.nonce for tape in tapes)
+    verdicts = AgentsVerdicts()
+    verdicts.look([OngoingStall(ruling(sequence), is_ours=False, nonces=nonces)], tapes)
+    verdicts.look([], tapes)
+    for tape in tapes:
+        tape.close()
+
+
+def document(base: Path) -> dict[str, Any]:
+    """The output of `diagnose --json`."""
+    return ask(base, "--json").document
+
+
+def test_undecided(base: Path, job: Path) -> None:
+    """Without the agents' verdict it is stated plainly that these tapes do not decide it."""
+    found = document(base)
+    assert (found["verdict"], found["problem"]) == (None, True)
+    assert found["undecided"] == "ranks 0-1 have no tape on this node, and ranks here may have ended because of them"
+    assert ask(base).has("undecided  ranks 0-1 have no tape on this node, and ranks here may .* because of them")
+
+
+def test_agents_have_said_it(base: Path, job: Path) -> None:
+    """The verdict that this node's agent has heard is shown, with its origin."""
+    hear(job)
+    found = document(base)
+    verdict = found["verdict"]
+    assert (verdict["kind"], verdict["ranks"], verdict["source"]) == ("dead", [0], "agents")
+    assert (verdict["sentence"], found["undecided"]) == (SENTENCE, None)
+    said = ask(base)
+    assert said.code == 1
+    assert said.has(f"verdict  {SENTENCE}")
+    assert said.has(r"  and    the agents of all nodes say so, as of \d\d:.*")
+
+
+def test_stall_that_was_over(base: Path, job: Path) -> None:
+    """A verdict that a dead agent left on an earlier stall, which these ranks have come out of, is not used."""
+    hear(job, sequence=0)
+    assert document(base)["verdict"] is None
+
+
+def test_what_was_said_is_removed_when_ranks_go_on(base: Path) -> None:
+    """A stall that is over while the ranks here live shows nothing about how they end."""
+    directory = base / "job-000000000000000a"
+    directory.mkdir(mode=0o700)
+    one = SimulatedRank(directory, 2)
+    verdicts = AgentsVerdicts()
+    stall = OngoingStall(ruling(), is_ours=False, nonces=frozenset({one.reader.identity.nonce}))
+    verdicts.look([stall], [one.reader])
+    assert len(list(directory.glob("verdict-*.json"))) == 1
+    verdicts.look([], [one.reader])
+    assert list(directory.glob("verdict-*.json")) == []
+
+
+def test_watch(base: Path) -> None:
+    """Over ranks that wait for another node's, `watch` shows the agents' verdict, and that it is over."""
+    directory = base / "job-000000000000000a"
+    directory.mkdir(mode=0o700)
+    ranks = [SimulatedRank(directory, rank) for rank in HERE]
+    for one in ranks:
+        one.begin(at=time.monotonic_ns(), sequence=2)
+    watch = Running(base, "watch", "--plain", "--threshold", "60")
+    try:
+        watch.wait_for(r"found ranks 2-3$")
+        hear(directory)
+        watch.wait_for(rf"STALL: {re.escape(SENTENCE)} \(the agents of all nodes say so\)$")
+        remove_agents_verdict(directory, RUN_ID)
+        watch.wait_for(r"stall over, say the agents of all nodes$")
+        assert watch.out.count("STALL: ") == 1
+    finally:
+        watch.close()
+
+
+def test_run_of_one_node_leaves_nothing(base: Path) -> None:
+    """Tapes of such a run show everything that its agent knows."""
+    directory = base / "job-000000000000000a"
+    directory.mkdir(mode=0o700)
+    one = SimulatedRank(directory, 0, world_size=1)
+    stall = OngoingStall(ruling(), is_ours=True, nonces=frozenset({one.reader.identity.nonce}))
+    AgentsVerdicts().look([stall], [one.reader])
+    assert list(directory.glob("verdict-*.json")) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{}", b'{"kind": 1}', b"[" * 5000, b"\xff", b'{"kind": "' + b"x" * 20_000 + b'"}'],
+    ids=["empty", "list", "nothing", "number", "deep", "bytes", "long"],
+)
+def test_hostile_file(base: Path, job: Path, content: bytes) -> None:
+    """A file that is not a verdict is ignored."""
+    hear(job)
+    [path] = job.glob("verdict-*.json")
+    path.write_bytes(content)
+    assert document(base)["verdict"] is None
+
+
+def test_hostile_texts(base: Path, job: Path) -> None:
+    """Control characters do not reach the terminal, out-of-range ranks do not fill memory; a pipe is not read."""
+    hear(job)
+    [path] = job.glob("verdict-*.json")
+    found = json.loads(path.read_text())
+    path.write_text(
+        json.dumps({**found, "text": "\x1b[31mred", "ranks": "0-999999999,x,7", "channel": [99, "", 0, 0, 0]})
+    )
+    verdict = document(base)["verdict"]
+    assert verdict["sentence"] == r"\x1b[31mred"
+    assert len(verdict["ranks"]) < 1 << 17
+    path.unlink()
+    os.mkfifo(path)
+    assert document(base)["verdict"] is None

@@ -1,0 +1,379 @@
+"""Snapshots of ranks over the wire and back: a verdict loses nothing that it needs, and times fit the other clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_torchdist.exchange.codec import MAX_LANES, MAX_OPEN, answer_of, views_of
+from otel_torchdist.exchange.wire import (
+    Answer,
+    Question,
+    WireError,
+    decode_answer,
+    decode_question,
+    encode,
+    ruling_from,
+    wire_ruling,
+)
+from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.stall.events import Incident, Ruling
+from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
+from otel_torchdist.tape.records import CallSiteName, SignatureName
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.world.model import (
+    Arrival,
+    Channel,
+    OperationId,
+    OperationView,
+    Progress,
+    RankView,
+    Stacks,
+    Window,
+    WorldSnapshot,
+)
+from tests.support.judging import the_verdict
+from tests.support.simulated_world import RUN, SECOND, WALL_OFFSET_NS, SimulatedWorld, group_of
+
+EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
+PAIR = group_of(1, 2, nth=1)
+MINUTE = 60 * SECOND
+P2P = Flag.POINT_TO_POINT
+
+
+def eventful_world() -> SimulatedWorld:
+    """Ranks that have done, and are doing, one of everything."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 1.0)
+    failed = world.ranks[0].enter(EVERYBODY, 2.0, "broadcast", peer=3)
+    world.ranks[0].end(failed, 2.5, failure="RuntimeError")
+    world.ranks[0].label = "läufer"
+    world.ranks[0].enter(EVERYBODY, 3.0, shape=(), dtype="bfloat16", reduce_op="")
+    world.ranks[1].enter(PAIR, 3.5, "send", flags=P2P | Flag.ASYNC, peer=2, tag=7, blocking=False)
+    waited = world.ranks[2].enter(PAIR, 3.6, "recv", flags=P2P | Flag.END_BY_WAIT, peer=1, tag=7, blocking=False)
+    world.ranks[2].wait_for(waited, 4.0)
+    world.ranks[2].begin_on_device(world.ranks[2].enter(EVERYBODY, 4.5), 4.6)
+    world.ranks[2].enter(group_of(2, 3, nth=5), 4.8, kind=RecordKind.RENDEZVOUS)
+    world.ranks[2].expects_until_s, world.ranks[2].patience_s, world.ranks[2].losses = 90.0, 3.0, 2
+    world.ranks[1].stopped, world.ranks[1].stopped_since_s = "T", 4.2
+    world.ranks[3].view(4.9)
+    world.ranks[3].die(5.0, TapeState.FAILED, "ValueError")
+    return world
+
+
+def snapshot(world: SimulatedWorld, now_s: float = 20.0, only: tuple[int, ...] = (0, 1, 2, 3)) -> WorldSnapshot:
+    """A snapshot in which one rank has written its stacks and another one has not."""
+    taken = world.snapshot(now_s, only)
+    stack = ThreadStack(100, "MainThread", (CallSiteName("load", "/home/user/träin.py", 57),))
+    stacks = {0: Stacks(taken.taken_ns - SECOND, (stack,), by_signal=True), 1: Stacks(taken.taken_ns, None)}
+    views = {rank: dataclasses.replace(view, stacks=stacks.get(rank)) for rank, view in taken.ranks.items()}
+    return dataclasses.replace(taken, ranks=views)
+
+
+def sent(world: WorldSnapshot, offset_ns: int = 0, wall_offset_ns: int = WALL_OFFSET_NS) -> tuple[RankView, ...]:
+    """A snapshot as another agent gets it over the wire."""
+    answer = decode_answer(encode(answer_of(world, 0, False, world.taken_ns)))
+    return views_of(answer, world.run, offset_ns, wall_offset_ns)
+
+
+def as_seen_here(view: RankView) -> RankView:
+    """A remote view without the fields that only remote views have, and without what is not sent."""
+    progress = {channel: _sent_of(channel, reached) for channel, reached in view.progress.items()}
+    return dataclasses.replace(view, is_remote=False, groups={}, progress=progress)
+
+
+def _sent_of(channel: Channel, reached: Progress) -> Progress:
+    return reached._replace(recent=()) if channel.is_point_to_point else reached
+
+
+def test_all_that_matters_arrives() -> None:
+    """With equal clocks a view arrives unchanged, including failures, labels, devices, stacks and stopped processes."""
+    world = snapshot(eventful_world())
+    views = sent(world)
+    assert [as_seen_here(view) for view in views] == [as_seen_here(view) for view in world.in_order]
+    assert all(view.is_remote for view in views)
+    groups = {EVERYBODY.key: EVERYBODY, PAIR.key: PAIR}
+    assert groups.items() <= dict(views[0].groups).items()
+    assert views[0].groups == views[3].groups
+
+
+def test_types_arrive() -> None:
+    """The types that the judge works with arrive: enums, named tuples and sets, not their values."""
+    view = sent(snapshot(eventful_world()))[2]
+    assert isinstance(view, RankView)
+    assert view.state is TapeState.RUNNING
+    receive = view.open[0]
+    assert isinstance(receive, OperationView)
+    assert isinstance(receive.record.flags, Flag)
+    assert receive.record.kind is RecordKind.OPERATION
+    assert isinstance(receive.operation_id, OperationId) and isinstance(receive.operation_id.channel, Channel)
+    assert receive.group is not None and receive.group.members == frozenset({1, 2})
+    assert all(
+        isinstance(channel, Channel) and isinstance(reached, Progress) for channel, reached in view.progress.items()
+    )
+
+
+def test_verdict_from_afar_is_the_same() -> None:
+    """The verdict on ranks from two other agents is the same as on local ranks."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 1.0)
+    for rank in (0, 1, 3):
+        world.ranks[rank].enter(EVERYBODY, 5.0)
+    here = world.snapshot(30.0)
+    views = (*sent(world.snapshot(30.0, (0, 1))), *sent(world.snapshot(30.0, (2, 3))))
+    afar = dataclasses.replace(here, ranks={view.rank: view for view in views})
+    verdict, same = the_verdict(here), the_verdict(afar)
+    assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
+    assert same.says_the_same_as(verdict)
+    assert _rolled(same) == _rolled(verdict)
+
+
+def _rolled(verdict: Verdict) -> Mapping[int, Standing]:
+    return verdict.roll.standings
+
+
+def times_of(view: RankView) -> list[int | None]:
+    """All times of a view on its node's monotonic clock."""
+    operations = [*view.open, *([view.last] if view.last else [])]
+    found: list[int | None] = [view.created_ns, view.heartbeat_ns, view.gone_since_ns]
+    found += [time_ns for time_ns in (view.expects_until_ns, view.seen_alive_ns) if time_ns]
+    found += [view.stacks.asked_ns if view.stacks else None, view.stopped.since_ns if view.stopped else None]
+    for operation in operations:
+        record = operation.record
+        found += [record.entered_ns, record.returned_ns, record.wait_entered_ns, record.wait_returned_ns]
+        found += [record.started_ns, record.completed_ns, operation.waiting_since_ns]
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(-30 * 24 * 60 * MINUTE, 30 * 24 * 60 * MINUTE), st.integers(-SECOND, SECOND))
+def test_times_are_moved_and_nothing_else(offset_ns: int, wall_ns: int) -> None:
+    """With any other clock, every time is moved by the same amount, and moving back restores everything."""
+    world = snapshot(eventful_world())
+    moved = sent(world, offset_ns, wall_ns)
+    for view, there in zip(world.in_order, moved, strict=True):
+        assert times_of(there) == [None if at is None else at + offset_ns for at in times_of(view)]
+        assert there.wall_offset_ns == wall_ns
+    back = sent(dataclasses.replace(world, ranks={view.rank: view for view in moved}), -offset_ns)
+    assert [as_seen_here(view) for view in back] == [as_seen_here(view) for view in world.in_order]
+
+
+def test_never_stays_never() -> None:
+    """A rank that expects nothing, or was never seen alive, does not get a time from being moved."""
+    world = SimulatedWorld(1)
+    world.ranks[0].die(1.0)
+    view = world.snapshot(2.0).ranks[0]
+    assert (view.expects_until_ns, view.seen_alive_ns) == (0, 0)
+    (there,) = sent(world.snapshot(2.0), 10 * MINUTE)
+    assert (there.expects_until_ns, there.seen_alive_ns) == (0, 0)
+
+
+def test_windows_are_sent_without_their_calls() -> None:
+    """Digests of the calls are compared across nodes; the calls themselves would be too large."""
+    world = SimulatedWorld(1).snapshot(1.0)
+    channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
+    windows = {channel: (Window(3, 1 << 60, (Arrival(200, None, -1),)),)}
+    world = dataclasses.replace(world, ranks={0: dataclasses.replace(world.ranks[0], windows=windows)})
+    (there,) = sent(world)
+    assert there.windows == {channel: (Window(3, 1 << 60, ()),)}
+
+
+def with_channels(*channels: Channel, open_in: Channel | None = None) -> WorldSnapshot:
+    """A rank with progress in many channels, in this order, and an open operation in one of them."""
+    world = SimulatedWorld(1)
+    world.ranks[0].enter(EVERYBODY, 1.0)
+    view = world.snapshot(2.0).ranks[0]
+    (operation,) = view.open
+    opened = () if open_in is None else (dataclasses.replace(operation, operation_id=OperationId(open_in, 1)),)
+    view = dataclasses.replace(view, progress=dict.fromkeys(channels, Progress(1)), open=opened)
+    return WorldSnapshot(RUN, view.heartbeat_ns, {0: view})
+
+
+def p2p_channel(tag: int) -> Channel:
+    """A channel of sends."""
+    return Channel(RecordKind.OPERATION, PAIR.key, 0, 1, tag)
+
+
+def group_channel(nth: int) -> Channel:
+    """A channel of a group's collectives."""
+    return Channel(RecordKind.OPERATION, f"{nth:08x}")
+
+
+def test_as_many_channels_as_may_be() -> None:
+    """Up to the bound, of collectives and of sends each, nothing is left out, and nothing is reported missing."""
+    channels = [*map(p2p_channel, range(MAX_LANES)), *map(group_channel, range(MAX_LANES))]
+    (view,) = sent(with_channels(*channels))
+    assert view.progress.keys() == set(channels)
+    assert not view.forgotten
+
+
+@pytest.mark.parametrize("make", [p2p_channel, group_channel])
+def test_more_channels_than_may_be(make: type) -> None:
+    """The newest channels are kept, and the one in use, however old; the others are reported missing."""
+    channels = [make(number) for number in range(MAX_LANES + 50)]
+    (view,) = sent(with_channels(*channels, open_in=channels[3]))
+    assert view.progress.keys() == {channels[3], *channels[-MAX_LANES:]}
+    assert view.forgotten
+
+
+def test_sends_push_out_no_collectives() -> None:
+    """However many tags a job uses, the progress of its ranks in their collectives is known."""
+    groups = [group_channel(number) for number in range(100)]
+    (view,) = sent(with_channels(*groups, *map(p2p_channel, range(5 * MAX_LANES))))
+    assert set(groups) <= view.progress.keys()
+    assert len(view.progress) == MAX_LANES + 100
+
+
+def test_oldest_open_operations_are_kept() -> None:
+    """Of very many operations in flight, those that have waited longest are sent."""
+    world = SimulatedWorld(1)
+    for _ in range(MAX_OPEN + 10):
+        world.ranks[0].enter(EVERYBODY, 1.0, blocking=False, flags=Flag.ASYNC)
+    (view,) = sent(world.snapshot(2.0))
+    assert [operation.record.number for operation in view.open] == list(range(1, MAX_OPEN + 1))
+
+
+def test_large_group_is_written_once() -> None:
+    """A group of 4,096 ranks adds its size to an answer once, not once for each rank and operation."""
+    size, local = 4_096, 64
+    group = group_of(*range(size), description="default_pg")
+    world = SimulatedWorld(local)
+    for rank in world.ranks:
+        for _ in range(4):
+            rank.enter(group, 1.0, blocking=False, flags=Flag.ASYNC)
+    answer = answer_of(world.snapshot(2.0), 0, False, 0)
+    assert answer.groups == (group.name,)
+    body = encode(answer)
+    ranks_only = len(encode(dataclasses.replace(answer, groups=())))
+    assert len(body) - ranks_only < 4 * size
+    assert ranks_only < local * size
+    view = views_of(decode_answer(body), RUN, 0, 0)[-1]
+    assert all(operation.group is not None and operation.group.key == group.key for operation in view.open)
+
+
+@pytest.mark.parametrize("place", [1, 2, 1 << 40])
+def test_group_that_is_not_named(place: int) -> None:
+    """An operation of a group that the answer does not name makes the answer invalid."""
+    world = SimulatedWorld(1)
+    world.ranks[0].enter(EVERYBODY, 1.0)
+    answer = answer_of(world.snapshot(2.0), 0, False, 0)
+    (rank,) = answer.ranks
+    wrong = dataclasses.replace(rank.open[0], group=place)
+    for changed in (dataclasses.replace(rank, open=(wrong,)), dataclasses.replace(rank, open=(), last=wrong)):
+        with pytest.raises(WireError, match="group that is not named"):
+            views_of(dataclasses.replace(answer, ranks=(changed,)), RUN, 0, 0)
+
+
+def test_operation_without_a_group() -> None:
+    """A group that is missing in the tape's dictionary is missing on the other side too."""
+    world = SimulatedWorld(1)
+    world.ranks[0].enter(EVERYBODY, 1.0)
+    taken = world.snapshot(2.0)
+    view = taken.ranks[0]
+    unknown = dataclasses.replace(view.open[0], group=None, signature=None, call_site=None)
+    (there,) = sent(dataclasses.replace(taken, ranks={0: dataclasses.replace(view, open=(unknown,))}))
+    assert there.open == (unknown,)
+    assert there.groups == {}
+
+
+def decode_all(body: bytes) -> None:
+    """Decode bytes as an answer and as a question, as an agent does."""
+    for decode in (decode_question, decode_answer):
+        try:
+            message = decode(body)
+            if isinstance(message, Answer):
+                views_of(message, RUN, 5, 5)
+            else:
+                ruling_from(message.ruling, RUN)
+        except WireError:
+            pass
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_random_bytes(body: bytes) -> None:
+    """Any bytes are an answer or a WireError, and nothing else."""
+    decode_all(body)
+
+
+_WHOLE = encode(answer_of(snapshot(eventful_world()), 1, True, 5))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_answers(data: st.DataObject) -> None:
+    """An answer with missing or changed bytes is another answer or a WireError."""
+    start = data.draw(st.integers(0, len(_WHOLE) - 1), label="start")
+    length = data.draw(st.integers(0, 8), label="length")
+    patch = data.draw(st.binary(max_size=8), label="patch")
+    decode_all(_WHOLE[:start] + patch + _WHOLE[start + length :])
+    with pytest.raises(WireError):
+        decode_answer(_WHOLE[:start])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\x91" * 1_000_000,
+        b"\x81" * 1_000_000,
+    ],
+    ids=["endless array", "endless map", "endless bytes", "deep arrays", "deep maps"],
+)
+def test_bombs(body: bytes) -> None:
+    """False lengths and endless nesting cost nothing and are WireErrors."""
+    for decode in (decode_question, decode_answer):
+        with pytest.raises(WireError):
+            decode(body)
+
+
+def test_question_and_ruling_arrive() -> None:
+    """A ruling on a stall arrives with its text, its attributes and its place."""
+    site = OperationId(Channel(RecordKind.OPERATION, EVERYBODY.key), 7)
+    attributes = {"a": "text", "b": True, "c": 3, "d": 1.5, "e": ["x", "y"]}
+    ruling = Ruling(Incident(RUN, "name", 3), 4, site, "rank 2 has not entered", attributes)
+    question = Question(3, True, (3, 4), wire_ruling(ruling), (1, 1 << 63), (2,))
+    there = decode_question(encode(question))
+    assert there == question
+    assert ruling_from(there.ruling, RUN) == ruling
+    assert wire_ruling(None) is None and ruling_from(None, RUN) is None
+
+
+def test_attributes_that_are_tuples_arrive_as_lists() -> None:
+    """OpenTelemetry accepts both; MessagePack has only lists."""
+    site = OperationId(Channel(RecordKind.OPERATION, ""), 1)
+    ruling = Ruling(Incident(RUN, "name"), 1, site, "", {"hosts": ("a", "b")})
+    there = ruling_from(decode_question(encode(Question(0, ruling=wire_ruling(ruling)))).ruling, RUN)
+    assert there is not None
+    assert there.attributes == {"hosts": ["a", "b"]}
+
+
+def test_calls_are_shown_where_they_are_wanted() -> None:
+    """Windows are sent as digests; a requested one is sent whole, even if only an earlier snapshot still has it."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 1.0)
+    channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
+    signature = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
+    windows = [
+        Window(number, number + 100, tuple(Arrival(number * 64 + place + 1, signature, -1) for place in range(64)))
+        for number in range(4)
+    ]
+
+    def shown(*numbers: int) -> WorldSnapshot:
+        snapshot = world.snapshot(2.0)
+        of = {channel: tuple(windows[number] for number in numbers)}
+        ranks = {rank: dataclasses.replace(view, windows=of) for rank, view in snapshot.ranks.items()}
+        return dataclasses.replace(snapshot, ranks=ranks)
+
+    wanted = ((channel, 0), (channel, 3))
+    answer = decode_answer(encode(answer_of(shown(2, 3), 0, False, 0, wanted, [shown(0, 1)])))
+    for view in views_of(answer, RUN, 0, 0):
+        found = {window.number: window for window in view.windows[channel]}
+        assert found == {0: windows[0], 2: windows[2]._replace(arrivals=()), 3: windows[3]}

@@ -1,0 +1,241 @@
+"""Files that others write: special, endless or foreign files are refused at once, with a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import logging
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.files.others import is_gone, is_passing, open_regular, read_part, read_regular, reason
+from otel_torchdist.job.requests import last_stack, offer_path
+from otel_torchdist.job.stacks import StacksFile, read_stacks, stacks_path
+from otel_torchdist.naming import readable
+from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
+from otel_torchdist.tape.names import NamesReader
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import CallSiteName
+from tests.support.tapes import WriterProcess, new_writer, open_descriptors
+
+TIB_4 = 1 << 42
+
+
+def as_link(path: Path) -> None:
+    """A link to a device that never ends."""
+    path.symlink_to("/dev/zero")
+
+
+def as_pipe(path: Path) -> None:
+    """A named pipe without a writer."""
+    os.mkfifo(path)
+
+
+def as_sparse(path: Path) -> None:
+    """A sparse file of four TiB."""
+    with path.open("wb") as file:
+        file.truncate(TIB_4)
+
+
+@pytest.mark.parametrize("make", [as_link, as_pipe, as_sparse], ids=lambda make: make.__name__)
+def test_what_would_never_end(memory: Path, make: object) -> None:
+    """It is refused at once, and no descriptor stays open."""
+    assert callable(make)
+    path = memory / "file"
+    make(path)
+    before = open_descriptors()
+    with pytest.raises(OSError, match=r"symbolic|not a regular file|more than 100 bytes"):
+        read_regular(path, 100)
+    assert open_descriptors() == before
+
+
+def test_part_of_a_file(memory: Path) -> None:
+    """The beginning, or the end, is read, and no more than there is."""
+    path = memory / "file"
+    path.write_bytes(b"0123456789")
+    assert read_regular(path, 10) == b"0123456789"
+    assert read_part(path, 3, 2) == b"34"
+    assert read_part(path, -4, 100) == b"6789"
+    assert read_part(path, -40, 3) == b"012"
+    assert read_part(path, 40, 3) == b""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_file_of_somebody_else(memory: Path) -> None:
+    """A file in a user's directory must be that user's: a hard link to another's is not read."""
+    path = memory / "file"
+    path.touch()
+    os.chown(path, 12345, 12345)
+    os.close(open_regular(path, owner=12345))
+    with pytest.raises(OSError, match="belongs to user 12345 and not to user 54321"):
+        open_regular(path, owner=54321)
+
+
+def test_what_an_error_says() -> None:
+    """A missing file and an inaccessible process are different errors; for descriptors the error states what helps."""
+    gone, full = OSError(errno.ENOENT, "No such file"), OSError(errno.EMFILE, "Too many open files")
+    assert is_gone(gone) and not is_passing(gone)
+    assert is_passing(full) and not is_gone(full)
+    assert not is_gone(OSError(errno.EIO, "")) and is_passing(OSError(errno.EIO, ""))
+    assert "ulimit -n" in reason(full)
+    assert "ulimit" not in reason(gone)
+
+
+def test_text_that_can_be_shown() -> None:
+    """The text cannot steer a terminal, begin a line, turn its direction, or fail to be encoded."""
+    for text in ("plain", "eval_模型", "a b", "/home/é.py"):
+        assert readable(text) == text
+    forged = readable("x\n12:00 \x1b[31mrank 3\u202e \u2028 \udcff \x9b \u200b")
+    assert forged == r"x\n12:00 \x1b[31mrank 3\u202e \u2028 \udcff \x9b \u200b"
+    forged.encode("ascii")
+    assert len(readable("a" * 100_000)) < 10_000
+
+
+def test_host_that_forges_a_line() -> None:
+    """What a tape says of its host can be logged."""
+    block = bytearray(encode_identity(identify(0, 0, 1, 64)))
+    start = len(block) - 8
+    host_at = bytes(block).index(os.uname().nodename.encode())
+    block[host_at : host_at + 64] = b"x\n\x1b[31m".ljust(64, b"\0")
+    block[start:] = zlib.crc32(block[:start]).to_bytes(8, "little")
+    assert decode_identity(bytes(block), "here").host == r"x\n\x1b[31m"
+
+
+def dictionary(path: Path, *bodies: object) -> NamesReader:
+    """A reader of a dictionary with these lines, each under a checksum that is right."""
+    texts = [json.dumps(body).encode() for body in bodies]
+    path.write_bytes(b"".join(b"%08x %s\n" % (zlib.crc32(text), text) for text in texts))
+    return NamesReader(path)
+
+
+GROUP = {"name": "0", "description": "", "ranks": [0, 1], "nth": 0, "backend": "gloo", "aligned": True}
+SIGNATURE = {"operation": "a", "reduce_op": "", "shapes": [[1]], "dtypes": ["f"], "device": "cpu", "tensors": 1}
+SITE = {"function": "f", "file": "g", "line": 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"id": 1, "group": GROUP | {"ranks": None}},
+        {"id": 1, "group": GROUP | {"ranks": ["0"]}},
+        {"id": 1, "group": GROUP | {"ranks": [10**400]}},
+        {"id": 1, "group": GROUP | {"nth": -1}},
+        {"id": 1, "group": GROUP | {"description": 7}},
+        {"id": 1, "signature": SIGNATURE | {"shapes": [1]}},
+        {"id": 1, "signature": SIGNATURE | {"operation": None}},
+        {"id": 1, "call_site": SITE | {"line": "1"}},
+        {"id": 1, "call_site": {"function": "f"}},
+        {"id": 1, "text": {}},
+        {"id": 1 << 40, "text": "a"},
+        {"id": True, "text": "a"},
+        [1],
+    ],
+)
+def test_names_of_other_types(memory: Path, body: object) -> None:
+    """A name that is not of our types, under a right checksum, is unknown; no reader fails on it."""
+    names = dictionary(memory / "some.names", body, {"id": 2, "text": "sound"})
+    assert names.text(2) == "sound"
+    assert names.group(1) is names.signature(1) is names.call_site(1) is names.text(1) is None
+    assert names.corrupt_lines == 1
+
+
+def test_names_that_would_forge(memory: Path) -> None:
+    """Each string of a name can be printed; a path that is not UTF-8 is known, with its bytes escaped."""
+    names = dictionary(
+        memory / "some.names",
+        {"id": 1, "call_site": {"function": "\x1b[2J", "file": "/home/\udcff.py", "line": 3}},
+        {"id": 2, "text": "Error\nrank 3 is dead"},
+        {"id": 3, "group": GROUP | {"description": "\u202egroup"}},
+    )
+    assert names.call_site(1) == CallSiteName(r"\x1b[2J", r"/home/\udcff.py", 3)
+    assert names.text(2) == r"Error\nrank 3 is dead"
+    group = names.group(3)
+    assert group is not None and group.description == r"\u202egroup"
+
+
+def test_dictionary_that_never_ends_a_line(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not read again and again: the bytes that are read of one dictionary are bounded."""
+    path = memory / "some.names"
+    path.write_bytes(b"x" * (5 << 20))
+    names = NamesReader(path)
+    for _ in range(8):
+        names.refresh()
+        with path.open("ab") as file:
+            file.write(b"x")
+    assert names.group(1) is None
+    left = names._left  # pyright: ignore[reportPrivateUsage]
+    assert left <= 0
+    assert not caplog.records
+
+
+def test_pipe_in_place_of_a_dictionary(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No reader waits for its other end; one warning names it, however often it is checked."""
+    caplog.set_level(logging.WARNING)
+    path = memory / "some.names"
+    os.mkfifo(path)
+    names = NamesReader(path)
+    for identity in range(1, 5):
+        path.touch()
+        assert names.text(identity) is None
+    assert len(caplog.records) <= 1
+
+
+@pytest.mark.parametrize(
+    "content", [b"[" * 200_000, b'{"request": 1}', b'{"request": "9", "threads": []}', b"\xff", b"[]"]
+)
+def test_stacks_of_other_types(memory: Path, content: bytes) -> None:
+    """Endless nesting, or anything else that a rank does not write, is not an answer, and not read a second time."""
+    tape = memory / "some.tape"
+    stacks_path(tape).write_bytes(content)
+    assert read_stacks(tape, 1) is None
+    file = StacksFile(tape)
+    assert file.read(1) is file.read(1) is None
+
+
+def test_stacks_that_never_end(memory: Path) -> None:
+    """Links and devices are not followed, neither for threads' stacks nor for a signal's."""
+    tape = memory / "some.tape"
+    for path in (stacks_path(tape), offer_path(tape)):
+        path.symlink_to("/dev/zero")
+    assert read_stacks(tape, 0) is None
+    assert last_stack(offer_path(tape)) == ()
+
+
+def test_tape_that_is_truncated_while_it_is_read(memory: Path) -> None:
+    """A truncated tape is an error like any other damage: a mapping would end this process by SIGBUS."""
+    with WriterProcess(memory) as rank:
+        rank.tell("begin")
+        tape = TapeReader(rank.path)
+        assert len(tape.poll().entered) == 1
+        os.truncate(rank.path, 4096)
+        with pytest.raises(TapeError, match="truncated while it was read"):
+            tape.poll()
+        assert tape.status().step == 0  # the first page is there
+        os.truncate(rank.path, 0)
+        with pytest.raises(TapeError, match="truncated while it was read"):
+            tape.status()
+        tape.close()
+
+
+def test_link_in_place_of_a_tape(memory: Path) -> None:
+    """A tape elsewhere, perhaps another user's, is not read by way of a link."""
+    writer = new_writer(memory)
+    link = memory / f"{1:016x}.tape"
+    link.symlink_to(writer.path)
+    with pytest.raises(TapeError, match="cannot be opened: Too many levels of symbolic links"):
+        TapeReader(link)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("rank", 1 << 40), ("world_size", 1 << 62), ("monotonic_ns", (1 << 64) - 1)]
+)
+def test_identity_that_cannot_be(memory: Path, field: str, value: int) -> None:
+    """Numbers that no job has are damage, also under a right checksum: their spans could not be exported."""
+    block = encode_identity(dataclasses.replace(identify(0, 0, 1, 64), **{field: value}))
+    with pytest.raises(TapeError, match="damaged"):
+        decode_identity(block, "here")

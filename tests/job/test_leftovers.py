@@ -1,0 +1,330 @@
+"""Leftovers of ended runs are removed within bounds, and files in use never."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.files import locks as directory_lock
+from otel_torchdist.files.locks import alone_in, using
+from otel_torchdist.job.directory import clean_up, job_directory
+from otel_torchdist.tape.reader import TapeReader
+from tests.support.tapes import WriterProcess, begin, new_writer, open_descriptors, start
+from tests.support.waiting import until
+
+PLENTY = 1 << 40
+BYTES = 64 << 10
+
+
+def key(number: int) -> str:
+    """The key of a job."""
+    return f"job-{number:016x}"
+
+
+def leave_tape(directory: Path, nonce: int, age_s: int) -> Path:
+    """Leave the files of a rank: tape, dictionary, stacks."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    tape = directory / f"{nonce:016x}.tape"
+    for path, size in ((tape, BYTES), (tape.with_suffix(".names"), 100), (tape.with_suffix(".stacks"), 100)):
+        path.write_bytes(b"x" * size)
+        when = time.time() - age_s
+        os.utime(path, (when, when))
+    return tape
+
+
+def leave_job(base: Path, number: int, age_s: int) -> Path:
+    """Leave the files of a job of one rank."""
+    return leave_tape(base / key(number), number, age_s).parent
+
+
+def names_in(directory: Path) -> set[str]:
+    """Names of the files in a directory."""
+    return {path.name for path in directory.iterdir()}
+
+
+def test_oldest_runs_go_first(memory: Path) -> None:
+    """The newest ended jobs are kept, by the time when they last wrote anything."""
+    for number, age_s in ((1, 30), (2, 10), (3, 40), (4, 20)):
+        leave_job(memory, number, age_s)
+    clean_up(memory, 5, PLENTY)
+    assert names_in(memory) == {key(1), key(2), key(3), key(4)}
+    clean_up(memory, 2, PLENTY)
+    assert names_in(memory) == {key(2), key(4)}
+    clean_up(memory, 0, PLENTY)
+    assert names_in(memory) == set()
+
+
+def test_bytes_are_bounded(memory: Path) -> None:
+    """As many of the oldest jobs are removed as the limit in bytes requires."""
+    for number in range(1, 6):
+        leave_job(memory, number, age_s=100 - number)
+    each = sum(path.stat().st_blocks * 512 for path in (memory / key(1)).iterdir())
+    clean_up(memory, 100, 3 * each)
+    assert names_in(memory) == {key(3), key(4), key(5)}
+    clean_up(memory, 100, 3 * each - 1)
+    assert names_in(memory) == {key(4), key(5)}
+    clean_up(memory, 100, 0)
+    assert names_in(memory) == set()
+
+
+def test_live_job_is_untouched(memory: Path) -> None:
+    """A job with one live rank keeps its directory, and the tapes of its dead ranks while there is room."""
+    live = memory / key(1)
+    with WriterProcess(live) as rank:
+        old = leave_tape(live, 7, age_s=1_000)
+        leave_job(memory, 2, age_s=10)
+        clean_up(memory, 0, PLENTY)
+        assert names_in(memory) == {key(1)}
+        assert old.exists()
+        clean_up(memory, 0, 0)
+        assert names_in(live) == {rank.path.name, rank.path.with_suffix(".names").name}
+        rank.stop()
+        clean_up(memory, 0, 0)
+        assert rank.path.exists(), "a stopped rank is alive"
+        reader = TapeReader(rank.path)
+        assert reader.is_alive()
+        reader.close()
+        rank.kill()
+        clean_up(memory, 0, 0)
+        assert names_in(memory) == set()
+
+
+def test_dead_tapes_of_a_live_job_count_with_the_others(memory: Path) -> None:
+    """Ended tapes and ended jobs are removed in one order, oldest first, until the limit is met."""
+    live = memory / key(1)
+    with WriterProcess(live):
+        tapes = [leave_tape(live, number, age_s) for number, age_s in ((11, 50), (12, 30), (13, 10))]
+        jobs = [leave_job(memory, number, age_s) for number, age_s in ((2, 40), (3, 20))]
+        each = sum(path.stat().st_blocks * 512 for path in jobs[0].iterdir())
+        clean_up(memory, 100, 3 * each)
+        assert [path.exists() for path in (*tapes, *jobs)] == [False, True, True, False, True]
+        assert not tapes[0].with_suffix(".names").exists()
+
+
+def test_own_tape_stays_alive(memory: Path) -> None:
+    """A rank cleans up without opening its own tape, whose lock it would lose with the descriptor."""
+    with WriterProcess(memory / key(1)) as rank:
+        leave_tape(memory / key(1), 7, age_s=10)
+        assert rank.tell("clean") == "done"
+        assert names_in(memory / key(1)) == {rank.path.name, rank.path.with_suffix(".names").name}
+        assert TapeReader(rank.path).is_alive()
+        child = rank.fork()
+        assert rank.tell("clean") == "done"
+        assert TapeReader(rank.path).is_alive()
+        os.kill(child, 0)
+
+
+def test_what_this_process_reads_stays(memory: Path) -> None:
+    """Tapes that this process has mapped for reading are in use, though their writers are gone."""
+    directory = memory / key(1)
+    with WriterProcess(directory) as rank:
+        rank.tell("begin")
+        reader = TapeReader(rank.path)
+    clean_up(memory, 0, 0)
+    assert reader.path.exists()
+    reader.close()
+    clean_up(memory, 0, 0)
+    assert names_in(memory) == set()
+
+
+def test_crashed_creator(memory: Path) -> None:
+    """Parts without a tape are removed at once, whatever the bounds, in ended jobs and in live ones."""
+    ended, live = leave_job(memory, 1, age_s=10), memory / key(2)
+    with WriterProcess(live) as rank:
+        parts = [
+            ".00000000000000aa.new",
+            "00000000000000aa.names",
+            "00000000000000ab.stacks",
+            "00000000000000ac.stacks.new",
+        ]
+        for directory in (ended, live):
+            for part in parts:
+                (directory / part).touch()
+        clean_up(memory, 100, PLENTY)
+        assert names_in(ended) == {f"{1:016x}.{kind}" for kind in ("tape", "names", "stacks")}
+        assert names_in(live) == {rank.path.name, rank.path.with_suffix(".names").name}
+
+
+def test_creator_at_work(memory: Path) -> None:
+    """While a tape is being created in a directory, nothing of it is removed."""
+    directory = leave_job(memory, 1, age_s=10)
+    hidden = directory / ".00000000000000aa.new"
+    hidden.touch()
+    with using(directory):
+        clean_up(memory, 0, 0)
+        assert len(names_in(directory)) == 4
+    clean_up(memory, 0, 0)
+    assert names_in(memory) == set()
+
+
+def test_locked_file_of_another_kind(memory: Path) -> None:
+    """A locked file of any kind in a job directory means that the directory is in use, by a reader for example."""
+    directory = leave_job(memory, 1, age_s=10)
+    program = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
+        "print('locked', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(directory / "agent.lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "locked\n"
+        clean_up(memory, 0, PLENTY)
+        assert len(names_in(directory)) == 4
+        agent.communicate()
+    clean_up(memory, 0, PLENTY)
+    assert names_in(memory) == set()
+
+
+def test_links_are_not_followed(memory: Path) -> None:
+    """Nothing behind a link is touched, neither behind one to a directory nor behind one to a file."""
+    outside = memory / "outside"
+    precious = leave_tape(outside, 1, age_s=1_000)
+    base = memory / "base"
+    base.mkdir()
+    (base / key(1)).symlink_to(outside)
+    directory = leave_job(base, 2, age_s=10)
+    (directory / f"{9:016x}.tape").symlink_to(precious)
+    (directory / "pipe.tape").symlink_to(memory / "pipe")
+    os.mkfifo(memory / "pipe")
+    clean_up(base, 0, 0)
+    assert names_in(base) == {key(1)}
+    assert names_in(outside) == {f"{1:016x}.{kind}" for kind in ("tape", "names", "stacks")}
+
+
+def test_what_is_not_ours_stays(memory: Path) -> None:
+    """A base directory that holds other things keeps them."""
+    (memory / "thesis").mkdir()
+    (memory / "thesis" / "chapter.tape").touch()
+    (memory / "job-thesis").mkdir()
+    (memory / "0000000000000001.tape").touch()
+    directory = leave_job(memory, 1, age_s=10)
+    (directory / "mine").mkdir()
+    clean_up(memory, 0, 0)
+    assert names_in(memory) == {"thesis", "job-thesis", "0000000000000001.tape", key(1)}
+    assert names_in(directory) == {"mine"}
+
+
+def test_nothing_there(memory: Path) -> None:
+    """A base directory that is missing, empty or a file is not an error."""
+    clean_up(memory / "missing", 0, 0)
+    (memory / "file").touch()
+    clean_up(memory / "file", 0, 0)
+    clean_up(memory, 0, 0)
+    assert names_in(memory) == {"file"}
+
+
+@contextlib.contextmanager
+def cleaners(base: Path, many: int) -> Iterator[None]:
+    """Processes that remove all they may, all the time; none of them may fail."""
+    processes = [start(Path(__file__).with_name("cleaner.py"), base, 0, 0) for _ in range(many)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    try:
+        yield
+    finally:
+        rounds = [process.communicate("end\n")[0] for process in processes]
+    assert all(int(each) > 0 for each in rounds)
+    assert [process.returncode for process in processes] == [0] * many
+
+
+def test_creation_during_clean_ups(memory: Path) -> None:
+    """A tape that is created while others clean up appears, stays while it is written, and is removed afterwards."""
+    before = open_descriptors()
+    with cleaners(memory, 2):
+        for turn in range(150):
+            directory = job_directory(memory, key(turn % 3))
+            writer = new_writer(directory)
+            begin(writer)
+            for _ in range(3):
+                assert writer.path.exists()
+                assert writer.path.with_suffix(".names").exists()
+                time.sleep(0.001)
+            writer.close()
+            del writer
+        assert until(lambda: names_in(memory) == set())
+    assert open_descriptors() == before
+
+
+def test_clean_ups_beside_each_other(memory: Path) -> None:
+    """Several processes that remove the same leftovers at the same time do not disturb one another."""
+    with cleaners(memory, 3):
+        for turn in range(60):
+            for number in range(5):
+                with contextlib.suppress(FileNotFoundError):  # removed while the helper leaves files in it
+                    leave_job(memory, turn * 5 + number, age_s=10)
+        assert until(lambda: names_in(memory) == set())
+
+
+def test_creator_waits_for_a_clean_up(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A creator waits for a clean-up, but not forever: then there is no tape, and an error states why."""
+    monkeypatch.setattr(directory_lock, "_DEADLINE_S", 0.1)
+    directory = job_directory(memory, key(1))
+    with alone_in(directory) as alone:
+        assert alone
+        before = open_descriptors()
+        with pytest.raises(TapeError, match="a clean-up has kept it locked"), using(directory):
+            pytest.fail("it is locked")
+        assert open_descriptors() == before
+    with using(directory), using(directory), alone_in(directory) as alone:
+        assert not alone, "creators share the lock"
+
+
+def test_lock_ends_with_its_owner(memory: Path) -> None:
+    """A child that is forked while the lock is held does not hold it any longer than its parent."""
+    directory = job_directory(memory, key(1))
+    file = os.open(directory, os.O_RDONLY)
+    with using(directory):
+        copies = [os.dup(int(name.split(":")[0])) for name in open_descriptors() if name.endswith(str(directory))]
+        assert len(copies) == 2
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for descriptor in (file, *copies):
+        os.close(descriptor)
+
+
+def test_directory_is_made_again(memory: Path) -> None:
+    """A job directory that a clean-up has removed before the tape was created comes back with the tape."""
+    directory = job_directory(memory, key(1))
+    clean_up(memory, 0, 0)
+    assert not directory.exists()
+    writer = new_writer(directory)
+    assert writer.path.exists()
+    writer.close()
+
+
+def test_directory_goes_before_it_is_locked(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock on a directory that was removed a moment before protects nothing: a new one is created and locked."""
+    directory = job_directory(memory, key(1))
+    removed: list[Path] = []
+
+    def remove_first(file: int, operation: int) -> None:
+        if not removed:
+            removed.append(directory)
+            directory.rmdir()
+        flock(file, operation)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    with using(directory):
+        assert removed == [directory]
+        assert directory.is_dir()
+        with alone_in(directory) as alone:
+            assert not alone
+
+
+def test_nowhere_to_create(memory: Path) -> None:
+    """Where the base directory is gone, or a file stands in the way, there is an error and no tape."""
+    with pytest.raises(TapeError, match="No such file"):
+        new_writer(memory / "gone" / key(1))
+    (memory / "file").touch()
+    with pytest.raises(TapeError, match="Not a directory"):
+        new_writer(memory / "file")

@@ -1,0 +1,88 @@
+"""How much of a small file system tapes take: so little that the program's own shared memory fits beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_torchdist.job.leftovers import find_room, ranks_of_node
+from otel_torchdist.tape.names import MAX_BYTES
+from tests.support.tapes import REPOSITORY
+
+MB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What eight ranks take of 64 MB, the size of a container's `/dev/shm`; in a namespace of its own."""
+    alone = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
+    place = tmp_path_factory.mktemp("small")
+    try:
+        permitted = subprocess.run(
+            [*alone, "mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        pytest.skip(f"a small file system needs unshare: {error}")
+    if permitted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {permitted.stderr.strip()}")
+    program = [*alone, sys.executable, str(Path(__file__).with_name("small_memory.py")), str(place)]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_job_takes_an_eighth(report: dict[str, Any]) -> None:
+    """Ranks that start one after the other get tapes of one size, and take an eighth, full dictionaries included."""
+    first = report["first"]
+    assert len(set(first["records"])) == 1
+    assert 5_000 < first["records"][0] < 16_384
+    assert 7 * MB < first["taken"] <= 8 * MB
+
+
+def test_leftovers_make_room(report: dict[str, Any]) -> None:
+    """After four such jobs no more than a quarter is taken, and the job before the present one is still there."""
+    assert report["most"] <= 16 * MB
+    assert report["jobs"] == [3, 4]
+    assert report["last_records"] == report["first"]["records"]
+
+
+def test_another_job_beside(report: dict[str, Any]) -> None:
+    """A job that finds no space left by the running one gets small tapes rather than none."""
+    assert set(report["beside"]) == {512}
+
+
+def test_warning(report: dict[str, Any]) -> None:
+    """One warning names the setting, its value, the place and what is used instead, however often a job restarts."""
+    [warning] = report["warnings"]
+    assert "OTEL_PYTHON_TORCHDIST_TAPE_RECORDS=16384" in warning
+    assert "a file system of 64 MB" in warning
+    assert f"Using {report['recorded']} records" in warning
+
+
+def test_where_there_is_room(memory: Path) -> None:
+    """In a file system of the usual size every rank gets what is wanted."""
+    found = find_room(memory / "job-0000000000000001", 16_384, 8)
+    assert (found.records, found.names_bytes) == (16_384, MAX_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("environ", "world", "ranks"),
+    [
+        ({"LOCAL_WORLD_SIZE": "8"}, 64, 8),
+        ({"LOCAL_WORLD_SIZE": "8"}, 2, 2),
+        ({"LOCAL_WORLD_SIZE": "many", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 64, 4),
+        ({"LOCAL_WORLD_SIZE": "0"}, 4, 4),
+        ({}, 4, 4),
+        ({}, 4096, 16),
+    ],
+)
+def test_ranks_of_node(environ: dict[str, str], world: int, ranks: int) -> None:
+    """A launcher states how many ranks share the node; without one all are assumed here, up to a node's maximum."""
+    assert ranks_of_node(environ, world) == ranks

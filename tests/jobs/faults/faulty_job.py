@@ -1,0 +1,169 @@
+"""A job with a fault in it: real ranks on gloo, their agent, and a receiver for what the agent reports."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from otel_torchdist import semconv
+from tests.cli.running import processes_of
+from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
+from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
+from tests.support.quiet import QUIET
+from tests.support.waiting import until
+from tests.support.warm_python import Done, WarmPython
+
+WORKER = Path(__file__).parent / "workers" / "faulty.py"
+THRESHOLD_S = 2.0
+STARTUP_S = 30.0
+
+_ports = itertools.count(20_001)
+
+
+class FaultyJob:
+    """Ranks that run the worker script.
+
+    Attributes:
+        base: Base directory of their tapes.
+        receiver: Where spans go.
+        done: The ranks, once all have ended.
+    """
+
+    def __init__(
+        self,
+        python: WarmPython,
+        folder: Path,
+        base: Path,
+        receiver: OtlpReceiver,
+        arguments: Sequence[str],
+        *,
+        worker: Path = WORKER,
+        ranks: int = 3,
+        environ: Mapping[str, str] | None = None,
+        of_rank: Mapping[int, Mapping[str, str]] | None = None,
+        nodes: Nodes | None = None,
+    ) -> None:
+        """Start the ranks.
+
+        Args:
+            python: Runs nothing else meanwhile.
+            folder: For files that the ranks need.
+            base: Base directory of their tapes.
+            receiver: Where spans go.
+            arguments: The fault, and perhaps `healthy`.
+            worker: The script.
+            ranks: Number of ranks.
+            environ: Additions to the environment of all ranks.
+            of_rank: Additions to the environment of single ranks.
+            nodes: Where the ranks run, the same number on each node.
+        """
+        self.base, self.receiver = base, receiver
+        self.done: list[Done] = []
+        self._gate, self._pids = folder / "gate", folder / "pids"
+        self._gate.touch()
+        self._pids.mkdir()
+        common = {
+            **QUIET,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(next(_ports)),  # names the job; nothing listens there, because the store is a file
+            "STORE": f"file://{folder}/store",
+            "WORLD_SIZE": str(ranks),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": receiver.protocol,
+            "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
+            "OTEL_EXPORTER_PROMETHEUS_PORT": "0",
+            "OTEL_METRICS_EXPORTER": "prometheus",
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
+            "OTEL_PYTHON_TORCHDIST_READER": "agent",
+            "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
+            "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base),
+        }
+        own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+        if nodes is not None:
+            base.mkdir(mode=0o700, exist_ok=True)  # each node's own base directory is created in it
+            own = [one | self._on_node(nodes, rank, ranks) for rank, one in enumerate(own)]
+        added = [{**(environ or {}), **(of_rank or {}).get(rank, {})} for rank in range(ranks)]
+        environs = [{**common, **one, **more} for one, more in zip(own, added, strict=True)]
+        self._size = ranks
+        argv = [arguments[0], str(self._gate), str(self._pids), *arguments[1:]]
+        self._thread = threading.Thread(
+            target=lambda: self.done.extend(python.run(worker, environs, folder, argv, timeout_s=90))
+        )
+        self._thread.start()
+
+    def _on_node(self, nodes: Nodes, rank: int, ranks: int) -> dict[str, str]:
+        here = ranks // len(nodes.names)
+        node = rank // here
+        return {
+            NAMESPACE_VARIABLE: nodes.path(node),
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+            "LOCAL_RANK": str(rank % here),
+            "LOCAL_WORLD_SIZE": str(here),
+            "GOOD_STEPS": "80",  # long enough for the agents to meet
+            "MASTER_ADDR": nodes.addresses[0],
+            "STORE": f"tcp://{nodes.addresses[0]}:29500",  # hosted by rank 0
+            "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(self.base / f"node-{node}"),
+        }
+
+    def first_verdict(self) -> tuple[ReceivedSpan, float]:
+        """The first root of an incident, and how many seconds after the beginning of the stall it arrived."""
+        deadline = time.monotonic() + STARTUP_S
+        while not (found := self.roots()):
+            assert time.monotonic() < deadline, f"no verdict within {STARTUP_S:g} s"
+            time.sleep(0.01)
+        return found[0], time.time() - found[0].start_ns / 1e9
+
+    def roots(self) -> list[ReceivedSpan]:
+        """The roots of incidents that have arrived."""
+        return [span for span in self.receiver.spans() if span.name.startswith("stall: ")]
+
+    def marked(self) -> tuple[int, ...]:
+        """The ranks for which an in-progress operation has been exported."""
+        spans = [span for span in self.receiver.spans() if span.name.endswith("(in progress)")]
+        return tuple(sorted({int(span.attributes[semconv.RANK]) for span in spans}))
+
+    def findings(self) -> list[ReceivedSpan]:
+        """The findings that are not stalls."""
+        return [span for span in self.receiver.spans() if span.name.startswith("finding: ")]
+
+    def bar(self, root: ReceivedSpan, rank: int) -> ReceivedSpan:
+        """A rank's bar under a root."""
+
+        def bars() -> list[ReceivedSpan]:
+            spans = [span for span in self.receiver.spans() if span.parent_id == root.span_id]
+            return [span for span in spans if span.attributes.get(semconv.RANK) == rank]
+
+        until(bars)
+        return bars()[0]
+
+    def agents(self) -> list[int]:
+        """Process ids of the job's agents."""
+        return processes_of(self.base)
+
+    def open_gate(self) -> None:
+        """Release the ranks that are late."""
+        self._gate.unlink(missing_ok=True)
+
+    def join(self) -> list[Done]:
+        """Wait until all ranks have ended by themselves."""
+        self._thread.join()
+        return self.done
+
+    def kill(self) -> None:
+        """Kill ranks and agents."""
+        files = list(self._pids.iterdir())
+        for path in files:
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int(path.read_text()), signal.SIGKILL)
+        for pid in self.agents():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._thread.join()

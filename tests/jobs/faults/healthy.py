@@ -1,0 +1,165 @@
+"""Counts what is reported about healthy jobs, in simulated time.
+
+`make faults` runs a sample; `python -m tests.jobs.faults.healthy 1000 [FIRST_SEED]` watches a thousand hours.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from otel_torchdist.stall.events import Event, MismatchFound, Occasion, StragglerFound, VerdictGiven
+from otel_torchdist.stall.watch import LOOK_S
+from tests.jobs.faults.habits import HABITS, Habit
+from tests.jobs.faults.larger_habits import LARGER_HABITS
+from tests.jobs.faults.simulated_job import SimulatedJob, Watched
+
+STEPS_OF_A_JOB: Final = 1_500
+"""Steps of a job; fewer with more than eight ranks."""
+SECONDS_OF_A_JOB: Final = 3 * 3600
+"""Limit for jobs with long steps."""
+ALL_HABITS: Final = (*HABITS, *LARGER_HABITS)
+REPORT_EVERY_S: Final = 60.0
+
+
+@dataclass
+class Tally:
+    """What was reported about the jobs of one habit.
+
+    Attributes:
+        name: Name of the habit.
+        seconds: Simulated time for which the jobs were watched.
+        steps: Their steps.
+        looked: Polls that were really made.
+        stalls: False stalls, as `seed: what was reported`.
+        findings: False findings, in the same form.
+        once: Long unannounced pauses, the first of their kind in a job, which are reported as the README states.
+    """
+
+    name: str
+    seconds: float = 0.0
+    steps: int = 0
+    looked: int = 0
+    stalls: list[str] = field(default_factory=list[str])
+    findings: list[str] = field(default_factory=list[str])
+    once: int = 0
+
+    @property
+    def looks(self) -> int:
+        """Polls that a watch would have made in that time."""
+        return round(self.seconds / LOOK_S)
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of another tally."""
+        self.seconds += other.seconds
+        self.steps += other.steps
+        self.looked += other.looked
+        self.stalls += other.stalls
+        self.findings += other.findings
+        self.once += other.once
+
+    def count(self, seed: int, habit: Habit, events: Iterable[tuple[float, Event]]) -> None:
+        """Count what was reported about a job."""
+        may_report = habit.reported
+        for at_s, event in events:
+            if isinstance(event, VerdictGiven) and event.occasion is Occasion.OPENED:
+                verdict = event.verdict
+                if may_report and verdict.ranks == (0,):
+                    may_report -= 1
+                    self.once += 1
+                else:
+                    self.stalls.append(f"seed {seed}, {at_s:.0f} s: {verdict.kind.value} {verdict.ranks}")
+            elif isinstance(event, MismatchFound):
+                self.findings.append(f"seed {seed}, {at_s:.0f} s: mismatched {event.mismatch.ranks}")
+            elif isinstance(event, StragglerFound):
+                self.findings.append(f"seed {seed}, {at_s:.0f} s: straggler {event.straggler.rank}")
+
+
+def run_job(seed: int, steps: int = STEPS_OF_A_JOB, habit: Habit | None = None) -> Tally:
+    """Run the job of a seed; without a habit, the seed chooses one of all in turn."""
+    habit = habit or ALL_HABITS[seed % len(ALL_HABITS)]
+    tally = Tally(habit.name)
+    watched = watch_job(seed, habit, steps)
+    tally.seconds, tally.steps, tally.looked = watched.seconds, watched.steps, watched.looked
+    tally.count(seed, habit, watched.events)
+    return tally
+
+
+def watch_job(seed: int, habit: Habit, steps: int, every_look: bool = False) -> Watched:
+    """Run a job to its end; `every_look` as for `SimulatedJob`."""
+    chance = random.Random(seed)
+    step_s = chance.uniform(*habit.step_s)
+    with tempfile.TemporaryDirectory(prefix="otel-torchdist-healthy-", dir="/dev/shm") as folder:
+        size = chance.choice(habit.sizes)
+        steps = min(steps, max(100, steps * 8 // size))
+        job = SimulatedJob(Path(folder), habit.of(seed, step_s), size, seed, every_look)
+        try:
+            while habit.happens is not None and job.watched.steps < steps and job.watched.seconds < SECONDS_OF_A_JOB:
+                job.until(job.watched.steps + max(1, round(chance.expovariate(1 / habit.steps))))
+                job.run_for(chance.uniform(0, step_s))  # at any moment of a step
+                habit.happens(job, chance)
+            return job.until(steps, SECONDS_OF_A_JOB)
+        finally:
+            job.close()
+
+
+def run_jobs(jobs: int, processes: int = 2) -> list[Tally]:
+    """Run many jobs; returns what was counted for each habit."""
+    tallies = {habit.name: Tally(habit.name) for habit in ALL_HABITS}
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        for tally in pool.map(run_job, range(jobs)):
+            tallies[tally.name].add(tally)
+    return list(tallies.values())
+
+
+def show(console: Console, tallies: Sequence[Tally]) -> Tally:
+    """Print the counts and the false reports of each habit; returns the number of false reports."""
+    table = Table("habit", "job hours", "steps", "looks", "of these made", "false stalls", "false findings", "once")
+    total = Tally("all")
+    for tally in tallies:
+        total.add(tally)
+    for tally in (*tallies, total):
+        numbers = (tally.seconds / 3600, tally.steps, tally.looks, tally.looked)
+        counts = (len(tally.stalls), len(tally.findings), tally.once)
+        table.add_row(tally.name, *(f"{number:,.0f}" for number in numbers), *map(str, counts))
+    console.print(table)
+    console.print("looks that are not made could not have seen anything; once: long pauses without a word, see README")
+    for text in (*total.stalls, *total.findings):
+        console.print(text)
+    return total
+
+
+def main(hours: float, first_seed: int = 0) -> int:
+    """Run jobs for a number of simulated hours, and print false reports at once; returns the exit code."""
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    tallies = {habit.name: Tally(habit.name) for habit in ALL_HABITS}
+    watched_s, said_s = 0.0, time.monotonic()
+    for seed in count(first_seed):
+        if watched_s >= hours * 3600:
+            break
+        tally = run_job(seed)
+        tallies[tally.name].add(tally)
+        watched_s += tally.seconds
+        for text in (*tally.stalls, *tally.findings):
+            console.print(f"{tally.name}: {text}")
+        if time.monotonic() > said_s + REPORT_EVERY_S:
+            said_s = time.monotonic()
+            console.print(f"{watched_s / 3600:,.0f} of {hours:,.0f} h, seed {seed}")
+    total = show(console, list(tallies.values()))
+    return int(bool(total.stalls or total.findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), *map(int, sys.argv[2:3])))

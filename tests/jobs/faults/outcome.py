@@ -1,0 +1,97 @@
+"""What was reported about a fault, and what is wrong with it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from otel_torchdist import semconv
+from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob
+from tests.jobs.faults.rows import FindingRow, Row
+from tests.support.otlp_receiver import ReceivedSpan
+from tests.support.waiting import until
+
+DUE_S = THRESHOLD_S + 2.0
+ON_ITS_WAY_S = 0.5
+"""Time allowed from the agent's verdict to the Collector."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The first report about a fault that the Collector received.
+
+    Attributes:
+        verdict: Kind of the verdict.
+        ranks: The ranks that it names.
+        sentence: Its whole sentence.
+        age_s: How long the first rank had waited when the verdict was given.
+        arrived_s: How long it had waited when the verdict arrived.
+        problems: Differences from what is expected.
+    """
+
+    verdict: str
+    ranks: str
+    sentence: str
+    age_s: float
+    arrived_s: float
+    problems: tuple[str, ...]
+
+
+def observe(row: Row, job: FaultyJob) -> Outcome:
+    """Wait for the first verdict on a job and compare it with what the row asks for.
+
+    Raises:
+        AssertionError: No verdict came.
+    """
+    root, arrived_s = job.first_verdict()
+    found = root.attributes
+    verdict, ranks = str(found[semconv.VERDICT]), str(found.get(semconv.VERDICT_RANKS, ""))
+    sentence, age_s = root.error or "", float(found[semconv.STALL_AGE])
+    line = _line_of(row, job, root) if row.line and ranks else 0
+    marked = _marked(row, job)
+    checks = {
+        f"the verdict is {verdict}, not {row.verdict}": verdict == row.verdict,
+        f"ranks {ranks or 'none'} are named, not {row.ranks or 'none'}": ranks == row.ranks,
+        f"the operations of ranks {marked} are marked, not those of {row.marked}": marked == row.marked,
+        f"it does not say: {row.said}": row.said in sentence,
+        f"it does not name line {row.line_number}": not row.line or f"faulty.py:{row.line_number}" in sentence,
+        f"the bar shows line {line}, not {row.line_number}": not row.line or line == row.line_number,
+        f"it came {age_s:.1f} s after the beginning": age_s <= DUE_S,
+        f"it arrived {arrived_s:.1f} s after the beginning": arrived_s <= DUE_S + ON_ITS_WAY_S,
+        "there is more than one incident": len({one.trace_id for one in job.roots()}) == 1,
+    }
+    problems = tuple(problem for problem, is_well in checks.items() if not is_well)
+    return Outcome(verdict, ranks, sentence, age_s, arrived_s, problems)
+
+
+def observe_finding(row: FindingRow, job: FaultyJob) -> Outcome:
+    """Wait for a finding in a job without a stall, and compare it with what the row asks for.
+
+    Raises:
+        AssertionError: No finding came.
+    """
+    until(job.findings, 60)
+    found = job.findings()[0]
+    verdict, ranks = str(found.attributes[semconv.VERDICT]), str(found.attributes.get(semconv.VERDICT_RANKS, ""))
+    sentence = found.error or ""
+    checks = {
+        f"the verdict is {verdict}, not {row.verdict}": verdict == row.verdict,
+        f"ranks {ranks or 'none'} are named, not {row.ranks}": ranks == row.ranks,
+        f"it does not say: {row.said}": sentence.startswith(row.said),
+        "there is a stall": job.roots() == [],
+    }
+    problems = tuple(problem for problem, is_well in checks.items() if not is_well)
+    return Outcome(verdict, ranks, sentence, 0.0, 0.0, problems)
+
+
+def _marked(row: Row, job: FaultyJob) -> tuple[int, ...]:
+    """Ranks with an in-progress operation, where the row asks for them."""
+    deadline = time.monotonic() + ON_ITS_WAY_S
+    while (marked := job.marked()) != row.marked and row.marked and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return marked if row.marked else ()
+
+
+def _line_of(row: Row, job: FaultyJob, root: ReceivedSpan) -> int:
+    first = int(row.ranks.partition("-")[0])
+    return int(job.bar(root, first).attributes.get(semconv.CODE_LINE, 0))

@@ -1,0 +1,175 @@
+"""The matrix: each fault with the expected verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Final
+
+from tests.jobs.faults.faulty_job import THRESHOLD_S, WORKER
+
+_LINES: Final = WORKER.read_text().splitlines()
+
+
+def _line_number(piece: str) -> int:
+    return next(number for number, line in enumerate(_LINES, 1) if piece in line)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A fault.
+
+    Attributes:
+        name: Name of the fault in the worker.
+        title: Its usual name.
+        verdict: The expected verdict.
+        ranks: Ranks that must be named, in the form of the attribute; '' for none.
+        said: Text that the sentence must contain.
+        line: Part of the worker's line at which the first named rank must be found; '' where there is none.
+        size: Ranks of the job.
+        environ: Additions to the environment of all ranks.
+        of_rank: Additions to the environment of single ranks.
+        marked: Ranks whose operations must be shown as waiting along with the verdict, long before the threshold.
+    """
+
+    name: str
+    title: str
+    verdict: str
+    ranks: str
+    said: str
+    line: str = ""
+    size: int = 3
+    environ: dict[str, str] = field(default_factory=dict[str, str])
+    of_rank: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
+    marked: tuple[int, ...] = ()
+
+    @property
+    def line_number(self) -> int:
+        """Number of `line` in the worker."""
+        return _line_number(self.line)
+
+
+ROWS: Final = (
+    Row("late", "late rank", "absent", "2", "rank 2 has not entered all_reduce", "# late"),
+    Row("kill", "SIGKILL", "dead", "2", "rank 2 was killed by SIGKILL"),
+    Row(
+        "kill_with_child",
+        "SIGKILL, and a child has the sockets: markers before the threshold of 20 s",
+        "dead",
+        "2",
+        "rank 2 was killed by SIGKILL",
+        environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "20000"},
+        marked=(0, 1),
+    ),
+    Row("stop", "SIGSTOP", "frozen", "2", "rank 2 is frozen (stopped by a signal) and has not entered all_reduce"),
+    Row("exception", "Python exception on one rank", "dead", "2", "rank 2 ended with ValueError"),
+    Row("gil", "GIL held in native code", "absent", "2", "seen by a signal", "# in C from"),
+    Row("operation", "different operation", "mismatched", "2", "rank 2 has entered barrier where ranks 0-1 have"),
+    Row("shape", "different shape", "mismatched", "2", "rank 2 has shape 1,000 elements where ranks 0-1 have 4 elem"),
+    Row("dtype", "different dtype", "mismatched", "2", "rank 2 has dtype float64 where ranks 0-1 have float32"),
+    Row("root", "different root", "mismatched", "2", "rank 2 has root rank 2 where ranks 0-1 have rank 0 in broadcast"),
+    Row("skipped", "one operation left out", "mismatched", "2", "rank 2 has entered all_reduce where ranks 0-1 have"),
+    Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 wait for each other"),
+    Row("recv", "recv without send", "unmatched", "1", "rank 1 has no send for recv", "# instead of a send"),
+    Row("rendezvous", "rank never at rendezvous", "rendezvous", "2", "rank 2 has not been seen at all"),
+    Row("new_group", "rank never at `new_group`", "rendezvous", "2", "rank 2 has not come to new_group (everybody)"),
+    Row(
+        "left_out",
+        "one `new_group` left out",
+        "mismatched",
+        "2",
+        f"the group is created in left_out at faulty.py:{_line_number('# left out by one')}",
+        "# instead of creating a group",
+    ),
+    Row("loader", "stuck DataLoader worker", "absent", "2", "rank 2 has not entered all_reduce", "in DataLoader("),
+    Row(
+        "late",
+        "one rank not instrumented",
+        "unknown",
+        "",
+        "all ranks that report have entered",
+        of_rank={2: {"OTEL_PYTHON_TORCHDIST_ENABLED": "false"}},
+    ),
+    Row(
+        "two",
+        "two independent stalls at once",
+        "absent",
+        "1",
+        "rank 1 has not entered all_reduce (sequence 1, first)",
+        size=4,
+        environ={"LATE_S": str(2 * THRESHOLD_S + 1)},
+    ),
+    Row(
+        "resolves",
+        "a stall that resolves by itself",
+        "absent",
+        "2",
+        "rank 2 has not entered all_reduce",
+        environ={"LATE_S": str(2 * THRESHOLD_S)},
+    ),
+)
+
+_FIRST: Final = {"FAULTY_RANK": "0"}
+NODE_ROWS: Final = (
+    Row("late", "late rank", "absent", "3", "rank 3 has not entered all_reduce", "# late"),
+    Row("kill", "SIGKILL", "dead", "3", "rank 3 was killed by SIGKILL"),
+    Row("stop", "SIGSTOP", "frozen", "3", "rank 3 is frozen (stopped by a signal) and has not entered all_reduce"),
+    Row("exception", "Python exception on one rank", "dead", "3", "rank 3 ended with ValueError"),
+    Row("gil", "GIL held in native code", "absent", "3", "seen by a signal", "# in C from"),
+    Row("shape", "different shape", "mismatched", "3", "rank 3 has shape 1,000 elements where ranks 0-2 have 4 elem"),
+    Row("circular", "groups in circular order", "circular", "0-3", "ranks 0-3 wait for each other"),
+    Row("kill", "host of the store killed", "dead", "0", "rank 0 was killed by SIGKILL", environ=_FIRST),
+    Row("stop", "host of the store frozen", "frozen", "0", "rank 0 is frozen (stopped by a signal)", environ=_FIRST),
+)
+"""Faults between two nodes with two ranks each."""
+
+
+def why_not_here(name: str) -> str:
+    """Why a fault cannot be found with this torch; '' if it can."""
+    is_old = tuple(map(int, version("torch").split(".")[:2])) < (2, 9)
+    return "torch before 2.9 does not tell the reduce op" if is_old and name == "silent_reduce_op" else ""
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """Something wrong that holds up no rank; attributes as in `Row`."""
+
+    name: str
+    title: str
+    verdict: str
+    ranks: str
+    said: str
+
+
+FINDING_ROWS: Final = (
+    FindingRow(
+        "silent_dtype",
+        "different dtype, of the same length",
+        "mismatched",
+        "2",
+        "rank 2 has dtype int32 where ranks 0-1 have float32 in all_reduce",
+    ),
+    FindingRow(
+        "silent_reduce_op",
+        "different reduce op",
+        "mismatched",
+        "2",
+        "rank 2 has reduce op max where ranks 0-1 have sum in all_reduce",
+    ),
+    FindingRow(
+        "short_dtype",
+        "different dtype in a job that is over at once",
+        "mismatched",
+        "2",
+        "rank 2 has dtype int32 where ranks 0-1 have float32 in all_reduce",
+    ),
+    FindingRow(
+        "transposed",
+        "tensor transposed on one rank",
+        "mismatched",
+        "2",
+        "rank 2 has dimensions 8x4 where ranks 0-1 have 4x8 in all_reduce",
+    ),
+    FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: in "),
+)
+"""Faults without a stall."""

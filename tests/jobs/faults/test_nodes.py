@@ -1,0 +1,153 @@
+"""Faults between two nodes, each with a network and an agent of its own: one verdict, and the right one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_torchdist import semconv
+from otel_torchdist.job.peers import peers_files, read_peers
+from tests.cli.running import processes_of
+from tests.jobs.faults.faulty_job import FaultyJob
+from tests.jobs.faults.outcome import DUE_S, observe, observe_finding
+from tests.jobs.faults.rows import NODE_ROWS, FindingRow, Row, why_not_here
+from tests.support.memory import memory_directory
+from tests.support.nodes import Nodes, nodes, why_not
+from tests.support.otlp_receiver import GRPC, OtlpReceiver
+from tests.support.waiting import until
+from tests.support.warm_python import WarmPython
+
+WHY_NOT = why_not()
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Nodes]:
+    """Two nodes."""
+    with nodes(2) as made:
+        yield made
+
+
+@pytest.fixture
+def start(warm_python: WarmPython, two: Nodes, tmp_path: Path) -> Iterator[Callable[..., FaultyJob]]:
+    """Starts a job on them; see `FaultyJob` for its arguments."""
+    with contextlib.ExitStack() as stack:
+        base = stack.enter_context(memory_directory())
+        stack.callback(two.join)
+        receiver = stack.enter_context(OtlpReceiver(GRPC, host=two.outside))
+
+        def start(*arguments: str, **others: Any) -> FaultyJob:
+            job = FaultyJob(warm_python, tmp_path, base, receiver, arguments, ranks=4, nodes=two, **others)
+            stack.callback(job.kill)
+            return job
+
+        yield start
+
+
+def have_met(job: FaultyJob) -> bool:
+    """Whether each agent knows the address of the other one."""
+    found = [read_peers(path) for folder in job.base.glob("node-*/job-*") for path, _ in peers_files(folder).values()]
+    return [len(peers.others) for peers in found] == [1, 1]
+
+
+@pytest.mark.parametrize("row", NODE_ROWS, ids=[row.title for row in NODE_ROWS])
+def test_fault_on_the_other_node(row: Row, start: Callable[..., FaultyJob]) -> None:
+    """The first report to the Collector names kind, ranks and line, whichever agent has seen them."""
+    outcome = observe(row, start(row.name, environ=row.environ))
+    assert outcome.problems == (), outcome.sentence
+
+
+@pytest.mark.skipif(bool(why_not_here("silent_reduce_op")), reason=why_not_here("silent_reduce_op"))
+def test_reduce_op_differs_without_a_stall(start: Callable[..., FaultyJob]) -> None:
+    """One odd call among hundreds, on the other node, is reported once, with the field and the rank."""
+    row = FindingRow("silent_reduce_op", "", "mismatched", "3", "rank 3 has reduce op max where ranks 0-2 have sum in")
+    job = start(row.name, environ={"SILENT_PAUSE_S": "0.02"})
+    outcome = observe_finding(row, job)
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0] * 4
+    assert outcome.problems == (), outcome.sentence
+    assert len(job.findings()) == 1
+
+
+@pytest.mark.parametrize("linger_ms", ["0", "60000"])
+def test_dtype_differs_in_a_job_that_is_over(start: Callable[..., FaultyJob], linger_ms: str) -> None:
+    """An odd call on the other node, among the last of all, is compared before the agents leave, and only once."""
+    job = start("short_dtype", environ={"OTEL_PYTHON_TORCHDIST_AGENT_LINGER": linger_ms})
+    assert [done.code for done in job.join()] == [0] * 4
+    until(job.findings, 10)
+    if linger_ms == "0":
+        until(lambda: not processes_of(job.base), 20)
+    [found] = job.findings()
+    assert found.attributes[semconv.VERDICT_RANKS] == "3", found.error
+
+
+def test_healthy_run(start: Callable[..., FaultyJob]) -> None:
+    """If all steps are written as they should be, nothing is reported."""
+    job = start("all", "healthy")
+    assert [done.code for done in job.join()] == [0] * 4
+    spans = job.receiver.wait_for(lambda spans: any(span.name == "init_process_group" for span in spans))
+    assert [span.name for span in spans if "stall" in span.name or "in progress" in span.name] == []
+
+
+def test_first_collective_of_all(start: Callable[..., FaultyJob]) -> None:
+    """No collective has ended yet that would prove the run's id; the agents have met, and one judges for all."""
+    threshold_s = 6.0  # agents start and meet within it, as they do within the default of 10 s
+    settings = {"GOOD_STEPS": "0", "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(threshold_s * 1000))}
+    job = start("late", environ=settings)
+    root, _ = job.first_verdict()
+    found = root.attributes
+    assert (found[semconv.VERDICT], found[semconv.VERDICT_RANKS]) == ("absent", "3"), root.error
+    assert found[semconv.VERDICT_COVERAGE] == "4/4"
+    assert found[semconv.STALL_AGE] <= threshold_s + 2
+    time.sleep(2)  # an agent that judges alone would have reported by now
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0] * 4
+    assert {(root.trace_id, root.attributes[semconv.VERDICT_RANKS]) for root in job.roots()} == {(root.trace_id, "3")}
+
+
+def test_partition_that_heals(start: Callable[..., FaultyJob], two: Nodes) -> None:
+    """Each half reports that the other one's agent does not answer, in one trace; both report when it is over."""
+    job = start("cut")
+    until(lambda: have_met(job), 30)
+    time.sleep(3)  # long enough for an exchange too, which agents without a stall make every 2 s
+    two.part()
+    root, _ = job.first_verdict()
+    assert root.attributes[semconv.VERDICT] == "unreachable", root.error
+    assert root.attributes[semconv.STALL_AGE] <= DUE_S
+    until(lambda: len({root.attributes[semconv.VERDICT_RANKS] for root in job.roots()}) == 2, 20)
+    assert {root.attributes[semconv.VERDICT_RANKS] for root in job.roots()} == {"0-1", "2-3"}
+    assert len({root.trace_id for root in job.roots()}) == 1
+    two.join()
+    until(lambda: any(semconv.STALL_RESOLVED in root.attributes for root in job.roots()), 60)
+    job.open_gate()
+    assert [done.code for done in job.join()] == [0] * 4
+    assert max(Counter(span.span_id for span in job.receiver.spans()).values()) == 1
+
+
+def test_agent_that_judges_is_killed(start: Callable[..., FaultyJob]) -> None:
+    """The other agent continues in the same trace, names the same rank, and no span id comes twice."""
+    job = start("late")
+    first, _ = job.first_verdict()
+    judge = job.base / "node-0"
+    deadline = time.monotonic() + 30
+    told = len(job.roots())
+    while len(job.roots()) == told:
+        assert time.monotonic() < deadline
+        for pid in processes_of(judge):  # also the one that the ranks start as its replacement
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    last = job.roots()[-1]
+    assert last.trace_id == first.trace_id
+    assert last.attributes[semconv.VERDICT_RANKS] == first.attributes[semconv.VERDICT_RANKS] == "3"
+    assert last.attributes[semconv.STALL_EPOCH] > first.attributes[semconv.STALL_EPOCH]
+    assert (first.trace_id, first.span_id) in {link for root in job.roots() for link in root.links}
+    assert max(Counter(span.span_id for span in job.receiver.spans()).values()) == 1

@@ -1,0 +1,104 @@
+"""A real torchrun on each of two nodes: what is reported about a job after its ranks have been restarted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist import semconv
+from tests.cli.running import processes_of
+from tests.support.memory import memory_directory
+from tests.support.nodes import INTERFACE, Nodes, nodes, why_not
+from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
+from tests.support.quiet import QUIET
+from tests.support.waiting import until
+from tests.support.warm_python import REPOSITORY
+
+WHY_NOT = why_not()
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+WORKER = Path(__file__).parent / "workers" / "stalls_when_restarted.py"
+THRESHOLD_S = 5.0
+STARTUP_S = 60.0
+
+
+@contextlib.contextmanager
+def launched(two: Nodes, receiver: OtlpReceiver, base: Path, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """A torchrun on each node; nothing of it is left after the block."""
+    options = ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=1", "--rdzv-backend=c10d")
+    environ = {
+        **os.environ,
+        **QUIET,
+        "GLOO_SOCKET_IFNAME": INTERFACE,
+        # Else the second attempt finds addresses of the first in torchrun's store, and gloo hangs, with or without us.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": receiver.protocol,
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
+        "OTEL_PYTHON_TORCHDIST_READER": "agent",
+        "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
+    }
+    launchers = [
+        subprocess.Popen(
+            [
+                *("ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", *options),
+                *(f"--rdzv-endpoint={two.addresses[0]}:29400", f"--rdzv-conf=is_host={int(name == two.names[0])}"),
+                *(f"--local-addr={address}", str(WORKER), *arguments),
+            ],
+            env={**environ, "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base / name)},
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        for name, address in zip(two.names, two.addresses, strict=True)
+    ]
+    try:
+        yield launchers
+    finally:
+        for pid in [*(launcher.pid for launcher in launchers), *processes_of(base)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for launcher in launchers:
+            launcher.communicate()
+
+
+def stalls(receiver: OtlpReceiver) -> list[ReceivedSpan]:
+    """The roots of incidents that have arrived, except for the death that ends the first attempt."""
+    roots = [span for span in receiver.spans() if span.name.startswith("stall: ")]
+    return [root for root in roots if root.attributes[semconv.VERDICT] != "dead"]
+
+
+def test_stall_after_a_restart(tmp_path: Path) -> None:
+    """The restarted ranks are one run, and are judged as one, also in their first collective.
+
+    torchrun counts the restart on the node that has failed only.
+    """
+    gate = tmp_path / "gate"
+    gate.touch()
+    with contextlib.ExitStack() as stack:
+        base = stack.enter_context(memory_directory())
+        two = stack.enter_context(nodes(2))
+        receiver = stack.enter_context(OtlpReceiver(GRPC, host=two.outside))
+        launchers = stack.enter_context(launched(two, receiver, base, str(tmp_path / "has failed"), str(gate)))
+
+        until(lambda: len(stalls(receiver)) > 0, STARTUP_S)
+        time.sleep(2)  # an agent that judges alone would have reported by now
+        gate.unlink()
+        said = [launcher.communicate(timeout=STARTUP_S)[0] for launcher in launchers]
+        assert [launcher.returncode for launcher in launchers] == [0, 0], said
+        found = stalls(receiver)
+    first = found[0].attributes
+    assert (first[semconv.VERDICT], first[semconv.VERDICT_RANKS]) == ("absent", "3"), found[0].error
+    assert first[semconv.VERDICT_COVERAGE] == "4/4"
+    assert first[semconv.STALL_AGE] <= THRESHOLD_S + 2
+    assert len({root.trace_id for root in found}) == 1

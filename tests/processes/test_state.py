@@ -1,0 +1,63 @@
+"""The kernel's view of real processes."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.processes.state import ProcessState
+from otel_torchdist.tape.identity import identify, process_start_ticks
+from otel_torchdist.tape.records import TapeIdentity
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        until(lambda: Path(f"/proc/{process.pid}/stat").read_text().split()[2] == "S")
+        yield process
+        process.kill()
+
+
+def identity_of(process: subprocess.Popen[bytes]) -> TapeIdentity:
+    """The identity of a tape that the process would write."""
+    ticks = process_start_ticks(process.pid)
+    assert ticks is not None
+    return dataclasses.replace(identify(0, 0, 1, 64), pid=process.pid, pid_start_ticks=ticks)
+
+
+def test_stopped_and_continued(process: subprocess.Popen[bytes]) -> None:
+    """A waiting process is not stopped; after SIGSTOP it is, since the first check; after SIGCONT no more."""
+    state = ProcessState(identity_of(process))
+    assert state.look(1, 1) is None
+    os.kill(process.pid, signal.SIGSTOP)
+    until(lambda: state.look(2, 2))
+    stopped = state.look(3, 3)
+    assert stopped is not None
+    assert (stopped.state, stopped.since_ns) == ("T", 2)
+    os.kill(process.pid, signal.SIGCONT)
+    until(lambda: state.look(4, 4) is None)
+
+
+def test_pid_of_somebody_else_means_nothing(process: subprocess.Popen[bytes]) -> None:
+    """Another start time, PID namespace or boot means another process."""
+    own = identity_of(process)
+    os.kill(process.pid, signal.SIGSTOP)
+    until(lambda: ProcessState(own).look(1, 1))
+    assert ProcessState(dataclasses.replace(own, pid_start_ticks=own.pid_start_ticks + 1)).look(1, 1) is None
+    assert ProcessState(dataclasses.replace(own, pid_namespace=own.pid_namespace + 1)).look(1, 1) is None
+    assert ProcessState(dataclasses.replace(own, boot_id=own.boot_id + 1)).look(1, 1) is None
+
+
+def test_process_that_is_gone(process: subprocess.Popen[bytes]) -> None:
+    """A process that is gone is not stopped."""
+    state = ProcessState(identity_of(process))
+    process.kill()
+    process.wait()
+    assert state.look(1, 1) is None

@@ -1,0 +1,43 @@
+"""The real servers, on free ports, and one job whose story all tests read."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.native.ports import free_ports
+from deploy.native.servers import stack_binaries
+from deploy.native.stack import Stack
+from tests.servers.story import Story, live_through
+from tests.support.memory import memory_directory
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Path:
+    """What `make stack` has built."""
+    found = stack_binaries()
+    if found is None:
+        assert not os.environ.get("CI"), "CI builds the servers with `make stack`"
+        pytest.skip("`make stack` has not built Jaeger, Prometheus, Alertmanager and the Collector")
+    return found
+
+
+@pytest.fixture(scope="session")
+def tapes() -> Iterator[Path]:
+    """A directory in memory for the tapes of all jobs here."""
+    with memory_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def stack(binaries: Path, tapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The servers, with the same configuration files as in containers."""
+    with Stack(binaries, tmp_path_factory.mktemp("stack"), free_ports(), tapes) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def story(stack: Stack, tapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """What the servers showed while a job went through a straggler, a mismatch, a stall and a death."""
+    return live_through(stack, tapes, tmp_path_factory.mktemp("story"))

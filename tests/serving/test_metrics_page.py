@@ -1,0 +1,292 @@
+"""The port of `/metrics`."""
+
+import logging
+import os
+import socket
+import threading
+import time
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from otel_torchdist.serving import http_server
+from otel_torchdist.serving import metrics_page as metrics_server
+from otel_torchdist.serving.metrics_page import PORTS_TRIED, MetricsServer
+from tests.support.waiting import until
+
+BODY_VALUE = "answer 42.0"
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    """A registry with one gauge."""
+    registry = CollectorRegistry()
+    Gauge("answer", "Of everything.", registry=registry).set(42)
+    return registry
+
+
+def get(port: int | None, host: str = "127.0.0.1") -> str:
+    """Scrape a port."""
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=10) as response:
+        return response.read().decode()
+
+
+def listen(port: int = 0) -> socket.socket:
+    """Take a port, as another program would."""
+    taken = socket.create_server(("127.0.0.1", port), reuse_port=False)
+    return taken
+
+
+def free_ports(count: int) -> int:
+    """The first of a number of ports in a row that are all free."""
+    for first in range(20_000, 60_000, count):
+        with ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(closing(listen(port)))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free ports")
+
+
+def our_threads() -> list[threading.Thread]:
+    """Threads of any server of ours."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("torchdist-metrics")]
+
+
+def open_sockets() -> set[str]:
+    """This process's sockets by their inode."""
+    found: set[str] = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the descriptor used for listing is gone already
+            found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return {link for link in found if link.startswith("socket:")}
+
+
+@pytest.fixture
+def server(registry: CollectorRegistry) -> Iterator[MetricsServer]:
+    """A running server on any port."""
+    server = MetricsServer("127.0.0.1", 0, registry)
+    assert server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "0.0.0.0"])
+def test_serves_where_it_was_told(registry: CollectorRegistry, host: str) -> None:
+    """Port 0 is any free one, and IPv4 clients are served under the default host `localhost` too."""
+    server = MetricsServer(host, 0, registry)
+    assert server.start()
+    assert BODY_VALUE in get(server.port)
+    server.stop()
+    assert server.port is None
+
+
+def test_loopback_only(server: MetricsServer) -> None:
+    """On its default address it is not reachable from other hosts."""
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", server.port or 0), timeout=5)
+
+
+def test_ipv6_address(registry: CollectorRegistry) -> None:
+    """An IPv6 address is served as such."""
+    if not socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):
+        pytest.skip("this machine has no IPv6")
+    server = MetricsServer("::1", 0, registry)
+    assert server.start()
+    assert BODY_VALUE in get(server.port, "[::1]")
+    server.stop()
+
+
+def test_taken_port(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
+    """The next free port is used instead, and the log names it; nothing is logged for a port that was free."""
+    first = free_ports(3)
+    caplog.set_level(logging.INFO)
+    with closing(listen(first)), ExitStack() as stack:
+        ports = []
+        for _ in range(2):
+            server = MetricsServer("127.0.0.1", first, registry)
+            assert server.start()
+            stack.callback(server.stop)
+            ports.append(server.port)
+            assert BODY_VALUE in get(server.port)
+    assert ports == [first + 1, first + 2]
+    assert [(record.levelname, record.args) for record in caplog.records] == [
+        ("INFO", (first, first + 1)),
+        ("INFO", (first, first + 2)),
+    ]
+    caplog.clear()
+    server = MetricsServer("127.0.0.1", first, registry)
+    assert server.start()
+    server.stop()
+    assert caplog.records == []
+
+
+def test_all_ports_taken(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
+    """With 16 ports taken there is one warning and no server, and stopping it is not an error."""
+    first = free_ports(PORTS_TRIED)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        for port in range(first, first + PORTS_TRIED):
+            stack.enter_context(closing(listen(port)))
+        server = MetricsServer("127.0.0.1", first, registry)
+        assert not server.start()
+    server.stop()
+    assert threading.active_count() == before
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"OTEL_EXPORTER_PROMETHEUS_PORT={first}" in record.getMessage()
+    assert f"from {first} to {first + 15}" in record.getMessage()
+
+
+def test_port_that_becomes_free(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again from time to time, without another warning, and the log reports when it is served after all."""
+    monkeypatch.setattr(metrics_server, "PORTS_TRIED", 1)
+    monkeypatch.setattr(metrics_server, "RETRY_S", 0.1)
+    caplog.set_level(logging.INFO)
+    first = free_ports(1)
+    server = MetricsServer("127.0.0.1", first, registry)
+    with closing(listen(first)):
+        assert not server.start()
+        assert not server.start(), "it is too soon"
+        time.sleep(0.15)
+        assert not server.start()
+    assert not server.start(), "it is too soon again"
+    time.sleep(0.15)
+    assert server.start()
+    assert BODY_VALUE in get(server.port)
+    server.stop()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert caplog.messages[1] == f"/metrics is served after all, on port {first}"
+
+
+def test_last_port(registry: CollectorRegistry) -> None:
+    """The search does not run past port 65535."""
+    server = MetricsServer("127.0.0.1", 65535, registry)
+    try:
+        taken = listen(65535)
+    except OSError:
+        pytest.skip("port 65535 is in use")
+    with closing(taken):
+        assert not server.start()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "x" * 70, "a b"])
+def test_address_that_is_not_here(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, host: str) -> None:
+    """A host that is no address of this machine is one warning with its name, and no server."""
+    server = MetricsServer(host, 9464, registry)
+    assert not server.start()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"OTEL_EXPORTER_PROMETHEUS_HOST={host!r}" in record.getMessage()
+
+
+def test_stop_leaves_nothing(registry: CollectorRegistry) -> None:
+    """After `stop` there is neither thread nor socket, the port is free, and the server can start again."""
+    before = open_sockets()
+    server = MetricsServer("127.0.0.1", 0, registry)
+    assert server.start()
+    assert server.start()
+    port = server.port or 0
+    assert BODY_VALUE in get(port)
+    assert [thread.daemon for thread in our_threads()] == [True] * len(our_threads())
+    server.stop()
+    server.stop()
+    assert our_threads() == []
+    assert open_sockets() <= before
+    again = MetricsServer("127.0.0.1", port, registry)
+    assert again.start()
+    assert again.port == port
+    again.stop()
+    assert server.start()
+    assert BODY_VALUE in get(server.port)
+    server.stop()
+
+
+def test_slow_clients_hold_up_nobody(server: MetricsServer) -> None:
+    """Clients that send nothing, or half of a request, delay neither scrapes nor `stop`."""
+    port = server.port or 0
+    with ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(5)]
+        for client in slow[:2]:
+            client.sendall(b"GET /metrics HT")
+        assert until(lambda: len(our_threads()) == 6)
+        assert BODY_VALUE in get(port)
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < http_server.STOP_TIMEOUT_S
+        assert our_threads() == []
+
+
+def test_silent_client_is_given_up(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """After the timeout the connection is closed, and stderr stays clean."""
+    monkeypatch.setattr(http_server._Handler, "timeout", 0.1)
+    with socket.create_connection(("127.0.0.1", server.port or 0), timeout=10) as client:
+        client.sendall(b"GET /metr")
+        assert client.recv(1) == b""
+    assert until(lambda: len(our_threads()) == 1)
+    assert capfd.readouterr().err == ""
+
+
+def test_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """An answer that is not read, or that is cut off, ends silently."""
+    monkeypatch.setattr(http_server._Handler, "timeout", 0.3)
+    registry = CollectorRegistry()
+    gauge = Gauge("many", "Too much for the buffers of a connection.", ["number"], registry=registry)
+    for number in range(30_000):
+        gauge.labels("x" * 500 + str(number)).set(1)
+    server = MetricsServer("127.0.0.1", 0, registry)
+    assert server.start()
+    address = ("127.0.0.1", server.port or 0)
+    with socket.create_connection(address) as client, socket.create_connection(address) as gone:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        gone.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        gone.close()
+        assert until(lambda: len(our_threads()) > 1)
+        assert until(lambda: len(our_threads()) == 1)
+    server.stop()
+    assert capfd.readouterr().err == ""
+
+
+def test_forked_child_does_not_keep_the_port(server: MetricsServer, registry: CollectorRegistry) -> None:
+    """A DataLoader worker inherits the socket; the port is free when the parent stops, though the child lives on."""
+    port = server.port or 0
+    to_child, end_of_child = os.pipe()
+    with warnings.catch_warnings():
+        # Python 3.12 and later warn of a fork with threads, which is what DataLoader does.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os.close(end_of_child)
+        os.read(to_child, 1)
+        server.stop()
+        os._exit(0)
+    assert BODY_VALUE in get(port)
+    server.stop()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    again = MetricsServer("127.0.0.1", port, registry)
+    assert again.start()
+    assert again.port == port
+    again.stop()
+    os.close(end_of_child)
+    os.close(to_child)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_nonsense_gets_an_answer(server: MetricsServer, capfd: pytest.CaptureFixture[str]) -> None:
+    """Requests that are not HTTP (a scrape over TLS) are refused, with nothing on stderr, and scrapes go on."""
+    with socket.create_connection(("127.0.0.1", server.port or 0), timeout=10) as client:
+        client.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
+        assert b"400" in client.recv(400)
+    assert BODY_VALUE in get(server.port)
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,329 @@
+"""Calls that mismatch but hold up no rank: found at any speed, reported once, and not where they match."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_torchdist.stall.attributes import describe_finding
+from otel_torchdist.stall.events import MismatchFound
+from otel_torchdist.stall.findings.silent_mismatch import TOLD_AFTER_NS, SilentMismatches
+from otel_torchdist.tape.layout import TapeState
+from otel_torchdist.tape.records import SignatureName
+from otel_torchdist.world.call_history import LENGTH, CallLog, Digests
+from otel_torchdist.world.mismatch import Field
+from otel_torchdist.world.model import Arrival, WorldSnapshot
+from tests.support.simulated_world import SECOND, SimulatedWorld
+from tests.support.watching import EVERYBODY, THRESHOLD_S, Watching
+
+SUM = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
+MAX = dataclasses.replace(SUM, reduce_op="max")
+TOLD_AFTER_S = TOLD_AFTER_NS / SECOND
+
+
+def findings(watching: Watching) -> list[MismatchFound]:
+    """The mismatches reported."""
+    return [event for _, event in watching.events if isinstance(event, MismatchFound)]
+
+
+def run_through(world: SimulatedWorld, at_s: float, odd: int = -1, **differs: str) -> None:
+    """All ranks make a call that ends, one of them perhaps a different one."""
+    for rank in world.ranks:
+        number = rank.enter(EVERYBODY, at_s, **(differs if rank.rank == odd else {}))  # type: ignore[arg-type]
+        rank.end(number, at_s + 0.001)
+
+
+def test_slow_traffic() -> None:
+    """One call a second, one of them with another reduce op: reported in time, once, with field and rank."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    for second in range(40):
+        run_through(world, float(second), odd=2 if second == 5 else -1, reduce_op="max")
+        watching.until(second + 1.0)
+    [found] = findings(watching)
+    assert (found.mismatch.field, found.mismatch.ranks, found.mismatch.operation_id.sequence) == (
+        Field.REDUCE_OP,
+        (2,),
+        6,
+    )
+    assert found.world.taken_ns - world.snapshot(5.0).taken_ns <= (TOLD_AFTER_S + 2) * SECOND
+    assert watching.verdicts == []
+
+
+def test_calls_that_fit_are_silent() -> None:
+    """Nothing is reported about a healthy run."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    for second in range(30):
+        run_through(world, float(second))
+        watching.until(second + 1.0)
+    assert watching.reported == []
+
+
+def test_cause_of_a_stall_is_not_told_twice() -> None:
+    """Ranks that wait because their calls do not match get a verdict, and no finding beside it."""
+    world = SimulatedWorld(4)
+    for rank in world.ranks:
+        rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
+    watching = Watching(world)
+    watching.until(THRESHOLD_S + 20)
+    assert len(watching.verdicts) >= 1
+    assert findings(watching) == []
+
+
+def logged(calls: list[Arrival]) -> CallLog:
+    """A log with these calls."""
+    log, digests = CallLog(), Digests()
+    for call in calls:
+        log.entered(call, call.sequence, digests)
+    return log
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 3 * LENGTH), st.integers(0, 3))
+def test_one_odd_call_changes_its_window_only(odd: int, later: int) -> None:
+    """Dense traffic: windows of ranks with the same calls are equal; an odd call shows in its own and is kept."""
+    length = (3 + later) * LENGTH
+    same = logged([Arrival(sequence, SUM, -1) for sequence in range(1, length + 1)])
+    other = logged([Arrival(sequence, MAX if sequence == odd else SUM, -1) for sequence in range(1, length + 1)])
+    pairs = list(zip(same.windows, other.windows, strict=True))
+    differing = [one.number for one, two in pairs if one.digest != two.digest]
+    kept = [one.number for one, _ in pairs]
+    assert differing == [number for number in kept if number == (odd - 1) // LENGTH]
+
+
+def test_dense_traffic_is_compared_by_windows() -> None:
+    """Thousands of calls between two polls: the odd one is far from the latest, and is found in its window."""
+    world = SimulatedWorld(2)
+    pair_calls = {0: SUM, 1: SUM}
+    logs = {rank: CallLog() for rank in pair_calls}
+    digests = Digests()
+    channel = None
+    for sequence in range(1, 5 * LENGTH):
+        run_through(world, sequence / 1000)
+        for rank, log in logs.items():
+            signature = MAX if (rank, sequence) == (1, 3 * LENGTH + 7) else SUM
+            log.entered(Arrival(sequence, signature, -1), sequence, digests)
+        channel = next(iter(world.ranks[0].progress))
+    assert channel is not None
+    watching = _WithWindows(world, {rank: {channel: log.windows} for rank, log in logs.items()})
+    watching.until(TOLD_AFTER_S + 5)
+    [found] = findings(watching)
+    assert (found.mismatch.field, found.mismatch.operation_id.sequence) == (Field.REDUCE_OP, 3 * LENGTH + 7)
+
+
+def test_calls_of_another_node_are_asked_for() -> None:
+    """For a remote rank only digests are known: the odd window is requested in full, and reported once it has come."""
+    same = logged([Arrival(sequence, SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
+    odd = logged([Arrival(sequence, MAX if sequence == 70 else SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
+    world = SimulatedWorld(4)
+    run_through(world, 1.0)
+    channel = next(iter(world.ranks[0].progress))
+    digests = tuple(window._replace(arrivals=()) for window in odd.windows)
+    watch, told = SilentMismatches(), []
+    for second in range(1, 20):
+        run_through(world, float(second))  # as many more calls as seconds, which match
+        shown = {rank: {channel: same.windows} for rank in range(3)}
+        shown[3] = {channel: odd.windows if (channel, 1) in watch.wanted and second > 3 else digests}
+        snapshot = world.snapshot(float(second))
+        views = {rank: dataclasses.replace(view, windows=shown[rank]) for rank, view in snapshot.ranks.items()}
+        told += watch.look(dataclasses.replace(snapshot, ranks=views))
+        assert (watch.wanted == {(channel, 1)}) == (second <= 3)
+    [found] = told
+    assert (found.field, found.ranks, found.operation_id.sequence) == (Field.REDUCE_OP, (3,), 70)
+
+
+class _WithWindows(Watching):
+    """A watched world whose ranks have these windows."""
+
+    def __init__(self, world: SimulatedWorld, windows: dict[int, dict]) -> None:  # type: ignore[type-arg]
+        super().__init__(world)
+        self._windows = windows
+
+    def _snapshot(self) -> WorldSnapshot:
+        snapshot = super()._snapshot()
+        views = {rank: dataclasses.replace(view, windows=self._windows[rank]) for rank, view in snapshot.ranks.items()}
+        return dataclasses.replace(snapshot, ranks=views)
+
+
+def test_hole_in_the_records_leaves_its_window_out() -> None:
+    """Lost calls make no window, and the next one is whole again."""
+    calls = [Arrival(sequence, SUM, -1) for sequence in range(1, 3 * LENGTH + 1) if sequence != 70]
+    assert [window.number for window in logged(calls).windows] == [0, 2]
+
+
+@given(st.lists(st.integers(1, 5 * LENGTH), max_size=3), st.lists(st.integers(1, 5 * LENGTH), max_size=2))
+@settings(max_examples=100, deadline=None)
+def test_windows_hold_what_was_called(losses: list[int], refusals: list[int]) -> None:
+    """Whatever is lost (also whole windows), or refused and retried, a window has its own 64 calls in order."""
+    log, digests, sequence = CallLog(), Digests(), 1
+    while sequence <= 8 * LENGTH:
+        log.entered(Arrival(sequence, SUM, -1), sequence, digests)
+        if sequence in refusals:  # it raised, and the next call takes its number
+            refusals.remove(sequence)
+            continue
+        sequence += 1 + (LENGTH if sequence in losses else 0)
+    for window in log.windows:
+        first = window.number * LENGTH + 1
+        assert [arrival.sequence for arrival in window.arrivals] == list(range(first, first + LENGTH))
+    assert log.windows
+    assert log.times is not None
+    assert log.times.times == tuple(arrival.sequence for arrival in log.windows[-1].arrivals)
+
+
+def ending(world: SimulatedWorld, at_s: float) -> None:
+    """All ranks end cleanly."""
+    for rank in world.ranks:
+        rank.die(at_s, TapeState.FINISHED)
+
+
+def test_job_that_ends_at_once() -> None:
+    """The job is over after three seconds: the mismatch is reported within two more, and once."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    run_through(world, 1.0, odd=2, dtype="int32")
+    watching.until(3.0)
+    assert watching.reported == []
+    ending(world, 3.0)
+    watching.until(5.0)
+    assert [found.mismatch.ranks for found in findings(watching)] == [(2,)]
+    watching.until(40.0)
+    assert len(findings(watching)) == 1
+
+
+def test_job_that_fails() -> None:
+    """The same where a rank raises for another reason, and a launcher kills the rest."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    run_through(world, 1.0, odd=2, dtype="int32")
+    watching.until(3.0)
+    world.ranks[0].die(3.0, TapeState.FAILED, "ValueError")
+    for rank in world.ranks[1:]:
+        rank.die(3.1)
+    watching.until(5.5)
+    assert [found.mismatch.ranks for found in findings(watching)] == [(2,)]
+
+
+def test_reader_that_leaves_while_ranks_live() -> None:
+    """It reports the mismatch if all have completed the call: one that holds up ranks is not a finding."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    run_through(world, 1.0, odd=2, dtype="int32")
+    watching.until(2.0)
+    [found] = watching.detector.look([world.snapshot(2.1)], is_last=True)
+    assert isinstance(found, MismatchFound)
+    assert found.mismatch.ranks == (2,)
+    stuck = SimulatedWorld(4)
+    for rank in stuck.ranks:
+        rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
+    watching = Watching(stuck)
+    watching.until(2.0)
+    assert watching.detector.look([stuck.snapshot(2.1)], is_last=True) == []
+
+
+def test_calls_after_the_last_whole_window_are_compared_at_the_end() -> None:
+    """Ten calls of the last window are no longer among any rank's latest eight: the first of them is found anyway."""
+    log, digests = CallLog(), Digests()
+    for sequence in range(1, LENGTH + 11):
+        log.entered(Arrival(sequence, MAX if sequence == LENGTH + 1 else SUM, -1), sequence, digests)
+    rest = log.unfinished(digests)
+    assert rest is not None
+    assert (rest.number, len(rest.arrivals), rest.arrivals[0].signature) == (1, 10, MAX)
+    assert CallLog().unfinished(digests) is None
+
+
+def test_windows_of_different_length_are_compared_as_far_as_they_go() -> None:
+    """One rank died seven calls earlier: its calls are a prefix of the others', and differ nowhere."""
+    for odd, expected in ((0, []), (15, [15])):
+        world = SimulatedWorld(2)
+        for _ in range(30):
+            run_through(world, 1.0)
+        digests = Digests()
+        channel = next(iter(world.ranks[0].progress))
+        logs = {0: CallLog(), 1: CallLog()}
+        for rank, length in ((0, 20), (1, 27)):
+            for sequence in range(1, length + 1):
+                signature = MAX if (rank, sequence) == (1, odd) else SUM
+                logs[rank].entered(Arrival(sequence, signature, -1), 1, digests)
+        ending(world, 1.0)
+        windows = {rank: {channel: tuple(filter(None, [log.unfinished(digests)]))} for rank, log in logs.items()}
+        watching = _WithWindows(world, windows)
+        watching.until(3.0)
+        assert [found.mismatch.operation_id.sequence for found in findings(watching)] == expected
+
+
+def test_harmless_difference_hides_no_later_one() -> None:
+    """The first window differs where that is legal; the second one is compared too."""
+    world = SimulatedWorld(2)
+    run_through(world, 0.0)
+    channel = next(iter(world.ranks[0].progress))
+    logs, digests = {0: CallLog(), 1: CallLog()}, Digests()
+    flat = dataclasses.replace(SUM, shapes=((2, 2),))
+    for sequence in range(1, 2 * LENGTH + 1):
+        for rank, log in logs.items():
+            odd = flat if sequence == 5 else MAX if sequence == LENGTH + 5 else SUM
+            log.entered(Arrival(sequence, odd if rank else SUM, -1), sequence, digests)
+    watching = _WithWindows(world, {rank: {channel: log.windows} for rank, log in logs.items()})
+    for second in range(int(TOLD_AFTER_S) + 5):
+        run_through(world, float(second))
+        watching.until(second + 1.0)
+    assert [found.mismatch.field for found in findings(watching)] == [Field.REDUCE_OP]
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor"])
+def test_transposed_tensor_is_found(operation: str) -> None:
+    """8x4 where the others have 4x8 is a finding, but does not cause a stall."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    for rank in world.ranks:
+        shape = (8, 4) if rank.rank == 2 else (4, 8)
+        rank.end(rank.enter(EVERYBODY, 1.0, operation, shape=shape, peer=0), 1.1)
+    for rank in world.ranks[1:]:
+        rank.enter(EVERYBODY, 2.0)
+    watching.until(TOLD_AFTER_S + 5)
+    [found] = findings(watching)
+    assert (found.mismatch.field, found.mismatch.ranks) == (Field.DIMENSIONS, (2,))
+    assert describe_finding(found) == (
+        f"rank 2 has dimensions 8x4 where ranks 0-1,3 have 4x8 in {operation} (sequence 1, unknown group); "
+        "nothing stalls, and results may be wrong"
+    )
+    assert {event.verdict.ranks for _, event in watching.verdicts} == {(0,)}
+
+
+@pytest.mark.parametrize(
+    ("operation", "shapes"),
+    [
+        ("all_reduce", [(4, 8), (32,), (2, 2, 8), (4, 8)]),
+        ("all_reduce", [(1, 32), (32, 1), (1, 32), (32, 1)]),
+        ("all_gather", [(4, 8), (5, 8), (6, 8), (1, 8)]),
+        ("all_to_all", [(4, 8), (8, 4), (2, 16), (4, 8)]),
+        ("all_to_all_single", [(4, 8), (8, 4), (2, 16), (4, 8)]),
+        ("reduce_scatter", [(4, 8), (8, 4), (2, 16), (4, 8)]),
+        ("scatter", [(4, 8), (8, 4), (2, 16), (4, 8)]),
+    ],
+)
+def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -> None:
+    """Flattened tensors, rows against columns, uneven shards, and operations that split their tensor are legal."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    for rank, shape in zip(world.ranks, shapes, strict=True):
+        rank.end(rank.enter(EVERYBODY, 1.0, operation, shape=shape, peer=0), 1.1)
+    watching.until(TOLD_AFTER_S + 5)
+    assert watching.reported == []
+
+
+def test_transposed_tensor_hides_no_other_dtype() -> None:
+    """The first mismatch is found, and a later one in the same group too."""
+    world = SimulatedWorld(4)
+    watching = Watching(world)
+    for second in range(40):
+        for rank in world.ranks:
+            shape = (8, 4) if rank.rank == 2 else (4, 8)
+            dtype = "int32" if rank.rank == 1 and second == 25 else "float32"
+            rank.end(rank.enter(EVERYBODY, float(second), shape=shape, dtype=dtype), second + 0.1)
+        watching.until(second + 1.0)
+    assert [(found.mismatch.field, found.mismatch.ranks) for found in findings(watching)] == [
+        (Field.DIMENSIONS, (2,)),
+        (Field.DTYPE, (1,)),
+    ]

@@ -1,0 +1,208 @@
+"""Ranks that are always last: found with their cost, reported once, resolved when over, and no other rank is."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_torchdist.stall.findings.stragglers import LEAST_SHARE, Straggler, Stragglers
+from otel_torchdist.tape.layout import Flag, RecordKind
+from otel_torchdist.world.call_history import LENGTH, ArrivalLog
+from otel_torchdist.world.model import Channel, WorldSnapshot
+from tests.support.simulated_world import SECOND, START_NS, SimulatedWorld
+from tests.support.watching import EVERYBODY
+
+LANE = Channel(RecordKind.OPERATION, EVERYBODY.key)
+STEP_S = 0.1
+
+
+class Steps:
+    """Four ranks that meet at the end of each step, and a watch that polls them once a second."""
+
+    def __init__(self, late_s: Callable[[int, int], float], calls: int = 1) -> None:
+        """Make each of the `calls` calls of step `n` find rank `r` late by `late_s(n, r)` seconds."""
+        self.late_s, self.calls = late_s, calls
+        self.watch = Stragglers()
+        self.found: list[Straggler] = []
+        self.gone: list[tuple[Channel, int]] = []
+        self.last: dict[int, int] = dict.fromkeys(range(4), 0)
+        self.late_ns: dict[int, int] = dict.fromkeys(range(4), 0)
+        self._world = SimulatedWorld(4)
+        self._world.meet(EVERYBODY, 0.0)
+        self._logs = [ArrivalLog() for _ in range(4)]
+        self._now_s = 1.0
+        self._step = self._sequence = 0
+
+    def run(self, seconds: float) -> Steps:
+        """Let time pass."""
+        until_s, looked_s = self._now_s + seconds, self._now_s
+        while self._now_s < until_s:
+            late = [0.0]
+            for _ in range(self.calls):
+                self._sequence += 1
+                late = [self.late_s(self._step, rank) for rank in range(4)]
+                for log, one in zip(self._logs, late, strict=True):
+                    log.ended(self._sequence, START_NS + round((self._now_s + one) * SECOND))
+            self._now_s += STEP_S + max(late)
+            self._step += 1
+            if self._now_s - looked_s >= 1.0:
+                looked_s = self._now_s
+                self._look()
+        return self
+
+    def _look(self) -> None:
+        snapshot = self._world.snapshot(self._now_s)
+        views = {
+            rank: dataclasses.replace(
+                view, arrivals={LANE: self._logs[rank].windows}, groups={EVERYBODY.key: EVERYBODY}
+            )
+            for rank, view in snapshot.ranks.items()
+        }
+        self.found += self.watch.look(WorldSnapshot(snapshot.run, snapshot.taken_ns, views))
+        self.gone += self.watch.gone
+        for lateness in self.watch.lateness:
+            for rank in range(4):
+                self.last[rank] += lateness.last.get(rank, 0)
+                self.late_ns[rank] += lateness.late_ns.get(rank, 0)
+
+
+def test_rank_that_takes_a_third_longer() -> None:
+    """One rank is 30 ms late in each step of 100: it is named once, with its share of the others' time."""
+    steps = Steps(lambda _, rank: 0.030 if rank == 2 else 0.0).run(60)
+    [found] = steps.found
+    assert (found.rank, found.group, found.operation, found.compared) == (2, EVERYBODY, "all_reduce", (0, 1, 2, 3))
+    assert abs(found.share - 0.030 / 0.130) < 0.02
+    assert abs(found.mean_late_s - 0.030) < 0.001
+    assert found.last == found.calls
+    assert steps.gone == []
+
+
+def test_straggler_that_recovers() -> None:
+    """A rank is late for half a minute: reported, then resolved; and reported again when it is late again."""
+    steps = Steps(lambda step, rank: 0.05 if rank == 1 and step % 600 < 200 else 0.0).run(150)
+    assert [found.rank for found in steps.found] == [1] * len(steps.found)
+    assert len(steps.found) >= 2
+    assert steps.gone == [(LANE, 1)] * len(steps.gone)
+    assert len(steps.found) - len(steps.gone) in (0, 1)
+
+
+def test_late_in_the_first_call_of_a_step_only() -> None:
+    """Ten calls per step, and the other nine follow at once in no order: the rank is named nevertheless."""
+    noise = random.Random(1)
+    steps = Steps(lambda _, rank: noise.random() * 0.0005, calls=9)
+    plain = steps.late_s
+    first = iter(range(10**9))
+    steps.late_s = lambda step, rank: 0.05 if rank == 3 and next(first) % 9 == 0 else plain(step, rank)
+    steps.run(60)
+    assert {found.rank for found in steps.found} == {3}
+
+
+def test_ranks_that_are_late_in_turns() -> None:
+    """Every rank is late as often as the others: none is named, but which came last is counted."""
+    steps = Steps(lambda step, rank: 0.05 if step % 4 == rank else 0.0).run(60)
+    assert steps.found == []
+    assert max(steps.last.values()) - min(steps.last.values()) <= LENGTH
+    assert min(steps.late_ns.values()) > 0
+
+
+def test_lateness_that_costs_little() -> None:
+    """Always last, but only by a few percent of a step: not reported."""
+    steps = Steps(lambda _, rank: LEAST_SHARE * STEP_S * 0.8 if rank == 0 else 0.0).run(60)
+    assert steps.found == []
+    assert steps.last[0] == sum(steps.last.values())
+
+
+def test_uneven_data_of_two_ranks() -> None:
+    """Which rank comes last is chance, for hours: none is named, and the lost time is counted nevertheless."""
+    noise = random.Random(3)
+    steps = Steps(lambda _, rank: STEP_S * noise.uniform(0.5, 1.5) if rank < 2 else 0.0)
+    assert steps.run(2_500).found == []
+    assert min(steps.last[0], steps.last[1]) > 1_000
+
+
+def test_one_slow_rank_in_uneven_data() -> None:
+    """Steps take between half and one and a half of their usual time, and one rank takes two thirds longer: found."""
+    noise = random.Random(5)
+    uneven = lambda _, rank: STEP_S * (noise.uniform(0.5, 1.5) + (0.67 if rank == 2 else 0.0))  # noqa: E731
+    assert {found.rank for found in Steps(uneven).run(300).found} == {2}
+
+
+def test_late_in_one_call_of_a_hundred() -> None:
+    """Steps of a hundred calls, late in the first by a second: few calls at first, and found when there are enough."""
+    steps = Steps(lambda _, rank: 0.0, calls=100)
+    calls = iter(range(10**9))
+    steps.late_s = lambda step, rank: 1.0 if rank == 3 and next(calls) % 100 == 0 else 0.0
+    assert {found.rank for found in steps.run(120).found} == {3}
+
+
+@given(st.permutations(range(LENGTH)), st.integers(0, 3))
+@settings(max_examples=30, deadline=None)
+def test_calls_that_end_in_any_order(order: list[int], window: int) -> None:
+    """Asynchronous calls end in any order within two windows: the arrivals come out in the order of the calls."""
+    log = ArrivalLog()
+    for place in order:
+        log.ended(window * LENGTH + place + 1, 1_000 + place)
+    [found] = log.windows
+    assert (found.number, found.times) == (window, tuple(1_000 + place for place in range(LENGTH)))
+
+
+def test_calls_that_are_lost() -> None:
+    """A call that never ends excludes its window; the others are complete, and the kept state is bounded."""
+    log = ArrivalLog()
+    for sequence in range(1, 20 * LENGTH + 1):
+        if sequence != 5 * LENGTH + 7:
+            log.ended(sequence, sequence)
+    assert [window.number for window in log.windows] == [16, 17, 18, 19]
+
+
+P2P = Flag.POINT_TO_POINT
+
+
+class Pipeline(Steps):
+    """Steps in which ranks send to each other before they meet."""
+
+    def __init__(self, late_s: Callable[[int, int], float], sends: list[tuple[int, int]], only_before: int = 1 << 30):
+        super().__init__(late_s)
+        self._sends = sends
+        self._only_before = only_before
+
+    def _look(self) -> None:
+        if self._step < self._only_before:
+            for source, destination in self._sends:
+                rank = self._world.ranks[source]
+                number = rank.enter(EVERYBODY, self._now_s, "send", flags=P2P, peer=destination)
+                rank.end(number, self._now_s)
+        super()._look()
+
+
+FORTH_AND_BACK = [(0, 1), (1, 2), (2, 3), (3, 2), (2, 1), (1, 0)]
+RING = [(0, 1), (1, 2), (2, 3), (3, 0)]
+
+
+def test_first_stage_of_a_pipeline_is_no_straggler() -> None:
+    """The last stage always comes last, because its backward is the last: counted, but not called a straggler."""
+    steps = Pipeline(lambda _, rank: 0.03 if rank == 0 else 0.0, FORTH_AND_BACK).run(60)
+    assert steps.found == []
+    assert steps.last[0] == sum(steps.last.values()) > 0
+
+
+def test_last_stage_of_a_pipeline_without_backward() -> None:
+    """It only receives, and comes last."""
+    steps = Pipeline(lambda _, rank: 0.03 if rank == 3 else 0.0, [(0, 1), (1, 2), (2, 3)]).run(60)
+    assert steps.found == []
+
+
+def test_straggler_in_a_ring() -> None:
+    """All places in it are alike: a rank that is always last is slower."""
+    steps = Pipeline(lambda _, rank: 0.03 if rank == 2 else 0.0, RING).run(60)
+    assert [found.rank for found in steps.found] == [2]
+
+
+def test_straggler_among_ranks_that_sent_to_each_other_once() -> None:
+    """Sends at the beginning do not affect later steps."""
+    steps = Pipeline(lambda _, rank: 0.03 if rank == 2 else 0.0, FORTH_AND_BACK, only_before=10).run(60)
+    assert [found.rank for found in steps.found] == [2]

@@ -1,0 +1,281 @@
+"""Which rank died first, from what was seen of each rank's end: by the kernel's order, else by other signs."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+
+import pytest
+
+from otel_torchdist.stall.watch import LOOK_S
+from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.verdict.first_death import FirstDeath, first_death
+from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.root_cause import RootFinder
+from tests.support.simulated_world import SECOND, THRESHOLD_NS, SimulatedWorld
+from tests.support.watching import EVERYBODY, Watching, stalled
+
+KILL, TERM, INTERRUPT, ABORT = map(int, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT))
+RAISED = 1 << 8
+"""The wait status of a process that exited with code 1."""
+
+
+def busy(at_s: float = 5.0) -> tuple[SimulatedWorld, dict[int, int]]:
+    """Four ranks in the middle of an all_reduce."""
+    return stalled(late=-1, since_s=at_s)
+
+
+def first_of(world: SimulatedWorld, now_s: float = 7.0) -> FirstDeath:
+    """The first death among all ranks."""
+    found = first_death([rank.view(now_s) for rank in world.ranks])
+    assert found is not None
+    return found
+
+
+def end_others(world: SimulatedWorld, at_s: float, status: int = TERM, but: int = 2) -> None:
+    """A launcher ends the others, a millisecond after each other."""
+    for rank in world.ranks:
+        if rank.rank != but:
+            rank.is_seen_to_die(at_s + rank.rank / 1000, status)
+
+
+def test_killed_before_the_launcher_ended_the_others() -> None:
+    """All were gone at the same poll: the kernel's order names the first, and how long before the next it died."""
+    world, _ = busy()
+    world.ranks[2].is_seen_to_die(6.0, KILL)
+    end_others(world, 6.1)
+    first = first_of(world)
+    assert (first.ranks, first.together, first.is_inferred) == ((2,), False, False)
+    assert first.lead_ns == 100_000_000
+    assert first.deaths[2].signal_name == "SIGKILL"
+
+
+@pytest.mark.parametrize("status", [TERM, KILL, None])
+def test_cancelled(status: int | None) -> None:
+    """One signal to all, from a launcher or a scheduler: none was first, whether the order is known or not."""
+    world, _ = busy()
+    for rank in world.ranks:
+        rank.is_seen_to_die(6.0 + rank.rank / 1000, status)
+    assert first_of(world).together
+
+
+def test_cancelled_on_a_loaded_machine() -> None:
+    """One signal to all: two ranks see the first one's connections close before the signal ends them, 40 ms later."""
+    world, numbers = busy()
+    for rank, died_s in ((0, 6.0), (3, 6.009), (1, 6.03), (2, 6.04)):
+        if rank in (1, 2):
+            world.ranks[rank].end(numbers[rank], 6.002, How.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(died_s, TERM)
+    assert first_of(world).together
+
+
+def test_interrupted_from_a_terminal() -> None:
+    """Ctrl-C goes to all: how and when each of them ends blames none."""
+    world, numbers = busy()
+    world.ranks[1].is_seen_to_die(6.0, INTERRUPT, TapeState.FAILED, "KeyboardInterrupt")
+    world.ranks[0].end(numbers[0], 6.05, How.FAILED, "RuntimeError")
+    world.ranks[0].is_seen_to_die(6.4, RAISED, TapeState.FAILED, "RuntimeError")
+    world.ranks[2].is_seen_to_die(6.5, TERM)
+    world.ranks[3].is_seen_to_die(6.5, TERM)
+    assert first_of(world).together
+
+
+def test_one_rank_alone_is_terminated() -> None:
+    """SIGTERM to one of them: the others get an exception from that, and outlive it."""
+    world, numbers = busy()
+    world.ranks[2].is_seen_to_die(6.0, TERM)
+    world.ranks[1].end(numbers[1], 6.001, How.FAILED, "RuntimeError")
+    end_others(world, 6.09)
+    first = first_of(world)
+    assert (first.ranks, first.together) == ((2,), False)
+
+
+def test_exception_while_the_launcher_ends_the_rank_too() -> None:
+    """A rank that raised takes long to exit, is ended by SIGTERM like the others, and is the last to go."""
+    world, numbers = busy()
+    for rank in (0, 1):
+        world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
+    world.ranks[3].is_seen_to_die(6.4, TERM)
+    world.ranks[2].is_seen_to_die(6.5, TERM, TapeState.FAILED, "ValueError")
+    first = first_of(world)
+    assert (first.ranks, first.together) == ((2,), False)
+
+
+def test_connection_lost_by_one() -> None:
+    """A rank gets an exception of its own, and the launcher ends the others, which are not to blame."""
+    world, numbers = busy()
+    world.ranks[1].end(numbers[1], 6.0, How.FAILED, "RuntimeError")
+    world.ranks[1].is_seen_to_die(6.2, RAISED, TapeState.FAILED, "RuntimeError")
+    end_others(world, 6.3, but=1)
+    assert first_of(world).ranks == (1,)
+
+
+def test_driver_holds_up_the_end_of_the_killed_rank() -> None:
+    """Its connections go at once and its process seconds later; peers that got an exception left before it."""
+    world, numbers = busy()
+    for rank in (0, 1, 3):
+        world.ranks[rank].end(numbers[rank], 6.0, How.FAILED, "RuntimeError")
+        world.ranks[rank].is_seen_to_die(6.5, RAISED, TapeState.FAILED, "RuntimeError")
+    world.ranks[2].is_seen_to_die(9.0, KILL)
+    assert first_of(world, 10.0).ranks == (2,)
+
+
+def test_all_make_the_same_error() -> None:
+    """A wrong argument raises on every rank: none of them caused it."""
+    world = SimulatedWorld(4)
+    for rank in world.ranks:
+        rank.is_seen_to_die(6.0 + rank.rank / 5, RAISED, TapeState.FAILED, "ValueError")
+    assert first_of(world).together
+
+
+def test_order_that_locks_do_not_show() -> None:
+    """Two locks were found free in the same check: the rank with less progress died first, and that is reported."""
+    world = SimulatedWorld(2)
+    world.ranks[0].enter(EVERYBODY, 5.0)
+    world.ranks[0].enter(EVERYBODY, 5.5, sequence=2)
+    world.ranks[1].enter(EVERYBODY, 5.0)
+    for rank in world.ranks:
+        rank.is_seen_to_die(6.0 + rank.rank / 1000, None)
+        assert rank.death is not None
+        rank.death = dataclasses.replace(rank.death, resolution_ns=20_000_000)
+    first = first_of(world)
+    assert (first.ranks, first.is_inferred) == ((1,), True)
+
+
+def test_verdict_on_a_job_that_was_gone_at_the_next_look() -> None:
+    """The agent names the one that died first, and how; after that it reports only that all have ended."""
+    world, _ = busy(5.9)
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[2].is_seen_to_die(6.02, KILL, oom="cgroup")
+    end_others(world, 6.14)
+    watching.until(6.5)
+    assert watching.verdicts == []  # something else may have ended all of them
+    watching.until(30.0)
+    ((at_s, given),) = watching.verdicts
+    assert at_s <= 6.52 + 2 * LOOK_S
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
+    assert len(watching.ends) == 1
+
+
+def test_verdict_on_a_rank_killed_while_nobody_communicates() -> None:
+    """All compute when one is killed and the launcher ends the others: named with the last operation they shared."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 1.0)
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[1].is_seen_to_die(6.02, KILL)
+    end_others(world, 6.08, but=1)
+    watching.until(30.0)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (1,))
+
+
+def test_no_verdict_on_a_cancelled_job() -> None:
+    """If all are ended by SIGTERM in the middle of a collective, nothing is reported."""
+    world, _ = busy(5.9)
+    watching = Watching(world)
+    watching.until(6.0)
+    for rank in world.ranks:
+        rank.is_seen_to_die(6.1 + rank.rank / 1000, TERM)
+    watching.until(30.0)
+    assert watching.reported == []
+
+
+def test_rank_that_left_by_os_exit() -> None:
+    """Exit code 0 outside an operation is a clean end, although the tape does not record it."""
+    world = SimulatedWorld(4)
+    world.meet(EVERYBODY, 1.0)
+    world.ranks[2].is_seen_to_die(6.0, 0)
+    assert not world.ranks[2].view(7.0).is_dead
+    world.ranks[3].enter(EVERYBODY, 5.0)
+    world.ranks[3].is_seen_to_die(6.0, 0)
+    assert world.ranks[3].view(7.0).is_dead
+
+
+def test_rank_that_was_thrown_out_by_a_death_that_is_not_seen_yet() -> None:
+    """On a loaded machine a killed process ends late; peers that got an exception from that are not to blame."""
+    world, numbers = busy(5.9)
+    watching = Watching(world)
+    watching.until(6.0)
+    world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
+    world.ranks[0].die(6.2, TapeState.FAILED, "RuntimeError")
+    watching.until(7.0)
+    assert watching.verdicts == []
+    world.ranks[0].is_seen_to_die(7.0, RAISED, TapeState.FAILED, "RuntimeError")
+    world.ranks[3].is_seen_to_die(7.1, KILL)
+    watching.until(9.0)
+    ((_, given),) = watching.verdicts
+    assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (3,))
+
+
+def test_rank_that_is_ended_because_of_another_node() -> None:
+    """One node sees two of four ranks: the cause of their exception, and of the launcher's signal, is elsewhere."""
+    world, numbers = busy(5.9)
+    world.ranks[0].end(numbers[0], 6.1, How.FAILED, "RuntimeError")
+    world.ranks[1].is_seen_to_die(6.2, TERM)
+    world.ranks[0].is_seen_to_die(6.3, RAISED, TapeState.FAILED, "RuntimeError")
+    snapshot = world.snapshot(7.0, only=(0, 1))
+    views = {
+        rank: dataclasses.replace(view, gone_since_ns=snapshot.taken_ns - SECOND)
+        for rank, view in snapshot.ranks.items()
+    }
+    seen = dataclasses.replace(snapshot, ranks=views)
+    assert RootFinder(THRESHOLD_NS).find(seen, [], None) is None
+    world.ranks[2].is_seen_to_die(6.05, KILL)
+    world.ranks[3].is_seen_to_die(6.2, TERM)
+    everybody = world.snapshot(7.0)
+    found = first_death(tuple(everybody.ranks.values()))
+    assert found is not None and found.ranks == (2,)
+
+
+def vanish(watch: Watching, at_s: float, ranks: tuple[int, ...]) -> None:
+    """At a poll these ranks are gone, and nothing else is known about them."""
+    for rank in ranks:
+        watch.world.ranks[rank].die(at_s)
+    watch.now_s = at_s
+    watch.look()
+
+
+@pytest.mark.parametrize("entered", [(0, 2), (0, 1, 2, 3)], ids=["two had come", "all had come"])
+def test_gone_from_one_look_to_the_next(entered: tuple[int, ...]) -> None:
+    """A launcher ends all, and a poll falls between the first and the others: the first was not the cause."""
+    world, _ = stalled(late=-1, since_s=1.0)
+    for rank in range(4):
+        world.ranks[rank].end(next(iter(world.ranks[rank].open)), 2.0)
+    for rank in entered:
+        world.ranks[rank].enter(EVERYBODY, 5.0)
+    watch = Watching(world)
+    watch.until(6.0)
+    vanish(watch, 6.25, (3,))
+    vanish(watch, 6.5, (0, 1, 2))
+    watch.until(20.0)
+    assert watch.verdicts == []
+
+
+def test_the_only_one_that_is_behind_is_named() -> None:
+    """The same, but the first to be gone had entered less than all others: it was dead when these went on."""
+    world, _ = stalled(late=3, since_s=5.0)
+    watch = Watching(world)
+    watch.until(6.0)
+    vanish(watch, 6.25, (3,))
+    vanish(watch, 6.5, (0, 1, 2))
+    watch.until(20.0)
+    assert [(given.verdict.kind, given.verdict.ranks) for _, given in watch.verdicts] == [(VerdictKind.DEAD, (3,))]
+
+
+def test_cancelled_between_two_looks() -> None:
+    """At one poll a waiting rank has been terminated, at the next one all have: none was first."""
+    world, _ = stalled(late=-1, since_s=1.0)
+    for rank in range(4):
+        world.ranks[rank].end(next(iter(world.ranks[rank].open)), 2.0)
+    world.ranks[0].enter(EVERYBODY, 5.9)
+    watch = Watching(world)
+    watch.until(6.0)
+    world.ranks[0].is_seen_to_die(6.0, TERM)
+    watch.look()
+    for rank in (1, 2, 3):
+        world.ranks[rank].is_seen_to_die(6.0 + rank / 100, TERM)
+    watch.until(20.0)
+    assert watch.verdicts == []

@@ -1,0 +1,92 @@
+"""Which ranks belong to a run: those of one user and, while they do not know their run, of one job directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.naming import run_id_of_claim
+from otel_torchdist.stall.watch import Detector
+from otel_torchdist.world.assembly import worlds
+from otel_torchdist.world.follower import TapeFollower
+from otel_torchdist.world.model import RankView
+from tests.world.test_snapshot import RUN, SECOND, WrittenRank
+
+STRANGER = 12345
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    """Two job directories."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    return here, there
+
+
+@pytest.fixture
+def ranks() -> Iterator[list[WrittenRank]]:
+    """Ranks that are closed in the end."""
+    made: list[WrittenRank] = []
+    yield made
+    for rank in made:
+        rank.close()
+
+
+def test_ranks_of_another_job_that_starts(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
+    """Ranks that do not know their run yet belong to the job in their directory, and to no other without such ranks."""
+    known, stray = WrittenRank(places[0], 0), WrittenRank(places[1], 1, run=0)
+    ranks += known, stray
+    found = worlds([known.follower, stray.follower], SECOND)
+    assert sorted((world.run, sorted(world.ranks)) for world in found) == [(0, [1]), (RUN, [0])]
+
+
+def test_two_jobs_that_start(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
+    """Ranks of two jobs that do not know their runs yet do not wait for each other."""
+    ranks += WrittenRank(places[0], 0, run=0), WrittenRank(places[1], 1, run=0)
+    found = worlds([rank.follower for rank in ranks], SECOND)
+    assert sorted(sorted(world.ranks) for world in found) == [[0], [1]]
+    assert Detector(1.0, 0).look(found) == []
+
+
+def test_one_run_in_two_directories(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
+    """A user's ranks with the same run are of one world, wherever their tapes are."""
+    ranks += WrittenRank(places[0], 0), WrittenRank(places[1], 1)
+    [world] = worlds([rank.follower for rank in ranks], SECOND)
+    assert (world.run, sorted(world.ranks), world.is_foreign) == (RUN, [0, 1], False)
+
+
+def test_run_id_of_another_user(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
+    """A user who writes another user's run id on tapes of their own makes a world of their own."""
+    own, theirs = WrittenRank(places[0], 0), WrittenRank(places[1], 1)
+    ranks += own, theirs
+    theirs.reader.owner = STRANGER
+    found = {world.is_foreign: world for world in worlds([own.follower, theirs.follower], SECOND)}
+    assert (found[False].run, sorted(found[False].ranks)) == (RUN, [0])
+    assert (found[True].run, sorted(found[True].ranks)) == (run_id_of_claim(RUN, STRANGER), [1])
+    [alone] = worlds([theirs.follower], SECOND)
+    assert (alone.run, alone.is_foreign) == (RUN, True)
+
+
+class Stray(TapeFollower):
+    """A tape that cannot be interpreted."""
+
+    looks = 0
+
+    def view(self, now_ns: int) -> RankView | None:
+        """Fail."""
+        self.looks += 1
+        raise TypeError("astray")
+
+
+def test_rank_of_which_no_sense_can_be_made(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
+    """It is ignored from then on, and remembered as bad; the others are seen."""
+    ranks += WrittenRank(places[0], 0), WrittenRank(places[0], 1)
+    stray = Stray(ranks[1].reader)
+    for _ in range(3):
+        [world] = worlds([ranks[0].follower, stray], SECOND)
+        assert sorted(world.ranks) == [0]
+    assert stray.looks == 1
+    assert isinstance(stray.failure, TypeError)
