@@ -88,6 +88,11 @@ def live_through(stack: Stack, tapes: Path, folder: Path) -> Story:
     return story
 
 
+def markers_in(trace: list[JaegerSpan]) -> list[JaegerSpan]:
+    """The spans of operations in progress."""
+    return [span for span in trace if span.name.endswith("(in progress)")]
+
+
 def _is_over(story: Story, stack: Stack) -> bool:
     """Whether the end of the stall has been reported, and the agent is no longer scraped."""
     told = [alert["status"] for message in _messages(stack) for alert in _stall_alerts(message)]
@@ -119,10 +124,9 @@ def _ask_for(story: Story) -> None:
 def _look_at_stall(story: Story, stack: Stack, now_s: float) -> None:
     if story.stalled_at_s is None and stack.metrics.query("torchdist_stalled == 1"):
         story.stalled_at_s = now_s
-    if story.marked_at_s is None:
-        for trace in stack.traces.find(SERVICE, {"torchdist.stalled": "true"}):
-            if any(span.name.endswith("(in progress)") for span in trace):
-                story.marked, story.marked_at_s = trace, now_s
+    for trace in stack.traces.find(SERVICE, {"torchdist.stalled": "true"}):
+        if len(markers_in(trace)) > len(markers_in(story.marked)):  # they arrive one by one
+            story.marked, story.marked_at_s = trace, story.marked_at_s or now_s
     if story.alert is None:
         story.alert = _first(stack.alerts.alerts(), lambda alert: alert.name == "TorchdistStalled" and alert.is_active)
         story.alerted_at_s = now_s if story.alert else None

@@ -9,7 +9,7 @@ from deploy.native.jaeger_api import JaegerSpan
 from deploy.native.stack import Stack
 from deploy.native.training import SERVICE
 from tests.servers.jobs import RANKS, THRESHOLD_S
-from tests.servers.story import ABSENT, ODD, Story
+from tests.servers.story import ABSENT, ODD, Story, markers_in
 
 ALERT_S = 15.0
 """From the verdict to the alert: a scrape, an evaluation of the rules, and the way to Alertmanager."""
@@ -51,7 +51,7 @@ def test_nothing_is_odd_about_any_span(traces: list[list[JaegerSpan]]) -> None:
 
 def test_markers_are_there_while_it_hangs(story: Story) -> None:
     """Each waiting rank has an open-ended bar with the reason, within seconds of the threshold."""
-    markers = {span.tags["torchdist.rank"]: span for span in story.marked if span.name.endswith("(in progress)")}
+    markers = {span.tags["torchdist.rank"]: span for span in markers_in(story.marked)}
     assert set(markers) == set(range(RANKS)) - {ABSENT}
     for span in markers.values():
         assert span.tags["torchdist.verdict"] == "absent"
@@ -97,7 +97,7 @@ def test_message_says_when_it_begins_and_when_it_is_over(story: Story) -> None:
 
 def test_end_of_the_stall_is_in_jaeger(story: Story, stack: Stack) -> None:
     """The operations that hung are complete now, in the same run, with their real length."""
-    ids = {span.span_id for span in story.marked if span.name.endswith("(in progress)")}
+    ids = {span.span_id for span in markers_in(story.marked)}
     linked = {target for span in story.marked if span.span_id in ids for _, target in span.links}
     found = stack.traces.find(SERVICE, {"torchdist.run": story.run}, operation="all_reduce", min_duration="10s")
     ended = {span.span_id for trace in found for span in trace if span.duration_us > 10e6 and span.name == "all_reduce"}

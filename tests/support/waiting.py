@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 PAUSE_S: Final = 0.01
 
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], timeout_s: float = 60.0, what: object = "") -> T:
+def until(condition: Callable[[], T | Literal[False] | None], timeout_s: float = 60.0, what: object = "") -> T:
     """Poll a condition until its result is truthy, and return that result.
 
     Args:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
@@ -14,12 +13,8 @@ from tests.support.warm_python import WarmPython
 WORKERS = Path(__file__).parent / "workers"
 
 
-class Run(Protocol):
-    """Runs a worker of this folder."""
-
-    def __call__(self, worker: str, ranks: int = 1, *arguments: str, **options: Any) -> Job:
-        """See `Jobs.run`."""
-        ...
+Run = Callable[..., Job]
+"""See `Jobs.run`."""
 
 
 @pytest.fixture(scope="module")
