@@ -1,4 +1,4 @@
-"""Command line: `python -m tests.jobs.faults`. Causes every fault of the matrix and prints what was reported about it."""
+"""Command line: `python -m tests.jobs.faults`. Causes every fault of the matrix and prints the reports about it."""
 
 from __future__ import annotations
 
