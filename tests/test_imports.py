@@ -4,13 +4,12 @@ import ast
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from otel_torchdist import autoload
+from tests.support.repository import REPOSITORY
 
-ROOT = Path(__file__).parents[1]
 READERS = [
     "agent",
     "cli",
@@ -41,7 +40,7 @@ print(*sorted({name.split(".")[0] for name in sys.modules} & set(forbidden)))
 
 def run(*command: str) -> str:
     """Run a command in the project's root and return what it prints; fail with all of it."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

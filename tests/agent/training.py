@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.cli.running import processes_of
+from tests.support.forked_ranks import with_forked_ranks
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
 
@@ -42,7 +43,7 @@ class Training:
         with self._log.open("w") as output:
             self.process = subprocess.Popen(
                 [*command, WORKERS / "steps.py", self._gate, str(pause_s)],
-                env=environment(base, receiver) | (environ or {}),
+                env=with_forked_ranks(environment(base, receiver) | (environ or {})),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.support.repository import REPOSITORY
+
 TIMEOUT_S = 170
 """A quick run takes half a minute on an idle machine."""
 
@@ -29,4 +29,4 @@ class Results:
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the benchmarks."""
     command = [sys.executable, "-m", "benchmarks", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

@@ -16,7 +16,7 @@ from tests.capture.conftest import WORKERS
 from tests.support.jobs import Job, Jobs
 from tests.support.quiet import QUIET
 from tests.support.recorded import read_tapes
-from tests.support.warm_python import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 RESULT = [1.0, 1.0, 1.0]
 

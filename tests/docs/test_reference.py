@@ -10,7 +10,7 @@ from pathlib import Path
 
 from otel_torchdist import environment_variables
 from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
-from tests.support.warm_python import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 

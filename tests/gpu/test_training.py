@@ -22,9 +22,9 @@ from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from tests.gpu.world import DEVICE, World
 from tests.support.recorded import read_tapes
+from tests.support.repository import REPOSITORY
 
 WORKERS = Path(__file__).parent / "workers"
-REPOSITORY = Path(__file__).parents[2]
 THRESHOLD_S = 0.5
 PROCESS_S = 120.0
 

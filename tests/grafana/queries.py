@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.warm_python import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 DASHBOARDS: Final = sorted((REPOSITORY / "grafana" / "dashboards").glob("*.json"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.warm_python import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 pytest.importorskip("grafana_foundation_sdk", reason="it needs Python 3.11")
 

@@ -13,7 +13,7 @@ from otel_torchdist import semconv
 from otel_torchdist.telemetry.metrics.definitions import NUMBER_METRICS
 from tests.grafana.queries import DASHBOARDS
 from tests.grafana.selectors import selectors
-from tests.support.warm_python import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 PROVISIONING = REPOSITORY / "deploy" / "grafana" / "provisioning"
 

@@ -11,7 +11,7 @@ import yaml
 from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
 from tests.grafana.queries import DASHBOARDS, EVERYTHING, PanelQuery, queries
 from tests.grafana.selectors import Selector, kept_labels, selectors
-from tests.support.warm_python import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 QUERIES = [query for path in DASHBOARDS for query in queries(path, EVERYTHING)]
 RECORDING = REPOSITORY / "deploy" / "prometheus" / "rules" / "recording.yaml"

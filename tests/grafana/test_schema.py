@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.warm_python import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 PROJECT = Path(__file__).parent / "schema"
 

@@ -13,7 +13,7 @@ import pytest
 
 from otel_torchdist.job.leftovers import find_room, ranks_of_node
 from otel_torchdist.tape.names import MAX_BYTES
-from tests.support.tapes import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 MB = 1 << 20
 

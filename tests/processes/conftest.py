@@ -18,9 +18,9 @@ from otel_torchdist.job.requests import offer_path
 from otel_torchdist.tape.layout import LiveWord, seal_live
 from otel_torchdist.tape.mapped import MappedTape
 from tests.processes import signalled_rank
+from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
 SIGNAL = signalled_rank.SIGNAL
 needs_signals_for_threads = pytest.mark.skipif(
     tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 9),
@@ -41,7 +41,7 @@ class RankProcess:
         self, directory: Path, owner: str = "nobody", changes: dict[str, int] | None = None, under: Sequence[str] = ()
     ) -> None:
         command = [*under, sys.executable, signalled_rank.__file__, str(directory), owner, json.dumps(changes or {})]
-        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ, start_new_session=True
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.native.training import running, torchrun, training_environment
+from tests.support.forked_ranks import with_forked_ranks
 
 RANKS: Final = 4
 THRESHOLD_S: Final = 3.0
@@ -29,6 +30,6 @@ def running_job(
         log: File for its output.
         more: Other variables.
     """
-    environment = training_environment(otlp, tapes, THRESHOLD_S) | more
+    environment = with_forked_ranks(training_environment(otlp, tapes, THRESHOLD_S) | more)
     with running(torchrun(RANKS, WORKERS / script, *arguments), environment, log) as job:
         yield job

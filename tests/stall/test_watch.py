@@ -20,8 +20,8 @@ from otel_torchdist.verdict.model import Outcome, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import Source
 from tests.support import rank_process
+from tests.support.repository import REPOSITORY
 
-ROOT = Path(__file__).parents[2]
 SIZE = 3
 LOAD_LINE = inspect.getsourcelines(rank_process.Rank.load_batch)[1] + 3
 
@@ -31,7 +31,7 @@ class RankProcess:
 
     def __init__(self, directory: Path, rank: int) -> None:
         command = [sys.executable, rank_process.__file__, str(directory), str(rank), str(SIZE)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

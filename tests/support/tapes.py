@@ -12,8 +12,8 @@ from types import TracebackType
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.writer import TapeWriter
+from tests.support.repository import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("writer_process.py")
 
 

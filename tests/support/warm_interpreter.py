@@ -3,7 +3,8 @@
 Importing torch takes seconds of a processor. A script that runs here runs as `__main__` of a process of its own, from
 its first line to the interpreter's ordinary end, and is a forked rank as a notebook launcher's ranks are.
 
-It reads a line of JSON for each job from its standard input and answers with a line; see `warm_python`.
+It reads jobs as lines of JSON from its standard input. For each it writes a line with the ids of its processes, and one
+with their exit codes when all have ended; see `warm_python`.
 """
 
 from __future__ import annotations
@@ -15,46 +16,122 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import sys
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
-IMPORTED = (
-    "torch._dynamo",
-    "torch.distributed.device_mesh",
-    "torch.nn.parallel",
-    "torch.optim",
-    "torch.utils.data",
-    "otel_torchdist.agent.thread",
-    "otel_torchdist.capture.session",
-    "otel_torchdist.instrumentor",
-    "otel_torchdist.telemetry.export.outputs",
-    "tests.support.rank",
-)
+from tests.support.forked_ranks import IMPORTED, show_as
+
 GRACE_S = 5.0
 """How long a process that has exceeded its time gets to write its stacks."""
 
 
+@dataclass
+class Job:
+    """Processes that run one script.
+
+    Attributes:
+        number: What the other side calls it.
+        deadline: Monotonic seconds at which it has exceeded its time.
+        running: Process ids by descriptor.
+        codes: Exit codes by process id, minus the signal's number; None for one that has exceeded its time.
+        last_words: What is sent to those that have exceeded their time, the next one last.
+    """
+
+    number: int
+    deadline: float
+    running: dict[int, int] = field(default_factory=dict[int, int])
+    codes: dict[int, int | None] = field(default_factory=dict[int, "int | None"])
+    last_words: list[int] = field(default_factory=lambda: [signal.SIGKILL, signal.SIGABRT])
+
+    def reap(self, descriptor: int) -> None:
+        """Note a process that has ended, and kill what it has left behind."""
+        child = self.running.pop(descriptor)
+        os.close(descriptor)
+        _, status = os.waitpid(child, 0)
+        is_late = len(self.last_words) < 2
+        self.codes[child] = None if is_late else os.waitstatus_to_exitcode(status)
+        kill_group(child)
+
+    def hurry(self) -> None:
+        """Stop what has exceeded its time: it writes its stacks, and is then killed."""
+        if time.monotonic() < self.deadline or not self.last_words:
+            return
+        number = self.last_words.pop()
+        self.deadline += GRACE_S
+        for child in self.running.values():
+            os.kill(child, number)
+
+
 def main() -> list[str] | None:
     """Serve jobs until the input ends; in a forked child, return what it has to run."""
-    for name in (*IMPORTED, *sys.argv[1:]):
+    for name in (*IMPORTED, "tests.support.rank", *sys.argv[1:]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that no child writes to the objects they all share, or cleans them up at its end
     print("ready", flush=True)
-    for line in sys.stdin:
-        job = json.loads(line)
-        children: list[int] = []
-        for process in job["processes"]:
-            child = os.fork()
-            if child == 0:
-                become(process)
-                return job["argv"]
-            children.append(child)
-        print(json.dumps(wait_for(children, time.monotonic() + job["timeout_s"])), flush=True)
-    gc.unfreeze()  # or triton would report objects as leaked that were never freed
+    argv = serve()
+    if argv is None:
+        gc.unfreeze()  # or triton would report objects as leaked that were never freed
+    return argv
+
+
+def serve() -> list[str] | None:
+    """Fork and reap until the input ends and all jobs are done; in a child, return what it has to run."""
+    jobs: list[Job] = []
+    asked, is_open = b"", True
+    while is_open or jobs:
+        ready = wait_for_something(jobs, is_open)
+        if 0 in ready:
+            data = os.read(0, 1 << 20)
+            is_open = bool(data)
+            *lines, asked = (asked + data).split(b"\n")
+            for line in lines:
+                job = fork_all(json.loads(line))
+                if isinstance(job, list):
+                    return job
+                jobs.append(job)
+        for job in jobs:
+            for descriptor in [one for one in job.running if one in ready]:
+                job.reap(descriptor)
+            job.hurry()
+        for job in [job for job in jobs if not job.running]:
+            jobs.remove(job)
+            answer(job.number, "codes", list(job.codes.values()))
     return None
+
+
+def wait_for_something(jobs: list[Job], is_open: bool) -> set[int]:
+    """The descriptors of processes that have ended, and 0 if there is input."""
+    poll = select.poll()
+    for descriptor in (*[0] * is_open, *(one for job in jobs for one in job.running)):
+        poll.register(descriptor, select.POLLIN)
+    soonest = min((job.deadline for job in jobs if job.last_words), default=None)
+    timeout_ms = None if soonest is None else max(0.0, soonest - time.monotonic()) * 1000 + 1
+    return {descriptor for descriptor, _ in poll.poll(timeout_ms)}
+
+
+def fork_all(asked: dict[str, Any]) -> Job | list[str]:
+    """Fork a job's processes; in a child, return what it has to run."""
+    job = Job(asked["number"], time.monotonic() + asked["timeout_s"])
+    for process in asked["processes"]:
+        child = os.fork()
+        if child == 0:
+            become(process)
+            show_as([sys.executable, *asked["argv"]], os.environ)
+            return asked["argv"]
+        job.running[os.pidfd_open(child)] = child
+        job.codes[child] = None
+    answer(job.number, "pids", list(job.running.values()))
+    return job
+
+
+def answer(number: int, kind: str, values: list[Any]) -> None:
+    """Write a line about a job."""
+    print(json.dumps({"number": number, kind: values}), flush=True)
 
 
 def become(process: dict[str, Any]) -> None:
@@ -78,35 +155,6 @@ def move_to(namespace: str) -> None:
         if ctypes.CDLL(None, use_errno=True).setns(file, 0):
             raise OSError(ctypes.get_errno(), namespace)
         os.close(file)
-
-
-def wait_for(children: list[int], deadline: float) -> list[int | None]:
-    """Wait for processes; return their exit codes, minus the signal's number, or None for one that took too long."""
-    codes: dict[int, int | None] = {}
-    while len(codes) < len(children) and time.monotonic() < deadline:
-        reap(children, codes)
-        time.sleep(0.005)
-    late = [child for child in children if child not in codes]
-    for last_word in (signal.SIGABRT, signal.SIGKILL):
-        for child in late:
-            if child not in codes:
-                os.kill(child, last_word)
-        until = time.monotonic() + GRACE_S
-        while any(child not in codes for child in late) and time.monotonic() < until:
-            reap(children, codes)
-            time.sleep(0.005)
-    for child in children:
-        kill_group(child)
-    return [None if child in late else codes.get(child) for child in children]
-
-
-def reap(children: list[int], codes: dict[int, int | None]) -> None:
-    """Note the processes that have ended."""
-    for child in children:
-        if child not in codes:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                codes[child] = os.waitstatus_to_exitcode(status)
 
 
 def kill_group(leader: int) -> None:

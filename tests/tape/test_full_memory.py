@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.tapes import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 
 @pytest.fixture(scope="module")

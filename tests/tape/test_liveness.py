@@ -10,7 +10,8 @@ from pathlib import Path
 
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reader import TapeReader
-from tests.support.tapes import REPOSITORY, WriterProcess, begin, new_writer, open_descriptors
+from tests.support.repository import REPOSITORY
+from tests.support.tapes import WriterProcess, begin, new_writer, open_descriptors
 from tests.support.waiting import until
 
 

@@ -22,6 +22,7 @@ from otel_torchdist.world import follower as snapshot
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import Channel, RankView
+from tests.support.repository import REPOSITORY
 
 RUN = 0xABCDEF
 SECOND = 1_000_000_000
@@ -30,7 +31,6 @@ EVERYBODY = GroupName("0", "default_pg", (0, 1), 0, "gloo", True)
 OPERATION = RecordKind.OPERATION
 
 
-ROOT = Path(__file__).parents[2]
 LEAVE_A_TAPE = """
 import os, sys
 from pathlib import Path
@@ -277,7 +277,7 @@ def test_rank_that_does_not_know_its_run_is_of_the_one_that_lives(tmp_path: Path
     (world,) = worlds([unknown.follower, known.follower], SECOND)
     assert (world.run, sorted(world.ranks)) == (RUN, [0, 1])
     unknown.close()
-    subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), "0"], check=True, timeout=60, cwd=ROOT)
+    subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), "0"], check=True, timeout=60, cwd=REPOSITORY)
     [path] = {*tmp_path.glob("*.tape")} - {known.writer.path, unknown.writer.path}
     killed = TapeFollower(TapeReader(path))
     (world,) = worlds([killed, known.follower], time.monotonic_ns())
@@ -288,7 +288,7 @@ def test_rank_that_does_not_know_its_run_is_of_the_one_that_lives(tmp_path: Path
 
 def test_rank_that_died_before_a_run_began_is_not_of_it(tmp_path: Path) -> None:
     """A rank of an earlier attempt that ended before it knew its run is not a death in the next one."""
-    subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), "0"], check=True, timeout=60, cwd=ROOT)
+    subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), "0"], check=True, timeout=60, cwd=REPOSITORY)
     (path,) = tmp_path.glob("*.tape")
     dead, after = TapeFollower(TapeReader(path)), WrittenRank(tmp_path, 0)
     (world,) = worlds([dead, after.follower], time.monotonic_ns())
@@ -312,7 +312,9 @@ def test_view_remembers_what_was_entered_last(ranks: list[WrittenRank]) -> None:
 
 def test_dead_ranks_of_the_attempt_before_are_left_out(tmp_path: Path) -> None:
     """A restarted rank may first read the run id of the attempt before, whose ranks are dead: no death is reported."""
-    subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), f"{RUN}"], check=True, timeout=60, cwd=ROOT)
+    subprocess.run(
+        [sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), f"{RUN}"], check=True, timeout=60, cwd=REPOSITORY
+    )
     (path,) = tmp_path.glob("*.tape")
     dead = TapeFollower(TapeReader(path))
     now_ns = time.monotonic_ns()

@@ -32,8 +32,9 @@ from tests.cli.running import processes_of
 from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 from tests.support.quiet import QUIET
+from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
-from tests.support.warm_python import REPOSITORY, Done, WarmPython
+from tests.support.warm_python import Done, WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "endings.py"
 TORCHRUN = Path(__file__).parents[2] / "support" / "warm_torchrun.py"
@@ -172,11 +173,7 @@ class LaunchedJob:
     def _launcher_pids(self) -> list[int]:
         if self._process is not None:
             return [self._process.pid]
-        return [int(path.read_text().split()[0]) for path in self._launchers if path.exists()]
-
-    def _forked(self) -> list[int]:
-        """Process ids of torchrun and its forked ranks, which do not show this job's environment in /proc."""
-        return [int(pid) for path in self._launchers if path.exists() for pid in path.read_text().split()]
+        return [int(path.read_text()) for path in self._launchers if path.exists()]
 
     def wait_for_end(self) -> list[int | None]:
         """The exit codes of every torchrun."""
@@ -210,7 +207,7 @@ class LaunchedJob:
 
     def close(self) -> None:
         """Kill all remaining processes."""
-        for pid in [*self._forked(), *processes_of(self.base)]:
+        for pid in processes_of(self.base):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.wait_for_end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_torchdist.capture.c10d.schemas import collective_schemas
 from otel_torchdist.capture.one_sided.symmetric_memory import symmetric_schemas
 from otel_torchdist.capture.torch_api import dispatcher_overloads
-from tests.support.warm_python import REPOSITORY
+from tests.support.repository import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "coverage.md"
 

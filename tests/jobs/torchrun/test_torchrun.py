@@ -20,8 +20,9 @@ from tests.support.ports import free_port
 from tests.support.profiled import names_of
 from tests.support.quiet import QUIET
 from tests.support.recorded import RecordedTape, read_tapes
+from tests.support.repository import REPOSITORY
 from tests.support.stderr import comparable
-from tests.support.warm_python import REPOSITORY, Done
+from tests.support.warm_python import Done
 
 WORKERS = Path(__file__).parent / "workers"
 DEADLINE_S = 170.0

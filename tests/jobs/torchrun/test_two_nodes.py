@@ -15,12 +15,13 @@ import pytest
 
 from otel_torchdist import semconv
 from tests.cli.running import processes_of
+from tests.support.forked_ranks import with_forked_ranks
 from tests.support.memory import memory_directory
 from tests.support.nodes import INTERFACE, Nodes, nodes, why_not
 from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 from tests.support.quiet import QUIET
+from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
-from tests.support.warm_python import REPOSITORY
 
 WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -53,7 +54,7 @@ def launched(two: Nodes, receiver: OtlpReceiver, base: Path, *arguments: str) ->
                 *(f"--rdzv-endpoint={two.addresses[0]}:29400", f"--rdzv-conf=is_host={int(name == two.names[0])}"),
                 *(f"--local-addr={address}", str(WORKER), *arguments),
             ],
-            env={**environ, "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base / name)},
+            env=with_forked_ranks(environ | {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base / name)}),
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

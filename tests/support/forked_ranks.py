@@ -1,0 +1,152 @@
+"""Has torchrun fork its ranks instead of starting them anew: importing torch takes each of them seconds of a core.
+
+All else is torchrun's own: how it polls for ranks that have ended, and how it ends the others. A forked rank runs its
+script as `python -u script arguments` would, and /proc shows its own command and environment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Any, Final, NoReturn
+
+from tests.support.repository import REPOSITORY
+
+IMPORTED: Final = (
+    "torch._dynamo",
+    "torch.distributed.device_mesh",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch.utils.data",
+    "otel_torchdist.agent.thread",
+    "otel_torchdist.capture.session",
+    "otel_torchdist.instrumentor",
+    "otel_torchdist.telemetry.export.outputs",
+)
+"""What ranks would import, imported before they are forked."""
+PADDING: Final = "TEST_PADDING"
+"""A variable that a forking process is started with: its value makes room for the environments of those it forks."""
+ROOM: Final = "." * 16_384
+_EXTRA: Final = "TEST_IMPORTED"
+_DEFAULTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def with_forked_ranks(environ: Mapping[str, str], *imports: str) -> dict[str, str]:
+    """Complete an environment so that the torchruns that are started in it fork their ranks.
+
+    Args:
+        environ: The environment.
+        *imports: Modules of the ranks that are imported before they are forked.
+    """
+    paths = [str(REPOSITORY), str(Path(__file__).with_name("warm_site")), environ.get("PYTHONPATH", "")]
+    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), _EXTRA: " ".join(imports), PADDING: ROOM}
+
+
+def show_as(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Have /proc show another command and environment of this process, as far as they fit into the place of its own.
+
+    The kernel shows what is in the memory where it put the first ones, which nothing else uses any more.
+    """
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    arguments, arguments_end, variables, variables_end = map(int, fields[45:49])
+    _write(arguments, arguments_end, argv)
+    _write(variables, variables_end, [f"{name}={value}" for name, value in environ.items()])
+
+
+def _write(begin: int, end: int, texts: Sequence[str]) -> None:
+    data = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - begin - 1]
+    ctypes.memmove(begin, data.ljust(end - begin, b"\0"), end - begin)
+
+
+class ForkedRank:
+    """What torchrun expects of a `Popen`."""
+
+    def __init__(self, args: Sequence[str], env: Mapping[str, str], outputs: Mapping[int, Any]) -> None:
+        """Fork.
+
+        Args:
+            args: The command that torchrun would start.
+            env: Its environment.
+            outputs: The files that replace descriptors, if any.
+        """
+        self.args, self.returncode = args, None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become_rank(args, env, outputs)
+        while os.getpgid(self.pid) != self.pid:  # torchrun sends its signals to a group with that number
+            time.sleep(0.001)
+
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """The exit code, minus the signal's number if one ended it; None while it runs."""
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once there is one."""
+        deadline = time.monotonic() + timeout if timeout is not None else None
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutExpired(self.args, timeout or 0.0)
+            time.sleep(0.005)
+        return code
+
+
+def _become_rank(args: Sequence[str], env: Mapping[str, str], outputs: Mapping[int, Any]) -> NoReturn:
+    os.setsid()
+    for number in _DEFAULTS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for descriptor, file in outputs.items():
+        if file is not None:
+            os.dup2(file.fileno(), descriptor)
+    os.environ.clear()
+    os.environ.update(env)
+    show_as(args, env)
+    sys.argv[:] = [arg for arg in args[1:] if arg != "-u"]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    code = 0
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:
+        traceback.print_exc()
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def fork_ranks() -> None:
+    """Let torchrun fork its ranks from this process, from now on."""
+    os.environ.pop(PADDING, None)
+    for name in (*IMPORTED, *os.environ.pop(_EXTRA, "").split()):
+        importlib.import_module(name)
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    def fork(handler: Any, args: Sequence[str], env: Mapping[str, str]) -> ForkedRank:
+        return ForkedRank(args, env, {1: handler._stdout, 2: handler._stderr})
+
+    subprocess_handler.SubprocessHandler._popen = fork  # type: ignore[method-assign]
+    gc.collect()
+    gc.freeze()  # so that no child writes to the objects they all share

@@ -1,0 +1,6 @@
+"""Where the repository lies."""
+
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).parents[2]

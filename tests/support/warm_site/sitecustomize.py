@@ -1,0 +1,8 @@
+"""Imported by Python at its start where a test has put this folder on PYTHONPATH: torchrun then forks its ranks."""
+
+import sys
+
+if "torch.distributed.run" in sys.orig_argv:
+    from tests.support.forked_ranks import fork_ranks
+
+    fork_ranks()
