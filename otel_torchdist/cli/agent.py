@@ -13,6 +13,7 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import Foreground, wait_for_job
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
+from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
@@ -82,7 +83,7 @@ def agent(
         try:
             job = Job(directory, again)
         except AgentError as error:
-            fail(str(error))
+            fail(str(error), ExitCode.PROBLEM)
         was_told = stop.spend_first_hangup() if stay else lambda: True
         agent_of_job = Agent(config, outputs_from_environment).add(job)
         Foreground(agent_of_job, keep, stays=lambda: not was_told()).run(stop)
@@ -98,10 +99,10 @@ def _find(config: Config, run_dir: Path | None, timeout_s: float, stop: StopSign
     try:
         base = base_directory(config.tape_dir, config.tape_on_disk)
     except TapeError as error:
-        fail(str(error))
+        fail(str(error), ExitCode.PROBLEM)
     withdraw_stale(base)
     found = wait_for_job(base, run_dir, timeout_s, stop)
     if found is None and stop.received is None:
         where = f"{run_dir}: no tape" if run_dir else f"{base}: no job with a live rank"
-        fail(f"{where} within {timeout_s:g} s")
+        fail(f"{where} within {timeout_s:g} s", ExitCode.PROBLEM)
     return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -16,6 +18,8 @@ from otel_torchdist.cli.demo.job import missing_packages, scratch
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Fault, Protocol, passes, story
 from otel_torchdist.cli.demo.run import DemoRun
 from otel_torchdist.cli.demo.views import LiveView, PlainView, View
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
@@ -69,17 +73,17 @@ def demo(
         plain=plain,
     )
     _check(options)
-    console = Console(highlight=False)
+    console = CommandConsole(highlight=False)
     with StopSignals() as stop:
         try:
             _perform(options, console, stop)
         except TapeError as error:
-            fail(str(error))
+            fail(str(error), ExitCode.NO_DIRECTORY)
         except OSError:
             if stop.received is None:
                 raise
         if stop.received is not None:
-            raise typer.Exit(128 + stop.received)
+            raise typer.Exit(ExitCode.of_signal(stop.received))
 
 
 def _check(options: DemoOptions) -> None:
@@ -90,7 +94,7 @@ def _check(options: DemoOptions) -> None:
     """
     missing = missing_packages()
     if missing:
-        fail(f"the demo needs {' and '.join(missing)}: pip install 'otel-torchdist[demo]'")
+        fail(f"the demo needs {' and '.join(missing)}: pip install 'otel-torchdist[demo]'", ExitCode.UNAVAILABLE)
     needed_s = options.threshold_s + VERDICT_WITHIN_S
     if options.block_s <= needed_s:
         raise typer.BadParameter(
@@ -126,9 +130,13 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
         console.print(f"Stopped by {stop.received.name}: no process of the training is left.")
 
 
-def _view(options: DemoOptions, console: Console) -> View:
-    is_live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("NO_COLOR")
-    return LiveView(console) if is_live and not options.plain else PlainView(console)
+@contextlib.contextmanager
+def _view(options: DemoOptions, console: Console) -> Generator[View]:
+    if options.plain or os.environ.get("NO_COLOR") or not can_redraw(console):
+        yield PlainView(console)
+        return
+    with live_display(console) as live:
+        yield LiveView(live)
 
 
 def _conclude(performance: DemoRun, console: Console) -> None:
@@ -146,4 +154,4 @@ def _conclude(performance: DemoRun, console: Console) -> None:
 def _fail(performance: DemoRun, message: str) -> NoReturn:
     if performance.errors:
         typer.echo(performance.errors, err=True)
-    fail(message)
+    fail(message, ExitCode.DEMO_FAILED)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
-from types import TracebackType
 from typing import Final, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_table import RankRow, rank_table
+from otel_torchdist.cli.terminal import stall_panel
 from otel_torchdist.naming import compress_ranks
 
 
@@ -41,7 +39,7 @@ class Screen:
         return min((row.step for row in self.rows), default=0)
 
 
-class View(AbstractContextManager["View"], Protocol):
+class View(Protocol):
     """A terminal with a live table, or lines."""
 
     def say(self, text: str) -> None:
@@ -65,32 +63,21 @@ _STARTING: Final = "torch and scikit-learn are being loaded"
 
 
 class LiveView(View):
-    """Draws on a terminal, which is restored in any case."""
+    """Redraws a table and a progress bar in place."""
 
-    def __init__(self, console: Console) -> None:
-        """Draw on `console`."""
+    def __init__(self, live: Live) -> None:
+        """Draw on `live`."""
+        self._live = live
         self._progress = Progress(
             TextColumn("steps"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TaskProgressColumn(),
             TimeElapsedColumn(),
-            console=console,
+            console=live.console,
             expand=True,
         )
         self._task = self._progress.add_task("steps", total=None)
-        self._live = Live(console=console, auto_refresh=False)
-
-    def __enter__(self) -> LiveView:
-        """Start drawing."""
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop drawing; the last table stays."""
-        self._live.stop()
 
     def say(self, text: str) -> None:
         """See `View`."""
@@ -101,10 +88,7 @@ class LiveView(View):
 
     def sound(self, alarm: Alarm) -> None:
         """See `View`."""
-        text = Text(alarm.text)
-        if alarm.place:
-            text.append(f"\n{alarm.place}", style="bold")
-        self._print(Panel(text, title="stall", title_align="left", border_style="red"))
+        self._print(stall_panel(alarm))
 
     def show(self, screen: Screen) -> None:
         """See `View`."""
@@ -127,11 +111,6 @@ class PlainView(View):
         """Write to `console`."""
         self._console = console
         self._began = self._shown = time.monotonic()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Do nothing: there is nothing to restore."""
 
     def say(self, text: str) -> None:
         """See `View`."""

@@ -20,15 +20,15 @@ from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.document import SCHEMA, document_of
 from otel_torchdist.cli.diagnose.report import print_report
+from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import day_and_time, fail, iso_time
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.naming import compress_ranks
 
-PROBLEM: Final = 1
-NOTHING_TO_DIAGNOSE: Final = 2
 LIST_WIDTH: Final = 200
 """Width if there is no terminal."""
 
@@ -70,7 +70,7 @@ def diagnose(
     try:
         index = whole_index(config, run_dir)
     except TapeError as error:
-        fail(str(error), NOTHING_TO_DIAGNOSE)
+        fail(str(error), ExitCode.NOTHING_FOUND)
     if list_runs:
         _warn(index.unreadable)
         _list(index.runs, as_json)
@@ -80,7 +80,7 @@ def diagnose(
         threshold_s = config.stall_timeout if threshold is None else threshold
         diagnosis = diagnose_run(chosen, threshold_s, config.stall_ignore)
     except TapeError as error:
-        fail(str(error), NOTHING_TO_DIAGNOSE)
+        fail(str(error), ExitCode.NOTHING_FOUND)
     unreadable = [text for text in index.unreadable if text.startswith(str(chosen.directory))]
     helpers = tuple(_diagnosed(index.helpers_of(chosen), threshold_s, config.stall_ignore))
     diagnosis = dataclasses.replace(diagnosis, warnings=(*unreadable, *diagnosis.warnings), helpers=helpers)
@@ -88,9 +88,9 @@ def diagnose(
     if as_json:
         typer.echo(json.dumps(document_of(diagnosis), indent=2))
     else:
-        print_report(diagnosis, Console())
+        print_report(diagnosis, CommandConsole())
     if diagnosis.has_problem:
-        raise typer.Exit(PROBLEM)
+        raise typer.Exit(ExitCode.PROBLEM)
 
 
 def _diagnosed(helpers: Iterable[Run], threshold_s: float, ignored: Sequence[str]) -> Iterator[Diagnosis]:
@@ -105,20 +105,20 @@ def _choose(index: RunIndex, prefix: str, where: Path, config: Config) -> Run:
     try:
         chosen = select(index.runs, prefix) if prefix else None
     except SeveralRunsError as error:
-        fail(str(error), NOTHING_TO_DIAGNOSE)
+        fail(str(error), ExitCode.NOTHING_FOUND)
     if chosen is not None:
         return chosen
     _warn(index.unreadable)
     if not index.runs:
-        fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), NOTHING_TO_DIAGNOSE)
-    fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` shows which there are", NOTHING_TO_DIAGNOSE)
+        fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), ExitCode.NOTHING_FOUND)
+    fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` shows which there are", ExitCode.NOTHING_FOUND)
 
 
 def _list(runs: Iterable[Run], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(document_of_runs(runs), indent=2))
     else:
-        print_runs(runs, Console(highlight=False, width=None if sys.stdout.isatty() else LIST_WIDTH))
+        print_runs(runs, CommandConsole(highlight=False, width=None if sys.stdout.isatty() else LIST_WIDTH))
 
 
 def _warn(warnings: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,7 +14,9 @@ import typer
 from rich.console import Console
 
 from otel_torchdist.cli.completion import complete_run
+from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.text import fail
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.cli.watch.screen import View
@@ -62,7 +64,7 @@ def watch(
     """
     config = Config.from_environment()
     threshold_s = config.stall_timeout if threshold is None else threshold
-    console = Console(highlight=False)
+    console = CommandConsole(highlight=False)
     with StopSignals() as stop:
         try:
             found = _find(Wanted(run, run_dir, config.tape_dir), config, wait, stop, console)
@@ -85,15 +87,19 @@ def _find(wanted: Wanted, config: Config, wait_s: float, stop: StopSignals, cons
     try:
         found = wait_for(wanted, config, wait_s, stop, say)
     except (TapeError, SeveralRunsError) as error:
-        fail(str(error))
+        fail(str(error), ExitCode.NOTHING_FOUND)
     if found is None and stop.received is None:
-        fail(with_reasons(f"{wanted} within {wait_s:g} s", os.environ, config))
+        fail(with_reasons(f"{wanted} within {wait_s:g} s", os.environ, config), ExitCode.NOTHING_FOUND)
     return found
 
 
-def _view(console: Console, directory: Path, plain: bool) -> View:
-    is_live = console.is_terminal and not console.is_dumb_terminal and not plain
-    return LiveView(console, directory) if is_live else PlainView(console)
+@contextlib.contextmanager
+def _view(console: Console, directory: Path, plain: bool) -> Generator[View]:
+    if plain or not can_redraw(console):
+        yield PlainView(console)
+        return
+    with live_display(console) as live:
+        yield LiveView(live, directory)
 
 
 LOOK_S: Final = 0.25

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -61,7 +60,7 @@ class Screen:
         return f"{name_ranks(unseen)} {'has' if len(unseen) == 1 else 'have'} no tape on this node"
 
 
-class View(AbstractContextManager["View"], Protocol):
+class View(Protocol):
     """A terminal with a live table, or lines."""
 
     def say(self, text: str) -> None:

@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_table import NOT_IN, STYLES, Doing
+from otel_torchdist.cli.terminal import stall_panel
 from otel_torchdist.cli.watch.screen import LATE, Screen, View, WatchRow, crowds
 
 
 class LiveView(View):
-    """Draws on a terminal, which is restored in any case."""
+    """Redraws a table in place."""
 
-    def __init__(self, console: Console, directory: Path) -> None:
-        """Draw on `console` what happens in a job directory."""
+    def __init__(self, live: Live, directory: Path) -> None:
+        """Draw on `live` what happens in a job directory."""
+        self._live = live
         self._directory = directory
-        self._live = Live(console=console, auto_refresh=False)
-
-    def __enter__(self) -> LiveView:
-        """Start drawing."""
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop drawing; the last table stays."""
-        self._live.stop()
 
     def say(self, text: str) -> None:
         """See `View`."""
@@ -51,10 +39,7 @@ class LiveView(View):
         """See `View`."""
         parts: list[RenderableType] = [_headline(screen, self._directory)]
         if screen.alarm is not None:
-            text = Text(screen.alarm.text)
-            if screen.alarm.place:
-                text.append(f"\n{screen.alarm.place}", style="bold")
-            parts.append(Panel(text, title="stall", title_align="left", border_style="red"))
+            parts.append(stall_panel(screen.alarm))
         parts.append(_table(screen))
         # The terminal prints ^C after the last line: a full line would wrap, and the next screen would be one line off.
         parts.append(Text(screen.unseen, style="dim"))
@@ -112,11 +97,6 @@ class PlainView(View):
         """Write to `console`."""
         self._console = console
         self._shown: float | None = None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Do nothing: there is nothing to restore."""
 
     def say(self, text: str) -> None:
         """See `View`."""
