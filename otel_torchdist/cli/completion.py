@@ -23,4 +23,4 @@ def complete_run(incomplete: str) -> list[tuple[str, str]]:
 
 def _word_about(run: Run) -> str:
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.begun_ns / 1e9))
-    return f"{run.world_size} ranks, begun {begun}"
+    return f"{run.world_size} ranks, started {begun}"

@@ -28,7 +28,7 @@ class ExitCode(enum.IntEnum):
         member.meaning = meaning
         return member
 
-    SUCCESS = 0, "success; also when a signal ended `watch` or `agent`"
+    SUCCESS = 0, "success, and no problem was found"
     PROBLEM = 1, "`diagnose`: a verdict, or a rank that failed or died; `agent`: no job in time, or it cannot be read"
     NOTHING_FOUND = 2, "no job, run or tape that can be read, or more than one run matches"
     DEMO_FAILED = 3, "the demo's training failed, or the expected verdict did not come in time"

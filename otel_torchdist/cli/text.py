@@ -60,7 +60,7 @@ def fail(message: str, code: ExitCode) -> NoReturn:
 
 
 _FATES: Final = {
-    RankLife.RUNNING: ("runs", "run"),
+    RankLife.RUNNING: ("is running", "are running"),
     RankLife.FINISHED: ("has finished", "have finished"),
     RankLife.FAILED: ("has failed", "have failed"),
     RankLife.DEAD: ("is dead: its process is gone without a word", "are dead: their processes are gone without a word"),

@@ -30,35 +30,38 @@ _FAULTS: Final = "; ".join(f"{fault.value}: {story(fault, 'a rank', 'a while')}"
 
 
 def demo(
-    fault: Annotated[Fault, typer.Option(metavar="NAME", help=f"What goes wrong. {_FAULTS}.")] = Fault.LATE,
+    fault: Annotated[Fault, typer.Option(metavar="NAME", help=f"The fault to inject. {_FAULTS}.")] = Fault.LATE,
     otlp_endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="Send the spans there too, to a Jaeger or a Collector.")
+        str | None,
+        typer.Option(metavar="URL", help="Send the spans to this Jaeger or Collector too."),
     ] = None,
     protocol: Annotated[
-        Protocol | None, typer.Option(help="How; without it HTTP on port 4318, and gRPC on every other.")
+        Protocol | None,
+        typer.Option(help="Protocol for it. Without it: HTTP for port 4318, else gRPC."),
     ] = None,
     output: Annotated[
-        Path, typer.Option(dir_okay=False, help="File for the spans, as OTLP JSON lines; overwritten.")
+        Path, typer.Option(dir_okay=False, help="File for the spans, as OTLP JSON lines; it is overwritten.")
     ] = Path("torchdist-demo.jsonl"),
-    ranks: Annotated[int, typer.Option(min=2, help="Ranks that train.")] = 4,
-    steps: Annotated[int, typer.Option(min=30, help="Training steps of each rank.")] = 240,
+    ranks: Annotated[int, typer.Option(min=2, help="Number of ranks.")] = 4,
+    steps: Annotated[int, typer.Option(min=30, help="Number of training steps.")] = 240,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the training, and of the step at which it goes wrong.")
+        int | None,
+        typer.Option(min=0, help="Seed of the training, and of the step with the fault."),
     ] = None,
     block_seconds: Annotated[
-        float, typer.Option(min=0, help="How long it lasts; a job that would hang for ever is ended after that time.")
+        float,
+        typer.Option(min=0, help="Seconds that the fault lasts; after that time a job that hangs forever is ended."),
     ] = 20.0,
     threshold: Annotated[
-        float, typer.Option(min=0.1, help="Age in seconds at which an open operation counts as stalled.")
+        float, typer.Option(min=0.1, help="Seconds after which an open operation counts as stalled.")
     ] = 5.0,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a live table.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines, as without a terminal.")] = False,
 ) -> None:
-    """Train on real images with four ranks, one of which goes wrong, and see who it is, how, and where.
+    """For a first look: train on four ranks, inject a fault into one of them, and show the diagnosis.
 
-    DistributedDataParallel on scikit-learn's digits, under torchrun. The training script knows nothing of
-    OpenTelemetry: an environment variable switches it on. It goes wrong at a random step in the middle.
-
-    Exit code 0: the right verdict came in time.
+    The job is real: DistributedDataParallel on scikit-learn's digits, under torchrun. The training script does not
+    know of OpenTelemetry, an environment variable switches it on. The fault comes at a random step in the middle. The
+    demo succeeds if the expected verdict comes in time.
     """
     options = DemoOptions(
         ranks=ranks,
@@ -87,7 +90,7 @@ def demo(
 
 
 def _check(options: DemoOptions) -> None:
-    """End with a message if the demo cannot work.
+    """Exit with a message if the demo cannot work.
 
     Raises:
         typer.BadParameter: An option is the reason.
@@ -99,7 +102,7 @@ def _check(options: DemoOptions) -> None:
     if options.block_s <= needed_s:
         raise typer.BadParameter(
             f"{options.block_s:g} s are too short: with a threshold of {options.threshold_s:g} s it must be more than "
-            f"{needed_s:g} s, or the stall may be over before it is named.",
+            f"{needed_s:g} s, or the stall may be over before it is reported.",
             param_hint="--block-seconds",
         )
     try:
@@ -114,11 +117,11 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
     config = Config.from_environment()
     base = base_directory(config.tape_dir, config.tape_on_disk)
     with scratch(base) as places, _view(options, console) as view:
-        view.say(
+        view.report(
             f"Training on scikit-learn's digits: {options.ranks} ranks, gloo, DistributedDataParallel, "
             f"{options.steps} steps, seed {options.seed}."
         )
-        view.say(
+        view.report(
             f"Somewhere in the middle {story(options.fault, f'rank {options.faulty_rank}', f'{options.block_s:g} s')}. "
             f"An operation that is open for {options.threshold_s:g} s counts as stalled."
         )
@@ -141,14 +144,14 @@ def _view(options: DemoOptions, console: Console) -> Generator[View]:
 
 def _conclude(performance: DemoRun, console: Console) -> None:
     findings = performance.findings
-    may_fail = findings.said is not None and not passes(findings.options.fault)
+    may_fail = findings.latest is not None and not passes(findings.options.fault)
     if performance.exit_code != 0 and not may_fail:
         _fail(performance, f"the training failed: torchrun ended with exit code {performance.exit_code}")
     console.print()
     for line in closing_words(findings, performance.training, performance.endpoint, performance.dropped):
         console.print(line, markup=False, soft_wrap=True)
     if not findings.is_in_time:
-        _fail(performance, "the expected verdict was not given in time")
+        _fail(performance, "the expected verdict did not come in time")
 
 
 def _fail(performance: DemoRun, message: str) -> NoReturn:

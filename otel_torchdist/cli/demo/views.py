@@ -42,15 +42,15 @@ class Screen:
 class View(Protocol):
     """A terminal with a live table, or lines."""
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Report an event in a line that stays."""
         ...
 
-    def training_says(self, line: str) -> None:
+    def report_training(self, line: str) -> None:
         """Show what the script has printed."""
         ...
 
-    def sound(self, alarm: Alarm) -> None:
+    def report_stall(self, alarm: Alarm) -> None:
         """Report a stall so that it cannot be missed."""
         ...
 
@@ -79,14 +79,14 @@ class LiveView(View):
         )
         self._task = self._progress.add_task("steps", total=None)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """See `View`."""
         self._print(Text(text))
 
-    def training_says(self, line: str) -> None:
+    def report_training(self, line: str) -> None:
         """See `View`; the newest line is part of each screen."""
 
-    def sound(self, alarm: Alarm) -> None:
+    def report_stall(self, alarm: Alarm) -> None:
         """See `View`."""
         self._print(stall_panel(alarm))
 
@@ -112,20 +112,20 @@ class PlainView(View):
         self._console = console
         self._began = self._shown = time.monotonic()
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """See `View`."""
         age_s = time.monotonic() - self._began
         self._console.print(f"{age_s:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def training_says(self, line: str) -> None:
+    def report_training(self, line: str) -> None:
         """See `View`."""
-        self.say(f"training: {line}")
+        self.report(f"training: {line}")
 
-    def sound(self, alarm: Alarm) -> None:
+    def report_stall(self, alarm: Alarm) -> None:
         """See `View`."""
-        self.say(f"STALL: {alarm.text}")
+        self.report(f"STALL: {alarm.text}")
         if alarm.place:
-            self.say(f"       {alarm.place}")
+            self.report(f"       {alarm.place}")
 
     def show(self, screen: Screen) -> None:
         """See `View`."""
@@ -133,7 +133,7 @@ class PlainView(View):
         if now - self._shown < PROGRESS_EVERY_S:
             return
         self._shown = now
-        self.say("; ".join([f"step {screen.step} of {screen.steps}", *_crowds(screen)]))
+        self.report("; ".join([f"step {screen.step} of {screen.steps}", *_crowds(screen)]))
 
 
 def _crowds(screen: Screen) -> Iterator[str]:

@@ -37,7 +37,7 @@ def diagnose(
     run: Annotated[
         str,
         typer.Argument(
-            help="The first digits of the run's id. Without it: the run that began last.",
+            help="The first digits of the run's id. Without it: the run that started last.",
             autocompletion=complete_run,
             show_default=False,
         ),
@@ -45,26 +45,27 @@ def diagnose(
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            exists=True, file_okay=False, resolve_path=True, help="The job directory; it may be a copy, on a disk too."
+            exists=True,
+            file_okay=False,
+            resolve_path=True,
+            help="The job directory, or a copy of one.",
         ),
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
             min=0.1,
-            help="Seconds for which an operation is open before it counts as stalled. "
-            "Without it: as in OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
+            help="Seconds after which an open operation counts as stalled. "
+            "Without it: as set by OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
-    list_runs: Annotated[bool, typer.Option("--list", help="Show which runs there are.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    list_runs: Annotated[bool, typer.Option("--list", help="List the runs that left a tape on this node.")] = False,
 ) -> None:
-    """Say what each rank of a run was doing last, and who held the others up: from its tapes, also after its end.
+    """After a hang or a crash: report what each rank was doing last, and which one held the others up.
 
-    While a rank lives, the verdict is that of now; afterwards that of the last moment at which one lived.
-
-    Exit code 0: no problem. 1: there is a verdict, or a rank has failed or died. 2: there is nothing to diagnose.
-    64: the command line is wrong. 70: an error in this command itself.
+    It reads the tapes of a run, whether that is running or has ended, in whatever way. While a rank is running, the
+    verdict is about now; afterwards it is about the last moment at which one was.
     """
     config = Config.from_environment()
     try:
@@ -111,7 +112,7 @@ def _choose(index: RunIndex, prefix: str, where: Path, config: Config) -> Run:
     _warn(index.unreadable)
     if not index.runs:
         fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), ExitCode.NOTHING_FOUND)
-    fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` shows which there are", ExitCode.NOTHING_FOUND)
+    fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
 
 
 def _list(runs: Iterable[Run], as_json: bool) -> None:
@@ -132,7 +133,7 @@ _DAMAGED = "damaged"
 def print_runs(runs: Iterable[Run], console: Console) -> None:
     """Print a table of runs."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("run", "begun", "state", "ranks here", "of", "job directory"):
+    for name in ("run", "started", "state", "ranks here", "of", "job directory"):
         table.add_column(name, no_wrap=True, justify="right" if name == "of" else "left")
     for run in runs:
         begun, here = day_and_time(run.begun_ns), compress_ranks(run.ranks)

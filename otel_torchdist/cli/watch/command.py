@@ -34,7 +34,7 @@ def watch(
     run: Annotated[
         str,
         typer.Argument(
-            help="The first digits of the run's id. Without it: the job in which a rank began last.",
+            help="The first digits of the run's id. Without it: the job in which a rank started last.",
             autocompletion=complete_run,
             show_default=False,
         ),
@@ -45,22 +45,22 @@ def watch(
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first rank.")] = 60.0,
     keep: Annotated[
-        float, typer.Option(min=0, help="Seconds to stay after ranks have failed, for they may be started again.")
+        float, typer.Option(min=0, help="Seconds to stay after ranks have failed, because they may be restarted.")
     ] = 10.0,
     threshold: Annotated[
         float | None,
         typer.Option(
             min=0.1,
-            help="Seconds for which an operation is open before it counts as stalled. "
-            "Without it: as in OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
+            help="Seconds after which an open operation counts as stalled. "
+            "Without it: as set by OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
         ),
     ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a table, as without a terminal.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines, as without a terminal.")] = False,
 ) -> None:
-    """Show what the ranks of a running job on this node are doing, and who holds them up.
+    """While a job runs on this node: show what each rank is doing, and which one holds the others up.
 
-    It only reads tapes: it may run beside an agent, beside readers in the ranks and beside others of its kind.
-    Ctrl-C ends it, with exit code 0.
+    It only reads tapes, so any number of these can run beside the job's agent. It ends with the job; Ctrl-C ends it
+    too, with exit code 0.
     """
     config = Config.from_environment()
     threshold_s = config.stall_timeout if threshold is None else threshold
@@ -81,11 +81,11 @@ def watch(
 def _find(wanted: Wanted, config: Config, wait_s: float, stop: StopSignals, console: Console) -> Found | None:
     """Return the job; None if a signal ended the wait."""
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
     try:
-        found = wait_for(wanted, config, wait_s, stop, say)
+        found = wait_for(wanted, config, wait_s, stop, report)
     except (TapeError, SeveralRunsError) as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
     if found is None and stop.received is None:
@@ -138,7 +138,7 @@ class Found:
 
 
 def wait_for(
-    wanted: Wanted, config: Config, timeout_s: float, stop: StopSignals, say: Callable[[str], None]
+    wanted: Wanted, config: Config, timeout_s: float, stop: StopSignals, report: Callable[[str], None]
 ) -> Found | None:
     """Wait for the job; None if there is none in time, or if a signal came.
 
@@ -154,7 +154,7 @@ def wait_for(
         if found is not None or left_s <= 0:
             return found
         if is_first_look:
-            say(with_reasons(f"{wanted} yet; waiting for at most {timeout_s:g} s", os.environ, config))
+            report(with_reasons(f"{wanted} yet; waiting for at most {timeout_s:g} s", os.environ, config))
             is_first_look = False
         stop.wait(min(LOOK_S, left_s))
     return None

@@ -63,11 +63,11 @@ class Screen:
 class View(Protocol):
     """A terminal with a live table, or lines."""
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Report an event in a line that stays."""
         ...
 
-    def sound(self, alarm: Alarm, is_new: bool) -> None:
+    def report_stall(self, alarm: Alarm, is_new: bool) -> None:
         """Report a stall: a new verdict, or that the last one still holds."""
         ...
 

@@ -26,14 +26,14 @@ class LiveView(View):
         self._live = live
         self._directory = directory
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """See `View`."""
         self._live.console.print(Text.assemble((time.strftime("%H:%M:%S  "), "dim"), text))
 
-    def sound(self, alarm: Alarm, is_new: bool) -> None:
+    def report_stall(self, alarm: Alarm, is_new: bool) -> None:
         """See `View`; where and for how long is part of each screen."""
         if is_new:
-            self.say(f"stall: {alarm.text}")
+            self.report(f"stall: {alarm.text}")
 
     def show(self, screen: Screen) -> None:
         """See `View`."""
@@ -98,15 +98,15 @@ class PlainView(View):
         self._console = console
         self._shown: float | None = None
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """See `View`."""
         self._console.print(f"{time.strftime('%H:%M:%S')}  {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def sound(self, alarm: Alarm, is_new: bool) -> None:
+    def report_stall(self, alarm: Alarm, is_new: bool) -> None:
         """See `View`."""
-        self.say(f"{'STALL' if is_new else 'still'}: {alarm.text}")
+        self.report(f"{'STALL' if is_new else 'still'}: {alarm.text}")
         if alarm.place and is_new:
-            self.say(f"       {alarm.place}")
+            self.report(f"       {alarm.place}")
 
     def show(self, screen: Screen) -> None:
         """See `View`."""
@@ -120,4 +120,4 @@ class PlainView(View):
         collectives = max((one.rates.collectives for one in screen.rows), default=0.0)
         parts = [at, f"{pace:.1f} steps/s", f"{collectives:.1f} collectives/s", *crowds(screen)]
         parts += [f"the others lose {one.late:.0%} to rank {one.row.rank}" for one in screen.rows if one.late >= LATE]
-        self.say("; ".join(parts))
+        self.report("; ".join(parts))
