@@ -49,11 +49,19 @@ app.command(
         ExitCode.NO_DIRECTORY,
         ExitCode.HUNG_UP,
         ExitCode.INTERRUPTED,
+        ExitCode.BROKEN_PIPE,
         ExitCode.TERMINATED,
     )
 )(demo)
-app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND))(watch)
-app.command(epilog=exit_codes_help(ExitCode.PROBLEM, ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED))(diagnose)
+app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.BROKEN_PIPE))(watch)
+app.command(
+    epilog=exit_codes_help(
+        ExitCode.PROBLEM,
+        ExitCode.NOTHING_FOUND,
+        ExitCode.INTERRUPTED,
+        ExitCode.BROKEN_PIPE,
+    )
+)(diagnose)
 app.command(epilog=exit_codes_help(ExitCode.PROBLEM))(agent)
 
 

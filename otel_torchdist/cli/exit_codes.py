@@ -28,7 +28,7 @@ class ExitCode(enum.IntEnum):
         member.meaning = meaning
         return member
 
-    SUCCESS = 0, "success, and no problem was found"
+    SUCCESS = 0, "success; `diagnose`: no problem"
     PROBLEM = 1, "`diagnose`: a verdict, or a rank that failed or died; `agent`: no job in time, or it cannot be read"
     NOTHING_FOUND = 2, "no job, run or tape that can be read, or more than one run matches"
     DEMO_FAILED = 3, "the demo's training failed, or the expected verdict did not come in time"
@@ -49,6 +49,6 @@ class ExitCode(enum.IntEnum):
 
 def exit_codes_help(*codes: ExitCode) -> str:
     """Return the last paragraph of a command's help: the codes of its own, and those that all commands share."""
-    shared = (ExitCode.SUCCESS, ExitCode.USAGE_ERROR, ExitCode.INTERNAL_ERROR, ExitCode.BROKEN_PIPE)
+    shared = (ExitCode.SUCCESS, ExitCode.USAGE_ERROR, ExitCode.INTERNAL_ERROR)
     rows = [f"- `{code.value}`: {code.meaning}" for code in sorted({*codes, *shared})]
     return "\n\n".join(["Exit codes:", *rows])

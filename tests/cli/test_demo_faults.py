@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from otel_torchdist.cli.demo.findings import Findings, closing_words
+from otel_torchdist.cli.demo.findings import Findings, closing_lines
 from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
 from otel_torchdist.cli.demo.run import is_hopeless
 from otel_torchdist.cli.demo.views import PlainView
@@ -85,10 +85,10 @@ def test_who_must_be_named(fault: Fault, kind: VerdictKind, of_two: tuple[int, .
         assert (expected.verdict, expected.ranks) == (kind, named)
 
 
-def test_last_words_without_a_verdict() -> None:
+def test_closing_lines_without_a_verdict() -> None:
     """Without a verdict, the final report gives the expected one, and the demo has failed."""
     findings = Findings(options(Fault.KILL), PlainView(Console()), lambda operation: [])
-    words = list(closing_words(findings, "", "", 0))
+    words = list(closing_lines(findings, "", "", 0))
     assert words[:4] == [
         "Training has ended without finishing.",
         "Staged: rank 1 is killed, as if memory had run out.",

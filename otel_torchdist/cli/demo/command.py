@@ -13,7 +13,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
-from otel_torchdist.cli.demo.findings import closing_words
+from otel_torchdist.cli.demo.findings import closing_lines
 from otel_torchdist.cli.demo.job import missing_packages, scratch
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Fault, Protocol, passes, story
 from otel_torchdist.cli.demo.run import DemoRun
@@ -125,10 +125,10 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
             f"Somewhere in the middle {story(options.fault, f'rank {options.faulty_rank}', f'{options.block_s:g} s')}. "
             f"An operation that is open for {options.threshold_s:g} s counts as stalled."
         )
-        performance = DemoRun(options, view, stop)
-        performance.run(places)
+        demo_run = DemoRun(options, view, stop)
+        demo_run.run(places)
     if stop.received is None:
-        _conclude(performance, console)
+        _conclude(demo_run, console)
     else:
         console.print(f"Stopped by {stop.received.name}: no process of the training is left.")
 
@@ -142,19 +142,19 @@ def _view(options: DemoOptions, console: Console) -> Generator[View]:
         yield LiveView(live)
 
 
-def _conclude(performance: DemoRun, console: Console) -> None:
-    findings = performance.findings
+def _conclude(demo_run: DemoRun, console: Console) -> None:
+    findings = demo_run.findings
     may_fail = findings.latest is not None and not passes(findings.options.fault)
-    if performance.exit_code != 0 and not may_fail:
-        _fail(performance, f"the training failed: torchrun ended with exit code {performance.exit_code}")
+    if demo_run.exit_code != 0 and not may_fail:
+        _fail(demo_run, f"the training failed: torchrun ended with exit code {demo_run.exit_code}")
     console.print()
-    for line in closing_words(findings, performance.training, performance.endpoint, performance.dropped):
+    for line in closing_lines(findings, demo_run.training, demo_run.endpoint, demo_run.dropped):
         console.print(line, markup=False, soft_wrap=True)
     if not findings.is_in_time:
-        _fail(performance, "the expected verdict did not come in time")
+        _fail(demo_run, "the expected verdict did not come in time")
 
 
-def _fail(performance: DemoRun, message: str) -> NoReturn:
-    if performance.errors:
-        typer.echo(performance.errors, err=True)
+def _fail(demo_run: DemoRun, message: str) -> NoReturn:
+    if demo_run.errors:
+        typer.echo(demo_run.errors, err=True)
     fail(message, ExitCode.DEMO_FAILED)

@@ -86,7 +86,7 @@ _UI_PORT: Final = 16686
 """Port of Jaeger's UI, unless it was set up otherwise."""
 
 
-def closing_words(findings: Findings, accuracy: str, endpoint: str, dropped: int) -> Iterator[str]:
+def closing_lines(findings: Findings, accuracy: str, endpoint: str, dropped: int) -> Iterator[str]:
     """Yield the lines to print when the training is over.
 
     Args:
