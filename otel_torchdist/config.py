@@ -218,7 +218,7 @@ class Config:
     a field is `OTEL_PYTHON_TORCHDIST_` and its name in capital letters, unless another one is given.
 
     `TorchDistInstrumentor().instrument(config=...)` uses a configuration as it is. With `reader` at its default it
-    starts an agent, which has neither the program's providers nor its `on_stall`: `ReaderHome.THREAD` has both.
+    starts an agent, which uses neither the program's providers nor its `on_stall`; `ReaderHome.THREAD` uses both.
 
     Attributes:
         enabled: Whether the environment switches the instrumentation on; see `switched_on`.

@@ -1,4 +1,4 @@
-"""What actions on a stall are given."""
+"""The description of a stall that actions receive."""
 
 from __future__ import annotations
 
