@@ -1,22 +1,98 @@
 """OpenTelemetry for torch.distributed: which rank holds the job up, since when, and where in its code.
 
-Set ``OTEL_PYTHON_TORCHDIST_ENABLED=true``, or call ``TorchDistInstrumentor().instrument()``.
+Switching on
+------------
 
-The names below are imported on first use: wherever this package is installed, every ``import torch`` imports it,
-and must not become slower for it.
+Without code changes, by the environment of the training::
+
+    OTEL_PYTHON_TORCHDIST_ENABLED=true torchrun --nproc-per-node 8 train.py
+
+An agent, one process for the job and node, then exports spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``, serves
+``http://localhost:9464/metrics`` and watches for stalls.
+
+In code, with your own providers or the global ones; a thread of each rank then exports::
+
+    from otel_torchdist import TorchDistInstrumentor
+
+    TorchDistInstrumentor().instrument(tracer_provider=provider)
+    ...
+    TorchDistInstrumentor().uninstrument()
+
+Steps
+-----
+
+Each training step is a trace. A step ends with the step of the optimizer, or where you mark it::
+
+    from otel_torchdist import mark_step
+
+    for batch in batches:
+        train_on(batch)
+        mark_step()
+
+Expected waits
+--------------
+
+An operation that is open for 10 s is reported as a stall (``OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT``). Where ranks wait
+for something that one of them does alone, that one announces how long it may take, in seconds::
+
+    from otel_torchdist import expect_wait
+
+    if dist.get_rank() == 0:
+        with expect_wait(600):
+            save_checkpoint()
+    dist.barrier()
+
+Acting on a stall
+-----------------
+
+A stall is logged as a warning by the logger ``otel_torchdist``. A function of yours can be called too, once per stall,
+when it has lasted another 30 s (``OTEL_PYTHON_TORCHDIST_ON_STALL_GRACE``)::
+
+    from otel_torchdist import StalledRun, TorchDistInstrumentor
+
+    def page(stall: StalledRun) -> None:
+        send_message(f"run {stall.run[:8]}: {stall.text}")  # rank 2 has not entered all_reduce (sequence 80, ...
+
+    TorchDistInstrumentor().instrument(on_stall=page)
+
+It runs on a thread in one rank of the node; what it raises is logged. Without code,
+``OTEL_PYTHON_TORCHDIST_ON_STALL=callback:my_module:page`` has the agent call it.
+
+Settings
+--------
+
+``Config`` is what the environment sets, with durations in seconds. A program can read it, or replace it in code::
+
+    from otel_torchdist import Config
+
+    threshold_s = Config.from_environment().stall_timeout
+
+    settings = {"OTEL_PYTHON_TORCHDIST_READER": "thread", "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "30000"}
+    TorchDistInstrumentor().instrument(config=Config.from_environment({**os.environ, **settings}))
+
+Errors
+------
+
+No error of ours is raised into your program: it is logged, and the training goes on.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from otel_torchdist.actions.stalled_run import StalledRun
     from otel_torchdist.capture.expectations import expect_wait
     from otel_torchdist.capture.steps import mark_step
+    from otel_torchdist.config import Config
     from otel_torchdist.instrumentor import TorchDistInstrumentor
 
-__all__ = ["TorchDistInstrumentor", "expect_wait", "mark_step"]
+__all__ = ["Config", "StalledRun", "TorchDistInstrumentor", "expect_wait", "mark_step"]
 
+# Imported at their first use: every `import torch` imports this package where it is installed, and must not become
+# slower for it.
 _HOMES = {
+    "Config": "otel_torchdist.config",
+    "StalledRun": "otel_torchdist.actions.stalled_run",
     "TorchDistInstrumentor": "otel_torchdist.instrumentor",
     "expect_wait": "otel_torchdist.capture.expectations",
     "mark_step": "otel_torchdist.capture.steps",

@@ -211,31 +211,38 @@ def _setting(variable: str, accepted: Accepted[T], default: str) -> T:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The settings of one process.
+    """The settings of one process; immutable.
+
+    `Config.from_environment()` reads them from the environment variables; `Config()` has the defaults, and keyword
+    arguments replace single ones. Durations are in seconds here and in milliseconds in the environment. The variable of
+    a field is `OTEL_PYTHON_TORCHDIST_` and its name in capital letters, unless another one is given.
+
+    `TorchDistInstrumentor().instrument(config=...)` uses a configuration as it is. With `reader` at its default it
+    starts an agent, which uses neither the program's providers nor its `on_stall`; `ReaderHome.THREAD` uses both.
 
     Attributes:
-        enabled: Whether the environment variable asks for it; see ``switched_on``.
-        reader: Where the tapes are read.
+        enabled: Whether the environment switches the instrumentation on; see `switched_on`.
+        reader: Where the tapes are read: in an agent (the default), in a thread of each rank, or nowhere.
         agent_linger: Seconds for which the agent keeps running after the last rank.
-        stall_timeout: The age in seconds at which an open operation is stalled.
+        stall_timeout: Age in seconds at which an open operation is stalled.
         abort_hooks: Whether backends report that they give up an operation.
-        stall_ignore: Patterns of operations that are never reported as stalled.
+        stall_ignore: Patterns (`*`, `?`) of operations that are never reported as stalled: names, groups, call sites.
         compare_calls: Whether calls are compared between ranks while nothing stalls.
         on_stall: Actions on a stall, in addition to a warning in the log.
         on_stall_grace: Seconds for which a verdict must have stood before they are run.
-        dump_dir: Where bundles of evidence are written.
+        dump_dir: Directory of the bundles of evidence that the action `dump` writes.
         exchange: Whether agents of different nodes exchange data.
         exchange_host: Address on which an agent listens for its peers; '' to determine it automatically.
         span_budget: Spans per second and rank.
         tape_dir: The base directory of the tapes.
         tape_on_disk: Whether that directory may be outside of tmpfs.
-        tape_records: Records in a tape.
-        keep_runs: Job directories of ended runs that are kept.
+        tape_records: Records in a tape, of 128 bytes each.
+        keep_runs: Number of job directories of ended runs that are kept.
         keep_bytes: Bytes that they may take in total.
-        prometheus_host: The address of ``/metrics``.
-        prometheus_port: The port of ``/metrics``; 0 for any free one.
-        sdk_disabled: Whether OpenTelemetry as a whole is disabled.
-        disabled_instrumentations: Names of instrumentations that stay off.
+        prometheus_host: Address of `/metrics`; `OTEL_EXPORTER_PROMETHEUS_HOST`.
+        prometheus_port: Port of `/metrics`, 0 for any free one; `OTEL_EXPORTER_PROMETHEUS_PORT`.
+        sdk_disabled: Whether OpenTelemetry as a whole is disabled; `OTEL_SDK_DISABLED`.
+        disabled_instrumentations: Instrumentations that stay off; `OTEL_PYTHON_DISABLED_INSTRUMENTATIONS`.
     """
 
     enabled: bool = _setting(env.OTEL_PYTHON_TORCHDIST_ENABLED, _BOOLEAN, "false")
@@ -271,10 +278,12 @@ class Config:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Config:
-        """Read every setting; each value that cannot be used causes one warning.
+        """Read every setting from environment variables.
+
+        A value that cannot be used is logged as a warning, and the default is used instead; nothing is raised.
 
         Args:
-            environ: The environment; this process's own if not given.
+            environ: The variables; those of this process if not given.
         """
         source = os.environ if environ is None else environ
         values: dict[str, Any] = {

@@ -1,7 +1,28 @@
-"""The exceptions that this package raises to its callers. None of them ever reaches the training."""
+"""The exceptions of this package, each in the module that raises it; all derive from `TorchDistError`.
+
+* TorchDistError
+  Commands print these:
+  + TapeError               errors                         a tape or its directory cannot be created or read
+  + SeveralRunsError        job.runs                       the first digits of a run's id match more than one run
+  + AgentError              agent.job                      the tapes of a job directory cannot be read by this process
+  These are handled where they arise:
+  + DecodingError           tape.decoding                  what another process has written is not what was expected
+  + DriverError             capture.cuda.driver            a call of the CUDA runtime failed
+  + ExportError             telemetry.export.queued_sink   an exporter did not accept spans
+  + ChildrenAwaitedError    agent.launch.detached          the program would reap an agent that is started now
+  + NoAnswerError           exchange.client                an agent of another node did not answer
+  + WireError               exchange.wire                  a message of another agent cannot be decoded
+
+None of them reaches a training: our code runs under `guard` there. So `otel_torchdist` does not export them; who calls
+the modules above directly can catch `TorchDistError`.
+"""
 
 from __future__ import annotations
 
 
-class TapeError(Exception):
-    """A tape cannot be created or read; the message says which and why."""
+class TorchDistError(Exception):
+    """Base class of all exceptions of this package."""
+
+
+class TapeError(TorchDistError):
+    """A tape, or the directory for it, cannot be created or read; the message names it and gives the reason."""

@@ -58,7 +58,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
         Args:
             **kwargs: `tracer_provider`, `meter_provider`, `logger_provider`: where spans, metrics and stall events
                 go, the global ones by default; `on_stall`: called with a `StalledRun`, once per stall, in one of the
-                ranks, on a thread; `config`: a `Config` in place of the environment's.
+                ranks, on a thread; `config`: a `Config` that is used as it is, in place of the environment's.
         """
         config = kwargs.pop("config", None) or _in_this_process(Config.from_environment())
         if config.sdk_disabled:

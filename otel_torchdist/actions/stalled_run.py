@@ -12,18 +12,19 @@ from opentelemetry.util.types import AttributeValue
 
 @dataclass(frozen=True, slots=True)
 class StalledRun:
-    """A stall, as passed to actions and callbacks.
+    """A stall, as passed to the function given as `on_stall` and to other actions.
 
     Attributes:
-        run: 128-bit id of the run, as hexadecimal digits.
-        trace_id: Trace id of the incident, as hexadecimal digits.
-        verdict: `absent`, `dead`, …
-        ranks: The ranks that it names, such as `2,5-7`; '' if it names none.
-        text: The whole verdict as a sentence.
-        attributes: The verdict as span attributes; see the semantic conventions.
+        run: Id of the run, 32 hexadecimal digits; commands and metrics show the first 8.
+        trace_id: Trace id of the stall's own trace, 32 hexadecimal digits.
+        verdict: Kind of the verdict: `absent`, `dead`, `mismatched`, …; docs/verdicts.md lists them.
+        ranks: The global ranks that it names, ascending, such as `2,5-7`; '' if it names none.
+        text: The whole verdict as a sentence, as in the log.
+        attributes: The verdict as attributes of spans, by the names in docs/spans.md: `torchdist.operation`,
+            `torchdist.stall.age` (in seconds) and others.
         directory: Job directory on this node.
-        nonces: Tapes of this node's ranks that belong to the run.
-        local_ranks: This node's ranks that belong to the run.
+        nonces: Ids of the tapes of this node's ranks that belong to the run.
+        local_ranks: This node's ranks that belong to the run, ascending.
     """
 
     run: str
@@ -37,7 +38,7 @@ class StalledRun:
     local_ranks: tuple[int, ...]
 
     def to_json(self) -> str:
-        """Encode everything that is not specific to this node."""
+        """Return everything that is not specific to this node as a JSON object, with the names of the fields."""
         return json.dumps(
             {
                 "run": self.run,
@@ -51,7 +52,7 @@ class StalledRun:
         )
 
     def to_environment(self) -> dict[str, str]:
-        """Encode everything but the attributes as environment variables of a command."""
+        """Return the id, the trace and the verdict as `TORCHDIST_STALL_*`, the environment variables of a command."""
         return {
             "TORCHDIST_STALL_RUN": self.run,
             "TORCHDIST_STALL_TRACE_ID": self.trace_id,

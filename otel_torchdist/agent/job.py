@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.agent import checkpoint
 from otel_torchdist.agent.checkpoint import Checkpoint
 from otel_torchdist.agent.reader import Reader
-from otel_torchdist.errors import TapeError
+from otel_torchdist.errors import TapeError, TorchDistError
 from otel_torchdist.files.others import reason
 from otel_torchdist.job.lives import run_of
 from otel_torchdist.job.tapes import ReaderLock
@@ -26,7 +26,7 @@ REMOVED: Final = (
 _logger = logging.getLogger("otel_torchdist")
 
 
-class AgentError(Exception):
+class AgentError(TorchDistError):
     """The tapes of a job directory cannot be read here; the message says which and why."""
 
 

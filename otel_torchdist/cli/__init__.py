@@ -8,6 +8,8 @@ import sys
 import traceback
 from typing import Final
 
+from otel_torchdist.cli.exit_codes import ExitCode
+
 _LIBRARIES: Final = ("rich", "typer")
 
 
@@ -19,27 +21,26 @@ def main() -> None:
         library = (error.name or "").partition(".")[0]
         if library not in _LIBRARIES:
             raise
-        sys.exit(f"otel-torchdist: {library} is not installed: pip install 'otel-torchdist[cli]'")
-    from otel_torchdist.cli.text import INTERNAL_ERROR
-
-    _write_whatever_comes()
+        print(f"otel-torchdist: {library} is not installed: pip install 'otel-torchdist[cli]'", file=sys.stderr)
+        sys.exit(ExitCode.UNAVAILABLE)
+    _escape_unencodable()
     try:
         app()
     except Exception:
         traceback.print_exc()
-        sys.exit(INTERNAL_ERROR)
+        sys.exit(ExitCode.INTERNAL_ERROR)
     finally:
-        _leave_dead_streams()
+        _discard_dead_streams()
 
 
-def _write_whatever_comes() -> None:
+def _escape_unencodable() -> None:
     """Escape what the terminal's encoding lacks: names of functions and files may contain it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def _leave_dead_streams() -> None:
+def _discard_dead_streams() -> None:
     """Discard what cannot be written to a terminal that is gone; Python would exit with code 120."""
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -13,6 +13,7 @@ from otel_torchdist.agent.agent import Agent
 from otel_torchdist.agent.foreground import Foreground, wait_for_job
 from otel_torchdist.agent.job import AgentError, Job
 from otel_torchdist.agent.node import NodeWatch
+from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
@@ -31,8 +32,8 @@ def agent(
             exists=True,
             file_okay=False,
             resolve_path=True,
-            help="The job directory, live or of a run that is over. "
-            "Without it: the one of this user's in which a rank began last.",
+            help="The job directory, of a running job or of one that has ended. "
+            "Without it: that of this user's job in which a rank started last.",
         ),
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first rank.")] = 60.0,
@@ -40,37 +41,42 @@ def agent(
         float,
         typer.Option(
             min=0,
-            help="Seconds to stay at most after the last rank has ended: for ranks that failed and may be started "
-            "again, and for a last scrape by whoever has scraped before.",
+            help="Seconds to stay at most after the last rank has ended: for ranks that failed and may be restarted, "
+            "and for a last scrape if metrics have been scraped before.",
         ),
     ] = 60.0,
     stay: Annotated[
         bool,
         typer.Option(
             "--stay",
-            help="Stay until SIGHUP, whatever becomes of the ranks, for a launcher may start them again; and then as "
-            "--keep says, or until a second SIGHUP.",
+            help="Stay until SIGHUP even if all ranks have ended, because a launcher may restart them. After that "
+            "--keep applies; a second SIGHUP ends the agent.",
         ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Export everything that is on the tapes, also what an agent has exported.")
+        bool, typer.Option("--again", help="Export everything on the tapes, even what an agent has already exported.")
     ] = False,
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Stay, and read every run of the node that no other agent reads, on one port."),
+        typer.Option(
+            "--watch",
+            help="Run as a service: read every run on the node that has no other agent.",
+        ),
     ] = False,
 ) -> None:
-    """Read the tapes of a job on this node: export spans, serve /metrics, look for stalls.
+    """Start an agent by hand: as a node's service, beside ranks that start none, or for a job that has ended.
 
-    Ranks start an agent by themselves; by hand it is for ranks that run with OTEL_PYTHON_TORCHDIST_READER=none, and for
-    runs that are over. Everything else is set by the same OTEL_* variables as in a training process.
+    It reads the tapes of a job on this node, exports spans, serves /metrics and watches for stalls. Ranks start an
+    agent by themselves unless OTEL_PYTHON_TORCHDIST_READER is set to something else. All other settings are those of a
+    training process: the OTEL_* variables. A signal ends the agent, after a last export, with exit code 0.
     """
     logging.basicConfig(stream=sys.stdout, format=_LINE, datefmt="%H:%M:%S")
     logging.getLogger("otel_torchdist").setLevel(logging.INFO)
     config = Config.from_environment()
     if watch and (run_dir is not None or again or stay):
         raise typer.BadParameter(
-            "it reads every run and stays, so none of --run-dir, --again and --stay goes with it.", param_hint="--watch"
+            "it reads every run and stays, so it cannot be combined with --run-dir, --again or --stay.",
+            param_hint="--watch",
         )
     with StopSignals() as stop:
         if watch:
@@ -82,10 +88,10 @@ def agent(
         try:
             job = Job(directory, again)
         except AgentError as error:
-            fail(str(error))
-        was_told = stop.spend_first_hangup() if stay else lambda: True
+            fail(str(error), ExitCode.NOTHING_FOUND)
+        is_hung_up = stop.spend_first_hangup() if stay else lambda: True
         agent_of_job = Agent(config, outputs_from_environment).add(job)
-        Foreground(agent_of_job, keep, stays=lambda: not was_told()).run(stop)
+        Foreground(agent_of_job, keep, stays=lambda: not is_hung_up()).run(stop)
 
 
 def _own_base(config: Config) -> Path | None:
@@ -98,10 +104,10 @@ def _find(config: Config, run_dir: Path | None, timeout_s: float, stop: StopSign
     try:
         base = base_directory(config.tape_dir, config.tape_on_disk)
     except TapeError as error:
-        fail(str(error))
+        fail(str(error), ExitCode.NOTHING_FOUND)
     withdraw_stale(base)
     found = wait_for_job(base, run_dir, timeout_s, stop)
     if found is None and stop.received is None:
         where = f"{run_dir}: no tape" if run_dir else f"{base}: no job with a live rank"
-        fail(f"{where} within {timeout_s:g} s")
+        fail(f"{where} within {timeout_s:g} s", ExitCode.NOTHING_FOUND)
     return found

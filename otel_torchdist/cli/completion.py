@@ -18,9 +18,9 @@ def complete_run(incomplete: str) -> list[tuple[str, str]]:
         index = whole_index(Config.from_environment(), None)
     except TapeError:
         return []
-    return [(run.label, _word_about(run)) for run in index.runs if run.label.startswith(incomplete.lower())]
+    return [(run.label, _summary(run)) for run in index.runs if run.label.startswith(incomplete.lower())]
 
 
-def _word_about(run: Run) -> str:
+def _summary(run: Run) -> str:
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.begun_ns / 1e9))
-    return f"{run.world_size} ranks, begun {begun}"
+    return f"{run.world_size} ranks, started {begun}"

@@ -34,7 +34,7 @@ def reasons(environ: Mapping[str, str], config: Config) -> list[str]:
     if config.sdk_disabled:
         found.append("OTEL_SDK_DISABLED=true switches all of OpenTelemetry off")
     for name in sorted(config.disabled_instrumentations & {INSTRUMENTATION_NAME, "*"}):
-        found.append(f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS has `{name}`")
+        found.append(f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS contains `{name}`")
     return found
 
 

@@ -1,8 +1,4 @@
-"""How commands show times, paths and fates of ranks, and how they end if they cannot continue.
-
-Usage errors and internal errors have exit codes of their own (those of `sysexits.h`), so that a script can distinguish
-them from what a command has found.
-"""
+"""How commands show times, paths and fates of ranks, and how they end if they cannot continue."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from typing import Final, NoReturn
 
 import typer
 
+from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.world.model import RankView, life_in
@@ -56,27 +53,14 @@ def shown(path: Path | str) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-USAGE_ERROR: Final = 64
-"""The command line itself is wrong."""
-INTERNAL_ERROR: Final = 70
-"""An internal error; the traceback is on stderr."""
-
-
-def fail(message: str, code: int = 1) -> NoReturn:
+def fail(message: str, code: ExitCode) -> NoReturn:
     """Print one line on stderr and end with an exit code."""
     typer.echo(f"otel-torchdist: {message}", err=True)
     raise typer.Exit(code)
 
 
-def give_usage_errors_their_code() -> None:
-    """Replace Typer's exit code 2, which for `diagnose` means that there is nothing to diagnose."""
-    for kind in typer.BadParameter.__mro__:
-        if kind.__name__ == "UsageError":
-            kind.exit_code = USAGE_ERROR
-
-
 _FATES: Final = {
-    RankLife.RUNNING: ("runs", "run"),
+    RankLife.RUNNING: ("is running", "are running"),
     RankLife.FINISHED: ("has finished", "have finished"),
     RankLife.FAILED: ("has failed", "have failed"),
     RankLife.DEAD: ("is dead: its process is gone without a word", "are dead: their processes are gone without a word"),

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from otel_torchdist.errors import TorchDistError
 from otel_torchdist.exchange.envelope import SIGNATURE_HEADER, Envelope, is_signed
 from otel_torchdist.job.peers import Peer
 
@@ -20,7 +21,7 @@ WRONG_LIFE: Final = 409
 _PIECE: Final = 1 << 16
 
 
-class NoAnswerError(Exception):
+class NoAnswerError(TorchDistError):
     """An agent did not answer, or not correctly; the message gives the reason."""
 
 

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from otel_torchdist.errors import TorchDistError
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.processes.state import Stopped
 from otel_torchdist.stall.events import Incident, Ruling
@@ -18,7 +19,7 @@ from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, Sign
 from otel_torchdist.world.model import Channel, OperationId, Progress, Stacks, Window
 
 
-class WireError(Exception):
+class WireError(TorchDistError):
     """A message from another agent cannot be decoded; the error message gives the reason."""
 
 

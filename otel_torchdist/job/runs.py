@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_torchdist.config import Config
-from otel_torchdist.errors import TapeError
+from otel_torchdist.errors import TapeError, TorchDistError
 from otel_torchdist.job.deaths import read_death
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory, tapes_in
 from otel_torchdist.job.lives import RankLife, has_ended_with_parent, has_left, life_of
@@ -145,7 +145,7 @@ def _waited(tape: TapeReader) -> bool:
         return any(operation.waiting_since_ns is not None for operation in again.open_operations())
 
 
-class SeveralRunsError(Exception):
+class SeveralRunsError(TorchDistError):
     """More than one run matches; the message lists them."""
 
 

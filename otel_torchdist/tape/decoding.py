@@ -8,13 +8,14 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from otel_torchdist.errors import TorchDistError
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.records import CallSiteName
 
 _T = TypeVar("_T")
 
 
-class DecodingError(Exception):
+class DecodingError(TorchDistError):
     """The bytes are not what was expected; the message gives the reason."""
 
 

@@ -48,7 +48,7 @@ def test_live_job(start: Callable[..., Running], begin: Callable[..., Ranks], ba
     agent.wait_for(r"stall: rank 2 has not entered all_reduce \(sequence 2, default_pg\) .* load_batch at rank_process")
 
     second = start("agent", "--run-dir", base / JOB, environ=THRESHOLD)
-    assert second.end() == 1
+    assert second.end() == 2
     assert second.err.startswith(f"otel-torchdist: {base / JOB}: another process reads these tapes")
 
     ranks.tell(2, "enter 2")
@@ -149,6 +149,6 @@ def test_newest_live_job_is_read(start: Callable[..., Running], begin: Callable[
 def test_nothing_to_read(start: Callable[..., Running], base: Path, run_dir: bool) -> None:
     """Without a job the agent reports, after the given time, where it has searched, and fails."""
     agent = start("agent", "--wait", "0.3", *(["--run-dir", base] if run_dir else []))
-    assert agent.end() == 1
+    assert agent.end() == 2
     what = "no tape" if run_dir else "no job with a live rank"
     assert agent.err == f"otel-torchdist: {base}: {what} within 0.3 s\n"

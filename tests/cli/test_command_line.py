@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asking import ask_as_people_do
-from tests.cli.running import Running, environment, processes_of
+from otel_torchdist.cli.exit_codes import ExitCode
+from tests.cli.asking import ask, ask_as_people_do
+from tests.cli.running import SCRIPT, Running, environment, processes_of
+from tests.support.warm_python import REPOSITORY
 
 
 def test_version(start: Callable[..., Running]) -> None:
@@ -19,6 +23,52 @@ def test_version(start: Callable[..., Running]) -> None:
     running = start("--version")
     assert running.end() == 0
     assert running.out == f"otel-torchdist {version('otel-torchdist')}\n"
+
+
+def test_commands_in_the_order_of_use(base: Path) -> None:
+    """`--help` lists the commands as people come to need them, each with when that is."""
+    answer = ask_as_people_do(base, "--help")
+    found = re.findall(r"^│ (\w+) +([A-Z][\w ]+)[:,]", answer.out, re.MULTILINE)
+    assert found == [
+        ("demo", "For a first look"),
+        ("watch", "While a job runs on this node"),
+        ("diagnose", "After a hang or a crash"),
+        ("agent", "Start an agent by hand"),
+    ]
+
+
+def test_exit_codes_are_documented() -> None:
+    """The table in docs/terminal.md has exactly the exit codes of the enum, and no two have the same number."""
+    page = (REPOSITORY / "docs" / "terminal.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(str(code.value), code.meaning) for code in ExitCode]
+    assert len(rows) == len(ExitCode.__members__)
+
+
+@pytest.mark.parametrize(
+    ("command", "codes"),
+    [
+        ("demo", [0, 3, 64, 69, 70, 73, 129, 130, 141, 143]),
+        ("watch", [0, 2, 64, 70, 141]),
+        ("diagnose", [0, 1, 2, 64, 70, 130, 141]),
+        ("agent", [0, 1, 64, 70]),
+    ],
+)
+def test_help_ends_with_exit_codes(base: Path, command: str, codes: list[int]) -> None:
+    """Each command's help ends with its exit codes, a line for each with its meaning."""
+    listed = ask(base, "--help", command=command).out.partition("Exit codes:")[2]
+    assert re.findall(r"^ +• (\d+): [a-z]", listed, re.MULTILINE) == [str(code) for code in codes]
+
+
+@pytest.mark.parametrize("arguments", [("--list",), ("--list", "--json")])
+def test_broken_pipe(base: Path, arguments: tuple[str, ...]) -> None:
+    """When nothing reads the output any more, the exit code does not look like a finding: `diagnose | head`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [str(SCRIPT), "diagnose", *arguments]
+    done = subprocess.run(command, env=environment(base), stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
@@ -65,7 +115,7 @@ main()
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(base), capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
+    assert (done.returncode, done.stdout, done.stderr) == (69, "", sentence)
 
 
 @pytest.mark.parametrize(
@@ -93,5 +143,5 @@ def test_base_directory_that_is_refused(start: Callable[..., Running], base: Pat
     """If the base directory is refused, the demo reports why and does not begin."""
     base.chmod(0o777)
     running = start("demo", "--output", tmp_path / "spans.jsonl")
-    assert running.end() == 1
+    assert running.end() == 73
     assert running.err == f"otel-torchdist: {base}: refused for tapes: others may write to it (mode 0777)\n"

@@ -20,6 +20,8 @@ import time
 from collections.abc import Generator, Sequence
 from typing import Any, Final
 
+from otel_torchdist.errors import TorchDistError
+
 SHELL: Final = "/bin/sh"
 HOLD_MS: Final = 50
 """How long Python's other threads are held up at most."""
@@ -38,7 +40,7 @@ _LIBC: Final[Any] = ctypes.PyDLL(None)
 """Calls through it keep the GIL."""
 
 
-class ChildrenAwaitedError(Exception):
+class ChildrenAwaitedError(TorchDistError):
     """A thread of the program waits for any child, and would reap ours."""
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from otel_torchdist.capture.torch_api import current_cuda_stream
+from otel_torchdist.errors import TorchDistError
 
 _LIBRARY: Final = Path(torch.__file__).parent / "lib" / "libc10_cuda.so"
 """Symbols are looked up in the libraries that it is linked with, so we get the same CUDA runtime that torch uses."""
@@ -26,7 +27,7 @@ _NO_STREAM: Final = 0
 """The default stream of whichever device is current."""
 
 
-class DriverError(Exception):
+class DriverError(TorchDistError):
     """A call failed; the message gives the reason."""
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
 
-from otel_torchdist.cli.demo.findings import closing_words
+from otel_torchdist.cli.demo.findings import closing_lines
 from otel_torchdist.cli.demo.job import missing_packages, scratch
 from otel_torchdist.cli.demo.options import VERDICT_WITHIN_S, DemoOptions, Fault, Protocol, passes, story
 from otel_torchdist.cli.demo.run import DemoRun
 from otel_torchdist.cli.demo.views import LiveView, PlainView, View
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
@@ -26,35 +30,38 @@ _FAULTS: Final = "; ".join(f"{fault.value}: {story(fault, 'a rank', 'a while')}"
 
 
 def demo(
-    fault: Annotated[Fault, typer.Option(metavar="NAME", help=f"What goes wrong. {_FAULTS}.")] = Fault.LATE,
+    fault: Annotated[Fault, typer.Option(metavar="NAME", help=f"The fault to inject. {_FAULTS}.")] = Fault.LATE,
     otlp_endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="Send the spans there too, to a Jaeger or a Collector.")
+        str | None,
+        typer.Option(metavar="URL", help="Send the spans to this Jaeger or Collector too."),
     ] = None,
     protocol: Annotated[
-        Protocol | None, typer.Option(help="How; without it HTTP on port 4318, and gRPC on every other.")
+        Protocol | None,
+        typer.Option(help="Protocol for it. Without it: HTTP for port 4318, else gRPC."),
     ] = None,
     output: Annotated[
-        Path, typer.Option(dir_okay=False, help="File for the spans, as OTLP JSON lines; overwritten.")
+        Path, typer.Option(dir_okay=False, help="File for the spans, as OTLP JSON lines; it is overwritten.")
     ] = Path("torchdist-demo.jsonl"),
-    ranks: Annotated[int, typer.Option(min=2, help="Ranks that train.")] = 4,
-    steps: Annotated[int, typer.Option(min=30, help="Training steps of each rank.")] = 240,
+    ranks: Annotated[int, typer.Option(min=2, help="Number of ranks.")] = 4,
+    steps: Annotated[int, typer.Option(min=30, help="Number of training steps.")] = 240,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the training, and of the step at which it goes wrong.")
+        int | None,
+        typer.Option(min=0, help="Seed of the training, and of the step with the fault."),
     ] = None,
     block_seconds: Annotated[
-        float, typer.Option(min=0, help="How long it lasts; a job that would hang for ever is ended after that time.")
+        float,
+        typer.Option(min=0, help="Seconds that the fault lasts; after that time a job that hangs forever is ended."),
     ] = 20.0,
     threshold: Annotated[
-        float, typer.Option(min=0.1, help="Age in seconds at which an open operation counts as stalled.")
+        float, typer.Option(min=0.1, help="Seconds after which an open operation counts as stalled.")
     ] = 5.0,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a live table.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines, as without a terminal.")] = False,
 ) -> None:
-    """Train on real images with four ranks, one of which goes wrong, and see who it is, how, and where.
+    """For a first look: train on four ranks, inject a fault into one of them, and show the diagnosis.
 
-    DistributedDataParallel on scikit-learn's digits, under torchrun. The training script knows nothing of
-    OpenTelemetry: an environment variable switches it on. It goes wrong at a random step in the middle.
-
-    Exit code 0: the right verdict came in time.
+    The job is real: DistributedDataParallel on scikit-learn's digits, under torchrun. The training script does not
+    know of OpenTelemetry, an environment variable switches it on. The fault comes at a random step in the middle. The
+    demo succeeds if the expected verdict comes in time.
     """
     options = DemoOptions(
         ranks=ranks,
@@ -69,33 +76,33 @@ def demo(
         plain=plain,
     )
     _check(options)
-    console = Console(highlight=False)
+    console = CommandConsole(highlight=False)
     with StopSignals() as stop:
         try:
             _perform(options, console, stop)
         except TapeError as error:
-            fail(str(error))
+            fail(str(error), ExitCode.NO_DIRECTORY)
         except OSError:
             if stop.received is None:
                 raise
         if stop.received is not None:
-            raise typer.Exit(128 + stop.received)
+            raise typer.Exit(ExitCode.of_signal(stop.received))
 
 
 def _check(options: DemoOptions) -> None:
-    """End with a message if the demo cannot work.
+    """Exit with a message if the demo cannot work.
 
     Raises:
         typer.BadParameter: An option is the reason.
     """
     missing = missing_packages()
     if missing:
-        fail(f"the demo needs {' and '.join(missing)}: pip install 'otel-torchdist[demo]'")
+        fail(f"the demo needs {' and '.join(missing)}: pip install 'otel-torchdist[demo]'", ExitCode.UNAVAILABLE)
     needed_s = options.threshold_s + VERDICT_WITHIN_S
     if options.block_s <= needed_s:
         raise typer.BadParameter(
             f"{options.block_s:g} s are too short: with a threshold of {options.threshold_s:g} s it must be more than "
-            f"{needed_s:g} s, or the stall may be over before it is named.",
+            f"{needed_s:g} s, or the stall may be over before it is reported.",
             param_hint="--block-seconds",
         )
     try:
@@ -110,40 +117,44 @@ def _perform(options: DemoOptions, console: Console, stop: StopSignals) -> None:
     config = Config.from_environment()
     base = base_directory(config.tape_dir, config.tape_on_disk)
     with scratch(base) as places, _view(options, console) as view:
-        view.say(
+        view.report(
             f"Training on scikit-learn's digits: {options.ranks} ranks, gloo, DistributedDataParallel, "
             f"{options.steps} steps, seed {options.seed}."
         )
-        view.say(
+        view.report(
             f"Somewhere in the middle {story(options.fault, f'rank {options.faulty_rank}', f'{options.block_s:g} s')}. "
             f"An operation that is open for {options.threshold_s:g} s counts as stalled."
         )
-        performance = DemoRun(options, view, stop)
-        performance.run(places)
+        demo_run = DemoRun(options, view, stop)
+        demo_run.run(places)
     if stop.received is None:
-        _conclude(performance, console)
+        _conclude(demo_run, console)
     else:
         console.print(f"Stopped by {stop.received.name}: no process of the training is left.")
 
 
-def _view(options: DemoOptions, console: Console) -> View:
-    is_live = console.is_terminal and not console.is_dumb_terminal and not os.environ.get("NO_COLOR")
-    return LiveView(console) if is_live and not options.plain else PlainView(console)
+@contextlib.contextmanager
+def _view(options: DemoOptions, console: Console) -> Generator[View]:
+    if options.plain or os.environ.get("NO_COLOR") or not can_redraw(console):
+        yield PlainView(console)
+        return
+    with live_display(console) as live:
+        yield LiveView(live)
 
 
-def _conclude(performance: DemoRun, console: Console) -> None:
-    findings = performance.findings
-    may_fail = findings.said is not None and not passes(findings.options.fault)
-    if performance.exit_code != 0 and not may_fail:
-        _fail(performance, f"the training failed: torchrun ended with exit code {performance.exit_code}")
+def _conclude(demo_run: DemoRun, console: Console) -> None:
+    findings = demo_run.findings
+    may_fail = findings.latest is not None and not passes(findings.options.fault)
+    if demo_run.exit_code != 0 and not may_fail:
+        _fail(demo_run, f"the training failed: torchrun ended with exit code {demo_run.exit_code}")
     console.print()
-    for line in closing_words(findings, performance.training, performance.endpoint, performance.dropped):
+    for line in closing_lines(findings, demo_run.training, demo_run.endpoint, demo_run.dropped):
         console.print(line, markup=False, soft_wrap=True)
     if not findings.is_in_time:
-        _fail(performance, "the expected verdict was not given in time")
+        _fail(demo_run, "the expected verdict did not come in time")
 
 
-def _fail(performance: DemoRun, message: str) -> NoReturn:
-    if performance.errors:
-        typer.echo(performance.errors, err=True)
-    fail(message)
+def _fail(demo_run: DemoRun, message: str) -> NoReturn:
+    if demo_run.errors:
+        typer.echo(demo_run.errors, err=True)
+    fail(message, ExitCode.DEMO_FAILED)

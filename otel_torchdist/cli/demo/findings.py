@@ -28,11 +28,11 @@ class Findings:
         view: Where it is shown.
         scrape: Returns the lines of `/metrics` that a stall of an operation changes.
         verdict: Verdict on the ongoing stall; None if there is none.
-        said: The last verdict that was given, on any stall; None before the first.
+        latest: The last verdict, on any stall; None before the first.
         named: The last verdict that is the expected one; on a busy machine a rank may also be late at the start.
         named_after_s: Seconds from the first wait until that verdict was first given.
         trace_id: Trace of that stall's incident.
-        is_over: Whether the job was told to end, so that the death of its ranks is not a finding.
+        is_over: Whether the job was asked to end, so that the death of its ranks is not a finding.
         metrics: The stall's lines of `/metrics`, scraped while it was ongoing; empty if it was over too soon.
     """
 
@@ -40,7 +40,7 @@ class Findings:
     view: View
     scrape: Callable[[str], list[str]]
     verdict: Verdict | None = None
-    said: Verdict | None = None
+    latest: Verdict | None = None
     named: Verdict | None = None
     named_after_s: float | None = None
     trace_id: int = 0
@@ -59,20 +59,20 @@ class Findings:
                 self._take_verdict(event)
             elif isinstance(event, IncidentResolved) and self.verdict is not None:
                 self.verdict = None
-                self.view.say(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
+                self.view.report(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
         if self.verdict is not None and self.trace_id and not self.metrics:
             sample = self.scrape(self.verdict.operation)
             # The agent polls by itself, and may not have seen the stall yet.
             self.metrics = sample if any(line.startswith(semconv.STALL_INFO) for line in sample) else []
 
     def _take_verdict(self, event: VerdictGiven) -> None:
-        self.verdict = self.said = event.verdict
+        self.verdict = self.latest = event.verdict
         # Ranks that end while they wait may cause the same verdict to be given again.
         is_known = self.named is not None and event.verdict.says_the_same_as(self.named)
         if event.occasion is Occasion.GROWN or is_known:
-            self.view.say(f"still: {alarm(event).text}")
+            self.view.report(f"still: {alarm(event).text}")
             return
-        self.view.sound(alarm(event))
+        self.view.report_stall(alarm(event))
         if self._is_expected(event.verdict):
             self.named = event.verdict
             self.named_after_s = (time.monotonic_ns() - event.verdict.since_ns) / 1e9
@@ -86,7 +86,7 @@ _UI_PORT: Final = 16686
 """Port of Jaeger's UI, unless it was set up otherwise."""
 
 
-def closing_words(findings: Findings, accuracy: str, endpoint: str, dropped: int) -> Iterator[str]:
+def closing_lines(findings: Findings, accuracy: str, endpoint: str, dropped: int) -> Iterator[str]:
     """Yield the lines to print when the training is over.
 
     Args:
@@ -96,7 +96,7 @@ def closing_words(findings: Findings, accuracy: str, endpoint: str, dropped: int
         dropped: Spans that could not be exported.
     """
     options = findings.options
-    yield f"Training has finished: {accuracy}" if passes(options.fault) else "Training is over, and has not finished."
+    yield (f"Training has finished: {accuracy}" if passes(options.fault) else "Training has ended without finishing.")
     yield from _verdict(findings)
     trace = f"{findings.trace_id:032x}"
     yield ""
@@ -104,7 +104,7 @@ def closing_words(findings: Findings, accuracy: str, endpoint: str, dropped: int
     if findings.trace_id:
         yield f"  those of the stall: grep {trace} {shown(options.output)}"
     if endpoint and dropped:
-        yield f"{dropped} spans did not get to {endpoint}: see the warning above."
+        yield f"{dropped} spans did not reach {endpoint}: see the warning above."
     elif endpoint:
         yield f"They were sent to {endpoint} too. If it is a Jaeger, search for {semconv.STALLED}=true, or open"
         yield f"  http://{_host(endpoint)}:{_UI_PORT}/trace/{trace}"
@@ -117,14 +117,14 @@ def closing_words(findings: Findings, accuracy: str, endpoint: str, dropped: int
 def _verdict(findings: Findings) -> Iterator[str]:
     """Yield what was expected, and what was reported."""
     options = findings.options
-    expected, said, after_s = options.expected, findings.said, findings.named_after_s
+    expected, latest, after_s = options.expected, findings.latest, findings.named_after_s
     yield f"Staged: {story(options.fault, f'rank {options.faulty_rank}', f'{options.block_s:g} s')}."
     yield f"Expected: {_named(expected.verdict, expected.ranks)}."
     if after_s is not None:
         limit = f"threshold {options.threshold_s:g} s"
-        yield f"Said: the same, {after_s:.1f} s after the first rank began to wait ({limit})."
+        yield f"Reported: the same, {after_s:.1f} s after the first rank began to wait ({limit})."
     else:
-        yield f"Said: {_named(said.kind, said.ranks) if said is not None else 'nothing'}."
+        yield f"Reported: {_named(latest.kind, latest.ranks) if latest is not None else 'nothing'}."
 
 
 def _named(kind: VerdictKind, ranks: Sequence[int]) -> str:

@@ -179,8 +179,8 @@ def scratch(base: Path) -> Generator[Scratch]:
         TapeError: The directory for tapes cannot be created.
     """
     for directory in base.glob(f"{_PREFIX}*"):
-        with alone_in(directory) as nobody_uses_it:
-            if nobody_uses_it:
+        with alone_in(directory) as is_unused:
+            if is_unused:
                 shutil.rmtree(directory, ignore_errors=True)
     tapes = base / f"{_PREFIX}{secrets.token_hex(8)}"
     with tempfile.TemporaryDirectory(prefix="torchdist-demo-") as logs, using(tapes):

@@ -90,7 +90,7 @@ _STAGED: Final[Mapping[Fault, _Staged]] = {
     Fault.KILL: _Staged("{rank} is killed, as if memory had run out", VerdictKind.DEAD, passes=False),
     Fault.FREEZE: _Staged("{rank} is stopped for {length}", VerdictKind.FROZEN, passes=True),
     Fault.MISMATCH: _Staged(
-        "{rank} comes to an all_reduce with a tensor of another shape", VerdictKind.MISMATCHED, passes=False
+        "{rank} calls all_reduce with a tensor of another shape", VerdictKind.MISMATCHED, passes=False
     ),
     Fault.CIRCULAR: _Staged(
         "neighbours call all_reduce in pairs, in circular order", VerdictKind.CIRCULAR, passes=False
@@ -114,8 +114,8 @@ class Expectation:
 def expectation(fault: Fault, faulty_rank: int, ranks: int) -> Expectation:
     """Return what is expected for a fault of one rank among `ranks`."""
     # If two disagree, nothing shows which of them is wrong.
-    is_everybodys = fault is Fault.CIRCULAR or (fault is Fault.MISMATCH and ranks == 2)
-    return Expectation(_STAGED[fault].verdict, tuple(range(ranks)) if is_everybodys else (faulty_rank,))
+    names_all = fault is Fault.CIRCULAR or (fault is Fault.MISMATCH and ranks == 2)
+    return Expectation(_STAGED[fault].verdict, tuple(range(ranks)) if names_all else (faulty_rank,))
 
 
 def story(fault: Fault, rank: str, length: str) -> str:

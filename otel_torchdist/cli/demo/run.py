@@ -69,7 +69,7 @@ class DemoRun:
         """
         job = Job(self._options, places)
         self.endpoint = endpoint_in(job.environment)
-        handler = _ViewHandler(self._view.say)
+        handler = _ViewHandler(self._view.report)
         _logger.addHandler(handler)
         with contextlib.ExitStack() as at_end:
             at_end.callback(_logger.removeHandler, handler)
@@ -78,7 +78,7 @@ class DemoRun:
                 rows = self._turn(job, places)
                 if is_hopeless(self._options, rows):
                     length = f"{self._options.block_s:g} s"
-                    self._view.say(f"The training has hung for {length}: torchrun is told to end.")
+                    self._view.report(f"The training has hung for {length}: torchrun is asked to end.")
                     self._end(job, places)
                     break
                 self._stop.wait(TURN_S)
@@ -116,7 +116,7 @@ class DemoRun:
         """Show what is new and the current state; returns what each rank does."""
         for line in job.new_lines():
             self.training = line
-            self._view.training_says(line)
+            self._view.report_training(line)
         if self._watch is None:
             self._begin(places)
         if self._agent is not None:
@@ -148,13 +148,13 @@ class DemoRun:
 class _ViewHandler(logging.Handler):
     """Shows our log messages; stalls are shown by the demo itself."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
-        self._say = say
+        self._report = report
         self.addFilter(lambda record: record.name == _logger.name)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._say(record.getMessage())
+        self._report(record.getMessage())
 
 
 def is_hopeless(options: DemoOptions, rows: Sequence[RankRow]) -> bool:

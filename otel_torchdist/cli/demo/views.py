@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
-from types import TracebackType
 from typing import Final, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_table import RankRow, rank_table
+from otel_torchdist.cli.terminal import stall_panel
 from otel_torchdist.naming import compress_ranks
 
 
@@ -41,18 +39,18 @@ class Screen:
         return min((row.step for row in self.rows), default=0)
 
 
-class View(AbstractContextManager["View"], Protocol):
+class View(Protocol):
     """A terminal with a live table, or lines."""
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Report an event in a line that stays."""
         ...
 
-    def training_says(self, line: str) -> None:
+    def report_training(self, line: str) -> None:
         """Show what the script has printed."""
         ...
 
-    def sound(self, alarm: Alarm) -> None:
+    def report_stall(self, alarm: Alarm) -> None:
         """Report a stall so that it cannot be missed."""
         ...
 
@@ -65,46 +63,32 @@ _STARTING: Final = "torch and scikit-learn are being loaded"
 
 
 class LiveView(View):
-    """Draws on a terminal, which is restored in any case."""
+    """Redraws a table and a progress bar in place."""
 
-    def __init__(self, console: Console) -> None:
-        """Draw on `console`."""
+    def __init__(self, live: Live) -> None:
+        """Draw on `live`."""
+        self._live = live
         self._progress = Progress(
             TextColumn("steps"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TaskProgressColumn(),
             TimeElapsedColumn(),
-            console=console,
+            console=live.console,
             expand=True,
         )
         self._task = self._progress.add_task("steps", total=None)
-        self._live = Live(console=console, auto_refresh=False)
 
-    def __enter__(self) -> LiveView:
-        """Start drawing."""
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop drawing; the last table stays."""
-        self._live.stop()
-
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """See `View`."""
         self._print(Text(text))
 
-    def training_says(self, line: str) -> None:
+    def report_training(self, line: str) -> None:
         """See `View`; the newest line is part of each screen."""
 
-    def sound(self, alarm: Alarm) -> None:
+    def report_stall(self, alarm: Alarm) -> None:
         """See `View`."""
-        text = Text(alarm.text)
-        if alarm.place:
-            text.append(f"\n{alarm.place}", style="bold")
-        self._print(Panel(text, title="stall", title_align="left", border_style="red"))
+        self._print(stall_panel(alarm))
 
     def show(self, screen: Screen) -> None:
         """See `View`."""
@@ -128,25 +112,20 @@ class PlainView(View):
         self._console = console
         self._began = self._shown = time.monotonic()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Do nothing: there is nothing to restore."""
-
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """See `View`."""
         age_s = time.monotonic() - self._began
         self._console.print(f"{age_s:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def training_says(self, line: str) -> None:
+    def report_training(self, line: str) -> None:
         """See `View`."""
-        self.say(f"training: {line}")
+        self.report(f"training: {line}")
 
-    def sound(self, alarm: Alarm) -> None:
+    def report_stall(self, alarm: Alarm) -> None:
         """See `View`."""
-        self.say(f"STALL: {alarm.text}")
+        self.report(f"STALL: {alarm.text}")
         if alarm.place:
-            self.say(f"       {alarm.place}")
+            self.report(f"       {alarm.place}")
 
     def show(self, screen: Screen) -> None:
         """See `View`."""
@@ -154,7 +133,7 @@ class PlainView(View):
         if now - self._shown < PROGRESS_EVERY_S:
             return
         self._shown = now
-        self.say("; ".join([f"step {screen.step} of {screen.steps}", *_crowds(screen)]))
+        self.report("; ".join([f"step {screen.step} of {screen.steps}", *_crowds(screen)]))
 
 
 def _crowds(screen: Screen) -> Iterator[str]:

@@ -20,15 +20,15 @@ from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.document import SCHEMA, document_of
 from otel_torchdist.cli.diagnose.report import print_report
+from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import day_and_time, fail, iso_time
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.naming import compress_ranks
 
-PROBLEM: Final = 1
-NOTHING_TO_DIAGNOSE: Final = 2
 LIST_WIDTH: Final = 200
 """Width if there is no terminal."""
 
@@ -37,7 +37,7 @@ def diagnose(
     run: Annotated[
         str,
         typer.Argument(
-            help="The first digits of the run's id. Without it: the run that began last.",
+            help="The first digits of the run's id. Without it: the run that started last.",
             autocompletion=complete_run,
             show_default=False,
         ),
@@ -45,32 +45,33 @@ def diagnose(
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            exists=True, file_okay=False, resolve_path=True, help="The job directory; it may be a copy, on a disk too."
+            exists=True,
+            file_okay=False,
+            resolve_path=True,
+            help="The job directory, or a copy of one.",
         ),
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
             min=0.1,
-            help="Seconds for which an operation is open before it counts as stalled. "
-            "Without it: as in OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
+            help="Seconds after which an open operation counts as stalled. "
+            "Without it: as set by OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
-    list_runs: Annotated[bool, typer.Option("--list", help="Show which runs there are.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    list_runs: Annotated[bool, typer.Option("--list", help="List the runs that left a tape on this node.")] = False,
 ) -> None:
-    """Say what each rank of a run was doing last, and who held the others up: from its tapes, also after its end.
+    """After a hang or a crash: report what each rank was doing last, and which one held the others up.
 
-    While a rank lives, the verdict is that of now; afterwards that of the last moment at which one lived.
-
-    Exit code 0: no problem. 1: there is a verdict, or a rank has failed or died. 2: there is nothing to diagnose.
-    64: the command line is wrong. 70: an error in this command itself.
+    It reads the tapes of a run, whether that is running or has ended, in whatever way. While a rank is running, the
+    verdict is about now; afterwards it is about the last moment at which one was.
     """
     config = Config.from_environment()
     try:
         index = whole_index(config, run_dir)
     except TapeError as error:
-        fail(str(error), NOTHING_TO_DIAGNOSE)
+        fail(str(error), ExitCode.NOTHING_FOUND)
     if list_runs:
         _warn(index.unreadable)
         _list(index.runs, as_json)
@@ -80,7 +81,7 @@ def diagnose(
         threshold_s = config.stall_timeout if threshold is None else threshold
         diagnosis = diagnose_run(chosen, threshold_s, config.stall_ignore)
     except TapeError as error:
-        fail(str(error), NOTHING_TO_DIAGNOSE)
+        fail(str(error), ExitCode.NOTHING_FOUND)
     unreadable = [text for text in index.unreadable if text.startswith(str(chosen.directory))]
     helpers = tuple(_diagnosed(index.helpers_of(chosen), threshold_s, config.stall_ignore))
     diagnosis = dataclasses.replace(diagnosis, warnings=(*unreadable, *diagnosis.warnings), helpers=helpers)
@@ -88,9 +89,9 @@ def diagnose(
     if as_json:
         typer.echo(json.dumps(document_of(diagnosis), indent=2))
     else:
-        print_report(diagnosis, Console())
+        print_report(diagnosis, CommandConsole())
     if diagnosis.has_problem:
-        raise typer.Exit(PROBLEM)
+        raise typer.Exit(ExitCode.PROBLEM)
 
 
 def _diagnosed(helpers: Iterable[Run], threshold_s: float, ignored: Sequence[str]) -> Iterator[Diagnosis]:
@@ -105,20 +106,20 @@ def _choose(index: RunIndex, prefix: str, where: Path, config: Config) -> Run:
     try:
         chosen = select(index.runs, prefix) if prefix else None
     except SeveralRunsError as error:
-        fail(str(error), NOTHING_TO_DIAGNOSE)
+        fail(str(error), ExitCode.NOTHING_FOUND)
     if chosen is not None:
         return chosen
     _warn(index.unreadable)
     if not index.runs:
-        fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), NOTHING_TO_DIAGNOSE)
-    fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` shows which there are", NOTHING_TO_DIAGNOSE)
+        fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), ExitCode.NOTHING_FOUND)
+    fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
 
 
 def _list(runs: Iterable[Run], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(document_of_runs(runs), indent=2))
     else:
-        print_runs(runs, Console(highlight=False, width=None if sys.stdout.isatty() else LIST_WIDTH))
+        print_runs(runs, CommandConsole(highlight=False, width=None if sys.stdout.isatty() else LIST_WIDTH))
 
 
 def _warn(warnings: Iterable[str]) -> None:
@@ -132,7 +133,7 @@ _DAMAGED = "damaged"
 def print_runs(runs: Iterable[Run], console: Console) -> None:
     """Print a table of runs."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("run", "begun", "state", "ranks here", "of", "job directory"):
+    for name in ("run", "started", "state", "ranks here", "of", "job directory"):
         table.add_column(name, no_wrap=True, justify="right" if name == "of" else "left")
     for run in runs:
         begun, here = day_and_time(run.begun_ns), compress_ranks(run.ranks)

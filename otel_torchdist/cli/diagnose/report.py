@@ -59,7 +59,7 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Text]:
     of = f", helper processes of run {run.helps.label}" if run.helps is not None else ""
     yield Text.assemble(
         (f"run {run.label}" if run.label else "a run without an id", "bold"),
-        f"{of}, begun {day_and_time(run.begun_ns)} on {run.host}, "
+        f"{of}, started {day_and_time(run.begun_ns)} on {run.host}, "
         f"{len(diagnosis.ranks)} of {run.world_size} ranks report",
     )
     yield Text(str(run.directory), style="dim")
@@ -99,7 +99,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
     if diagnosis.is_undecided:
         yield Text.assemble(("undecided", "bold"), f"  {diagnosis.undecided_text}")
         return
-    waited = "longer than it may be" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"
+    waited = "longer than allowed" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"
     yield Text.assemble(
         ("no verdict", "bold"), f"  no operation was open for {waited}, and no rank was left behind in one"
     )
@@ -108,7 +108,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
 def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the verdict's source, and parties of a mismatch and ranks of a circle that do not fit into the sentence."""
     if diagnosis.of_agents is not None:
-        yield f"the agents of all nodes say so, as of {time_of_day(diagnosis.of_agents.at_ns)}"
+        yield f"reported by the agents of all nodes, as of {time_of_day(diagnosis.of_agents.at_ns)}"
     verdict = diagnosis.verdict
     if verdict is None:
         return
@@ -127,7 +127,7 @@ def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
     life = account.life.value + (f" with {view.failure}" if view.failure else "")
     if len(alike) > 1:
         ranks = [one.view.rank for one in alike]
-        yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks alike; the one that waits longest:")
+        yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks do the same; the longest wait:")
     way = describe_way(view.death) if view.death is not None else ""
     ended = f"  {way} {_when(diagnosis, view.death.at_ns)}" if view.death is not None and way else ""
     yield Text.assemble(

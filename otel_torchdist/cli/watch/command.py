@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,7 +14,9 @@ import typer
 from rich.console import Console
 
 from otel_torchdist.cli.completion import complete_run
+from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.text import fail
 from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.cli.watch.screen import View
@@ -32,7 +34,7 @@ def watch(
     run: Annotated[
         str,
         typer.Argument(
-            help="The first digits of the run's id. Without it: the job in which a rank began last.",
+            help="The first digits of the run's id. Without it: the job in which a rank started last.",
             autocompletion=complete_run,
             show_default=False,
         ),
@@ -43,26 +45,26 @@ def watch(
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first rank.")] = 60.0,
     keep: Annotated[
-        float, typer.Option(min=0, help="Seconds to stay after ranks have failed, for they may be started again.")
+        float, typer.Option(min=0, help="Seconds to stay after ranks have failed, because they may be restarted.")
     ] = 10.0,
     threshold: Annotated[
         float | None,
         typer.Option(
             min=0.1,
-            help="Seconds for which an operation is open before it counts as stalled. "
-            "Without it: as in OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
+            help="Seconds after which an open operation counts as stalled. "
+            "Without it: as set by OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
         ),
     ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a table, as without a terminal.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines, as without a terminal.")] = False,
 ) -> None:
-    """Show what the ranks of a running job on this node are doing, and who holds them up.
+    """While a job runs on this node: show what each rank is doing, and which one holds the others up.
 
-    It only reads tapes: it may run beside an agent, beside readers in the ranks and beside others of its kind.
-    Ctrl-C ends it, with exit code 0.
+    It only reads tapes, so any number of these can run beside the job's agent. It ends with the job; Ctrl-C ends it
+    too, with exit code 0.
     """
     config = Config.from_environment()
     threshold_s = config.stall_timeout if threshold is None else threshold
-    console = Console(highlight=False)
+    console = CommandConsole(highlight=False)
     with StopSignals() as stop:
         try:
             found = _find(Wanted(run, run_dir, config.tape_dir), config, wait, stop, console)
@@ -79,21 +81,25 @@ def watch(
 def _find(wanted: Wanted, config: Config, wait_s: float, stop: StopSignals, console: Console) -> Found | None:
     """Return the job; None if a signal ended the wait."""
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
     try:
-        found = wait_for(wanted, config, wait_s, stop, say)
+        found = wait_for(wanted, config, wait_s, stop, report)
     except (TapeError, SeveralRunsError) as error:
-        fail(str(error))
+        fail(str(error), ExitCode.NOTHING_FOUND)
     if found is None and stop.received is None:
-        fail(with_reasons(f"{wanted} within {wait_s:g} s", os.environ, config))
+        fail(with_reasons(f"{wanted} within {wait_s:g} s", os.environ, config), ExitCode.NOTHING_FOUND)
     return found
 
 
-def _view(console: Console, directory: Path, plain: bool) -> View:
-    is_live = console.is_terminal and not console.is_dumb_terminal and not plain
-    return LiveView(console, directory) if is_live else PlainView(console)
+@contextlib.contextmanager
+def _view(console: Console, directory: Path, plain: bool) -> Generator[View]:
+    if plain or not can_redraw(console):
+        yield PlainView(console)
+        return
+    with live_display(console) as live:
+        yield LiveView(live, directory)
 
 
 LOOK_S: Final = 0.25
@@ -132,7 +138,7 @@ class Found:
 
 
 def wait_for(
-    wanted: Wanted, config: Config, timeout_s: float, stop: StopSignals, say: Callable[[str], None]
+    wanted: Wanted, config: Config, timeout_s: float, stop: StopSignals, report: Callable[[str], None]
 ) -> Found | None:
     """Wait for the job; None if there is none in time, or if a signal came.
 
@@ -148,7 +154,7 @@ def wait_for(
         if found is not None or left_s <= 0:
             return found
         if is_first_look:
-            say(with_reasons(f"{wanted} yet; waiting for at most {timeout_s:g} s", os.environ, config))
+            report(with_reasons(f"{wanted} yet; waiting for at most {timeout_s:g} s", os.environ, config))
             is_first_look = False
         stop.wait(min(LOOK_S, left_s))
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -61,14 +60,14 @@ class Screen:
         return f"{name_ranks(unseen)} {'has' if len(unseen) == 1 else 'have'} no tape on this node"
 
 
-class View(AbstractContextManager["View"], Protocol):
+class View(Protocol):
     """A terminal with a live table, or lines."""
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Report an event in a line that stays."""
         ...
 
-    def sound(self, alarm: Alarm, is_new: bool) -> None:
+    def report_stall(self, alarm: Alarm, is_new: bool) -> None:
         """Report a stall: a new verdict, or that the last one still holds."""
         ...
 

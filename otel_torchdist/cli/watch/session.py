@@ -24,7 +24,7 @@ from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 TURN_S: Final = 0.25
-LAST_WORDS_S: Final = 2.0
+LAST_VERDICT_S: Final = 2.0
 """How long to wait for a verdict on a death, which may depend on what becomes of the others."""
 
 _logger = logging.getLogger("otel_torchdist")
@@ -57,58 +57,58 @@ class WatchSession:
 
     def run(self, stop: StopSignals) -> None:
         """Watch until the job has ended, or a signal comes."""
-        handler = _ViewHandler(self._view.say)
+        handler = _ViewHandler(self._view.report)
         _logger.addHandler(handler)
         try:
             while stop.received is None:
                 look = self._watch.look()
                 if look is None:
-                    self._view.say("the job has ended: its ranks are gone, and never knew their run")
+                    self._view.report("the job has ended: its ranks are gone, and never had a run id")
                     return
                 self._take(look)
                 if self._is_over(look.world):
-                    self._tell_end(look.world)
+                    self._report_end(look.world)
                     return
                 stop.wait(TURN_S)
         finally:
             _logger.removeHandler(handler)
 
     def _take(self, look: Look) -> None:
-        self._tell_lives(look.world)
+        self._report_lives(look.world)
         for event in look.events:
             if event.incident.run in look.helpers:
-                self._view.say(f"helper processes, run {run_label(event.incident.run)}: {_described(event)}")
+                self._view.report(f"helper processes, run {run_label(event.incident.run)}: {_described(event)}")
             else:
-                self._tell(event)
+                self._report(event)
         current = self._renewed(look.world)
         verdict = current.verdict if current is not None else None
-        shown = self._heard(look, verdict) or (alarm(current) if current is not None else None)
+        shown = self._of_all_nodes(look, verdict) or (alarm(current) if current is not None else None)
         self._view.show(screen_of(look, verdict, shown, self._threshold_s))
 
-    def _tell(self, event: VerdictGiven | IncidentResolved | Finding) -> None:
+    def _report(self, event: VerdictGiven | IncidentResolved | Finding) -> None:
         if isinstance(event, Finding):
-            self._view.say(f"finding: {describe_finding(event)}")
+            self._view.report(f"finding: {describe_finding(event)}")
             return
         if isinstance(event, IncidentResolved):
             self._verdict = None
-            self._view.say(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
+            self._view.report(f"stall over: {resolution(event.verdict, event.outcome, event.length_ns)}")
             return
         self._verdict = event
-        self._view.sound(alarm(event), event.occasion is not Occasion.GROWN)
+        self._view.report_stall(alarm(event), event.occasion is not Occasion.GROWN)
 
-    def _heard(self, look: Look, own: Verdict | None) -> Alarm | None:
+    def _of_all_nodes(self, look: Look, own: Verdict | None) -> Alarm | None:
         """Return the verdict of all nodes' agents if local tapes do not show it; a local verdict may cover less."""
         world_size = max(tape.identity.world_size for tape in look.tapes)
         found = agents_verdict(self._directory, world_size, look.world, own)
         before, self._of_agents = self._of_agents, found
         if found is None:
             if before is not None and own is None:
-                self._view.say("stall over, say the agents of all nodes")
+                self._view.report("stall over, as the agents of all nodes report")
             return None
-        heard = Alarm(f"{found.text} (the agents of all nodes say so)", "")
+        reported = Alarm(f"{found.text} (reported by the agents of all nodes)", "")
         if before is None or (before.kind, before.ranks) != (found.kind, found.ranks):
-            self._view.sound(heard, is_new=True)
-        return heard
+            self._view.report_stall(reported, is_new=True)
+        return reported
 
     def _renewed(self, world: WorldSnapshot) -> VerdictGiven | None:
         """Return the current verdict with the current places and age."""
@@ -117,16 +117,16 @@ class WatchSession:
             return event
         return dataclasses.replace(event, verdict=locate(world, event.verdict), world=world)
 
-    def _tell_lives(self, world: WorldSnapshot) -> None:
+    def _report_lives(self, world: WorldSnapshot) -> None:
         if world.run and world.run != self._run:
             self._run = world.run
-            self._view.say(f"run {run_label(world.run)}")
+            self._view.report(f"run {run_label(world.run)}")
         new = [view.rank for view in world.in_order if view.nonce not in self._lives]
         if new:
-            self._view.say(f"found {name_ranks(new)}")
+            self._view.report(f"found {name_ranks(new)}")
         changed = [view for view in world.in_order if self._has_ended_since(view)]
         for clause in fates(changed):
-            self._view.say(clause)
+            self._view.report(clause)
         self._lives |= {view.nonce: life_in(view) for view in world.in_order}
 
     def _has_ended_since(self, view: RankView) -> bool:
@@ -142,13 +142,13 @@ class WatchSession:
         if self._ended_at is None:
             self._ended_at = time.monotonic()
         may_go_on = self._was_live and lives != {RankLife.FINISHED}
-        return not may_go_on or time.monotonic() - self._ended_at >= max(self._keep_s, LAST_WORDS_S)
+        return not may_go_on or time.monotonic() - self._ended_at >= max(self._keep_s, LAST_VERDICT_S)
 
-    def _tell_end(self, world: WorldSnapshot) -> None:
-        self._view.say(f"the job has ended: {'; '.join(fates(world.in_order))}")
+    def _report_end(self, world: WorldSnapshot) -> None:
+        self._view.report(f"the job has ended: {'; '.join(fates(world.in_order))}")
         if any(life_in(view) is not RankLife.FINISHED for view in world.ranks.values()):
             label = run_label(world.run)
-            self._view.say(f"what each rank was doing last: otel-torchdist diagnose {label}".rstrip())
+            self._view.report(f"what each rank was doing last: otel-torchdist diagnose {label}".rstrip())
 
 
 def _described(event: VerdictGiven | IncidentResolved | Finding) -> str:
@@ -162,9 +162,9 @@ def _described(event: VerdictGiven | IncidentResolved | Finding) -> str:
 class _ViewHandler(logging.Handler):
     """Shows our log messages, for example about a tape that cannot be read."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
-        self._say = say
+        self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._say(record.getMessage())
+        self._report(record.getMessage())

@@ -4,57 +4,42 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_table import NOT_IN, STYLES, Doing
+from otel_torchdist.cli.terminal import stall_panel
 from otel_torchdist.cli.watch.screen import LATE, Screen, View, WatchRow, crowds
 
 
 class LiveView(View):
-    """Draws on a terminal, which is restored in any case."""
+    """Redraws a table in place."""
 
-    def __init__(self, console: Console, directory: Path) -> None:
-        """Draw on `console` what happens in a job directory."""
+    def __init__(self, live: Live, directory: Path) -> None:
+        """Draw on `live` what happens in a job directory."""
+        self._live = live
         self._directory = directory
-        self._live = Live(console=console, auto_refresh=False)
 
-    def __enter__(self) -> LiveView:
-        """Start drawing."""
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop drawing; the last table stays."""
-        self._live.stop()
-
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """See `View`."""
         self._live.console.print(Text.assemble((time.strftime("%H:%M:%S  "), "dim"), text))
 
-    def sound(self, alarm: Alarm, is_new: bool) -> None:
+    def report_stall(self, alarm: Alarm, is_new: bool) -> None:
         """See `View`; where and for how long is part of each screen."""
         if is_new:
-            self.say(f"stall: {alarm.text}")
+            self.report(f"stall: {alarm.text}")
 
     def show(self, screen: Screen) -> None:
         """See `View`."""
         parts: list[RenderableType] = [_headline(screen, self._directory)]
         if screen.alarm is not None:
-            text = Text(screen.alarm.text)
-            if screen.alarm.place:
-                text.append(f"\n{screen.alarm.place}", style="bold")
-            parts.append(Panel(text, title="stall", title_align="left", border_style="red"))
+            parts.append(stall_panel(screen.alarm))
         parts.append(_table(screen))
         # The terminal prints ^C after the last line: a full line would wrap, and the next screen would be one line off.
         parts.append(Text(screen.unseen, style="dim"))
@@ -113,20 +98,15 @@ class PlainView(View):
         self._console = console
         self._shown: float | None = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Do nothing: there is nothing to restore."""
-
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """See `View`."""
         self._console.print(f"{time.strftime('%H:%M:%S')}  {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def sound(self, alarm: Alarm, is_new: bool) -> None:
+    def report_stall(self, alarm: Alarm, is_new: bool) -> None:
         """See `View`."""
-        self.say(f"{'STALL' if is_new else 'still'}: {alarm.text}")
+        self.report(f"{'STALL' if is_new else 'still'}: {alarm.text}")
         if alarm.place and is_new:
-            self.say(f"       {alarm.place}")
+            self.report(f"       {alarm.place}")
 
     def show(self, screen: Screen) -> None:
         """See `View`."""
@@ -140,4 +120,4 @@ class PlainView(View):
         collectives = max((one.rates.collectives for one in screen.rows), default=0.0)
         parts = [at, f"{pace:.1f} steps/s", f"{collectives:.1f} collectives/s", *crowds(screen)]
         parts += [f"the others lose {one.late:.0%} to rank {one.row.rank}" for one in screen.rows if one.late >= LATE]
-        self.say("; ".join(parts))
+        self.report("; ".join(parts))

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_torchdist import guard
+from otel_torchdist.errors import TorchDistError
 from otel_torchdist.process_end import starts_threads
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 
@@ -29,7 +30,7 @@ WARNING_INTERVAL_S: Final = 3600.0
 _logger = logging.getLogger("otel_torchdist")
 
 
-class ExportError(Exception):
+class ExportError(TorchDistError):
     """A portion of spans was not accepted; the message gives the reason."""
 
 

@@ -93,7 +93,7 @@ def test_names_rank_operation_and_line(seen: Seen) -> None:
     assert THRESHOLD_S <= float(sentence[1]) <= THRESHOLD_S + 2
     file, code = verdict[1].split(f":{BLOCKING_LINE}: ")
     assert (Path(file).resolve(), code) == (TRAIN, "time.sleep(self._block_s)")
-    named = re.search(r"^Expected: absent, rank 2\.\nSaid: the same, ([\d.]+) s after the first", seen.out, re.M)
+    named = re.search(r"^Expected: absent, rank 2\.\nReported: the same, ([\d.]+) s after the first", seen.out, re.M)
     assert named is not None and float(named[1]) <= THRESHOLD_S + 2
 
 

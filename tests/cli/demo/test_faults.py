@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from otel_torchdist.cli.demo.findings import Findings, closing_words
+from otel_torchdist.cli.demo.findings import Findings, closing_lines
 from otel_torchdist.cli.demo.options import DemoOptions, Fault, expectation
 from otel_torchdist.cli.demo.run import is_hopeless
 from otel_torchdist.cli.demo.views import PlainView
@@ -22,8 +22,8 @@ from tests.support.watching import Watching, stalled
 THRESHOLD_S = 1.5
 BLOCK_S = 6.0
 FINISHED = "Training has finished: accuracy on "
-NOT_FINISHED = "Training is over, and has not finished."
-HAS_HUNG = "The training has hung for 6 s: torchrun is told to end."
+NOT_FINISHED = "Training has ended without finishing."
+HAS_HUNG = "The training has hung for 6 s: torchrun is asked to end."
 QUICK = ("--ranks", "3", "--steps", "30", "--seed", "1", "--threshold", str(THRESHOLD_S))
 
 
@@ -55,10 +55,10 @@ def test_fault_gets_its_verdict(
     demo = start("demo", "--fault", fault, *QUICK, "--block-seconds", str(BLOCK_S), "--output", output)
     assert demo.end(150) == 0, demo.story()
     assert re.search(f"STALL: {said}", demo.out), demo.out
-    told = re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nSaid: the same, ([\d.]+) s after", demo.out, re.M)
+    told = re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same, ([\d.]+) s after", demo.out, re.M)
     assert told is not None, demo.out
     assert float(told[1]) <= THRESHOLD_S + 2
-    assert "STALL: " not in demo.out.partition("torchrun is told to end")[2]
+    assert "STALL: " not in demo.out.partition("torchrun is asked to end")[2]
     assert f"stall: all_reduce ({expected.split(',')[0]})" in output.read_text()
     assert end in demo.out
     assert (HAS_HUNG in demo.out) == (end == HAS_HUNG)
@@ -85,15 +85,15 @@ def test_who_must_be_named(fault: Fault, kind: VerdictKind, of_two: tuple[int, .
         assert (expected.verdict, expected.ranks) == (kind, named)
 
 
-def test_last_words_without_a_verdict() -> None:
+def test_closing_lines_without_a_verdict() -> None:
     """Without a verdict, the final report gives the expected one, and the demo has failed."""
     findings = Findings(options(Fault.KILL), PlainView(Console()), lambda operation: [])
-    words = list(closing_words(findings, "", "", 0))
+    words = list(closing_lines(findings, "", "", 0))
     assert words[:4] == [
-        "Training is over, and has not finished.",
+        "Training has ended without finishing.",
         "Staged: rank 1 is killed, as if memory had run out.",
         "Expected: dead, rank 1.",
-        "Said: nothing.",
+        "Reported: nothing.",
     ]
     assert not findings.is_in_time
 

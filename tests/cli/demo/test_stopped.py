@@ -29,7 +29,7 @@ def test_failure_is_told(start: Callable[..., Running], base: Path, tmp_path: Pa
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('this torch is broken')")
     demo = start("demo", *QUICK, "--output", tmp_path / "spans.jsonl", environ={"PYTHONPATH": str(tmp_path)})
-    assert demo.end() == 1
+    assert demo.end() == 3
     assert "ImportError: this torch is broken" in demo.err
     assert demo.err.endswith("otel-torchdist: the training failed: torchrun ended with exit code 1\n")
     assert processes_of(base) == []

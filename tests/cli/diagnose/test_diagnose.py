@@ -39,7 +39,7 @@ def test_living_and_killed_in_a_collective(gloo: Callable[..., GlooJobs], module
     until(lambda: ask(module_base, "--run-dir", directory, threshold_s=2.5).has(f"verdict  {verdict}"), 60)
     living = ask(module_base, "--run-dir", directory)
     assert living.code == 1
-    assert living.has(r"as of now, [\d:.]+: ranks 0-3 run")
+    assert living.has(r"as of now, [\d:.]+: ranks 0-3 are running")
     assert living.has(rf"  in     {SITE} of ranks 0-3 for [\d.]+ s, {CALL}")
     assert living.out.count("  in     ") == 3
 
@@ -106,14 +106,14 @@ def test_two_finished_jobs(gloo: Callable[..., GlooJobs], module_base: Path) -> 
     for run in newest:
         answer = ask(module_base, run["id"][:6])
         assert (answer.code, answer.err) == (0, "")
-        assert answer.out.startswith(f"run {run['id'][:8]}, begun ")
+        assert answer.out.startswith(f"run {run['id'][:8]}, started ")
         assert f"\n{run['directory']}\n" in answer.out
         assert answer.has("no verdict  no operation was open for 1 s, and no rank was left behind in one")
         assert answer.has(r"  last   all_reduce \(sequence 12, default_pg\) of ranks 0-1 ended .*")
         assert re.search(
             rf" {run['id'][:8]} +[-\d]+ [:\d]+ +finished +0-1 +2 +{Path(run['directory']).name}", table.out
         )
-    assert ask(module_base).out.startswith(f"run {newest[0]['id'][:8]}, begun ")
+    assert ask(module_base).out.startswith(f"run {newest[0]['id'][:8]}, started ")
     watched = ask(module_base, newest[1]["id"][:6], command="watch")
     assert watched.code == 0
     assert watched.out.endswith("the job has ended: ranks 0-1 have finished\n")

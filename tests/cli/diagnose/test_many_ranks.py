@@ -57,7 +57,9 @@ def test_ranks_that_do_the_same(base: Path) -> None:
     paragraphs = [text.splitlines()[0] for text in answer.out.split("\n\n")]
     assert re.match(f"verdict  rank {LATE} has not entered all_reduce", paragraphs[1])
     assert re.match(f"rank {LATE}  dead", paragraphs[2])
-    assert paragraphs[3].startswith(f"ranks 0-{LATE - 1},{LATE + 1}-{RANKS - 1}  {RANKS - 1} ranks alike")
+    assert paragraphs[3].startswith(
+        f"ranks 0-{LATE - 1},{LATE + 1}-{RANKS - 1}  {RANKS - 1} ranks do the same; the longest wait:"
+    )
     assert len(answer.out.splitlines()) < 20
     assert len(ask(base, "--json").document["ranks"]) == RANKS
 

@@ -166,7 +166,7 @@ def test_agents_have_said_it(base: Path, job: Path) -> None:
     said = ask(base)
     assert said.code == 1
     assert said.has(f"verdict  {SENTENCE}")
-    assert said.has(r"  and    the agents of all nodes say so, as of \d\d:.*")
+    assert said.has(r"  and    reported by the agents of all nodes, as of \d\d:.*")
 
 
 def test_stall_that_was_over(base: Path, job: Path) -> None:
@@ -199,9 +199,9 @@ def test_watch(base: Path) -> None:
     try:
         watch.wait_for(r"found ranks 2-3$")
         hear(directory)
-        watch.wait_for(rf"STALL: {re.escape(SENTENCE)} \(the agents of all nodes say so\)$")
+        watch.wait_for(rf"STALL: {re.escape(SENTENCE)} \(reported by the agents of all nodes\)$")
         remove_agents_verdict(directory, RUN_ID)
-        watch.wait_for(r"stall over, say the agents of all nodes$")
+        watch.wait_for(r"stall over, as the agents of all nodes report$")
         assert watch.out.count("STALL: ") == 1
     finally:
         watch.close()

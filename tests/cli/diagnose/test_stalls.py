@@ -200,7 +200,7 @@ def test_what_was_expected_or_is_ignored(
         assert answer.has("verdict  rank 2 has not entered all_reduce .*")
     else:
         assert verdict is None
-        assert answer.has("no verdict  no operation was open for longer than it may be, and no rank was left behind .*")
+        assert answer.has("no verdict  no operation was open for longer than allowed, and no rank was left behind .*")
 
 
 @pytest.mark.parametrize(("usually_s", "is_stall"), [(9.0, False), (0.5, True)])

@@ -152,6 +152,6 @@ def test_nothing_to_watch(base: Path, options: list[str], what: str) -> None:
     """Without such a job `watch` prints that it waits, and after the given time that there is none."""
     where = [base] if options == ["--run-dir"] else []
     answer = ask(base, "--wait", "0.3", *options, *where, command="watch")
-    assert answer.code == 1
+    assert answer.code == 2
     assert answer.out == f"no {what} below {base} yet; waiting for at most 0.3 s\n"
     assert answer.err == f"otel-torchdist: no {what} below {base} within 0.3 s\n"

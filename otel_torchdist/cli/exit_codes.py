@@ -1,0 +1,53 @@
+"""The exit codes of all commands: one table, in which each code has one meaning, so that scripts can rely on it.
+
+From 64 on they are those of `sysexits.h`, and from 128 on those that a shell shows for a signal.
+"""
+
+from __future__ import annotations
+
+import enum
+import signal
+
+_BY_SIGNAL = 128
+
+
+class ExitCode(enum.IntEnum):
+    """What the exit code of a command states.
+
+    Attributes:
+        meaning: The same in words, as Markdown.
+    """
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        """Make the member of a row of the table."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    SUCCESS = 0, "success; `diagnose`: no problem"
+    PROBLEM = 1, "`diagnose`: a verdict, or a rank that failed or died"
+    NOTHING_FOUND = 2, "no job, run or tape that can be read, or more than one run matches"
+    DEMO_FAILED = 3, "the demo's training failed, or the expected verdict did not come in time"
+    USAGE_ERROR = 64, "the command line is wrong"
+    UNAVAILABLE = 69, "a package that the command needs is not installed"
+    INTERNAL_ERROR = 70, "an error in the command itself; the traceback is on stderr"
+    NO_DIRECTORY = 73, "the directory for tapes cannot be created or used"
+    HUNG_UP = _BY_SIGNAL + signal.SIGHUP, "ended by SIGHUP: the terminal is gone"
+    INTERRUPTED = _BY_SIGNAL + signal.SIGINT, "ended by SIGINT (Ctrl-C)"
+    BROKEN_PIPE = _BY_SIGNAL + signal.SIGPIPE, "nothing reads the output any more"
+    TERMINATED = _BY_SIGNAL + signal.SIGTERM, "ended by SIGTERM"
+
+    @classmethod
+    def of_signal(cls, number: signal.Signals) -> ExitCode:
+        """Return the code of a command that SIGHUP, SIGINT or SIGTERM has ended."""
+        return cls(_BY_SIGNAL + number)
+
+
+def exit_codes_help(*codes: ExitCode) -> str:
+    """Return the last paragraph of a command's help: the codes of its own, and those that all commands share."""
+    shared = (ExitCode.SUCCESS, ExitCode.USAGE_ERROR, ExitCode.INTERNAL_ERROR)
+    rows = [f"- `{code.value}`: {code.meaning}" for code in sorted({*codes, *shared})]
+    return "\n\n".join(["Exit codes:", *rows])
