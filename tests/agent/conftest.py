@@ -14,6 +14,7 @@ from tests.agent.training import Training, environment
 from tests.cli.running import Running
 from tests.support.job_ranks import Ranks
 from tests.support.otlp_receiver import GRPC, OtlpReceiver
+from tests.support.warm_python import WarmPython
 
 JOB = "job-0123456789abcdef"
 
@@ -32,12 +33,12 @@ def receiver() -> Iterator[OtlpReceiver]:
 
 
 @pytest.fixture
-def train(base: Path, receiver: OtlpReceiver) -> Iterator[Callable[..., Training]]:
+def train(warm_python: WarmPython, base: Path, receiver: OtlpReceiver) -> Iterator[Callable[..., Training]]:
     """Starts a job; see `Training` for its arguments."""
     with contextlib.ExitStack() as stack:
 
         def start(**arguments: Any) -> Training:
-            training = Training(base, receiver, **arguments)
+            training = Training(warm_python, base, receiver, **arguments)
             stack.callback(training.close)
             return training
 

@@ -10,13 +10,13 @@ from tests.support.quiet import QUIET
 from tests.support.waiting import until
 from tests.support.warm_python import WarmPython
 
-JOBS = 20
+JOBS = 8
 KEPT = 3
 WORKER = Path(__file__).parent / "workers" / "short.py"
 
 
-def test_twenty_jobs_leave_nothing(warm_python: WarmPython, memory: Path) -> None:
-    """Twenty jobs, each with its own agent, leave no process, no port and no more files than should be kept."""
+def test_many_jobs_leave_nothing(warm_python: WarmPython, memory: Path) -> None:
+    """Eight jobs, each with its own agent, leave no process, no port and no more files than should be kept."""
     tapes, temporary = memory / "tapes", memory / "tmp"
     temporary.mkdir()
     for job in range(JOBS):

@@ -7,52 +7,66 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 from tests.cli.running import processes_of
-from tests.support.forked_ranks import with_forked_ranks
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
+from tests.support.warm_python import TORCHRUN, WarmPython
 
 WORKERS = Path(__file__).parent / "workers"
 RANKS = 2
+LONGEST_S = 170.0
 BOOT = b"otel_torchdist.agent.launch.background"
 
 
 class Training:
-    """Two ranks that take steps as long as the gate exists.
+    """Two ranks under torchrun that take steps as long as the gate exists.
 
     Attributes:
         base: Base directory of its tapes.
-        process: torchrun.
         receiver: Receives the spans.
     """
 
     def __init__(
-        self, base: Path, receiver: OtlpReceiver, *, pause_s: float = 0.02, environ: dict[str, str] | None = None
+        self,
+        python: WarmPython,
+        base: Path,
+        receiver: OtlpReceiver,
+        *,
+        pause_s: float = 0.02,
+        environ: dict[str, str] | None = None,
     ) -> None:
         self.base = base
         self.receiver = receiver
         self._gate = base.parent / f"{base.name}.gate"
         self._gate.touch()
-        self._log = base.parent / f"{base.name}.log"
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-        with self._log.open("w") as output:
-            self.process = subprocess.Popen(
-                [*command, WORKERS / "steps.py", self._gate, str(pause_s)],
-                env=with_forked_ranks(environment(base, receiver) | (environ or {})),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        outputs = base.parent / f"{base.name}.outputs"
+        outputs.mkdir(exist_ok=True)
+        arguments = [
+            "--standalone",
+            f"--nproc-per-node={RANKS}",
+            str(WORKERS / "steps.py"),
+            str(self._gate),
+            str(pause_s),
+        ]
+        variables = environment(base, receiver) | (environ or {})
+        self._job = python.start(TORCHRUN, [variables], outputs, arguments, LONGEST_S)
+
+    @property
+    def pid(self) -> int:
+        """The process id of torchrun."""
+        return self._job.pids[0]
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end of torchrun; returns its exit code."""
+        return self._job.wait(timeout_s)[0].code
 
     @property
     def log(self) -> str:
         """All output of torchrun and its ranks."""
-        return self._log.read_text()
+        return "".join(path.read_text() for path in self._job.files[0])
 
     def lines(self, word: str) -> list[float]:
         """The numbers after a word that ranks print."""
@@ -70,14 +84,14 @@ class Training:
     def end(self) -> int:
         """End the job; returns how many steps each rank has taken."""
         self._gate.unlink()
-        assert self.process.wait(60) == 0, self.log
+        assert self.wait(60) == 0, self.log
         issued = self.lines("issued")
         assert issued == [issued[0]] * RANKS
         return int(issued[0])
 
     def ranks(self) -> list[int]:
         """Process ids of its ranks."""
-        return [pid for pid in processes_of(self.base) if b"steps.py" in _command_of(pid) and b"run" not in _argv(pid)]
+        return [pid for pid in processes_of(self.base) if b"steps.py" in _command_of(pid) and pid != self.pid]
 
     def agents(self) -> list[int]:
         """Process ids of its agents."""
@@ -85,9 +99,9 @@ class Training:
 
     def kill(self) -> None:
         """Kill torchrun and all ranks, torchrun first so that it does not end the ranks cleanly."""
-        for pid in [self.process.pid, *self.ranks()]:
+        for pid in [self.pid, *self.ranks()]:
             os.kill(pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.wait(10)
 
     def target(self) -> str:
         """Host and port of `/metrics`; see `target_in`."""
@@ -102,7 +116,7 @@ class Training:
         for pid in {*processes_of(self.base)} - {but}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.wait(10)
         until(lambda: not {*processes_of(self.base)} - {but}, 10.0)
 
 

@@ -51,7 +51,7 @@ def test_exit_codes_are_documented() -> None:
         ("demo", [0, 3, 64, 69, 70, 73, 129, 130, 141, 143]),
         ("watch", [0, 2, 64, 70, 141]),
         ("diagnose", [0, 1, 2, 64, 70, 130, 141]),
-        ("agent", [0, 1, 64, 70]),
+        ("agent", [0, 2, 64, 70]),
     ],
 )
 def test_help_ends_with_exit_codes(base: Path, command: str, codes: list[int]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked_ranks import with_forked_ranks
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -72,7 +73,7 @@ class SlurmJob:
         }
         self.process = subprocess.Popen(
             ["bash", str(folder / "train.sbatch"), str(WORKER), *arguments],
-            env={**os.environ, **environ},
+            env=with_forked_ranks(os.environ | environ),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -181,7 +182,7 @@ def test_restart(tmp_path: Path) -> None:
     with out.open("w") as output:
         step = subprocess.Popen(
             ["bash", str(SLURM / "node.sh"), "--max-restarts=1", str(WORKER.with_name("fails_once.py")), str(gate)],
-            env={**os.environ, **environ},
+            env=with_forked_ranks(os.environ | environ),
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,

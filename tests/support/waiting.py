@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Literal, TypeVar
 
-PAUSE_S: Final = 0.01
+SHORTEST_PAUSE_S: Final = 0.005
+LONGEST_PAUSE_S: Final = 0.1
 
 T = TypeVar("T")
 
@@ -19,8 +20,9 @@ def until(condition: Callable[[], T | Literal[False] | None], timeout_s: float =
         timeout_s: Seconds after which the test fails.
         what: What to show then; the condition itself if empty.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline, pause_s = time.monotonic() + timeout_s, SHORTEST_PAUSE_S
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what or condition}"
-        time.sleep(PAUSE_S)
+        time.sleep(pause_s)
+        pause_s = min(1.3 * pause_s, LONGEST_PAUSE_S)
     return found

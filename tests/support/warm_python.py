@@ -19,6 +19,8 @@ from tests.support.repository import REPOSITORY
 from tests.support.stderr import without_leak_report
 
 FORKER = Path(__file__).with_name("warm_interpreter.py")
+TORCHRUN = Path(__file__).with_name("warm_torchrun.py")
+"""Runs a script as torchrun does; its arguments are torchrun's."""
 ANSWERED_S = 60.0
 
 
@@ -150,7 +152,7 @@ class WarmPython:
             PADDING: ROOM,
         }
         process = subprocess.Popen(
-            [sys.executable, str(FORKER), *self._imports],
+            [sys.executable, "-X", f"padding={ROOM}", str(FORKER), *self._imports],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

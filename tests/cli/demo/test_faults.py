@@ -17,6 +17,7 @@ from otel_torchdist.cli.demo.views import PlainView
 from otel_torchdist.cli.rank_table import Doing, RankRow
 from otel_torchdist.verdict.model import VerdictKind
 from tests.cli.running import Running, processes_of
+from tests.support.forked_ranks import with_forked_ranks
 from tests.support.watching import Watching, stalled
 
 THRESHOLD_S = 1.5
@@ -52,7 +53,8 @@ def test_fault_gets_its_verdict(
 ) -> None:
     """The verdict is right and in time, as exit code 0 states; the file has it too; the job ends, or goes on."""
     output = tmp_path / "spans.jsonl"
-    demo = start("demo", "--fault", fault, *QUICK, "--block-seconds", str(BLOCK_S), "--output", output)
+    arguments = ("--fault", fault, *QUICK, "--block-seconds", str(BLOCK_S), "--output", output)
+    demo = start("demo", *arguments, environ=with_forked_ranks({}, "sklearn.datasets"))
     assert demo.end(150) == 0, demo.story()
     assert re.search(f"STALL: {said}", demo.out), demo.out
     told = re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same, ([\d.]+) s after", demo.out, re.M)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.running import Running, processes_of
 from tests.cli.terminal import Terminal
+from tests.support.forked_ranks import with_forked_ranks
 from tests.support.waiting import until
 
 QUICK = ("--ranks", "2", "--steps", "40", "--threshold", "1.5", "--block-seconds", "120")
@@ -38,7 +39,8 @@ def test_failure_is_told(start: Callable[..., Running], base: Path, tmp_path: Pa
 @pytest.fixture
 def terminal(base: Path, tmp_path: Path) -> Iterator[Terminal]:
     """The demo in a terminal."""
-    terminal = Terminal(base, "demo", *QUICK, "--output", tmp_path / "spans.jsonl")
+    forked = with_forked_ranks({}, "sklearn.datasets")
+    terminal = Terminal(base, "demo", *QUICK, "--output", tmp_path / "spans.jsonl", environ=forked)
     yield terminal
     terminal.close()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -16,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -34,10 +32,9 @@ from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 from tests.support.quiet import QUIET
 from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
-from tests.support.warm_python import Done, WarmPython
+from tests.support.warm_python import TORCHRUN, WarmJob, WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "endings.py"
-TORCHRUN = Path(__file__).parents[2] / "support" / "warm_torchrun.py"
 THRESHOLD_S = 2.0
 LONGEST_S = 90.0
 STARTUP_S = 120.0
@@ -114,9 +111,8 @@ class LaunchedJob:
         if two is not None:
             places = [self._on_node(two, node) for node in range(len(two.names))]
         self._nodes = len(places)
-        self._launchers = [folder / f"{node}.launcher" for node in range(self._nodes)]
         script = [str(WORKER), str(folder)]
-        self._done: list[Done] = []
+        self._warm: list[WarmJob] = []
         self._process: subprocess.Popen[bytes] | None = None
         if python is None:
             command = [*prefix, sys.executable, "-m", "torch.distributed.run", *run, *script]
@@ -125,14 +121,11 @@ class LaunchedJob:
                 command, env=own, cwd=REPOSITORY, stderr=subprocess.DEVNULL, start_new_session=True
             )
             return
-        environs = [
-            {**common, **more, "WARM_TORCHRUN": json.dumps([str(file), *options, *script])}
-            for file, (options, more) in zip(self._launchers, places, strict=True)
-        ]
-        self._thread = threading.Thread(
-            target=lambda: self._done.extend(python.run(TORCHRUN, environs, folder, timeout_s=LONGEST_S))
-        )
-        self._thread.start()
+        for node, (options, more) in enumerate(places):
+            outputs = folder / f"{node}"
+            outputs.mkdir()
+            arguments = [*options, *script]
+            self._warm.append(python.start(TORCHRUN, [{**common, **more}], outputs, arguments, LONGEST_S))
 
     def _on_node(self, two: Nodes, node: int) -> tuple[tuple[str, ...], dict[str, str]]:
         options = (
@@ -173,14 +166,13 @@ class LaunchedJob:
     def _launcher_pids(self) -> list[int]:
         if self._process is not None:
             return [self._process.pid]
-        return [int(path.read_text()) for path in self._launchers if path.exists()]
+        return [pid for job in self._warm for pid in job.pids]
 
     def wait_for_end(self) -> list[int | None]:
         """The exit codes of every torchrun."""
         if self._process is not None:
             return [self._process.wait(LONGEST_S)]
-        self._thread.join(LONGEST_S)
-        return [done.code for done in self._done]
+        return [done.code for job in self._warm for done in job.wait(2 * LONGEST_S)]
 
     def roots(self) -> list[ReceivedSpan]:
         """What the agents have reported about incidents."""

@@ -2,7 +2,7 @@
 
 import sys
 
-if "torch.distributed.run" in sys.orig_argv:
+if any(argument.endswith(("torch.distributed.run", "/torchrun")) for argument in sys.orig_argv):
     from tests.support.forked_ranks import fork_ranks
 
     fork_ranks()
