@@ -15,6 +15,7 @@ import pytest
 from otel_torchdist.job.requests import EXIT_CODE
 from tests.cli.running import processes_of
 from tests.jobs.torchrun.test_torchrun import switched_on, torchrun
+from tests.support.forked_ranks import with_forked_ranks
 from tests.support.recorded import read_tapes
 
 FAILURE = "StallAborted"
@@ -55,7 +56,9 @@ def none_is_left(tmp_path: Path) -> Iterator[None]:
 def test_stalled_job_is_started_again(tmp_path: Path) -> None:
     """Rank 1 holds the GIL in C and has to be killed; torchrun restarts both, and they train to the end."""
     dumps = tmp_path / "dumps"
-    environ = {**switched_on(tmp_path / "tapes"), **ON_STALL, "OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
+    environ = with_forked_ranks(
+        switched_on(tmp_path / "tapes") | ON_STALL | {"OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
+    )
     done = torchrun("stalls_once.py", "in_c", options=("--max-restarts=1",), environ=environ)
     assert done.code == 0, done.err
     assert done.out.count("trained to the end") == 2
@@ -66,7 +69,9 @@ def test_stalled_job_is_started_again(tmp_path: Path) -> None:
 def test_launcher_says_why(tmp_path: Path) -> None:
     """Without restarts torchrun ends, and its report has the verdict: which rank, in which collective, and where."""
     dumps = tmp_path / "dumps"
-    environ = {**switched_on(tmp_path / "tapes"), **ON_STALL, "OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
+    environ = with_forked_ranks(
+        switched_on(tmp_path / "tapes") | ON_STALL | {"OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
+    )
     done = torchrun("stalls_once.py", "asleep", environ=environ)
     assert done.code == 1
     assert "trained to the end" not in done.out

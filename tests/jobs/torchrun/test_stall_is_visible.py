@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked_ranks import with_forked_ranks
 from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver, ReceivedSpan
 
 RANKS = 3
@@ -74,7 +75,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, free_port_range: int) ->
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", WORKER, gate],
-            env=environment,
+            env=with_forked_ranks(environment),
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from otel_torchdist.tape.layout import RunIdState, TapeState
+from tests.support.forked_ranks import with_forked_ranks
 from tests.support.ports import free_port
 from tests.support.profiled import names_of
 from tests.support.quiet import QUIET
@@ -123,7 +124,8 @@ def test_ranks_tell_the_same_story(pair: Pair) -> None:
 def test_restarts(tmp_path: Path, backend: str, environ: dict[str, str]) -> None:
     """Each attempt has its own tapes and its own run id, the same on both ranks, whether the store is kept or not."""
     tapes = tmp_path / "tapes"
-    done = torchrun("restarts.py", backend, options=("--max-restarts=2",), environ={**switched_on(tapes), **environ})
+    environ = with_forked_ranks(switched_on(tapes) | environ)
+    done = torchrun("restarts.py", backend, options=("--max-restarts=2",), environ=environ)
     assert done.code == 0, done.err
     said = sorted((line["attempt"], line["rank"]) for line in done.lines())
     assert said == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -145,7 +147,7 @@ def test_restarts(tmp_path: Path, backend: str, environ: dict[str, str]) -> None
 )
 def test_restart_of_two_nodes(tmp_path: Path, backend: str, environ: dict[str, str], failing: int) -> None:
     """A restart that torchrun counts only on the node that has failed: all ranks still belong to the new run."""
-    environ = {**switched_on(tmp_path / "tapes"), **environ}
+    environ = with_forked_ranks(switched_on(tmp_path / "tapes") | environ)
     rendezvous = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
     run = functools.partial(
         torchrun,
