@@ -11,7 +11,7 @@ TORCH ?= $(USUAL_TORCH)
 VENV ?= .venv$(if $(filter-out $(USUAL_TORCH),$(TORCH)),-torch$(TORCH))
 ARGS ?=
 # Processes that run tests beside each other: most tests wait most of the time.
-WORKERS ?= 2
+WORKERS ?= 4
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -24,10 +24,15 @@ help:
 demo: $(STAMP)  ## a stall, and its diagnosis; ARGS="--fault kill" and others
 	$(BIN)/otel-torchdist demo $(ARGS)
 
+# Compiled before: each of the suite's hundreds of processes would compile it where PYTHONDONTWRITEBYTECODE is set.
+COMPILE = $(BIN)/python -m compileall -q otel_torchdist tests deploy
+
 test: $(STAMP)  ## the whole suite; ARGS="-k guard", TORCH=2.8.0, WORKERS=0
+	$(COMPILE)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-fast: $(STAMP)  ## what starts no processes, in a minute
+	$(COMPILE)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope -m "not process and not servers" $(ARGS)
 
 # Pyright is pinned in constraints.txt, so its advice to take a newer one is no news.

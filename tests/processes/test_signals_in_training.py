@@ -26,7 +26,8 @@ from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import Source
-from tests.processes.conftest import ROOT, SIGNAL
+from tests.processes.conftest import SIGNAL
+from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
 
 WORKERS = Path(__file__).parent / "workers"
@@ -47,7 +48,7 @@ class Job:
         self.tapes = memory / "tapes"
         self.tapes.mkdir(0o700)
         self._output = (memory / "output").open("w+")
-        environ = {"PYTHONPATH": str(ROOT), "TAPES": str(self.tapes), "STORE": str(memory / "store"), "RANK": "0"}
+        environ = {"PYTHONPATH": str(REPOSITORY), "TAPES": str(self.tapes), "STORE": str(memory / "store"), "RANK": "0"}
         self.process = subprocess.Popen(
             [sys.executable, str(WORKERS / worker), *arguments],
             env={**os.environ, "WORLD_SIZE": "1", **environ},
