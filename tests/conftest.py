@@ -40,13 +40,16 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of folders that start jobs, and of those that start servers."""
+    """Mark the tests of folders that start jobs or servers, and run these first, for they take longest."""
     for item in items:
         folder = item.nodeid.split("/")[1]
         if folder in WITH_PROCESSES:
             item.add_marker("process")
         if folder in WITH_SERVERS:
             item.add_marker("servers")
+    items.sort(
+        key=lambda item: (item.get_closest_marker("servers") is None, item.get_closest_marker("process") is None)
+    )
 
 
 @pytest.fixture
