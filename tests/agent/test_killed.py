@@ -96,10 +96,10 @@ def test_group_that_is_killed(train: Callable[..., Training]) -> None:
     until(training.scrape)
     [agent] = training.agents()
     training.receiver.wait_for(lambda spans: recorded(spans, "all_reduce")[0] > 5)
-    groups = {os.getpgid(pid) for pid in [training.pid, *training.ranks()]}
+    groups = {os.getpgid(pid) for pid in [training.torchrun.pid, *training.ranks()]}
     for group in groups:
         os.killpg(group, signal.SIGKILL)
-    training.wait(10)
+    training.torchrun.wait(10)
     until(lambda: not Path(f"/proc/{agent}").exists())
     spans = training.receiver.spans()
     check_once_without_orphans(spans)

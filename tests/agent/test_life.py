@@ -46,8 +46,8 @@ def test_from_first_group_to_last_scrape(training: Training) -> None:
     [agent] = training.agents()
     assert took_s < PROMISE_S + waited_for_a_core_s(agent)
     parent, session = Path(f"/proc/{agent}/stat").read_text().rpartition(") ")[2].split()[1:4:2]
-    assert int(parent) not in [*training.ranks(), training.pid]
-    assert int(session) == os.getsid(agent) != os.getsid(training.pid)
+    assert int(parent) not in [*training.ranks(), training.torchrun.pid]
+    assert int(session) == os.getsid(agent) != os.getsid(training.torchrun.pid)
     assert "libtorch" not in Path(f"/proc/{agent}/maps").read_text()
     until(lambda: len(count_on(training.scrape(), "all_reduce")) == RANKS)
 

@@ -11,13 +11,13 @@ import urllib.request
 from pathlib import Path
 
 from tests.cli.running import processes_of
+from tests.support.launch import Torchrun
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
-from tests.support.warm_python import TORCHRUN, WarmPython
+from tests.support.warm_python import WarmPython
 
 WORKERS = Path(__file__).parent / "workers"
 RANKS = 2
-LONGEST_S = 170.0
 BOOT = b"otel_torchdist.agent.launch.background"
 
 
@@ -27,6 +27,7 @@ class Training:
     Attributes:
         base: Base directory of its tapes.
         receiver: Receives the spans.
+        torchrun: torchrun.
     """
 
     def __init__(
@@ -42,31 +43,15 @@ class Training:
         self.receiver = receiver
         self._gate = base.parent / f"{base.name}.gate"
         self._gate.touch()
-        outputs = base.parent / f"{base.name}.outputs"
-        outputs.mkdir(exist_ok=True)
-        arguments = [
-            "--standalone",
-            f"--nproc-per-node={RANKS}",
-            str(WORKERS / "steps.py"),
-            str(self._gate),
-            str(pause_s),
-        ]
+        script = [WORKERS / "steps.py", self._gate, str(pause_s)]
+        command = ["--standalone", f"--nproc-per-node={RANKS}", *script]
         variables = environment(base, receiver) | (environ or {})
-        self._job = python.start(TORCHRUN, [variables], outputs, arguments, LONGEST_S)
-
-    @property
-    def pid(self) -> int:
-        """The process id of torchrun."""
-        return self._job.pids[0]
-
-    def wait(self, timeout_s: float) -> int | None:
-        """Wait for the end of torchrun; returns its exit code."""
-        return self._job.wait(timeout_s)[0].code
+        self.torchrun = Torchrun(python, base.parent / f"{base.name}.outputs", command, variables)
 
     @property
     def log(self) -> str:
         """All output of torchrun and its ranks."""
-        return "".join(path.read_text() for path in self._job.files[0])
+        return self.torchrun.log
 
     def lines(self, word: str) -> list[float]:
         """The numbers after a word that ranks print."""
@@ -84,14 +69,14 @@ class Training:
     def end(self) -> int:
         """End the job; returns how many steps each rank has taken."""
         self._gate.unlink()
-        assert self.wait(60) == 0, self.log
+        assert self.torchrun.wait(60) == 0, self.log
         issued = self.lines("issued")
         assert issued == [issued[0]] * RANKS
         return int(issued[0])
 
     def ranks(self) -> list[int]:
         """Process ids of its ranks."""
-        return [pid for pid in processes_of(self.base) if b"steps.py" in _command_of(pid) and pid != self.pid]
+        return [pid for pid in processes_of(self.base) if b"steps.py" in _command_of(pid) and pid != self.torchrun.pid]
 
     def agents(self) -> list[int]:
         """Process ids of its agents."""
@@ -99,9 +84,9 @@ class Training:
 
     def kill(self) -> None:
         """Kill torchrun and all ranks, torchrun first so that it does not end the ranks cleanly."""
-        for pid in [self.pid, *self.ranks()]:
+        for pid in [self.torchrun.pid, *self.ranks()]:
             os.kill(pid, signal.SIGKILL)
-        self.wait(10)
+        self.torchrun.wait(10)
 
     def target(self) -> str:
         """Host and port of `/metrics`; see `target_in`."""
@@ -116,7 +101,7 @@ class Training:
         for pid in {*processes_of(self.base)} - {but}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.wait(10)
+        self.torchrun.wait(10)
         until(lambda: not {*processes_of(self.base)} - {but}, 10.0)
 
 

@@ -11,6 +11,7 @@ from deploy.native.servers import stack_binaries
 from deploy.native.stack import Stack
 from tests.servers.story import Story, live_through
 from tests.support.memory import memory_directory
+from tests.support.warm_python import WarmPython
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +39,6 @@ def stack(binaries: Path, tapes: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
-def story(stack: Stack, tapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(warm_python: WarmPython, stack: Stack, tapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """What the servers showed while a job went through a straggler, a mismatch, a stall and a death."""
-    return live_through(stack, tapes, tmp_path_factory.mktemp("story"))
+    return live_through(warm_python, stack, tapes, tmp_path_factory.mktemp("story"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from deploy.native.training import running, torchrun, training_environment
-from tests.support.forked_ranks import with_forked_ranks
+from deploy.native.training import training_environment
+from tests.support.launch import Torchrun
+from tests.support.warm_python import WarmPython
 
 RANKS: Final = 4
 THRESHOLD_S: Final = 3.0
@@ -18,18 +18,22 @@ WORKERS: Final = Path(__file__).parent / "workers"
 
 @contextmanager
 def running_job(
-    script: str, *arguments: object, otlp: str, tapes: Path, log: Path, **more: str
-) -> Iterator[subprocess.Popen[bytes]]:
+    python: WarmPython, folder: Path, script: str, *arguments: object, otlp: str, tapes: Path, **more: str
+) -> Iterator[Torchrun]:
     """A job on four ranks, ended with the block at the latest.
 
     Args:
+        python: From which it is forked.
+        folder: For its output.
         script: A file in `workers`.
         arguments: Arguments of the script.
         otlp: Where it sends spans.
         tapes: Where its tapes are.
-        log: File for its output.
         more: Other variables.
     """
-    environment = with_forked_ranks(training_environment(otlp, tapes, THRESHOLD_S) | more)
-    with running(torchrun(RANKS, WORKERS / script, *arguments), environment, log) as job:
+    command = ["--standalone", f"--nproc-per-node={RANKS}", WORKERS / script, *map(str, arguments)]
+    job = Torchrun(python, folder / "output", command, training_environment(otlp, tapes, THRESHOLD_S) | more)
+    try:
         yield job
+    finally:
+        job.close()

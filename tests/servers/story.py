@@ -17,6 +17,7 @@ from deploy.native.training import SERVICE
 from tests.grafana.queries import DASHBOARDS, EVERYTHING, queries
 from tests.servers.jobs import running_job
 from tests.servers.rules import rule_expressions
+from tests.support.warm_python import WarmPython
 
 ODD: Final = 'pipeline "1" \\ back\nnext\ttab ☃ } , = ; {{x}} $y'
 """A group description with every odd character that torch's text may have."""
@@ -67,7 +68,7 @@ class Story:
     messages: list[Any] = field(default_factory=list[Any])
 
 
-def live_through(stack: Stack, tapes: Path, folder: Path) -> Story:
+def live_through(python: WarmPython, stack: Stack, tapes: Path, folder: Path) -> Story:
     """Run the job, and query the servers until its agent has left and the alert is resolved."""
     story, began = Story(), time.monotonic()
     story.others = {sample.labels["run"] for sample in stack.metrics.query("torchdist_up")}
@@ -78,10 +79,10 @@ def live_through(stack: Stack, tapes: Path, folder: Path) -> Story:
     }
     arguments = (ODD, HEALTHY_S, AWAY_S, AFTER_S)
     with running_job(
-        "story.py", *arguments, otlp=stack.addresses.otlp, tapes=tapes, log=folder / "job.log", **environment
+        python, folder, "story.py", *arguments, otlp=stack.addresses.otlp, tapes=tapes, **environment
     ) as job:
         while not (job.poll() is not None and _is_over(story, stack)):
-            assert time.monotonic() - began < MOST_S, (folder / "job.log").read_text()
+            assert time.monotonic() - began < MOST_S, job.log
             _look(story, stack, time.monotonic() - began)
             time.sleep(1.0)
     story.messages = _messages(stack)

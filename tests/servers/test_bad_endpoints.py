@@ -22,6 +22,7 @@ from deploy.native.stack import Stack
 from deploy.native.training import training_environment
 from tests.servers.certificates import Certificate, make_certificate
 from tests.servers.jobs import RANKS, running_job
+from tests.support.warm_python import WarmPython
 
 TOKEN = "moon-7"
 STEPS = 10
@@ -62,17 +63,17 @@ def secure(binaries: Path, stack: Stack, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def ended_run(stack: Stack, tmp_path_factory: pytest.TempPathFactory, tapes: Path) -> Path:
+def ended_run(warm_python: WarmPython, stack: Stack, tmp_path_factory: pytest.TempPathFactory, tapes: Path) -> Path:
     """The tapes of a job that is over."""
     before = set(tapes.glob("job-*"))
-    log = tmp_path_factory.mktemp("job") / "log"
+    folder = tmp_path_factory.mktemp("job")
     arguments = {
         "otlp": stack.addresses.otlp,
         "OTEL_TRACES_EXPORTER": "none",
         "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
     }
-    with running_job("steady.py", STEPS, 0.01, tapes=tapes, log=log, **arguments) as job:
-        assert job.wait(60) == 0, log.read_text()
+    with running_job(warm_python, folder, "steady.py", STEPS, 0.01, tapes=tapes, **arguments) as job:
+        assert job.wait(60) == 0, job.log
     [made] = set(tapes.glob("job-*")) - before
     return made
 
@@ -179,7 +180,7 @@ def test_tls_and_token(name: str, said: dict[str, str]) -> None:
 
 
 def test_pushed_metrics_are_scraped_over_tls(
-    secure: Secure, binaries: Path, stack: Stack, tapes: Path, tmp_path: Path
+    secure: Secure, binaries: Path, stack: Stack, warm_python: WarmPython, tapes: Path, tmp_path: Path
 ) -> None:
     """Prometheus' example scrapes what a job has pushed from a Collector that requires TLS and a token."""
     home = tmp_path / "prometheus"
@@ -201,10 +202,10 @@ def test_pushed_metrics_are_scraped_over_tls(
             "CURL_CA_BUNDLE": "",
         }
         otlp = f"https://{HOST}:{secure.ports.collector_otlp_http_port}"
-        with running_job("steady.py", 100, 0.2, otlp=otlp, tapes=tapes, log=tmp_path / "log", **more):
+        with running_job(warm_python, tmp_path, "steady.py", 100, 0.2, otlp=otlp, tapes=tapes, **more) as job:
             deadline = time.monotonic() + 40
             while len(other.metrics.query("torchdist_up == 1")) < RANKS:
-                assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+                assert time.monotonic() < deadline, job.log
                 time.sleep(0.5)
         [up] = other.metrics.query('up{job="torchdist-collector-secure"}')
     assert up.value == 1

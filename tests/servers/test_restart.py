@@ -3,7 +3,6 @@
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,8 @@ from deploy.native.ports import HOST
 from deploy.native.stack import Stack
 from deploy.native.training import SERVICE
 from tests.servers.jobs import RANKS, running_job
+from tests.support.waiting import until
+from tests.support.warm_python import WarmPython
 
 STEPS, PAUSE_S = 120, 0.08
 FEW_STEPS = 20
@@ -20,9 +21,10 @@ AWAY_S = 4.0
 PATIENCE_S = 40.0
 
 
-def test_jaeger_killed_in_the_middle_loses_nothing(stack: Stack, tapes: Path, tmp_path: Path) -> None:
+def test_jaeger_killed_in_the_middle_loses_nothing(
+    warm_python: WarmPython, stack: Stack, tapes: Path, tmp_path: Path
+) -> None:
     """Spans go over HTTP to the Collector, which keeps them while Jaeger is down; each is there once afterwards."""
-    log = tmp_path / "job.log"
     before = {trace[0].trace_id for trace in stack.traces.find(SERVICE, limit=1500)}
 
     def spans() -> list[JaegerSpan]:
@@ -33,26 +35,27 @@ def test_jaeger_killed_in_the_middle_loses_nothing(stack: Stack, tapes: Path, tm
         return Counter(span.name for span in spans())["all_reduce"]
 
     environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"}
-    with running_job(
-        "steady.py", STEPS, PAUSE_S, otlp=stack.addresses.otlp_http, tapes=tapes, log=log, **environment
-    ) as job:
-        wait_until(lambda: finished() > 0, log)
+    otlp = stack.addresses.otlp_http
+    with running_job(warm_python, tmp_path, "steady.py", STEPS, PAUSE_S, otlp=otlp, tapes=tapes, **environment) as job:
+        until(lambda: finished() > 0, PATIENCE_S)
         try:
             stack.jaeger.stop(signal.SIGKILL)
             time.sleep(AWAY_S)
         finally:
             stack.jaeger.start()
-        assert job.wait(60) == 0, log.read_text()
-    wait_until(lambda: finished() >= 2 * STEPS * RANKS, log)
+        assert job.wait(60) == 0, job.log
+    until(lambda: finished() >= 2 * STEPS * RANKS, PATIENCE_S)
     assert finished() == 2 * STEPS * RANKS
     assert [id_ for id_, count in Counter(span.span_id for span in spans()).items() if count > 1] == []
     assert [span.warnings for span in spans() if span.warnings] == []
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_jaeger_without_a_collector(protocol: str, stack: Stack, tapes: Path, tmp_path: Path) -> None:
+def test_jaeger_without_a_collector(
+    protocol: str, warm_python: WarmPython, stack: Stack, tapes: Path, tmp_path: Path
+) -> None:
     """Jaeger accepts spans from agents directly, over both protocols, each once and without a warning."""
-    log, service = tmp_path / "job.log", f"direct-{protocol[:4]}"
+    service = f"direct-{protocol[:4]}"
     port = stack.ports.jaeger_otlp_grpc_port if protocol == "grpc" else stack.ports.jaeger_otlp_http_port
     environment = {
         "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
@@ -60,8 +63,8 @@ def test_jaeger_without_a_collector(protocol: str, stack: Stack, tapes: Path, tm
         "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
     }
     otlp = f"http://{HOST}:{port}"
-    with running_job("steady.py", FEW_STEPS, 0.02, otlp=otlp, tapes=tapes, log=log, **environment) as job:
-        assert job.wait(60) == 0, log.read_text()
+    with running_job(warm_python, tmp_path, "steady.py", FEW_STEPS, 0.02, otlp=otlp, tapes=tapes, **environment) as job:
+        assert job.wait(60) == 0, job.log
 
     def spans() -> list[JaegerSpan]:
         return [span for trace in stack.traces.find(service, limit=1500) for span in trace]
@@ -69,15 +72,7 @@ def test_jaeger_without_a_collector(protocol: str, stack: Stack, tapes: Path, tm
     def finished() -> int:
         return Counter(span.name for span in spans())["all_reduce"]
 
-    wait_until(lambda: finished() >= 2 * FEW_STEPS * RANKS, log)
+    until(lambda: finished() >= 2 * FEW_STEPS * RANKS, PATIENCE_S)
     assert finished() == 2 * FEW_STEPS * RANKS
     assert len({span.span_id for span in spans()}) == len(spans())
     assert [span.warnings for span in spans() if span.warnings] == []
-
-
-def wait_until(condition: Callable[[], bool], log: Path) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.3)

@@ -19,8 +19,6 @@ from tests.support.repository import REPOSITORY
 from tests.support.stderr import without_leak_report
 
 FORKER = Path(__file__).with_name("warm_interpreter.py")
-TORCHRUN = Path(__file__).with_name("warm_torchrun.py")
-"""Runs a script as torchrun does; its arguments are torchrun's."""
 ANSWERED_S = 60.0
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.running import Running, processes_of
+from tests.support.forked_ranks import with_forked_ranks
 from tests.support.otlp_receiver import HTTP, OtlpReceiver, ReceivedSpan
 
 THRESHOLD_S = 3.0
@@ -64,6 +65,7 @@ def seen(module_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         running = Running(
             module_base, "demo", "--output", output, "--otlp-endpoint", receiver.endpoint, "--protocol", HTTP,
             "--steps", str(STEPS), "--seed", "1", "--threshold", str(THRESHOLD_S), "--block-seconds", str(BLOCK_S),
+            environ=with_forked_ranks({}, "sklearn.datasets"),
         )  # fmt: skip
         try:
             code = running.end(150)

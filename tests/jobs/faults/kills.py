@@ -27,12 +27,13 @@ from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.document import document_of
 from otel_torchdist.job.runs import index_of
 from tests.cli.running import processes_of
+from tests.support.launch import Torchrun
 from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 from tests.support.quiet import QUIET
 from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
-from tests.support.warm_python import TORCHRUN, WarmJob, WarmPython
+from tests.support.warm_python import WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "endings.py"
 THRESHOLD_S = 2.0
@@ -112,7 +113,7 @@ class LaunchedJob:
             places = [self._on_node(two, node) for node in range(len(two.names))]
         self._nodes = len(places)
         script = [str(WORKER), str(folder)]
-        self._warm: list[WarmJob] = []
+        self._warm: list[Torchrun] = []
         self._process: subprocess.Popen[bytes] | None = None
         if python is None:
             command = [*prefix, sys.executable, "-m", "torch.distributed.run", *run, *script]
@@ -122,10 +123,7 @@ class LaunchedJob:
             )
             return
         for node, (options, more) in enumerate(places):
-            outputs = folder / f"{node}"
-            outputs.mkdir()
-            arguments = [*options, *script]
-            self._warm.append(python.start(TORCHRUN, [{**common, **more}], outputs, arguments, LONGEST_S))
+            self._warm.append(Torchrun(python, folder / f"{node}", [*options, *script], {**common, **more}))
 
     def _on_node(self, two: Nodes, node: int) -> tuple[tuple[str, ...], dict[str, str]]:
         options = (
@@ -166,13 +164,13 @@ class LaunchedJob:
     def _launcher_pids(self) -> list[int]:
         if self._process is not None:
             return [self._process.pid]
-        return [pid for job in self._warm for pid in job.pids]
+        return [torchrun.pid for torchrun in self._warm]
 
     def wait_for_end(self) -> list[int | None]:
         """The exit codes of every torchrun."""
         if self._process is not None:
             return [self._process.wait(LONGEST_S)]
-        return [done.code for job in self._warm for done in job.wait(2 * LONGEST_S)]
+        return [torchrun.wait(2 * LONGEST_S) for torchrun in self._warm]
 
     def roots(self) -> list[ReceivedSpan]:
         """What the agents have reported about incidents."""

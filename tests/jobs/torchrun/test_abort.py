@@ -14,11 +14,13 @@ import pytest
 
 from otel_torchdist.job.requests import EXIT_CODE
 from tests.cli.running import processes_of
-from tests.jobs.torchrun.test_torchrun import switched_on, torchrun
-from tests.support.forked_ranks import with_forked_ranks
+from tests.jobs.torchrun.test_torchrun import WORKERS, switched_on
+from tests.support.launch import Torchrun
 from tests.support.recorded import read_tapes
+from tests.support.warm_python import WarmPython
 
 FAILURE = "StallAborted"
+TWO_RANKS = ("--standalone", "--nproc-per-node=2")
 ON_STALL = {
     # Else the second attempt finds addresses of the first in torchrun's store, and gloo hangs, with or without us.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -53,26 +55,23 @@ def none_is_left(tmp_path: Path) -> Iterator[None]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_stalled_job_is_started_again(tmp_path: Path) -> None:
+def test_stalled_job_is_started_again(warm_python: WarmPython, tmp_path: Path) -> None:
     """Rank 1 holds the GIL in C and has to be killed; torchrun restarts both, and they train to the end."""
     dumps = tmp_path / "dumps"
-    environ = with_forked_ranks(
-        switched_on(tmp_path / "tapes") | ON_STALL | {"OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
-    )
-    done = torchrun("stalls_once.py", "in_c", options=("--max-restarts=1",), environ=environ)
+    environ = switched_on(tmp_path / "tapes") | ON_STALL | {"OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
+    command = [*TWO_RANKS, "--max-restarts=1", WORKERS / "stalls_once.py", "in_c"]
+    done = Torchrun(warm_python, tmp_path / "output", command, environ).end()
     assert done.code == 0, done.err
     assert done.out.count("trained to the end") == 2
     assert verdict_in(dumps)["ranks"] == "1"
     assert aborted(tmp_path / "tapes") == [0]  # rank 1 could no longer report anything
 
 
-def test_launcher_says_why(tmp_path: Path) -> None:
+def test_launcher_says_why(warm_python: WarmPython, tmp_path: Path) -> None:
     """Without restarts torchrun ends, and its report has the verdict: which rank, in which collective, and where."""
     dumps = tmp_path / "dumps"
-    environ = with_forked_ranks(
-        switched_on(tmp_path / "tapes") | ON_STALL | {"OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
-    )
-    done = torchrun("stalls_once.py", "asleep", environ=environ)
+    environ = switched_on(tmp_path / "tapes") | ON_STALL | {"OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}
+    done = Torchrun(warm_python, tmp_path / "output", [*TWO_RANKS, WORKERS / "stalls_once.py", "asleep"], environ).end()
     assert done.code == 1
     assert "trained to the end" not in done.out
     assert "StallAborted: rank 1 has not entered all_reduce (sequence 11, default_pg)" in done.err

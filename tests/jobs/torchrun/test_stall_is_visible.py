@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections import Counter
@@ -16,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forked_ranks import with_forked_ranks
+from tests.support.launch import Torchrun
 from tests.support.otlp_receiver import GRPC, HTTP, OtlpReceiver, ReceivedSpan
+from tests.support.warm_python import WarmPython
 
 RANKS = 3
 THRESHOLD_S = 2.0
@@ -30,11 +27,10 @@ LATE_LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) 
 class Job:
     """A running job with its gate: the late rank goes on when the gate is removed."""
 
-    process: subprocess.Popen[str]
+    torchrun: Torchrun
     gate: Path
     receiver: OtlpReceiver
     port: int
-    log: Path
 
     def scrape(self) -> str:
         """The ranks' /metrics pages, one after the other."""
@@ -57,14 +53,12 @@ class Job:
 
 
 @pytest.fixture(params=[GRPC, HTTP])
-def job(request: pytest.FixtureRequest, tmp_path: Path, free_port_range: int) -> Iterator[Job]:
+def job(request: pytest.FixtureRequest, warm_python: WarmPython, tmp_path: Path, free_port_range: int) -> Iterator[Job]:
     """A job of three ranks under torchrun, switched on by the environment only, with its OTLP receiver."""
     gate = tmp_path / "gate"
     gate.touch()
-    log = tmp_path / "log"
-    with OtlpReceiver(request.param) as receiver, log.open("w") as output:
+    with OtlpReceiver(request.param) as receiver:
         environment = {
-            **os.environ,
             "OMP_NUM_THREADS": "1",
             "OTEL_PYTHON_TORCHDIST_ENABLED": "true",
             "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
@@ -73,20 +67,12 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, free_port_range: int) ->
             "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
             "OTEL_EXPORTER_PROMETHEUS_PORT": str(free_port_range),
         }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", WORKER, gate],
-            env=with_forked_ranks(environment),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        command = ["--standalone", f"--nproc-per-node={RANKS}", WORKER, gate]
+        torchrun = Torchrun(warm_python, tmp_path / "output", command, environment)
         try:
-            yield Job(process, gate, receiver, free_port_range, log)
+            yield Job(torchrun, gate, receiver, free_port_range)
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            torchrun.close()
 
 
 def of_stall(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
@@ -100,7 +86,7 @@ def test_late_rank_is_visible_while_it_hangs(job: Job) -> None:
     spans = job.receiver.wait_for(lambda found: bool(of_stall(found)), timeout_s=60)
     job.wait_for_metric(r"^torchdist_stalled\{.*\} 1\.0$", timeout_s=5)
     assert time.monotonic() - began > THRESHOLD_S
-    assert job.process.poll() is None  # it still hangs
+    assert job.torchrun.poll() is None  # it still hangs
 
     root = of_stall(spans)[0]
     assert root.attributes["torchdist.stalled"] is True
@@ -124,7 +110,7 @@ def test_late_rank_is_visible_while_it_hangs(job: Job) -> None:
     assert {span.attributes["torchdist.rank"] for span in markers(waiting)} >= {0, 1}
 
     job.gate.unlink()
-    assert job.process.wait(timeout=60) == 0, job.log.read_text()
+    assert job.torchrun.wait(60) == 0, job.torchrun.log
     check_traces(job.receiver.spans())
 
 

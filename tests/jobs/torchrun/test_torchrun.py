@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_torchdist.tape.layout import RunIdState, TapeState
-from tests.support.forked_ranks import with_forked_ranks
+from tests.support.launch import Torchrun
 from tests.support.ports import free_port
 from tests.support.profiled import names_of
 from tests.support.quiet import QUIET
 from tests.support.recorded import RecordedTape, read_tapes
 from tests.support.repository import REPOSITORY
 from tests.support.stderr import comparable
-from tests.support.warm_python import Done
+from tests.support.warm_python import Done, WarmPython
 
 WORKERS = Path(__file__).parent / "workers"
 DEADLINE_S = 170.0
 
 
-def torchrun(
-    worker: str,
-    *arguments: str,
-    options: tuple[str, ...] = (),
-    rendezvous: tuple[str, ...] = ("--standalone",),
-    environ: Mapping[str, str],
-) -> Done:
-    """Run a worker script as two ranks; nothing of it is left after a timeout."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *rendezvous, *options]
+def started_anew(script: Path, environ: Mapping[str, str]) -> Done:
+    """Run a script as two ranks, as a user does; nothing of it is left after a timeout."""
     process = subprocess.Popen(
-        [*command, str(WORKERS / worker), *arguments],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", **environ},
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)],
+        env={**os.environ, **environ},
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -72,8 +63,8 @@ class Pair:
     """The same training, without us and with us."""
 
     def __init__(self, folder: Path) -> None:
-        self.without_us = torchrun("train.py", environ={})
-        self.with_us = torchrun("train.py", environ=switched_on(folder / "tapes"))
+        self.without_us = started_anew(WORKERS / "train.py", {})
+        self.with_us = started_anew(WORKERS / "train.py", switched_on(folder / "tapes"))
         self.tapes = read_tapes(folder / "tapes")
 
     def reports(self, done: Done) -> list[dict[str, Any]]:
@@ -121,11 +112,11 @@ def test_ranks_tell_the_same_story(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(("backend", "environ"), [("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}), ("fake", {})])
-def test_restarts(tmp_path: Path, backend: str, environ: dict[str, str]) -> None:
+def test_restarts(warm_python: WarmPython, tmp_path: Path, backend: str, environ: dict[str, str]) -> None:
     """Each attempt has its own tapes and its own run id, the same on both ranks, whether the store is kept or not."""
     tapes = tmp_path / "tapes"
-    environ = with_forked_ranks(switched_on(tapes) | environ)
-    done = torchrun("restarts.py", backend, options=("--max-restarts=2",), environ=environ)
+    command = ["--standalone", "--nproc-per-node=2", "--max-restarts=2", WORKERS / "restarts.py", backend]
+    done = Torchrun(warm_python, tmp_path / "output", command, switched_on(tapes) | environ).end()
     assert done.code == 0, done.err
     said = sorted((line["attempt"], line["rank"]) for line in done.lines())
     assert said == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -145,20 +136,16 @@ def test_restarts(tmp_path: Path, backend: str, environ: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("backend", "environ", "failing"), [("gloo", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, 3), ("fake", {}, 0)]
 )
-def test_restart_of_two_nodes(tmp_path: Path, backend: str, environ: dict[str, str], failing: int) -> None:
+def test_restart_of_two_nodes(
+    warm_python: WarmPython, tmp_path: Path, backend: str, environ: dict[str, str], failing: int
+) -> None:
     """A restart that torchrun counts only on the node that has failed: all ranks still belong to the new run."""
-    environ = with_forked_ranks(switched_on(tmp_path / "tapes") | environ)
-    rendezvous = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
-    run = functools.partial(
-        torchrun,
-        "restarts_elsewhere.py",
-        *(backend, str(failing), str(tmp_path)),
-        options=("--max-restarts=2",),
-        rendezvous=rendezvous,
-        environ=environ,
-    )
-    with ThreadPoolExecutor(2) as pool:
-        nodes = list(pool.map(lambda _: run(), range(2)))
+    options = ["--nnodes=2", "--nproc-per-node=2", "--max-restarts=2", "--rdzv-backend=c10d"]
+    script = [WORKERS / "restarts_elsewhere.py", backend, str(failing), tmp_path]
+    command = [*options, f"--rdzv-endpoint=127.0.0.1:{free_port()}", *script]
+    variables = switched_on(tmp_path / "tapes") | environ
+    launchers = [Torchrun(warm_python, tmp_path / f"output-{node}", command, variables) for node in range(2)]
+    nodes = [launcher.end() for launcher in launchers]
     assert [done.code for done in nodes] == [0, 0], nodes[0].err + nodes[1].err
     second = [line for done in nodes for line in done.lines() if line["attempt"]]
     assert sorted(line["rank"] for line in second) == [0, 1, 2, 3]

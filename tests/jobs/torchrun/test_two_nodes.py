@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +13,13 @@ import pytest
 
 from otel_torchdist import semconv
 from tests.cli.running import processes_of
-from tests.support.forked_ranks import with_forked_ranks
+from tests.support.launch import Torchrun
 from tests.support.memory import memory_directory
-from tests.support.nodes import INTERFACE, Nodes, nodes, why_not
+from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
 from tests.support.otlp_receiver import GRPC, OtlpReceiver, ReceivedSpan
 from tests.support.quiet import QUIET
-from tests.support.repository import REPOSITORY
 from tests.support.waiting import until
+from tests.support.warm_python import WarmPython
 
 WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -31,11 +29,12 @@ STARTUP_S = 60.0
 
 
 @contextlib.contextmanager
-def launched(two: Nodes, receiver: OtlpReceiver, base: Path, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
+def launched(
+    python: WarmPython, two: Nodes, receiver: OtlpReceiver, base: Path, *arguments: str
+) -> Iterator[list[Torchrun]]:
     """A torchrun on each node; nothing of it is left after the block."""
     options = ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=1", "--rdzv-backend=c10d")
     environ = {
-        **os.environ,
         **QUIET,
         "GLOO_SOCKET_IFNAME": INTERFACE,
         # Else the second attempt finds addresses of the first in torchrun's store, and gloo hangs, with or without us.
@@ -47,30 +46,20 @@ def launched(two: Nodes, receiver: OtlpReceiver, base: Path, *arguments: str) ->
         "OTEL_PYTHON_TORCHDIST_READER": "agent",
         "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
     }
-    launchers = [
-        subprocess.Popen(
-            [
-                *("ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", *options),
-                *(f"--rdzv-endpoint={two.addresses[0]}:29400", f"--rdzv-conf=is_host={int(name == two.names[0])}"),
-                *(f"--local-addr={address}", str(WORKER), *arguments),
-            ],
-            env=with_forked_ranks(environ | {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base / name)}),
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        for name, address in zip(two.names, two.addresses, strict=True)
-    ]
+    launchers: list[Torchrun] = []
+    for node, (name, address) in enumerate(zip(two.names, two.addresses, strict=True)):
+        rendezvous = f"--rdzv-endpoint={two.addresses[0]}:29400", f"--rdzv-conf=is_host={int(node == 0)}"
+        command = [*options, *rendezvous, f"--local-addr={address}", WORKER, *arguments]
+        place = {NAMESPACE_VARIABLE: two.path(node), "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base / name)}
+        launchers.append(Torchrun(python, base / f"{name}.output", command, environ | place))
     try:
         yield launchers
     finally:
-        for pid in [*(launcher.pid for launcher in launchers), *processes_of(base)]:
+        for pid in processes_of(base):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for launcher in launchers:
-            launcher.communicate()
+            launcher.end()
 
 
 def stalls(receiver: OtlpReceiver) -> list[ReceivedSpan]:
@@ -79,24 +68,27 @@ def stalls(receiver: OtlpReceiver) -> list[ReceivedSpan]:
     return [root for root in roots if root.attributes[semconv.VERDICT] != "dead"]
 
 
-def test_stall_after_a_restart(tmp_path: Path) -> None:
+def test_stall_after_a_restart(warm_python: WarmPython, tmp_path: Path) -> None:
     """The restarted ranks are one run, and are judged as one, also in their first collective.
 
     torchrun counts the restart on the node that has failed only.
     """
     gate = tmp_path / "gate"
     gate.touch()
+    failed = str(tmp_path / "has failed")
     with contextlib.ExitStack() as stack:
         base = stack.enter_context(memory_directory())
         two = stack.enter_context(nodes(2))
         receiver = stack.enter_context(OtlpReceiver(GRPC, host=two.outside))
-        launchers = stack.enter_context(launched(two, receiver, base, str(tmp_path / "has failed"), str(gate)))
+        launchers = stack.enter_context(
+            launched(warm_python, two, receiver, base, str(tmp_path / "has failed"), str(gate))
+        )
 
         until(lambda: len(stalls(receiver)) > 0, STARTUP_S)
         time.sleep(2)  # an agent that judges alone would have reported by now
         gate.unlink()
-        said = [launcher.communicate(timeout=STARTUP_S)[0] for launcher in launchers]
-        assert [launcher.returncode for launcher in launchers] == [0, 0], said
+        ends = [launcher.end(STARTUP_S) for launcher in launchers]
+        assert [end.code for end in ends] == [0, 0], ends
         found = stalls(receiver)
     first = found[0].attributes
     assert (first[semconv.VERDICT], first[semconv.VERDICT_RANKS]) == ("absent", "3"), found[0].error
