@@ -80,9 +80,7 @@ def test_stall_after_a_restart(warm_python: WarmPython, tmp_path: Path) -> None:
         base = stack.enter_context(memory_directory())
         two = stack.enter_context(nodes(2))
         receiver = stack.enter_context(OtlpReceiver(GRPC, host=two.outside))
-        launchers = stack.enter_context(
-            launched(warm_python, two, receiver, base, str(tmp_path / "has failed"), str(gate))
-        )
+        launchers = stack.enter_context(launched(warm_python, two, receiver, base, failed, str(gate)))
 
         until(lambda: len(stalls(receiver)) > 0, STARTUP_S)
         time.sleep(2)  # an agent that judges alone would have reported by now
