@@ -16,7 +16,8 @@ STEP_SPAN: Final = "step (rank {rank})"
 """A segment of a training step of one rank; the parent of its operations. Usually a step is one segment."""
 OPTIMIZER_STEP_SPAN: Final = "optimizer step"
 """The step of an optimizer, with all that it calls; of optimizers within optimizers only the outermost, and at most 16
-in a training step. On a device it ends when it is enqueued. An error if it was left with an exception."""
+in a training step. Compiled steps have none. On a device it ends when it is enqueued. An error if it was left with an
+exception."""
 IN_PROGRESS_SPAN: Final = "{operation} (in progress)"
 """An operation that has not ended, from its start to now; an error if it is stalled."""
 STALL_SPAN: Final = "stall: {operation} ({verdict})"

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from otel_torchdist import guard
@@ -90,7 +91,7 @@ class Steps:
         """Watch every optimizer and gradient scaler of the process, and handle `mark_step`."""
         global _active
         _active = self
-        for ours in (Steps._before_step, Steps._after_step, Steps._left_out):
+        for ours in (Steps._begins, Steps._after_step, Steps._left_out):
             skip_in_dynamo(ours.__code__)
         self._handles += hook_optimizers(self._before_step, self._after_step)
         patches.replace(GRAD_SCALER, "_maybe_opt_step", self._make_scaled_step, is_traced=True)
@@ -103,6 +104,10 @@ class Steps:
             self._handles.pop().remove()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not is_dynamo_compiling():  # Dynamo sees False: compiled steps are not shown
+            self._begins(optimizer)
+
+    def _begins(self, optimizer: Optimizer) -> None:
         try:
             # The stack is read only if it matters, since that takes longer than all the rest.
             if self.recorder is not None and not (self.optimizer_steps.is_in_one() and _is_nested()):

@@ -117,10 +117,14 @@ def resolve_group(name: str) -> Any:
 
 
 def hook_optimizers(before: OptimizerHook, after: OptimizerHook) -> list[Any]:
-    """Call functions before and after the step of every optimizer; returns handles with a `remove` method."""
+    """Call functions before and after the step of every optimizer; returns handles with a `remove` method.
+
+    Dynamo traces `before`, which has to leave nothing to trace: an opaque call there would move the graph break that
+    every optimizer has in its step. `after` comes behind that break.
+    """
     module: Any = __import__("torch.optim.optimizer", fromlist=["register_optimizer_step_post_hook"])
     return [
-        module.register_optimizer_step_pre_hook(opaque_to_dynamo(before)),
+        module.register_optimizer_step_pre_hook(before),
         module.register_optimizer_step_post_hook(opaque_to_dynamo(after)),
     ]
 
