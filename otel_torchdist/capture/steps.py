@@ -104,7 +104,7 @@ class Steps:
             self._handles.pop().remove()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not is_dynamo_compiling():  # Dynamo sees False: compiled steps are not shown
+        if not is_dynamo_compiling():  # all that Dynamo may see of it: compiled steps are not recorded
             self._begins(optimizer)
 
     def _begins(self, optimizer: Optimizer) -> None:
