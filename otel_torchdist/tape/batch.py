@@ -31,8 +31,7 @@ class Batch:
     @property
     def is_empty(self) -> bool:
         """Whether the poll found nothing new."""
-        ends = self.ended or self.activities_ended
-        return not (self.entered or self.steps or self.activities_entered or ends)
+        return not (self.entered or self.ended or self.steps or self.activities_entered or self.activities_ended)
 
     @property
     def numbers(self) -> list[int]:

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import activity_span_id, trace_id_of_step
+from otel_torchdist.tape.batch import TapeCursor
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.spans.segments import MAX_ACTIVITIES, MAX_OPERATIONS
@@ -151,9 +152,8 @@ def test_another_reader_continues(rank: Rank) -> None:
     tape.activity()
     open_number = tape.begin_activity()
     rank.poll()
-    state, cursor = rank.spans.state, tape.reader.cursor
-    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=SpansState | None)
-    assert stored == state is not None
+    stored = msgspec.msgpack.encode((rank.spans.state, tape.reader.cursor))  # as in an agent's checkpoint
+    state, cursor = msgspec.msgpack.decode(stored, type=tuple[SpansState, TapeCursor])
     tape.end_activity(open_number)
     tape.end_step()
 
