@@ -41,7 +41,7 @@ class _RecordedStep:
         tape: Where it is recorded.
         optimizer: The optimizer's `id`.
         entered_ns: When it was entered.
-        number: Number of its record; 0 until that is known.
+        number: Number of its record; 0 if there is none.
         seems_left: Whether its thread was outside of any step when that was checked last.
         is_over: Whether it has been recorded as ended.
     """
@@ -55,10 +55,8 @@ class _RecordedStep:
 
     def complete(self, how: How) -> None:
         """Record that it has ended, unless that has been recorded."""
-        # A signal handler may have raised between the record and its number.
-        number = self.number or self.tape.begun_at(self.entered_ns)
-        if number and not self.is_over:
-            self.tape.complete(number, self.entered_ns, time.monotonic_ns(), how)
+        if self.number and not self.is_over:
+            self.tape.complete(self.number, self.entered_ns, time.monotonic_ns(), how)
         self.is_over = True
 
 
@@ -89,7 +87,11 @@ class OptimizerSteps:
         detail = tape.names.find_room(type(optimizer).__name__, SPARE_OF_LABELS)
         prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, detail, threading.get_native_id())
         step = self._of_threads[threading.get_ident()] = _RecordedStep(tape, id(optimizer), time.monotonic_ns())
-        step.number = tape.begin_prepared(step.entered_ns, recorder.step, 0, prepared)
+        try:
+            step.number = tape.begin_prepared(step.entered_ns, recorder.step, 0, prepared)
+        except BaseException:  # a signal handler's, perhaps between the record and its number
+            step.number = tape.begun_at(step.entered_ns)
+            raise
 
     def end(self) -> None:
         """Record that the calling thread's step has ended."""
