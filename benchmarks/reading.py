@@ -19,7 +19,8 @@ from benchmarks.sections import Section
 from benchmarks.spread import Spread
 from benchmarks.stopwatch import time_of
 from otel_torchdist.agent.reader import Reader
-from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.tape.batch import Batch
+from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.export.otlp import OtlpEncoder
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.node import NodeMetrics

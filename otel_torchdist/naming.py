@@ -30,6 +30,11 @@ def operation_span_id(nonce: int, number: int) -> int:
     return _hash(_SPAN_BYTES, "operation", nonce, number)
 
 
+def activity_span_id(nonce: int, number: int) -> int:
+    """Return the span id of activity `number` of a tape."""
+    return _hash(_SPAN_BYTES, "activity", nonce, number)
+
+
 def anchor_span_id(nonce: int, step: int, segment: int) -> int:
     """Return the id of the span that is the parent of one rank's operations in a segment of a step."""
     return _hash(_SPAN_BYTES, "anchor", nonce, step, segment)

@@ -23,8 +23,9 @@ from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResol
 from otel_torchdist.stall.peer_agents import PeerAgents
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
+from otel_torchdist.tape.batch import Batch, TapeCursor
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.reader import Batch, TapeCursor, TapeReader
+from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
@@ -158,7 +159,7 @@ class Reader:
         if rank.spans is None:
             return
         if before.spans is not None:
-            rank.spans.resume(before.spans, past.ended)
+            rank.spans.resume(before.spans, [*past.ended, *past.activities_ended])
         else:
             rank.spans.consume(past, rank.tape.status(), time.monotonic_ns())
 
@@ -257,7 +258,7 @@ class Reader:
         is_over = not alive or status.state is not TapeState.RUNNING
         if is_over and not alive and self._may_be_ending(rank, status.state):
             return
-        if is_over and not (batch.entered or batch.ended or batch.steps):
+        if is_over and batch.is_empty:
             rank.ended_at = time.monotonic()
             if rank.spans is not None:
                 rank.spans.close(status.heartbeat_ns if status.state is TapeState.RUNNING else now_ns)

@@ -245,6 +245,8 @@ class Capture:
         self._hot_path.forget_threads()
         self._one_sided.forget_all()
         self._abort_hooks.detach_all()
+        with guard.guarded("optimizer steps"):
+            self._steps.optimizer_steps.forget_all(ends_left=True)
         with guard.guarded("stack signal"):
             withdraw_offer(recorder.tape.path)
         recorder.close(state, failure)
@@ -297,6 +299,7 @@ class Capture:
         recorder.warn_of_names()
         self._works.sweep(SWEEP_LIMIT)
         self._works.let_go_of_issued()
+        self._steps.optimizer_steps.end_left()
         if not still_offers_stacks():
             withdraw_offer(recorder.tape.path)
         with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
@@ -322,6 +325,7 @@ class Capture:
         self._watch = RankThread(self._beat, self._poll, self._calls)
         self._works.on_async = self._watch.poll_soon
         self._devices.after_fork_in_child()
+        self._steps.optimizer_steps.forget_all(ends_left=False)
         self._hot_path.forget_threads()
         write_no_stacks()
 

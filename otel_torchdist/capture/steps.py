@@ -16,15 +16,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from otel_torchdist import guard
+from otel_torchdist.capture.optimizer_steps import OptimizerSteps, is_step, is_within_step
 from otel_torchdist.capture.recorder import Recorder
-from otel_torchdist.capture.torch_api import GRAD_SCALER, HOOKED_STEP, hook_optimizers, is_hooked, skip_in_dynamo
+from otel_torchdist.capture.torch_api import GRAD_SCALER, hook_optimizers, is_hooked, skip_in_dynamo
 
 if TYPE_CHECKING:
-    from types import CodeType
-
     from otel_torchdist.capture.torch_api import Patches
 
 WINDOW: Final = 64
@@ -62,10 +62,13 @@ class _Thread(threading.local):
 
 
 class Steps:
-    """Ends steps on the recorder it is given.
+    """Ends steps on the recorder it is given, and shows the steps of optimizers in them.
 
-    No state is kept while an optimizer's step runs: it may raise, and another thread may run one too. Whether it runs
-    inside the step of another optimizer is visible in the stack.
+    Nothing that ends steps is kept while an optimizer's step runs: it may raise, and another thread may run one too.
+    Whether it runs inside the step of another optimizer is visible in the stack.
+
+    Attributes:
+        optimizer_steps: The steps of optimizers.
     """
 
     def __init__(self, issued: Callable[[], int]) -> None:
@@ -75,6 +78,7 @@ class Steps:
             issued: Returns how many collectives the default group has issued.
         """
         self._issued = issued
+        self.optimizer_steps = OptimizerSteps()
         self.source = StepSource.WINDOWS
         self.recorder: Recorder | None = None
         self._optimizer: weakref.ref[Optimizer] | None = None
@@ -87,9 +91,9 @@ class Steps:
         """Watch every optimizer and gradient scaler of the process, and handle `mark_step`."""
         global _active
         _active = self
-        for ours in (Steps._after_step, Steps._left_out):
+        for ours in (Steps._begins, Steps._after_step, Steps._left_out):
             skip_in_dynamo(ours.__code__)
-        self._handles.append(hook_optimizers(self._after_step))
+        self._handles += hook_optimizers(self._before_step, self._after_step)
         patches.replace(GRAD_SCALER, "_maybe_opt_step", self._make_scaled_step, is_traced=True)
 
     def unhook(self) -> None:
@@ -99,23 +103,42 @@ class Steps:
         while self._handles:
             self._handles.pop().remove()
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not is_dynamo_compiling():  # all that Dynamo may see of it: compiled steps are not recorded
+            self._begins(optimizer)
+
+    def _begins(self, optimizer: Optimizer) -> None:
         try:
-            self._thread.stepped = True
-            self._stepped(optimizer)
+            # The stack is read only if it matters, since that takes longer than all the rest.
+            if self.recorder is not None and not (self.optimizer_steps.is_in_one() and _is_nested()):
+                self.optimizer_steps.begin(self.recorder, optimizer)
         except Exception as error:
             guard.report("optimizer hook", error)
 
-    def _stepped(self, optimizer: Optimizer) -> None:
-        chosen = self._optimizer() if self._optimizer else None
-        if chosen is not None and chosen is not optimizer:
-            # There may be many optimizers, one per parameter: keep only a count for those that are not chosen.
-            self._others[id(optimizer)] = steps = self._others[id(optimizer)] + 1
-            if steps < TAKES_OVER_AFTER:
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        try:
+            self._thread.stepped = True
+            is_candidate, is_recorded = self._is_candidate(optimizer), self.optimizer_steps.is_in(optimizer)
+            if not (is_candidate or is_recorded) or _is_nested():
                 return
-        if _is_nested():
-            return
-        if chosen is not optimizer:
+            if is_recorded:
+                self.optimizer_steps.end()
+            if is_candidate:
+                self._end_by(optimizer)
+        except Exception as error:
+            guard.report("optimizer hook", error)
+
+    def _is_candidate(self, optimizer: Optimizer) -> bool:
+        """Whether the step of this optimizer ends a step, unless it is nested."""
+        chosen = self._optimizer() if self._optimizer else None
+        if chosen is None or chosen is optimizer:
+            return True
+        # There may be many optimizers, one per parameter: keep only a count for those that are not chosen.
+        self._others[id(optimizer)] = steps = self._others[id(optimizer)] + 1
+        return steps >= TAKES_OVER_AFTER
+
+    def _end_by(self, optimizer: Optimizer) -> None:
+        if self._optimizer is None or self._optimizer() is not optimizer:
             self._optimizer = weakref.ref(optimizer)
         self._others.clear()
         self._end(StepSource.OPTIMIZER)
@@ -139,8 +162,8 @@ class Steps:
         """Count a step of an optimizer, possibly wrapped in others, that a scaler skipped because of an overflow."""
         while given is not None and not is_hooked(given):
             given = getattr(given, "optimizer", None)
-        if given is not None:
-            self._stepped(given)
+        if given is not None and self._is_candidate(given) and not _is_nested():
+            self._end_by(given)
 
     def mark(self) -> None:
         """End a step because the user called `mark_step`."""
@@ -163,18 +186,11 @@ class Steps:
 
 
 def _is_nested() -> bool:
-    """Whether the optimizer that has just stepped was called within the step of another one."""
+    """Whether the optimizer that steps was called within the step of another one."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # what `inspect` would call
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
-    # Frames of the step that has just ended: several if Dynamo has split it.
-    while frame is not None and _is_step(frame.f_code):
+    # Frames of this very step: several if Dynamo has split it.
+    while frame is not None and is_step(frame.f_code):
         frame = frame.f_back
-    while frame is not None and not _is_step(frame.f_code):
-        frame = frame.f_back
-    return frame is not None
-
-
-def _is_step(code: CodeType) -> bool:
-    """Whether `code` is torch's wrapper around the step of every optimizer, compiled or not."""
-    return code.co_filename == HOOKED_STEP.co_filename and HOOKED_STEP.co_name in code.co_name
+    return is_within_step(frame)

@@ -8,13 +8,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch.distributed import ReduceOp, Work, distributed_c10d
 from torch.optim import Optimizer
 
 ctypes.pythonapi.PyInstanceMethod_New.restype = ctypes.py_object
+
+OptimizerHook: TypeAlias = Callable[[Optimizer, Any, Any], None]
 
 _torch: Any = torch
 _c10d: Any = distributed_c10d
@@ -114,10 +116,17 @@ def resolve_group(name: str) -> Any:
     return _bindings._resolve_process_group(name)
 
 
-def hook_optimizers(after: Callable[[Optimizer, Any, Any], None]) -> Any:
-    """Call a function after the step of every optimizer; returns a handle with a `remove` method."""
+def hook_optimizers(before: OptimizerHook, after: OptimizerHook) -> list[Any]:
+    """Call functions before and after the step of every optimizer; returns handles with a `remove` method.
+
+    Dynamo traces `before`, which has to leave nothing to trace: an opaque call there would move the graph break that
+    every optimizer has in its step. `after` comes behind that break.
+    """
     module: Any = __import__("torch.optim.optimizer", fromlist=["register_optimizer_step_post_hook"])
-    return module.register_optimizer_step_post_hook(opaque_to_dynamo(after))
+    return [
+        module.register_optimizer_step_pre_hook(before),
+        module.register_optimizer_step_post_hook(opaque_to_dynamo(after)),
+    ]
 
 
 def is_hooked(optimizer: Any) -> bool:

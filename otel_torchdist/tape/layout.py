@@ -4,14 +4,14 @@ A tape is one file, mapped by its writer and read by any number of readers:
 
     0      identity   1,024 bytes, written once, with a CRC of its own
     1,024  live words 3,072 bytes, 64-bit words that the writer updates in place
-    4,096  refuge     64 records: open operations whose slot in the ring has been reused
+    4,096  refuge     64 records: open operations and activities whose slot in the ring has been reused
     12,288 ring       `capacity` records of 128 bytes; record n is in slot n % capacity, numbers start at 1
 
 A record has three parts:
 
     0   number   64-bit word; 0 while the record is being written (the sequence lock)
     8   CRC      of number and payload, in a 64-bit word
-    16  payload  64 bytes, written once, when the operation is entered
+    16  payload  64 bytes, written once, when the operation or activity is entered
     80  words    six 64-bit words, each 0 until it is known (see `seal`)
 
 All words are native 64-bit stores: `struct` with an explicit byte order writes byte by byte, and a reader in
@@ -30,7 +30,7 @@ import zlib
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"OTDTAPE\x01", "little")
-VERSION: Final = 2
+VERSION: Final = 3
 
 IDENTITY_SIZE: Final = 1024
 REFUGE_OFFSET: Final = 4096
@@ -116,6 +116,14 @@ class RecordKind(enum.IntEnum):
     STEP = 2
     LATE_COMPLETION = 3
     RENDEZVOUS = 4
+    ACTIVITY = 5
+    """An interval of one thread that is no operation: see `tape.activities`."""
+
+
+class ActivityKind(enum.IntEnum):
+    """What a thread is busy with during an activity."""
+
+    OPTIMIZER_STEP = 1
 
 
 class Flag(enum.IntFlag):

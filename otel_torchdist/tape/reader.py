@@ -1,4 +1,4 @@
-"""The reading side of a tape: follows the ring, tracks open operations, and counts what could not be read."""
+"""The reading side of a tape: follows the ring, tracks what is open, and counts what could not be read."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import heapq
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.abandoned import AbandonedCalls
+from otel_torchdist.tape.activities import Activity, Interval, decoded, interval_of, renewed_interval
+from otel_torchdist.tape.batch import Batch, TapeCursor
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of
 from otel_torchdist.tape.memory import TapeMemory, numbers_in
-from otel_torchdist.tape.records import Operation, StepMark, decoded, operation_of, renewed
+from otel_torchdist.tape.records import Operation, StepMark
 
 UNCOMMITTED_BOUND_S: Final = 1.0
 """A number reserved but not committed for this long belongs to a thread that died in between."""
@@ -29,38 +30,6 @@ SCAN_SHARE: Final = 20
 """After a long scan of the whole ring, or many scans, the next one waits this many times as long as the last took."""
 
 _WORDS: Final = struct.Struct(f"={layout.WORDS}Q")
-
-
-@dataclass(slots=True)
-class Batch:
-    """The result of one poll, in the order of the tape.
-
-    Attributes:
-        entered: Operations seen for the first time.
-        ended: Operations whose end became known, in their current state.
-        steps: Steps that ended.
-        lost: Records that were overwritten, damaged or never committed, and ends that were missed.
-    """
-
-    entered: list[Operation] = field(default_factory=list[Operation])
-    ended: list[Operation] = field(default_factory=list[Operation])
-    steps: list[StepMark] = field(default_factory=list[StepMark])
-    lost: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TapeCursor:
-    """A reader's position, from which another reader can continue.
-
-    Attributes:
-        next_number: The first record that was not read.
-        open: Operations that had not ended.
-        lost: As `TapeReader.lost`.
-    """
-
-    next_number: int
-    open: tuple[Operation, ...]
-    lost: int
 
 
 class TapeReader(MappedTape):
@@ -77,7 +46,7 @@ class TapeReader(MappedTape):
         self._gap_since: float | None = None
         self._missing: set[int] = set()
         self._abandoned = AbandonedCalls()
-        self._open: dict[int, Operation] = {}
+        self._open: dict[int, Interval] = {}
         self._ahead = b""
         self._ahead_from = 0
         self._ended_words: dict[int, Sequence[int]] = {}
@@ -87,12 +56,12 @@ class TapeReader(MappedTape):
     @property
     def cursor(self) -> TapeCursor:
         """This reader's position."""
-        return TapeCursor(self._next, tuple(self.open_operations()), self.lost)
+        return TapeCursor(self._next, tuple(self.open_operations()), self.lost, tuple(self.open_activities()))
 
     def resume(self, cursor: TapeCursor) -> None:
         """Continue at the position of another reader of this tape instead of at the oldest record."""
         self._next = cursor.next_number
-        self._open = {operation.number: operation for operation in cursor.open}
+        self._open = {interval.number: interval for interval in (*cursor.open, *cursor.open_activities)}
         self.lost = cursor.lost
 
     def read_before(self, cursor: TapeCursor) -> Batch:
@@ -104,21 +73,31 @@ class TapeReader(MappedTape):
             past.entered += found.entered
             past.ended += found.ended
             past.steps += found.steps
+            past.activities_entered += found.activities_entered
+            past.activities_ended += found.activities_ended
             if self._next == before:
                 break  # a gap that may still be filled
-        still_open = {operation.number for operation in cursor.open}
+        still_open = {interval.number for interval in (*cursor.open, *cursor.open_activities)}
         end = cursor.next_number  # a lapped reader may have skipped past it
         past.entered = [operation for operation in past.entered if operation.number < end]
         past.ended = [one for one in past.ended if one.number < end and one.number not in still_open]
         past.steps = [mark for mark in past.steps if mark.number < end]
+        past.activities_entered = [activity for activity in past.activities_entered if activity.number < end]
+        past.activities_ended = [
+            one for one in past.activities_ended if one.number < end and one.number not in still_open
+        ]
         return past
 
     def open_operations(self) -> list[Operation]:
         """Return the operations that had not ended at the last poll, oldest first."""
-        return [self._open[number] for number in sorted(self._open)]
+        return [one for _, one in sorted(self._open.items()) if isinstance(one, Operation)]
+
+    def open_activities(self) -> list[Activity]:
+        """Return the activities that had not ended at the last poll, oldest first."""
+        return [one for _, one in sorted(self._open.items()) if isinstance(one, Activity)]
 
     def poll(self, limit: int = 50_000) -> Batch:
-        """Read new records, at most `limit`, and check all open operations again.
+        """Read new records, at most `limit`, and check again everything that was open.
 
         Raises:
             TapeError: The file has become too short.
@@ -129,7 +108,7 @@ class TapeReader(MappedTape):
         self._look_at_open(batch, caught_up)
         self._ahead = b""
         self._ended_words.clear()
-        for ended in self._abandoned.among(self._open.values()):
+        for ended in self._abandoned.among(one for one in self._open.values() if isinstance(one, Operation)):
             del self._open[ended.number]
             batch.ended.append(ended)
         self.lost += batch.lost
@@ -216,17 +195,18 @@ class TapeReader(MappedTape):
     def _skip_lapped(self, batch: Batch, newest: int) -> None:
         """Continue a little after the oldest record, which is the next to be overwritten.
 
-        Of the overwritten records, the refuge still has the open operations: the one that hangs.
+        Of the overwritten records, the refuge still has what is open: the operation that hangs.
         """
         resume = newest - self.capacity + 1 + self.capacity // 16
         saved = [
-            operation
+            interval
             for number, slot in sorted(self.refuge().items())
             if self._next <= number < resume
-            and (operation := decoded(number, self.refuge_record(number, slot))) is not None
+            and (interval := decoded(number, self.refuge_record(number, slot))) is not None
         ]
-        batch.entered += saved
-        self._open |= {operation.number: operation for operation in saved}
+        for interval in saved:
+            batch.add_entered(interval)
+            self._open[interval.number] = interval
         batch.lost += resume - self._next - len(saved)
         self._next = resume
         self._gap_since = None
@@ -263,30 +243,30 @@ class TapeReader(MappedTape):
         if kind is RecordKind.LATE_COMPLETION:
             self._take_late(fields, data, batch)
             return
-        operation = operation_of(number, fields)
-        batch.entered.append(operation)
-        self._open[number] = operation
+        interval = interval_of(number, fields)
+        batch.add_entered(interval)
+        self._open[number] = interval
         words = _WORDS.unpack_from(data, layout.WORDS_OFFSET)
         if words[Word.COMPLETED]:  # stored last: there is no need to read the words again
             self._ended_words[number] = words
-        self._abandoned.entered(operation)
+        if isinstance(interval, Operation):
+            self._abandoned.entered(interval)
 
     def _take_late(self, fields: tuple[int, ...], data: bytes, batch: Batch) -> None:
         entered, _, original, elapsed, _, failure, _, _, how = fields[:9]
-        operation = self._open.pop(original, None)
+        interval = self._open.pop(original, None)
         self._missing.discard(original)
-        if operation is None:
+        if interval is None:
             batch.lost += 1
             return
-        known = renewed(operation, _WORDS.unpack_from(data, layout.WORDS_OFFSET)) or operation
-        ended = dataclasses.replace(known, completed_ns=entered + elapsed, how=How(how), failure=failure)
-        batch.ended.append(ended)
+        known = renewed_interval(interval, _WORDS.unpack_from(data, layout.WORDS_OFFSET)) or interval
+        batch.add_ended(dataclasses.replace(known, completed_ns=entered + elapsed, how=How(how), failure=failure))
 
     def _look_at_open(self, batch: Batch, caught_up: bool) -> None:
         refuge: dict[int, int] | None = None
-        for number, operation in list(self._open.items()):
+        for number, interval in list(self._open.items()):
             copied = self._ended_words.get(number)
-            if copied is not None and (ended := renewed(operation, copied)) is not None:
+            if copied is not None and (ended := renewed_interval(interval, copied)) is not None:
                 self._settle(ended, batch)
                 continue
             words = self._ring_words(number)
@@ -298,10 +278,10 @@ class TapeReader(MappedTape):
                 continue
             self._missing.discard(number)
             if any(words):
-                self._renew(operation, words, batch)
+                self._renew(interval, words, batch)
 
     def _ring_words(self, number: int) -> Sequence[int] | None:
-        """Return an operation's current words; None when its slot has been reused."""
+        """Return a record's current words; None when its slot has been reused."""
         data = self.words.read(self._offset_of(number), layout.RECORD_SIZE)
         if number_of(data) != number:
             return None
@@ -314,24 +294,24 @@ class TapeReader(MappedTape):
         record = None if slot is None else self.refuge_record(number, slot)
         return None if record is None else _WORDS.unpack_from(record, layout.WORDS_OFFSET)
 
-    def _renew(self, operation: Operation, words: Sequence[int], batch: Batch) -> None:
-        current = renewed(operation, words)
+    def _renew(self, interval: Interval, words: Sequence[int], batch: Batch) -> None:
+        current = renewed_interval(interval, words)
         if current is None:
-            del self._open[operation.number]
+            del self._open[interval.number]
             batch.lost += 1
         else:
             self._settle(current, batch)
 
-    def _settle(self, current: Operation, batch: Batch) -> None:
-        """Keep an operation's current state, or add it to the batch if it has ended."""
+    def _settle(self, current: Interval, batch: Batch) -> None:
+        """Keep the current state of what is open, or add it to the batch if it has ended."""
         if current.is_open:
             self._open[current.number] = current
             return
         del self._open[current.number]
-        batch.ended.append(current)
+        batch.add_ended(current)
 
     def _vanish(self, number: int, batch: Batch, caught_up: bool) -> None:
-        """Handle an operation in neither ring nor refuge: its late completion may still be ahead, but only once."""
+        """Handle a record in neither ring nor refuge: its late completion may still be ahead, but only once."""
         if not caught_up or number not in self._missing:
             self._missing.add(number)
             return

@@ -13,6 +13,8 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeSt
 # Operators of IntFlag run in Python and are several times slower than those of int.
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_KINDS: Final = {int(kind): kind for kind in (RecordKind.OPERATION, RecordKind.RENDEZVOUS)}
+"""The records that are operations. No other becomes an `Operation`, and judging sees nothing else."""
 
 
 BESIDE: Final = -2
@@ -313,26 +315,18 @@ def renewed(operation: Operation, words: Sequence[int]) -> Operation | None:
     )
 
 
-def decoded(number: int, record: bytes | None) -> Operation | None:
-    """Return the operation in a record; None when there is no record or it is not an operation's."""
-    if record is None:
-        return None
-    try:
-        return operation_of(number, layout.PAYLOAD.unpack_from(record, layout.PAYLOAD_OFFSET))
-    except ValueError:
-        return None
-
-
 def operation_of(number: int, fields: tuple[int, ...]) -> Operation:
     """Build the operation from a payload's fields.
 
     Raises:
-        ValueError: The kind is unknown to this version.
+        ValueError: The record is not an operation's, or of a kind unknown to this version.
     """
     entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags = fields[:13]
+    if kind not in _KINDS:
+        raise ValueError(f"record {number} is of kind {kind}, which is no operation")
     return Operation(
         number=number,
-        kind=RecordKind(kind),
+        kind=_KINDS[kind],
         entered_ns=entered,
         step=step,
         sequence=sequence,

@@ -13,9 +13,10 @@ from otel_torchdist.job.stacks import StacksFile
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
+from otel_torchdist.tape.batch import Batch
 from otel_torchdist.tape.clock import WallClock
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
-from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
@@ -101,9 +102,8 @@ class TapeFollower:
 
     def _certain_from(self, batch: Batch) -> int:
         """The record from which on this batch has no gap: operations entered earlier may have had successors."""
-        numbers = sorted([operation.number for operation in batch.entered] + [mark.number for mark in batch.steps])
         expected, certain = self._last_number + 1, 0
-        for number in numbers:
+        for number in batch.numbers:
             if number != expected:
                 certain = number
             expected = number + 1

@@ -6,8 +6,9 @@ import dataclasses
 import weakref
 from pathlib import Path
 
+from otel_torchdist.tape.activities import prepare_activity
 from otel_torchdist.tape.identity import identify
-from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, Word
+from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind, RunIdState, Word
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName, TapeStatus
 from otel_torchdist.tape.writer import TapeWriter
@@ -25,6 +26,7 @@ class RankTape:
         step: The current step.
         wall_offset_ns: Wall clock minus monotonic clock.
         numbers: Every operation that has been entered.
+        activities: When each activity began, by its number.
         writer: The tape's writer.
         reader: A reader over the writer's own mapping.
     """
@@ -52,6 +54,7 @@ class RankTape:
         self._sequence = 0
         self._entered: dict[int, int] = {}
         self.numbers: list[int] = []
+        self.activities: dict[int, int] = {}
 
     def status(self) -> TapeStatus:
         """The tape's live words, with a pair of clocks chosen by the test."""
@@ -112,6 +115,27 @@ class RankTape:
         number = self.enter(int(flags))
         self.pass_s(seconds)
         self.end(number, how)
+        return number
+
+    def begin_activity(self, detail: str = "") -> int:
+        """Begin the step of an optimizer; returns its number."""
+        name = self.writer.names.intern(detail) if detail else 0
+        prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, name, 7)
+        number = self.writer.begin_prepared(self.now_ns, self.step, 0, prepared)
+        self.activities[number] = self.now_ns
+        return number
+
+    def end_activity(self, number: int, how: How = How.CALL, failure: str = "") -> None:
+        """End an activity now."""
+        name = self.writer.names.intern(failure) if failure else 0
+        self.now_ns = max(self.now_ns, self.activities[number] + 1)
+        self.writer.complete(number, self.activities[number], self.now_ns, how, name)
+
+    def activity(self, seconds: float = 0.01, detail: str = "") -> int:
+        """Write an activity from beginning to end."""
+        number = self.begin_activity(detail)
+        self.pass_s(seconds)
+        self.end_activity(number)
         return number
 
     def end_step(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import GroupName, Operation, SignatureName, StepMark, TapeIdentity, TapeStatus
@@ -53,6 +54,7 @@ class RecordedTape:
     Attributes:
         operations: All operations except the creation of groups, in the order of their entry.
         rendezvous: The creation of groups.
+        activities: All activities, with the texts that tell them apart.
     """
 
     path: Path
@@ -61,6 +63,7 @@ class RecordedTape:
     operations: list[Recorded]
     rendezvous: list[Recorded]
     steps: list[StepMark]
+    activities: list[tuple[Activity, str]]
     lost: int
     failure: str
 
@@ -79,6 +82,7 @@ def read_tape(tape: TapeReader) -> RecordedTape:
     batch = tape.poll()
     known = {operation.number: operation for operation in [*batch.entered, *tape.open_operations(), *batch.ended]}
     everything = [_named(tape, known[number]) for number in sorted(known)]
+    activities = {one.number: one for one in [*tape.open_activities(), *batch.activities_ended]}
     status = tape.status()
     return RecordedTape(
         path=tape.path,
@@ -87,6 +91,7 @@ def read_tape(tape: TapeReader) -> RecordedTape:
         operations=[operation for operation in everything if operation.raw.kind is RecordKind.OPERATION],
         rendezvous=[operation for operation in everything if operation.raw.kind is RecordKind.RENDEZVOUS],
         steps=batch.steps,
+        activities=[(one, tape.names.text(one.detail) or "") for _, one in sorted(activities.items())],
         lost=batch.lost,
         failure=tape.names.text(status.failure) or "",
     )

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState, TapeState, Word
+from otel_torchdist.tape.activities import Activity, prepare_activity
+from otel_torchdist.tape.layout import ActivityKind, How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.names import NamesReader
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import (
@@ -52,6 +53,8 @@ class Reading:
     ended: dict[int, Operation] = field(default_factory=dict[int, Operation])
     open: dict[int, Operation] = field(default_factory=dict[int, Operation])
     steps: dict[int, StepMark] = field(default_factory=dict[int, StepMark])
+    activities_entered: dict[int, Activity] = field(default_factory=dict[int, Activity])
+    activities_ended: dict[int, Activity] = field(default_factory=dict[int, Activity])
     lost: int = 0
 
 
@@ -71,6 +74,8 @@ def read(path: Path) -> Reading:
         reading.entered |= {operation.number: operation for operation in batch.entered}
         reading.ended |= {operation.number: operation for operation in batch.ended}
         reading.steps |= {step.number: step for step in batch.steps}
+        reading.activities_entered |= {activity.number: activity for activity in batch.activities_entered}
+        reading.activities_ended |= {activity.number: activity for activity in batch.activities_ended}
     reading.open = {operation.number: operation for operation in reader.open_operations()}
     reading.lost = reader.lost
     reader.close()
@@ -86,7 +91,7 @@ def assert_true_or_lost(damaged: Reading, sound: Reading) -> None:
         for name in set(TapeStatus.__dataclass_fields__) - COUNTERS:
             assert getattr(damaged.status, name) == getattr(sound.status, name), name
     missing = 0
-    for kind in ("entered", "ended", "open", "steps"):
+    for kind in ("entered", "ended", "open", "steps", "activities_entered", "activities_ended"):
         said, true = getattr(damaged, kind), getattr(sound, kind)
         assert said.items() <= true.items()
         missing += len(true) - len(said)
@@ -118,6 +123,8 @@ def write_something(writer: TapeWriter) -> None:
     writer.complete(number, 1_000_013, 1_000_500, How.FAILED, failure=names[3])
     writer.step_ended(7, 2_000_000, 14)
     writer.mark(begin(15), Word.WAIT_ENTERED, 60, How.CALL)
+    number = writer.begin_prepared(1_000_016, 7, 0, prepare_activity(ActivityKind.OPTIMIZER_STEP, names[3], 77))
+    writer.complete(number, 1_000_016, 1_000_600, How.FAILED, failure=names[3])
     writer.set_run_id(0x0123456789ABCDEF_FEDCBA9876543210, RunIdState.AGREED)
     writer.add_overhead(1234, 5)
     writer.finish(TapeState.FAILED, names[3])
@@ -167,6 +174,7 @@ def test_sound(tape: Path) -> None:
     assert reading.open[1].returned_ns == 1_000_010
     assert reading.ended[18].how is How.FAILED
     assert reading.steps == {19: StepMark(19, 2_000_000, 7, 14)}
+    assert reading.activities_ended[21].completed_ns == 1_000_600
     assert reading.status is not None
     assert reading.status.run_id == 0x0123456789ABCDEF_FEDCBA9876543210
     assert (reading.status.step, reading.status.state) == (8, TapeState.FAILED)

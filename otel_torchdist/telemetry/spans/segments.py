@@ -1,8 +1,9 @@
-"""Cuts the operations of one rank into segments of steps, which are exported together under one anchor.
+"""Cuts the operations and activities of one rank into segments of steps, each exported together under one anchor.
 
 A segment ends with its step, at a stall, after 30 s or after 2,000 operations, whichever comes first. An operation
 belongs to the segment in which it *ends*, so a segment can be exported as soon as it has ended, and nothing waits for
-an operation that may hang for hours. Pure bookkeeping on monotonic times: no ids, no spans, no I/O.
+an operation that may hang for hours. Activities cut nothing: they go along with the first segment that reaches their
+end. Pure bookkeeping on monotonic times: no ids, no spans, no I/O.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.tape.activities import Activity, Interval
 from otel_torchdist.tape.records import Operation, StepMark
 
 SEGMENT_NS: Final = 30_000_000_000
 MAX_OPERATIONS: Final = 2_000
+MAX_ACTIVITIES: Final = 2_000
+"""Activities that wait for a segment. A rank records a few in each step; a forged tape may hold any number."""
 
 
 class SegmentEnd(enum.Enum):
@@ -44,6 +48,7 @@ class Segment:
         end: Why it ended.
         operations: Operations that ended in it, by the time of their end. One that was entered earlier reaches back
             before `start_ns`; one whose end became known only after an earlier segment was cut is here too.
+        activities: Activities that ended in it or since the segment before, by the time of their end.
     """
 
     step: int
@@ -52,6 +57,7 @@ class Segment:
     end_ns: int
     end: SegmentEnd
     operations: tuple[Operation, ...]
+    activities: tuple[Activity, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class CutterState:
         start_ns: Start of the segment that has not been cut yet.
         step: Its step; None if no record has shown it.
         number: Its position.
-        pending: Record numbers of ended operations that belong to it, or to later ones.
+        pending: Record numbers of ended operations and activities that belong to it, or to later ones.
     """
 
     start_ns: int
@@ -80,18 +86,21 @@ class SegmentCutter:
         self._step: int | None = None
         self._number = 0
         self._pending: list[Operation] = []
+        self._activities: list[Activity] = []
         self._cut: list[Segment] = []
 
     @property
     def state(self) -> CutterState:
         """Where the cutter is, once the segments that were cut have been taken."""
-        pending = frozenset(operation.number for operation in self._pending)
+        pending = frozenset(interval.number for interval in (*self._pending, *self._activities))
         return CutterState(self._start_ns, self._step, self._number, pending)
 
-    def resume(self, state: CutterState, ended: Iterable[Operation]) -> None:
-        """Continue from another cutter's state; `ended` are operations that include its pending ones."""
+    def resume(self, state: CutterState, ended: Iterable[Interval]) -> None:
+        """Continue from another cutter's state; `ended` are operations and activities that include its pending ones."""
         self._start_ns, self._step, self._number = state.start_ns, state.step, state.number
-        self.ended(operation for operation in ended if operation.number in state.pending)
+        pending = [interval for interval in ended if interval.number in state.pending]
+        self.ended(one for one in pending if isinstance(one, Operation))
+        self.activities_ended(one for one in pending if isinstance(one, Activity))
 
     @property
     def step(self) -> int:
@@ -118,11 +127,16 @@ class SegmentCutter:
         self._pending.extend(operations)
         self._pending.sort(key=_end_ns)
 
-    def entered(self, operation: Operation) -> None:
-        """Take an entered operation. One of a later step shows that the end of this step was missed."""
-        self.assume_step(operation.step)
-        if operation.step > self.step:
-            self._end_step(operation.entered_ns, SegmentEnd.LOST, operation.step)
+    def activities_ended(self, activities: Iterable[Activity]) -> None:
+        """Add ended activities."""
+        self._activities.extend(activities)
+        self._activities.sort(key=_end_ns)
+
+    def entered(self, interval: Interval) -> None:
+        """Take an entered operation or activity. One of a later step shows that the end of this step was missed."""
+        self.assume_step(interval.step)
+        if interval.step > self.step:
+            self._end_step(interval.entered_ns, SegmentEnd.LOST, interval.step)
 
     def step_ended(self, mark: StepMark) -> None:
         """Take the end of a step. Steps that passed without a record in between are skipped."""
@@ -144,6 +158,10 @@ class SegmentCutter:
         if ready > MAX_OPERATIONS:
             end_ns = _end_ns(self._pending[MAX_OPERATIONS * (ready // MAX_OPERATIONS) - 1])
             self._close(self._grid(end_ns), end_ns, SegmentEnd.SIZE)
+        ready = bisect_right(self._activities, until_ns, key=_end_ns)
+        if ready > MAX_ACTIVITIES:
+            end_ns = max(_end_ns(self._activities[ready - 1]), self._start_ns)
+            self._close(self._grid(end_ns), end_ns, SegmentEnd.SIZE)
 
     def cut(self, at_ns: int, end: SegmentEnd) -> None:
         """End the segment now. A stall gets one even without operations, to be the parent of the stall."""
@@ -152,8 +170,9 @@ class SegmentCutter:
         self._close(self._grid(at_ns), at_ns, end)
 
     def finish(self, at_ns: int) -> None:
-        """End the tape at `at_ns` or at the end of the last operation, leaving nothing behind."""
-        self.cut(max(at_ns, *map(_end_ns, self._pending[-1:]), self._start_ns), SegmentEnd.CLOSE)
+        """End the tape at `at_ns` or at the end of the last operation or activity, leaving nothing behind."""
+        last = (*self._pending[-1:], *self._activities[-1:])
+        self.cut(max(at_ns, *map(_end_ns, last), self._start_ns), SegmentEnd.CLOSE)
 
     def _end_step(self, at_ns: int, end: SegmentEnd, next_step: int) -> None:
         self.cut(at_ns, end)
@@ -179,12 +198,15 @@ class SegmentCutter:
         self._start_ns = end_ns
 
     def _append(self, start_ns: int, end_ns: int, end: SegmentEnd, operations: list[Operation]) -> None:
-        """Keep a segment that shows something: operations, a stall, or a step up to its end."""
+        """Keep a segment that shows something: operations, activities, a stall, or a step up to its end."""
+        count = bisect_right(self._activities, end_ns, key=_end_ns)
         is_end_of_step = end is SegmentEnd.STEP and (end_ns > start_ns or self._number == 0)
-        if operations or end is SegmentEnd.STALL or is_end_of_step:
-            self._cut.append(Segment(self.step, self._number, start_ns, end_ns, end, tuple(operations)))
+        if operations or count or end is SegmentEnd.STALL or is_end_of_step:
+            activities, self._activities = self._activities[:count], self._activities[count:]
+            held = tuple(operations), tuple(activities)
+            self._cut.append(Segment(self.step, self._number, start_ns, end_ns, end, *held))
             self._number += 1
 
 
-def _end_ns(operation: Operation) -> int:
-    return operation.entered_ns if operation.completed_ns is None else operation.completed_ns
+def _end_ns(interval: Interval) -> int:
+    return interval.entered_ns if interval.completed_ns is None else interval.completed_ns

@@ -23,10 +23,13 @@ from otel_torchdist.naming import (
     run_label,
     trace_id_of_step,
 )
+from otel_torchdist.tape.activities import Activity, Interval
+from otel_torchdist.tape.batch import Batch
 from otel_torchdist.tape.clock import WallClock
 from otel_torchdist.tape.layout import RunIdState, TapeState
-from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
+from otel_torchdist.telemetry.spans.activities import ActivitySpans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, OperationSpans
 from otel_torchdist.telemetry.spans.sampling import SamplerState, StepSampler
@@ -100,6 +103,7 @@ class RankSpans:
         self._identity = tape.identity
         self._clock = WallClock(tape.identity)
         self._operations = OperationSpans(tape.identity, tape.names, self._clock)
+        self._activities = ActivitySpans(tape.identity, tape.names, self._clock)
         self._cutter = SegmentCutter(tape.identity.monotonic_ns)
         self._held: deque[Segment] = deque()
         self._held_spans = 0
@@ -117,12 +121,12 @@ class RankSpans:
             return None
         return SpansState(self._cutter.state, self._sampler.state, self.dropped, self._is_closed)
 
-    def resume(self, state: SpansState, ended: Iterable[Operation]) -> None:
+    def resume(self, state: SpansState, ended: Iterable[Interval]) -> None:
         """Continue from another reader's state.
 
         Args:
             state: State of the other reader's spans.
-            ended: Operations that ended before, among them those that it had not handed over.
+            ended: Operations and activities that ended before, among them those that it had not handed over.
         """
         self._is_settled = True
         self._is_closed = state.is_closed
@@ -156,7 +160,9 @@ class RankSpans:
         # The poll may have stopped before the end of the tape: everything is known only up to its newest record.
         read_until_ns = now_ns
         self._cutter.ended(batch.ended)
-        for event in sorted([*batch.entered, *batch.steps], key=lambda event: event.number):
+        self._cutter.activities_ended(batch.activities_ended)
+        events = [*batch.entered, *batch.activities_entered, *batch.steps]
+        for event in sorted(events, key=lambda event: event.number):
             if isinstance(event, StepMark):
                 self._cutter.step_ended(event)
                 read_until_ns = event.ended_ns
@@ -214,7 +220,7 @@ class RankSpans:
         """Hand over the rest and what is still open: the tape has ended and its last batch has been consumed.
 
         Args:
-            now_ns: Monotonic time when the tape ended, as well as it is known; used as the end of open operations.
+            now_ns: Monotonic time when the tape ended, as well as it is known; used as the end of what is open.
         """
         if self._is_closed or self._status is None:
             return
@@ -222,9 +228,10 @@ class RankSpans:
         self._is_settled = True
         if self._status.state is not TapeState.FINISHED:
             self._sampler.keep(self.step)
-        still_open = self._tape.open_operations()
-        end_ns = max([now_ns, *(operation.entered_ns for operation in still_open)])
-        self._cutter.ended(dataclasses.replace(operation, completed_ns=end_ns) for operation in still_open)
+        operations, activities = self._tape.open_operations(), self._tape.open_activities()
+        end_ns = max([now_ns, *(interval.entered_ns for interval in (*operations, *activities))])
+        self._cutter.ended(dataclasses.replace(operation, completed_ns=end_ns) for operation in operations)
+        self._cutter.activities_ended(dataclasses.replace(activity, completed_ns=end_ns) for activity in activities)
         self._cutter.finish(end_ns)
         self._hand_over()
 
@@ -252,14 +259,15 @@ class RankSpans:
         if not (is_kept or has_stalled):
             return
         anchor = self._anchor_span(segment)
-        operations = [self._operation_span(operation, anchor) for operation in segment.operations]
+        children = [self._operation_span(operation, anchor) for operation in segment.operations]
+        children += [self._activity_span(activity, anchor) for activity in segment.activities]
         self._anchor = _Anchor(segment.step, segment.end, LinkTarget(anchor.trace_id, anchor.span_id))
         if segment.end is SegmentEnd.STALL:  # the markers need only the anchor
             self._sink.emit([anchor], urgent=True)
-            if operations:
-                self._sink.emit(operations)
+            if children:
+                self._sink.emit(children)
         else:
-            self._sink.emit([anchor, *operations])
+            self._sink.emit([anchor, *children])
         if self._handed_over is not None:
             self._handed_over(segment, anchor)
 
@@ -300,8 +308,11 @@ class RankSpans:
         why_open = "" if operation.how else self._why_open()
         return self._operations.span(operation, anchor, incident, why_open)
 
+    def _activity_span(self, activity: Activity, anchor: FinishedSpan) -> FinishedSpan:
+        return self._activities.span(activity, anchor, "" if activity.how else self._why_open())
+
     def _why_open(self) -> str:
-        """What became of a process that left an operation open, as the end of a sentence."""
+        """What became of a process that left something open, as the end of a sentence."""
         status = self._status
         if status is None or status.state is TapeState.RUNNING:
             return "the process was gone"
@@ -317,4 +328,4 @@ class RankSpans:
 
 
 def _span_count(segment: Segment) -> int:
-    return len(segment.operations) + 1
+    return len(segment.operations) + len(segment.activities) + 1

@@ -115,6 +115,7 @@ def main() -> None:
     dist.barrier()
     time.sleep(1.2)
     capture._works.sweep(1024)
+    capture._steps.optimizer_steps.forget_all(ends_left=True)  # the last exception may have been raised in a step
     reader.poll()
     [state] = capture._groups.states()
     say(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import signal
 import sys
 import threading
 import warnings
@@ -74,6 +76,32 @@ def step_raises() -> None:
     for _ in range(STEPS):
         communicate()
         optimizer.step()
+
+
+def forks() -> None:
+    """Each step forks a child, as for loading data, which returns from the step and ends."""
+    parent = os.getpid()
+
+    def closure() -> float:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        return 0.0
+
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    for _ in range(STEPS):
+        communicate()
+        optimizer.step(closure)
+        if os.getpid() != parent:
+            os._exit(0)
+
+
+def killed() -> None:
+    """The process is killed in the middle of an optimizer's step."""
+    communicate()
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    optimizer.step()
+    optimizer.step(lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[arg-type, return-value]
 
 
 def begins_anew() -> None:

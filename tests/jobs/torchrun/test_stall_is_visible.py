@@ -134,10 +134,13 @@ def check_traces(spans: list[ReceivedSpan]) -> None:
         assert {span.attributes["torchdist.rank"] for span in of_step} == set(range(RANKS))
         assert len({span.trace_id for span in of_step}) == 1
     operations = Counter(
-        (span.name, span.attributes["torchdist.rank"]) for span in spans if span.name in ("all_reduce", "barrier")
+        (span.name, span.attributes["torchdist.rank"])
+        for span in spans
+        if span.name in ("all_reduce", "barrier", "optimizer step")
     )
     # Twelve steps: DDP's one bucket and the script's own all_reduce.
     assert operations == {
+        **{("optimizer step", rank): 12 for rank in range(RANKS)},
         **{("all_reduce", rank): 24 for rank in range(RANKS)},
         **{("barrier", rank): 1 for rank in range(RANKS)},
     }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from otel_torchdist import semconv
-from otel_torchdist.naming import operation_span_id
+from otel_torchdist.naming import activity_span_id, operation_span_id
 from otel_torchdist.tape.layout import How, RunIdState, TapeState
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
@@ -22,6 +22,8 @@ ACTIONS = st.one_of(
     st.just("end oldest"),
     st.just("end newest"),
     st.just("end step"),
+    st.just("begin activity"),
+    st.just("end activity"),
     st.just("stall"),
     st.just("agree"),
     st.tuples(st.just("pass"), st.sampled_from([0.0, 0.001, 1.0, 12.0, 31.0, 400.0])),
@@ -37,6 +39,10 @@ def act(tape: RankTape, spans: RankSpans, action: str, value: float) -> None:
         tape.end(tape.open[0], How.POLL)
     elif action == "end newest" and tape.open:
         tape.end(tape.open[-1], How.WAIT)
+    elif action == "begin activity":
+        tape.begin_activity()
+    elif action == "end activity" and tape.activities:
+        tape.end_activity(max(tape.activities))  # again and again: only the first time counts
     elif action == "end step":
         tape.end_step()
     elif action == "stall":
@@ -58,10 +64,10 @@ def act(tape: RankTape, spans: RankSpans, action: str, value: float) -> None:
 def test_every_operation_is_one_span_under_an_anchor_of_its_time(
     actions: list[str | tuple[str, float]], ending: tuple[TapeState, int], late_s: int
 ) -> None:
-    """Any order of operations, steps, stalls, pauses and partial polls, and an end that is not exactly known.
+    """Any order of operations, activities, steps, stalls, pauses and partial polls, and an end not exactly known.
 
-    Each operation gives exactly one span, under the id known beforehand, that ends no later than its anchor. Anchors of
-    a rank never overlap, and their steps come in order.
+    Each operation and activity gives exactly one span, under the id known beforehand, that ends no later than its
+    anchor. Anchors of a rank never overlap, and their steps come in order.
     """
     state, limit = ending
     with tempfile.TemporaryDirectory() as directory:
@@ -79,7 +85,8 @@ def test_every_operation_is_one_span_under_an_anchor_of_its_time(
 
         nonce = tape.reader.identity.nonce
         shown = sorted(span.span_id for span in sink.operations)
-        assert shown == sorted(operation_span_id(nonce, number) for number in tape.numbers)
+        operations = [operation_span_id(nonce, number) for number in tape.numbers]
+        assert shown == sorted(operations + [activity_span_id(nonce, number) for number in tape.activities])
         for before, after in zip(sink.anchors, sink.anchors[1:], strict=False):
             assert before.end_ns <= after.start_ns + 1_000
         steps = [int(str(anchor.attributes[semconv.STEP])) for anchor in sink.anchors]

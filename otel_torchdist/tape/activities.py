@@ -1,0 +1,110 @@
+"""Activities: intervals of one thread that are no operations, such as the step of an optimizer.
+
+Only spans are made of them. Nothing that judges takes this type, and no record becomes both this and an `Operation`: a
+rank waits for others in operations alone.
+
+The record is that of an operation with most fields left at 0. `TapeWriter.begin_prepared` publishes it as entered and
+`complete` ends it, so an open one survives the ring and its process as an open operation does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from otel_torchdist.tape import layout
+from otel_torchdist.tape.layout import ActivityKind, How, RecordKind, Word
+from otel_torchdist.tape.records import Operation, operation_of, renewed
+
+_KIND: Final = 11
+"""Position of the record's kind among a payload's fields."""
+_ACTIVITY: Final = int(RecordKind.ACTIVITY)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """An interval of one thread that is no operation.
+
+    Attributes:
+        number: The record's number on this tape.
+        kind: What the thread is busy with.
+        entered_ns: When it began.
+        step: The rank's step at that time.
+        detail: Name id of a text that tells activities of a kind apart (0 when there is none).
+        thread: Native id of the thread.
+        completed_ns: When it ended; None while it is open.
+        how: How the end is known; of an `ABANDONED` one, which was left with an exception, only that it was no later.
+        failure: Name id of the exception that ended it (0 when that is not known).
+    """
+
+    number: int
+    kind: ActivityKind
+    entered_ns: int
+    step: int
+    detail: int
+    thread: int
+    completed_ns: int | None = None
+    how: How | None = None
+    failure: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the activity has not ended yet."""
+        return self.completed_ns is None
+
+
+def prepare_activity(kind: ActivityKind, detail: int, thread: int) -> bytes:
+    """Pack an activity for `TapeWriter.begin_prepared`; its sequence is 0. The arguments are those of `Activity`."""
+    return layout.PAYLOAD_TAIL.pack(0, 0, kind, 0, detail, -1, 0, thread, RecordKind.ACTIVITY, 0, 0)
+
+
+def activity_of(number: int, fields: tuple[int, ...]) -> Activity:
+    """Build the activity from a payload's fields.
+
+    Raises:
+        ValueError: What the thread is busy with is unknown to this version.
+    """
+    entered, step, _, _, _, kind, _, detail, _, _, thread = fields[:11]
+    return Activity(number, ActivityKind(kind), entered, step, detail, thread)
+
+
+def renewed_activity(activity: Activity, words: Sequence[int]) -> Activity | None:
+    """Return the activity updated from its words; None when a word is damaged, so that its end is unknown."""
+    completed, failure = (layout.unseal(activity.number, words[which]) for which in (Word.COMPLETED, Word.FAILURE))
+    if (completed is None and words[Word.COMPLETED]) or (failure is None and words[Word.FAILURE]):
+        return None
+    if completed is None:
+        return activity
+    elapsed_ns, how = completed
+    return replace(
+        activity, completed_ns=activity.entered_ns + elapsed_ns, how=how, failure=failure[0] if failure else 0
+    )
+
+
+Interval: TypeAlias = Operation | Activity
+"""What a tape records from its beginning to its end; the reader follows both alike."""
+
+
+def interval_of(number: int, fields: tuple[int, ...]) -> Interval:
+    """Build the operation or activity from a payload's fields.
+
+    Raises:
+        ValueError: It is neither, or of a kind unknown to this version.
+    """
+    return activity_of(number, fields) if fields[_KIND] == _ACTIVITY else operation_of(number, fields)
+
+
+def decoded(number: int, record: bytes | None) -> Interval | None:
+    """Return the operation or activity in a record; None when there is no record or it holds neither."""
+    if record is None:
+        return None
+    try:
+        return interval_of(number, layout.PAYLOAD.unpack_from(record, layout.PAYLOAD_OFFSET))
+    except ValueError:
+        return None
+
+
+def renewed_interval(interval: Interval, words: Sequence[int]) -> Interval | None:
+    """Return it updated from its words; None when a word is damaged, so that its end is unknown."""
+    return renewed_activity(interval, words) if isinstance(interval, Activity) else renewed(interval, words)

@@ -1,0 +1,70 @@
+"""What a poll of a tape found, and how far a reader has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from otel_torchdist.tape.activities import Activity, Interval
+from otel_torchdist.tape.records import Operation, StepMark
+
+
+@dataclass(slots=True)
+class Batch:
+    """The result of one poll, in the order of the tape.
+
+    Attributes:
+        entered: Operations seen for the first time.
+        ended: Operations whose end became known, in their current state.
+        steps: Steps that ended.
+        activities_entered: Activities seen for the first time.
+        activities_ended: Activities whose end became known.
+        lost: Records that were overwritten, damaged or never committed, and ends that were missed.
+    """
+
+    entered: list[Operation] = field(default_factory=list[Operation])
+    ended: list[Operation] = field(default_factory=list[Operation])
+    steps: list[StepMark] = field(default_factory=list[StepMark])
+    activities_entered: list[Activity] = field(default_factory=list[Activity])
+    activities_ended: list[Activity] = field(default_factory=list[Activity])
+    lost: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the poll found nothing new."""
+        return not (self.entered or self.ended or self.steps or self.activities_entered or self.activities_ended)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of all records that were seen for the first time, ascending."""
+        return sorted(record.number for record in (*self.entered, *self.steps, *self.activities_entered))
+
+    def add_entered(self, interval: Interval) -> None:
+        """Add an operation or activity that is seen for the first time."""
+        if isinstance(interval, Activity):
+            self.activities_entered.append(interval)
+        else:
+            self.entered.append(interval)
+
+    def add_ended(self, interval: Interval) -> None:
+        """Add an operation or activity that has ended."""
+        if isinstance(interval, Activity):
+            self.activities_ended.append(interval)
+        else:
+            self.ended.append(interval)
+
+
+@dataclass(frozen=True, slots=True)
+class TapeCursor:
+    """A reader's position, from which another reader can continue.
+
+    Attributes:
+        next_number: The first record that was not read.
+        open: Operations that had not ended.
+        lost: As `TapeReader.lost`.
+        open_activities: Activities that had not ended.
+    """
+
+    next_number: int
+    open: tuple[Operation, ...]
+    lost: int
+    open_activities: tuple[Activity, ...] = ()
