@@ -97,7 +97,7 @@ def test_clock_is_set(
     ranks.tell(1, f"enter {stalled}")
     for rank in (0, 1):
         ranks.tell(rank, "end")
-    over = running.wait_for(r"^([\d:]+) stall over: all_reduce \(sequence \d+, .*\) was completed after ([\d.]+) s")
+    over = running.wait_for(r"^([\d:]+) stall over: all_reduce \(sequence \d+, .*\) completed after ([\d.]+) s")
     ranks.exit()
     assert running.end(20) == 0, running.story()
 

@@ -54,7 +54,7 @@ def test_live_job(start: Callable[..., Running], begin: Callable[..., Ranks], ba
     ranks.tell(2, "enter 2")
     for rank in range(3):
         ranks.tell(rank, "end")
-    agent.wait_for(r"stall over: all_reduce .* was completed after")
+    agent.wait_for(r"stall over: all_reduce .* completed after")
     ranks.exit()
     assert agent.end() == 0, agent.story()
     ended = re.findall(r" ranks? ([\d,-]+) ha(?:s|ve) ended$", agent.out, re.M)

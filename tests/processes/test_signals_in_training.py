@@ -131,7 +131,7 @@ def test_rank_that_holds_the_gil(run: Callable[..., Job], memory: Path) -> None:
     assert THRESHOLD_S <= age_s <= THRESHOLD_S + PROMISE_S
     place, line = verdict.places[1], line_of("holds_gil.py", "ctypes.PyDLL(None).read")
     assert place.source is Source.SIGNAL
-    assert f"it is in decode_batch at holds_gil.py:{line} (seen by a signal while the GIL was held)" in sentence(
+    assert f"it is in decode_batch at holds_gil.py:{line} (stack taken by a signal while the GIL was held)" in sentence(
         verdict, age_s
     )
     assert f'holds_gil.py", line {line}, in decode_batch' in place.stacktrace

@@ -49,7 +49,7 @@ def test_marker_of_who_follows() -> None:
     here, elsewhere = (marker_span(watching.markers(rank)[0], NoStepTraces()) for rank in (0, 2))
     assert here.error == ruling.text
     assert elsewhere.error is not None
-    assert elsewhere.error.endswith("; the cause lies elsewhere: rank 2 sleeps")
+    assert elsewhere.error.endswith("; the cause is elsewhere: rank 2 sleeps")
     for span in (here, elsewhere):
         assert ruling.incident.root(3) in span.links
         assert span.attributes[semconv.VERDICT] == "absent"

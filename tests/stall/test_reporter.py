@@ -119,7 +119,7 @@ def test_marker_of_a_consequence_names_its_own_operation_and_the_cause() -> None
     error = told.named("(in progress)")[0].error
     assert error is not None
     assert error.startswith(
-        "all_reduce (sequence 1, tp) has waited for 10.0 s; the cause lies elsewhere: rank 2 has not"
+        "all_reduce (sequence 1, tp) has been blocked for 10.0 s; the cause is elsewhere: rank 2 has not"
     )
 
 
@@ -240,4 +240,4 @@ def test_log_event_and_line(caplog: pytest.LogCaptureFixture) -> None:
     assert opened.attributes[semconv.STALL_TRACE_ID] == f"{root.trace_id:032x}"
     first_line, last_line = [record.getMessage() for record in caplog.records]
     assert first_line == f"stall: {root.error} (run {run_label(RUN)}, trace {root.trace_id:032x})"
-    assert last_line.startswith("stall over: all_reduce (sequence 2, default_pg) was completed after 12.")
+    assert last_line.startswith("stall over: all_reduce (sequence 2, default_pg) completed after 12.")

@@ -66,7 +66,7 @@ def test_first_verdict_has_the_stack_in_time() -> None:
     place = given.verdict.places[LATE]
     assert (place.source, place.frame) == (Source.SIGNAL, LOAD_BATCH)
     assert describe_place(dataclasses.replace(place, frozen_for_ns=12_300_000_000), "it") == (
-        "it is in load_batch at train.py:57 (seen by a signal while the GIL was held), "
+        "it is in load_batch at train.py:57 (stack taken by a signal while the GIL was held), "
         "and its Python threads have not run for 12.3 s"
     )
 

@@ -62,7 +62,7 @@ def test_a_device_that_has_not_come_to_it() -> None:
     assert verdict.roll.standings[1] is Standing.QUEUED
     assert verdict.since_ns - START_NS == 1_000_000_000
     assert sentence(verdict, 19.0).startswith(
-        "rank 1 has enqueued all_reduce (sequence 1, default_pg), but its device has not come to it for 19.0 s; "
+        "rank 1 has enqueued all_reduce (sequence 1, default_pg), but its device has not reached it for 19.0 s; "
         "2 of 3 ranks wait"
     )
 
@@ -76,7 +76,7 @@ def test_two_devices_that_have_not_come_to_it() -> None:
     verdict = judge(world, EVERYBODY)
     assert verdict is not None
     assert sentence(verdict, 19.0).startswith(
-        "ranks 1-2 have enqueued all_reduce (sequence 1, default_pg), but their devices have not come to it for 19.0 s"
+        "ranks 1-2 have enqueued all_reduce (sequence 1, default_pg), but their devices have not reached it for 19.0 s"
     )
 
 

@@ -13,7 +13,8 @@ def test_other_nodes_do_not_report() -> None:
     assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.SILENT, ())
     assert (verdict.reporting, verdict.members) == (2, 4)
     assert sentence(verdict, 11) == (
-        "all_reduce (sequence 2, default_pg) is not over after 11.0 s, and all ranks that report have entered; "
+        "all_reduce (sequence 2, default_pg) has not completed after 11.0 s, "
+        "although all ranks that report have entered it; "
         "2 of 4 ranks wait; rank 0 is in all_reduce, called in train at train.py:42; 2 of 4 ranks report"
     )
 

@@ -35,7 +35,8 @@ def test_frozen_inside_an_operation() -> None:
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (1,))
     assert sentence(verdict, 15).startswith(
-        "rank 1 is frozen (stopped by a signal) inside all_reduce (sequence 2, default_pg) for 15.0 s"
+        "rank 1 is frozen (stopped by a signal) inside all_reduce (sequence 2, default_pg), "
+        "which has been blocked for 15.0 s"
     )
 
 

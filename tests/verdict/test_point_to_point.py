@@ -59,7 +59,8 @@ def test_receive_whose_sender_waits_in_a_collective() -> None:
     verdict = the_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
     assert sentence(verdict, 14).startswith(
-        "rank 1 has no send for recv (from rank 1 to rank 0, tag 5, sequence 1, pair), which has waited for 14.0 s; "
+        "rank 1 has no matching send for recv (from rank 1 to rank 0, tag 5, sequence 1, pair), "
+        "which has been blocked for 14.0 s; "
         "1 of 2 ranks waits; it is in barrier"
     )
 

@@ -28,8 +28,8 @@ def test_unreachable_ranks_are_named() -> None:
     verdict = the_verdict(cut_off(world, (0, 1), beta=2, alpha=3))
     assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.UNREACHABLE, (2, 3), ("alpha", "beta"))
     assert sentence(verdict, 25.0) == (
-        "ranks 2-3 are out of reach (the agents on alpha, beta do not answer), "
-        "and all_reduce (sequence 2, default_pg) has waited for 25.0 s; 2 of 4 ranks wait; 2 of 4 ranks report"
+        "ranks 2-3 are unreachable (the agents on alpha, beta do not answer), "
+        "and all_reduce (sequence 2, default_pg) has been blocked for 25.0 s; 2 of 4 ranks wait; 2 of 4 ranks report"
     )
 
 

@@ -29,7 +29,7 @@ def describe_place(place: Place, subject: str) -> str:
     line = "" if place.frame is None else describe_frame(place.frame)
     clauses = {
         Source.STACK: f"{subject} is in {line}" if line else "",
-        Source.SIGNAL: f"{subject} is in {line} (seen by a signal while the GIL was held)" if line else "",
+        Source.SIGNAL: f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else "",
         Source.OPEN_OPERATION: f"{subject} is in {place.operation}" + (f", called in {line}" if line else ""),
         Source.LAST_OPERATION: f"{subject} was last in {place.operation}" + (f", called in {line}" if line else ""),
         Source.NOTHING: "",
