@@ -34,7 +34,7 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
     try:
         wanted = [tape for tape in tapes if tape.identity.nonce in stall.nonces and tape.is_alive()]
         if not is_on():
-            return "is left out: the stall is over"
+            return "skipped: the stall is over"
         for tape in wanted:
             _ask(tape.path, stall.text)
         for _ in range(round(ANSWER_S / LOOK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
@@ -50,7 +50,7 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
 
 
 def _account(wanted: list[TapeReader], killed: list[TapeReader], left: list[TapeReader]) -> str:
-    text = f"has ended {len(wanted) - len(left)} ranks"
+    text = f"ended {len(wanted) - len(left)} ranks"
     if killed:
         text += f", of which rank {_listed(killed)} had to be killed"
     if left:
@@ -63,7 +63,7 @@ def _account(wanted: list[TapeReader], killed: list[TapeReader], left: list[Tape
 
 def _missing(stall: StalledRun, tapes: list[TapeReader]) -> str:
     missing = len(stall.nonces - {tape.identity.nonce for tape in tapes})
-    return f"; {missing} cannot be asked to end, for their files in {stall.directory} are gone" if missing else ""
+    return f"; {missing} cannot be asked to end, because their files in {stall.directory} are gone" if missing else ""
 
 
 def _listed(tapes: list[TapeReader]) -> str:

@@ -161,7 +161,7 @@ class Agent:
             if errors and job.directory not in self._own:
                 self._give_up(job.directory, errors[0])
             for error in errors if job.directory in self._own else ():
-                guard.report("the look at a run", error)
+                guard.report("the check of a run", error)
 
     def _give_up(self, directory: Path, error: Exception) -> None:
         """Stop reading a job with unusable files; one of our own user's is only reported: the rest is worth reading."""
@@ -169,7 +169,7 @@ class Agent:
             guard.report("agent", error)
             return
         why = readable(f"{type(error).__name__}: {error}", 200)
-        _logger.warning("%s is not read any more, for what lies there cannot be made sense of: %s", directory, why)
+        _logger.warning("%s is no longer read, because its contents are not usable: %s", directory, why)
         self.given_up[directory] = time.monotonic()
         self._leave(directory)
 

@@ -52,14 +52,14 @@ class AgentsVerdicts:
         try:
             write_agents_verdict(*key, _written_down(stall.ruling))
         except OSError as error:
-            _logger.debug("%s: what was said of a run cannot be written down: %s", key[0], error)
+            _logger.debug("%s: the verdict on a run cannot be written: %s", key[0], error)
 
     def _remove(self, key: tuple[Path, int]) -> None:
         del self._written[key]
         try:
             remove_agents_verdict(*key)
         except OSError as error:
-            _logger.debug("%s: what was said of a run cannot be removed: %s", key[0], error)
+            _logger.debug("%s: the verdict on a run cannot be removed: %s", key[0], error)
 
 
 def _runs(tape: TapeReader | None) -> bool:

@@ -77,7 +77,7 @@ class Foreground:
                 self._linger(stop)
         finally:
             agent.close()
-        self._tell_end(stop)
+        self._log_end(stop)
 
     def _turn(self) -> None:
         self._agent.turn()
@@ -117,12 +117,12 @@ class Foreground:
         is_awaited = scrapes_before > 0 or (self._is_awaited and self._agent.metrics_port is not None)
         return is_awaited and self._agent.scrapes == scrapes_before
 
-    def _tell_end(self, stop: StopSignals) -> None:
+    def _log_end(self, stop: StopSignals) -> None:
         dropped = self._agent.reader.spans_dropped()
         loss = f"; {dropped} spans could not be exported" if dropped else ""
         if stop.received is not None:
-            _logger.info("stopped by %s; what was recorded until now is exported%s", stop.received.name, loss)
+            _logger.info("stopped by %s; everything recorded so far was exported%s", stop.received.name, loss)
         elif not self._log.latest:
-            _logger.info("there is no tape that can be read")
+            _logger.info("found no readable tape")
         else:
-            _logger.info("all ranks have ended; what they recorded is exported%s", loss)
+            _logger.info("all ranks have ended; everything they recorded was exported%s", loss)

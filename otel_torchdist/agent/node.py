@@ -102,7 +102,7 @@ class NodeWatch:
         self._part_with_the_slow(took_s, now)
         for directory in self._agent.directories:
             if now - self._live_at[directory] > self._keep_s:
-                _logger.info("leaving %s", directory)
+                _logger.info("stopped reading %s", directory)
                 self._agent.drop(directory)
         self._live_at = {one: at for one, at in self._live_at.items() if one in self._agent.directories}
 
@@ -113,7 +113,7 @@ class NodeWatch:
             if any(path in other.parents for other in slow):
                 continue
             self._agent.given_up[path] = now
-            _logger.warning("%s is not read any more: a look into it takes %.1f s", path, seconds)
+            _logger.warning("%s is no longer read: scanning it takes %.1f s", path, seconds)
             for directory in self._agent.directories:
                 if path in (directory, directory.parent):
                     self._agent.drop(directory)
@@ -136,14 +136,14 @@ class NodeWatch:
         """Warn once about each directory, until it can be scanned again."""
         for path, error in unseen.items():
             if path not in self._unseen:
-                _logger.warning("%s cannot be looked into, and is left as it is: %s", path, reason(error))
+                _logger.warning("%s cannot be scanned: %s", path, reason(error))
         self._unseen = set(unseen)
 
     def _say_what_is_crowded(self, crowded: Mapping[Path, int]) -> None:
         """Warn once about each base directory, until all job directories in it are read again."""
         for base, count in crowded.items():
             if base not in self._crowded:
-                _logger.warning("%s: %d of its job directories are left out: %s", base, count, TOO_FEW)
+                _logger.warning("%s: %d of its job directories are not read: %s", base, count, TOO_FEW)
         self._crowded = set(crowded)
 
     def _take_up(self, directory: Path) -> None:

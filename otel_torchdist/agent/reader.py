@@ -246,7 +246,7 @@ class Reader:
             if not alive and self._silent_ends.has_left(rank.tape):
                 status = replace(status, state=TapeState.FINISHED)
         except TapeError as error:
-            _logger.warning("a tape cannot be read any longer: %s", error)
+            _logger.warning("a tape can no longer be read: %s", error)
             self._forget(nonce)
             return
         self._watch.observe(nonce, batch)
@@ -325,7 +325,7 @@ class Reader:
         Args:
             looks: As for `turn`; if so, the end of an incident is reported.
         """
-        with guard.guarded("the last turn"):
+        with guard.guarded("the last pass"):
             self.turn(looks, is_last=True)
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():

@@ -49,7 +49,7 @@ def abort_if_asked(tape: Path, finish: Callable[[], None]) -> None:
         with contextlib.suppress(Exception):
             tell()
     with contextlib.suppress(Exception):
-        _logger.error("this rank ends with exit code %d because of a stall: %s", EXIT_CODE, reason)
+        _logger.error("this rank exits with code %d because of a stall: %s", EXIT_CODE, reason)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -94,11 +94,11 @@ class PeerDiscovery:
             return
         token = bytes.fromhex(store.get(_key(run, "token")).decode())
         if len(token) != TOKEN_BYTES:  # the store of torch's `fake` backend claims every key and holds no values
-            _logger.info("the job's store keeps nothing: this node's agent judges by itself")
+            _logger.info("the job's store keeps no values: this node's agent judges from its own ranks only")
             return
         own = own_address(self._environ)
         if is_hidden(self._place.host or own, self._environ):
-            _logger.info("no address is known at which agents of other nodes reach this one: it judges by itself")
+            _logger.info("agents of other nodes cannot reach this one: it judges from its own ranks only")
             return
         peers = Peers(run, token, self._place.rank, self._place.host or own)
         write_peers(self._directory, peers)
@@ -110,7 +110,10 @@ class PeerDiscovery:
         peer = Peer(self._place.rank, socket.gethostname(), reached_at, port, self._local_size)
         number = store.add(_key(run, "count"), 1)
         if number > MAX_PEERS:
-            _logger.info("only the agents of the first %d nodes exchange what they see", MAX_PEERS)
+            _logger.info(
+                "only the agents of the first %d nodes exchange data: this one judges from its own ranks only",
+                MAX_PEERS,
+            )
             return
         store.set(_key(run, str(number)), peer.to_json())
         self._find_others(store, peers)

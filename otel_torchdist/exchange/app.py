@@ -113,6 +113,6 @@ class ExchangeApp:
         try:
             answer = respondent.respond(path, body)
         except WireError as error:
-            _logger.debug("another agent has sent what cannot be understood: %s", error)
+            _logger.debug("another agent has sent an invalid request: %s", error)
             return 400, b""
         return (404, b"") if answer is None else (OK, answer)

@@ -58,14 +58,14 @@ class Line:
         """
         deadline = time.monotonic() + timeout_s
         if not self._lock.acquire(timeout=timeout_s):
-            raise NoAnswerError("an earlier question has not been answered yet")
+            raise NoAnswerError("an earlier request has not been answered yet")
         try:
             status, answered = self._ask_once(path, body, deadline)
             if status == WRONG_LIFE:
                 self._their_life = answered.body.decode("ascii", "replace")
                 status, answered = self._ask_once(path, body, deadline)
             if status != OK:
-                raise NoAnswerError(f"it refuses with status {status}")
+                raise NoAnswerError(f"it answers with status {status}")
             return answered
         finally:
             self._lock.release()
@@ -83,7 +83,9 @@ class Line:
             raise NoAnswerError(str(error) or type(error).__name__) from error
         expected = envelope.sign_answer(self._token, response.status, answer)
         if not is_signed(response.headers.get(SIGNATURE_HEADER, ""), expected):
-            raise NoAnswerError(f"what answers there (status {response.status}) does not know the run's token")
+            raise NoAnswerError(
+                f"the process that answers there (status {response.status}) does not have the run's token"
+            )
         return response.status, Answered(answer, asked_ns, time.monotonic_ns())
 
 

@@ -150,7 +150,7 @@ def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
 def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wall_offset_ns: int) -> RankView:
     def operation(wire: WireOperation) -> OperationView:
         if wire.group >= len(groups):
-            raise WireError("an operation is of a group that is not named")
+            raise WireError("an operation refers to a group that is not listed")
         return OperationView(
             record=_moved(wire.record, offset_ns),
             name=wire.name,

@@ -111,7 +111,7 @@ class PeerAgent:
         self.suspects_stall = False
         if self.is_lost and self.unanswered == LOST_AFTER:
             _logger.warning(
-                "the agent on %s (%s:%d) does not answer: %s; its ranks are not seen until it does",
+                "the agent on %s (%s:%d) does not answer: %s; its ranks are unknown until it does",
                 self.peer.node, self.peer.host, self.peer.port, error,
             )  # fmt: skip
         if self.unanswered >= LOST_AFTER:

@@ -58,7 +58,7 @@ class AgentPeers:
             peers = read_peers(path)
             self._listen(path.parent, peers)
         except (OSError, ValueError, OverflowError) as error:
-            _logger.warning("%s: agents of other nodes are not heard: %s", path, error)
+            _logger.warning("%s: no data is exchanged with agents of other nodes: %s", path, error)
             return
         known = self._runs.get(peers.run)
         if known is not None:

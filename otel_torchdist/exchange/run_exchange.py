@@ -206,7 +206,7 @@ class RunExchange:
     def _take(self, question: Question) -> None:
         """Process a question: from the agent that judges, or from one that does not know that we are alive."""
         if question.seat == self._own or not 0 <= question.seat <= MAX_SEAT:
-            raise WireError("no other agent can have its seat")
+            raise WireError("no other agent can have its id")
         self._stacks.update(question.stacks)
         self._signals.update(question.signals)
         # The agent that asks may be announced to us only later, and be out of reach by then.

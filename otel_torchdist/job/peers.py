@@ -114,18 +114,18 @@ def read_peers(path: Path) -> Peers:
     match = _NAME.fullmatch(path.name)
     content = _parsed(_read(path))
     if match is None or not isinstance(content, dict):
-        raise ValueError("it is no list of peers")
+        raise ValueError("it is not a list of peers")
     fields = cast("dict[str, Any]", content)
     try:
         others = tuple(_peer(one) for one in fields["others"])[:MAX_PEERS]
         token, seat = bytes.fromhex(fields["token"]), int(fields["seat"])
         if not 0 <= seat <= MAX_SEAT:
-            raise ValueError("its seat is out of range")
+            raise ValueError("its id is out of range")
         if len(token) != TOKEN_BYTES:
-            raise ValueError("its token has another length")
+            raise ValueError("its token has the wrong length")
         return Peers(int(match[1], 16), token, seat, str(fields["host"]), others)
     except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"it is no list of peers: {error!r}") from error
+        raise ValueError(f"it is not a list of peers: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ def _peer(content: Any) -> Peer:
         seat, node, host, port, ranks = content
         peer = Peer(int(seat), str(node), str(host), int(port), int(ranks))
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"it is no peer: {error}") from error
+        raise ValueError(f"it is not a peer: {error}") from error
     if not 0 < peer.port < 1 << 16 or not 0 <= peer.seat <= MAX_SEAT:
-        raise ValueError("it is no peer: its port or seat is out of range")
+        raise ValueError("it is not a peer: its port or id is out of range")
     return peer
 
 

@@ -322,7 +322,7 @@ class DeathWatch:
         try:
             write_death(watched.tape, watched.death)
         except OSError as error:
-            _logger.debug("%s: the end of its process cannot be written down: %s", watched.tape, error)
+            _logger.debug("%s: the end of its process cannot be recorded: %s", watched.tape, error)
 
     def _interrupt(self) -> None:
         if self._wake >= 0:

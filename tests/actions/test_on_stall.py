@@ -218,7 +218,7 @@ def test_one_that_fails_keeps_none_of_the_others(
     first, second, third, fourth = told(caplog)
     assert first == "on stall: the callback failed: ZeroDivisionError: no luck"
     assert second.startswith("on stall: callback failed: ModuleNotFoundError: No module named 'nowhere'")
-    assert third.startswith("on stall: dump has written ")
+    assert third.startswith("on stall: dump wrote ")
     assert fourth.startswith("on stall: command failed: FileNotFoundError")
 
 
@@ -236,7 +236,7 @@ def test_command_learns_of_the_stall(stall: StalledRun, tmp_path: Path) -> None:
         "sys.exit(3)\n"
     )
     said = command.run_command(f"{sys.executable} {script} '$HOME; echo'", stall)
-    assert said == f"ended with exit code 3: $HOME; echo absent 2 {stall.trace_id}"
+    assert said == f"exited with code 3: $HOME; echo absent 2 {stall.trace_id}"
 
 
 def test_command_that_hangs(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_command_that_hangs(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(command, "TIMEOUT_S", 0.3)
     began = time.monotonic()
     said = command.run_command("sh -c 'sleep 60 & sleep 60'", stall)
-    assert said == "took longer than 0.3 s and was ended"
+    assert said == "took longer than 0.3 s and was killed"
     assert time.monotonic() - began < 10
 
 
@@ -265,7 +265,7 @@ def test_bundle(stall: StalledRun, tape: TapeReader, tmp_path: Path) -> None:
     (stall.directory / "peers-00.json").write_text("secret")
     (stall.directory / "agent.log").write_text("a line\n")
     said = dump.dump(stall, tmp_path / "new" / "dumps", {})
-    assert said.startswith(f"has written {tmp_path}/new/dumps/torchdist-stall-")
+    assert said.startswith(f"wrote {tmp_path}/new/dumps/torchdist-stall-")
     found = members(tmp_path / "new" / "dumps")
     assert json.loads(found["verdict.json"])["text"] == TEXT
     assert found["job/agent.log"] == b"a line\n"
@@ -363,7 +363,7 @@ def test_stall_that_ends_while_something_is_done(
     actions.look([], [tape])
     is_over.set()
     until(lambda: len(told(caplog)) == 2)
-    assert told(caplog)[1] == "on stall: abort is left out: the stall is over"
+    assert told(caplog)[1] == "on stall: abort skipped: the stall is over"
     assert list(tape.path.parent.glob("*.abort")) == []
 
 
@@ -391,7 +391,7 @@ def test_dump_directory_of_somebody_else(tmp_path: Path, caplog: pytest.LogCaptu
     assert not caplog.records
     StallActions(actions, 0.0, bad)
     [record] = caplog.records
-    assert record.getMessage().startswith("OTEL_PYTHON_TORCHDIST_DUMP_DIR: no evidence of a stall could be written: ")
+    assert record.getMessage().startswith("OTEL_PYTHON_TORCHDIST_DUMP_DIR: `dump` cannot write evidence there: ")
     assert f"{bad}: refused" in record.getMessage()
 
 
@@ -429,6 +429,4 @@ def test_abort_says_whom_it_could_not_end(stall: StalledRun, monkeypatch: pytest
         for rank in ranks:
             rank.kill()
             rank.communicate()
-    assert text.startswith(
-        "has ended 1 ranks, of which rank 0 had to be killed; rank 1 did not end and cannot be killed"
-    )
+    assert text.startswith("ended 1 ranks, of which rank 0 had to be killed; rank 1 did not end and cannot be killed")

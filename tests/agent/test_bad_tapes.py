@@ -61,7 +61,7 @@ def test_healthy_ones_are_served(
         copy_of(good, of_another_version): f"version 99 of the format; this reader knows {VERSION}",
         copy_of(good, not_begun): "not a tape",
         copy_of(good, lambda content: content.clear()): "truncated: 0 bytes",
-        copy_of(good, lambda content: None): f"is left out: it is a copy of {good.name}",
+        copy_of(good, lambda content: None): f"is ignored: it is a copy of {good.name}",
     }
     running = agent()
     running.wait_for("found ranks? 0")
@@ -92,7 +92,7 @@ def test_tape_that_goes_bad(begin: Callable[..., Ranks], agent: Callable[..., Ru
     with by_rank[1].open("r+b") as file:
         file.seek(512)
         file.write(bytes(1024))
-    running.wait_for(rf"a tape cannot be read any longer: {by_rank[1]}: damaged")
+    running.wait_for(rf"a tape can no longer be read: {by_rank[1]}: damaged")
     for sequence in range(2, MEETINGS + 1):
         ranks.tell(0, f"enter {sequence}")
         ranks.tell(0, "end")

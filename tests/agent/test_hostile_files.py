@@ -136,7 +136,7 @@ def test_beside_a_hostile_user(
         spoil(base / THEIR_JOB)
     tapes = sorted((base / THEIR_JOB).glob("*.tape"))
     os.truncate(tapes[0], 4096)
-    service.wait_for(rf"a tape cannot be read any longer: .*/{THEIR_JOB}/{tapes[0].name}: truncated while it was read")
+    service.wait_for(rf"a tape can no longer be read: .*/{THEIR_JOB}/{tapes[0].name}: truncated while it was read")
     ranks.tell(1, "enter 1")
     for rank in (0, 1):
         ranks.tell(rank, "end")
@@ -194,7 +194,7 @@ def test_many_bad_tapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     tapes = LocalTapes(tmp_path)
     assert tapes.new(only_alive=False) == tapes.new(only_alive=False) == []
     assert len(caplog.records) == MAX_WARNINGS + 1
-    assert caplog.records[-1].getMessage() == f"{tmp_path}: more tapes that cannot be read will not be mentioned"
+    assert caplog.records[-1].getMessage() == f"{tmp_path}: further tapes that cannot be read are not logged"
 
 
 def test_lock_that_is_no_file(begin: Callable[..., Ranks], base: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -244,8 +244,8 @@ def test_job_that_leads_us_astray(
             agent.turn()
         assert agent.directories == [base / JOB]
         assert [tape.path.parent for tape in agent.reader.tapes] == [base / JOB]
-        [line] = [record.getMessage() for record in caplog.records if "not read any more" in record.getMessage()]
-        assert line.startswith(f"{base / THEIR_JOB} is not read any more")
+        [line] = [record.getMessage() for record in caplog.records if "no longer read" in record.getMessage()]
+        assert line.startswith(f"{base / THEIR_JOB} is no longer read")
         assert line.endswith(r"ValueError: astray\x1b[2J")
     finally:
         agent.close()

@@ -55,7 +55,7 @@ def test_directory_that_is_slow(
             watch._search()
         assert agent.directories == [base / JOB]
         [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert line.startswith(f"{full} is not read any more: a look into it takes ")
+        assert line.startswith(f"{full} is no longer read: scanning it takes ")
         assert full not in live_jobs(base, agent.given_up).took_s
         monkeypatch.setattr(node, "RETRY_S", 0.0)
         watch._search()

@@ -162,7 +162,7 @@ def test_something_else_in_the_store(store: Any, tmp_path: Path, caplog: pytest.
         say_port(tmp_path)
         assert until(lambda: not is_meeting(agreement))
     assert [record.levelname for record in caplog.records if record.name == "otel_torchdist"] == ["WARNING"]
-    assert "it is no peer" in caplog.text
+    assert "it is not a peer" in caplog.text
 
 
 def test_rank_that_ends_meanwhile(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -60,7 +60,7 @@ def test_live_job(start: Callable[..., Running], begin: Callable[..., Ranks], ba
     ended = re.findall(r" ranks? ([\d,-]+) ha(?:s|ve) ended$", agent.out, re.M)
     # They may end between two polls: each is still reported once.
     assert sorted(int(rank) for part in ended for rank in re.findall(r"\d+", part.replace("0-2", "0,1,2"))) == [0, 1, 2]
-    assert agent.out.rstrip().endswith("all ranks have ended; what they recorded is exported")
+    assert agent.out.rstrip().endswith("all ranks have ended; everything they recorded was exported")
 
 
 def test_finished_job(start: Callable[..., Running], begin: Callable[..., Ranks], base: Path) -> None:
@@ -95,7 +95,7 @@ def test_dead_rank_and_sigterm(start: Callable[..., Running], begin: Callable[..
     agent.process.send_signal(signal.SIGTERM)
     assert agent.end(20) == 0
     assert time.monotonic() - told_at < 5
-    assert "stopped by SIGTERM; what was recorded until now is exported" in agent.out
+    assert "stopped by SIGTERM; everything recorded so far was exported" in agent.out
 
 
 def test_rank_that_is_started_again(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:

@@ -63,7 +63,7 @@ def test_answers_are_signed(agent: Agent) -> None:
 
 def test_unknown_path(agent: Agent) -> None:
     """An agent of the run that asks for an unknown path gets a signed 404, which is not an answer."""
-    with pytest.raises(NoAnswerError, match="refuses with status 404"):
+    with pytest.raises(NoAnswerError, match="answers with status 404"):
         agent.line().ask("/v1/else", b"", 10)
 
 
@@ -71,7 +71,7 @@ def test_malformed_question(agent: Agent) -> None:
     """Signed bytes that are not a question get a signed 400, whatever they are; the agent goes on answering."""
     line = agent.line()
     for body in (b"", b"\xc1", b"\x93\x01", b"\xdd\xff\xff\xff\xff", b"\x81\xa4seat\xa1x", b"\x91" * 100_000):
-        with pytest.raises(NoAnswerError, match="refuses with status 400"):
+        with pytest.raises(NoAnswerError, match="answers with status 400"):
             line.ask(PARSED, body, 10)
     assert line.ask(PATH, b"still there?", 10).body.endswith(b"still there?")
 

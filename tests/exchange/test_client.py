@@ -155,7 +155,7 @@ def test_line_that_is_busy() -> None:
         first = threading.Thread(target=ask)
         first.start()
         until(line._lock.locked)
-        with pytest.raises(NoAnswerError, match="an earlier question has not been answered yet"):
+        with pytest.raises(NoAnswerError, match="an earlier request has not been answered yet"):
             line.ask(PATH, b"second", 0.1)
         first.join(10)
         assert len(errors) == 1

@@ -265,7 +265,7 @@ def test_group_that_is_not_named(place: int) -> None:
     (rank,) = answer.ranks
     wrong = dataclasses.replace(rank.open[0], group=place)
     for changed in (dataclasses.replace(rank, open=(wrong,)), dataclasses.replace(rank, open=(), last=wrong)):
-        with pytest.raises(WireError, match="group that is not named"):
+        with pytest.raises(WireError, match="group that is not listed"):
             views_of(dataclasses.replace(answer, ranks=(changed,)), RUN, 0, 0)
 
 

@@ -95,5 +95,5 @@ def test_impostor(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
     node._app.add(RUN, node.exchange)
     two.begin(0)
     two.set_uneasy(True)
-    until(lambda: two.meet() and "does not know the run's token" in caplog.text)
+    until(lambda: two.meet() and "does not have the run's token" in caplog.text)
     assert sorted(world_of(two, 0).ranks) == [0, 1]

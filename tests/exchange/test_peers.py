@@ -147,7 +147,7 @@ def test_address_that_is_not_here(
     for _ in range(5):
         neighbours.search([tmp_path])
     (warning,) = warnings_in(caplog)
-    assert "agents of other nodes are not heard" in warning
+    assert "no data is exchanged with agents of other nodes" in warning
     assert read_listening(tmp_path) is None
     assert isinstance(neighbours.meet(SimulatedWorld(2).snapshot(1.0), True), Leads)
 

@@ -74,7 +74,7 @@ def test_run_that_is_over(agent: Agent, current: tuple[Current, int]) -> None:
     assert isinstance(app, ExchangeApp)
     for _ in range(2):
         app.drop(RUN)
-        with pytest.raises(NoAnswerError, match=r"status 403\) does not know the run's token"):
+        with pytest.raises(NoAnswerError, match=r"status 403\) does not have the run's token"):
             line.ask(PATH, b"", 10)
 
 

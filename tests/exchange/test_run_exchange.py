@@ -23,7 +23,7 @@ def test_what_is_no_question(two: Agents) -> None:
     assert exchange.respond("/", b"") is None
     assert exchange.respond("/v1/state/", encode(Question(2))) is None
     for seat in (0, -1, 1 << 40):  # a seat is a rank, and the lowest one judges
-        with pytest.raises(WireError, match="no other agent can have its seat"):
+        with pytest.raises(WireError, match="no other agent can have its id"):
             exchange.respond(STATE_PATH, encode(Question(seat)))
     with pytest.raises(WireError):
         exchange.respond(STATE_PATH, b"")

@@ -164,7 +164,7 @@ def test_port_that_becomes_free(
     assert BODY_VALUE in get(server.port)
     server.stop()
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert caplog.messages[1] == f"/metrics is served after all, on port {first}"
+    assert caplog.messages[1] == f"/metrics is now served on port {first}"
 
 
 def test_last_port(registry: CollectorRegistry) -> None:

@@ -148,8 +148,9 @@ class _Post:
         elif now - self._put_off_since > PATIENCE_S:
             self._put_off_since = math.inf
             _logger.warning(
-                "no agent is started while this process waits for any of its children (os.wait); until it does not, "
-                "nothing of this job is exported, unless another rank of the node or `otel-torchdist agent` does it"
+                "no agent is started while this process waits for any of its children (os.wait): until then nothing "
+                "of this job is exported, unless another rank of the node starts an agent or you run `otel-torchdist "
+                "agent`"
             )
         return True
 
@@ -173,8 +174,8 @@ class _Post:
             if not self._has_warned:
                 self._has_warned = True
                 _logger.warning(
-                    "the agent has ended %d times in %d minutes and is not started again before these are over: "
-                    "nothing of this job is exported meanwhile; what it said is in %s",
+                    "the agent has exited %d times within %d minutes and is not restarted until they have passed: "
+                    "nothing of this job is exported until then; its log is %s",
                     len(recent), STARTS_WITHIN_S / 60, self._relay.path,
                 )  # fmt: skip
             return False

@@ -49,7 +49,9 @@ class Dispatcher:
 
     def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> None:
         if has_our_place(overload):  # ours would hide it
-            _logger.warning("another library has a kernel for %s in our place: it is not recorded", overload.name())
+            _logger.warning(
+                "another library has already registered a kernel for %s: it is not recorded", overload.name()
+            )
             return
         name = overload._schema.name.partition("::")[2]
         overload_name = overload._schema.overload_name

@@ -97,7 +97,7 @@ def test_agents_that_fail_are_put_off(kept: AgentKeeper, starts: Starts, caplog:
     pauses = [later - earlier for earlier, later in zip(starts.at, starts.at[1:], strict=False)]
     assert pauses == sorted(pauses)
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "has ended 5 times in 10 minutes and is not started again before" in warning.getMessage()
+    assert "has exited 5 times within 10 minutes and is not restarted until" in warning.getMessage()
     look(kept, starts, STARTS_WITHIN_S - 205)
     assert len(starts.at) == MAX_STARTS
     look(kept, starts, STARTS_WITHIN_S)

@@ -35,7 +35,9 @@ def test_a_kernel_in_our_place(run: Run) -> None:
         assert with_us.lines() == without_us.lines()
         assert with_us.lines()[0]["passed"]["in our place"] == 1
         [warning] = with_us.err.splitlines()
-        assert warning == "another library has a kernel for c10d::_allgather_base_ in our place: it is not recorded"
+        assert (
+            warning == "another library has already registered a kernel for c10d::_allgather_base_: it is not recorded"
+        )
     for tape in job.tapes:
         assert [operation.name for operation in tape.operations] == [
             name for name in EACH if name != "all_gather_into_tensor"

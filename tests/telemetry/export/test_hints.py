@@ -15,7 +15,7 @@ def test_what_is_not_known_is_said_as_it_is() -> None:
 
 def test_known_signs_have_advice() -> None:
     """The real Collector's error messages are in the tests of the stack; these have the same form."""
-    assert with_hint("failed: Connection refused.") == "failed: Connection refused (nobody listens there)"
+    assert with_hint("failed: Connection refused.") == "failed: Connection refused (no process listens there)"
 
 
 @pytest.mark.parametrize(

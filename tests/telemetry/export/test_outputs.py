@@ -62,7 +62,7 @@ def test_several_exporters_each_get_everything(
         assert len(receiver.spans()) == 1
     [record] = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("OTEL_TRACES_EXPORTER=nowhere: the exporter cannot be built (")
+    assert record.getMessage().startswith("OTEL_TRACES_EXPORTER=nowhere: the exporter cannot be created (")
 
 
 def test_none_exports_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
