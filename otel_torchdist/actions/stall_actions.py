@@ -49,9 +49,7 @@ class StallActions:
         self._grace_s = grace_s
         self._dump_dir = dump_dir
         if any(action.kind is ActionKind.DUMP for action in self._actions) and (objection := objection_to(dump_dir)):
-            _logger.warning(
-                "%s: `dump` cannot write evidence there: %s", OTEL_PYTHON_TORCHDIST_DUMP_DIR, objection
-            )
+            _logger.warning("%s: `dump` cannot write evidence there: %s", OTEL_PYTHON_TORCHDIST_DUMP_DIR, objection)
         self._callback = callback
         self._looked_at = time.monotonic()
         self._stood_s: dict[int, float] = {}
