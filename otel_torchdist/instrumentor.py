@@ -92,7 +92,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
 
                 keeper = self._keeper = AgentKeeper()
                 capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
-                capture.on_beat(keeper.look)
+                capture.on_beat(keeper.check)
             self._capture = capture
             capture.install()
 

@@ -25,7 +25,7 @@ from otel_torchdist.tape.reader import TapeReader
 
 ANSWER_S: Final = 5.0
 """A rank checks for requests once a second, and then has its own cleanup to do."""
-LOOK_S: Final = 0.1
+CHECK_S: Final = 0.1
 
 
 def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
@@ -37,10 +37,10 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
             return "skipped: the stall is over"
         for tape in wanted:
             _ask(tape.path, stall.text)
-        for _ in range(round(ANSWER_S / LOOK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
+        for _ in range(round(ANSWER_S / CHECK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
             if not any(tape.is_alive() for tape in wanted):
                 break
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
         killed = [tape for tape in wanted if tape.is_alive() and _kill(tape)]
         left = [tape for tape in wanted if tape not in killed and tape.is_alive()]
         return _account(wanted, killed, left) + _missing(stall, tapes)

@@ -27,7 +27,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 Callback = Callable[[StalledRun], object]
 
-LOOK_COUNTS_S: Final = 1.0
+MAX_PASS_S: Final = 1.0
 """Maximum time between two passes that counts: any more is a suspension, of this process at least."""
 
 
@@ -51,12 +51,14 @@ class StallActions:
         if any(action.kind is ActionKind.DUMP for action in self._actions) and (objection := objection_to(dump_dir)):
             _logger.warning("%s: `dump` cannot write evidence there: %s", OTEL_PYTHON_TORCHDIST_DUMP_DIR, objection)
         self._callback = callback
-        self._looked_at = time.monotonic()
+        self._updated_at = time.monotonic()
         self._stood_s: dict[int, float] = {}
         self._acted: set[int] = set()
         self._on: frozenset[int] = frozenset()
 
-    def look(self, ongoing: Iterable[OngoingStall], tapes: list[TapeReader], suspended: Collection[int] = ()) -> None:
+    def start_due(
+        self, ongoing: Iterable[OngoingStall], tapes: list[TapeReader], suspended: Collection[int] = ()
+    ) -> None:
         """Start the actions that are due, without waiting for them.
 
         Args:
@@ -67,7 +69,7 @@ class StallActions:
         if not self._actions and self._callback is None:
             return
         now = time.monotonic()
-        passed_s, self._looked_at = min(now - self._looked_at, LOOK_COUNTS_S), now
+        passed_s, self._updated_at = min(now - self._updated_at, MAX_PASS_S), now
         on = {stall.ruling.incident.trace_id: stall for stall in ongoing}
         before = self._stood_s
         self._stood_s = {

@@ -129,8 +129,8 @@ class Agent:
             self._part_with_those_that_fail()
             ongoing, tapes = self.reader.ongoing, self.reader.tapes
             own = [tape for tape in tapes if tape.path.parent in self._own]
-            self._verdicts.look(ongoing, own)
-            self._actions.look(ongoing, own, suspended_among(ongoing))
+            self._verdicts.update(ongoing, own)
+            self._actions.start_due(ongoing, own, suspended_among(ongoing))
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:

@@ -28,10 +28,10 @@ _logger = logging.getLogger("otel_torchdist")
 
 SET_DEADLINE_S: Final = 2.0
 """How long rank 0 waits for its `set` to be sent, while it creates the default group anyway."""
-FIRST_LOOK_S: Final = 0.05
-LOOK_S: Final = 30e-6
+FIRST_PAUSE_S: Final = 0.05
+READ_S: Final = 30e-6
 """Cost of a poll to the store (measured: 35,000 a second). All ranks poll at once, and the store has other work."""
-LONGEST_LOOK_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 1.0
 """Rank 0 may arrive minutes after the others; ten thousand ranks must not overload the store until then."""
 DOUBT_S: Final = 2.0
 """After this time an id that is no answer is used provisionally: rank 0 may be stuck, and that may be the stall."""
@@ -140,42 +140,42 @@ class RunIdAgreement:
 
     def _answer(self, store: Any, said: _Said) -> None:
         """Publish the id again whenever a rank has asked, until another attempt has set its own."""
-        pause, deadline = FIRST_LOOK_S, time.monotonic() + ANSWER_S
+        pause, deadline = FIRST_PAUSE_S, time.monotonic() + ANSWER_S
         while not self._has_met_all() and time.monotonic() < deadline and not self._stopping.wait(pause):
-            pause = min(pause * 1.5, LONGEST_LOOK_S)
+            pause = min(pause * 1.5, LONGEST_PAUSE_S)
             if store.add(self._questions, 0) == said.answers:
                 continue
             if self._read(store).run_id != said.run_id:
                 return
             said = self._say(store, said.run_id)
-            pause = FIRST_LOOK_S
+            pause = FIRST_PAUSE_S
 
     # --- the other ranks ------------------------------------------------------------------------------------------
 
     def _find(self, own_id: int) -> None:
         try:
             store = self._store.clone()
-            self._look(store, store.add(self._questions, 1))
+            self._read_published(store, store.add(self._questions, 1))
         except (RuntimeError, AttributeError, TypeError, ValueError):
             # The store cannot be cloned or is gone, or our key holds something else.
             if not self._met:
                 self._settle(own_id, RunIdState.UNAGREED)
 
-    def _look(self, store: Any, question: int) -> None:
+    def _read_published(self, store: Any, question: int) -> None:
         """Poll until rank 0 has answered or the agreement is stopped."""
-        first_look_s = pause = FIRST_LOOK_S + LOOK_S * self._tape.identity.world_size
+        first_pause_s = pause = FIRST_PAUSE_S + READ_S * self._tape.identity.world_size
         doubts_at = time.monotonic() + DOUBT_S
-        is_last_look = False
-        while not is_last_look:
-            is_last_look = self._stopping.wait(pause)
-            pause = min(pause * 1.5, max(LONGEST_LOOK_S, first_look_s))
+        is_last_read = False
+        while not is_last_read:
+            is_last_read = self._stopping.wait(pause)
+            pause = min(pause * 1.5, max(LONGEST_PAUSE_S, first_pause_s))
             has_met_rank_0 = self._has_met_rank_0()  # checked before reading the id, which rank 0 must then have set
             run_id, answers = self._read(store)
             if run_id and (answers >= question or has_met_rank_0):
                 self._settle(run_id, RunIdState.AGREED)
                 self._meet(store, run_id)
                 return
-            if run_id and (is_last_look or time.monotonic() >= doubts_at):
+            if run_id and (is_last_read or time.monotonic() >= doubts_at):
                 self._tape.set_run_id(run_id, RunIdState.PROVISIONAL)
                 self._meet(store, run_id)
 

@@ -14,7 +14,7 @@ from otel_torchdist import semconv
 from otel_torchdist.job.requests import FAILURE as ABORTED
 from otel_torchdist.naming import lone_run_id
 from otel_torchdist.stall.attributes import ruling_of
-from otel_torchdist.stall.early_look import EarlyLook
+from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import (
     Event,
     Incident,
@@ -41,7 +41,7 @@ from otel_torchdist.world.model import Channel, OperationId, WorldSnapshot
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
 ENDLESS_NS: Final = 1 << 62
-UNEASY_BEFORE_NS: Final = 1_000_000_000
+SUSPECTS_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that these are known when it comes."""
 
 
@@ -80,7 +80,7 @@ class RunWatch:
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
         self._compiling = CompileExcuses(rules.threshold_ns)
-        self._early = EarlyLook(rules.threshold_ns, self._roots, self._compiling)
+        self._early = EarlyStacks(rules.threshold_ns, self._roots, self._compiling)
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
@@ -117,7 +117,7 @@ class RunWatch:
         """Whether a stall is ongoing or near, or the end has come, as far as this snapshot of some ranks shows."""
         if self.is_concluding(world) or self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
-        early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
+        early_ns = min(SUSPECTS_BEFORE_NS, self._threshold_ns // 2)
         waits = (wait for wait in waits_of(world) if not expects(wait.view, world))
         return any(self._rules.is_stalled(wait, self._age_ns(wait, world) + early_ns) for wait in waits)
 
@@ -143,7 +143,7 @@ class RunWatch:
         self._open = self._incident = self._pending = self.ruling = None
         self._heard, self._heard_ns = ruling, world.taken_ns
         waits = waits_of(world)
-        self._standstill.look(world, waits)
+        self._standstill.observe(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
             at_once = ruling.attributes.get(semconv.VERDICT) in [kind.value for kind in AT_ONCE]
@@ -152,16 +152,16 @@ class RunWatch:
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
         if self._rules.compares_calls:
             self._findings.leave_to_another(world)
-            events += self._findings.look_for_stragglers(world, _run_of(world), self.seat)
+            events += self._findings.find_stragglers(world, _run_of(world), self.seat)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)
         return events
 
-    def look(self, world: WorldSnapshot) -> list[Event]:
+    def judge(self, world: WorldSnapshot) -> list[Event]:
         """Process a new snapshot of the run."""
         events: list[Event] = []
         waits = waits_of(world)
-        self._standstill.look(world, waits)
+        self._standstill.observe(world, waits)
         standing = self._standing_verdict()
         is_ended = standing is not None and is_being_ended(world, standing)
         if is_ended:
@@ -187,13 +187,13 @@ class RunWatch:
         if verdict is None:
             events += self._last_words(world)
             self._drop_pending()
-            events += self._early.look(world, self._soon_stalled(waits, world)) if self._open is None else []
+            events += self._early.request(world, self._soon_stalled(waits, world)) if self._open is None else []
         else:
             events += self._advance(world, verdict, stalled)
             events += self._marker_events(world, verdict, stalled, waits)
         if self._rules.compares_calls:
             cause = self._open.verdict.mismatch if self._open is not None else None
-            events += self._findings.look(world, _run_of(world), self.seat, cause)
+            events += self._findings.compare(world, _run_of(world), self.seat, cause)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)
         return events

@@ -83,7 +83,7 @@ def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[OperationId]:
     """The first operation of each channel that has waited for too long; later ones wait for that."""
     first: dict[Channel, OperationId] = {}
     waits, standstill = waits_of(world), Standstill()
-    standstill.look(world, waits)
+    standstill.observe(world, waits)
     ran_until_ns = standstill.ran_until_ns(world.taken_ns)
     for wait in waits:
         operation_id = wait.operation.operation_id

@@ -53,7 +53,7 @@ class TapeFollower:
     Attributes:
         reader: The tape. Whatever polls it must pass every batch to `observe`.
         failure: The exception that viewing the tape raised; it is not viewed again.
-        is_last_look: Whether this is the last pass, so that all available calls should be compared.
+        is_last_check: Whether this is the last pass, so that all available calls should be compared.
     """
 
     def __init__(self, reader: TapeReader, deaths: Deaths | None = None) -> None:
@@ -61,7 +61,7 @@ class TapeFollower:
         self.reader = reader
         self._deaths = deaths
         self._unlocked_ns: int | None = None
-        self.is_last_look = False
+        self.is_last_check = False
         self._groups: dict[int, GroupView] = {}
         self._progress: dict[Channel, Progress] = {}
         self._frozen: Mapping[Channel, Progress] | None = None
@@ -203,7 +203,7 @@ class TapeFollower:
             status = self.reader.status()
         except TapeError:
             return None
-        stopped = self._process.look(now_ns, status.heartbeat_ns)
+        stopped = self._process.check(now_ns, status.heartbeat_ns)
         if alive and self._deaths is not None:
             self._deaths.note(self.reader.identity.nonce, stopped, self._process.ran_ns)
         self._clock.update(status)
@@ -238,7 +238,7 @@ class TapeFollower:
             stopped=stopped,
             ran_ns=self._process.ran_ns,
             expects_until_ns=status.expects_until_ns,
-            windows=self._logs.all_windows if is_over or self.is_last_look else self._logs.windows,
+            windows=self._logs.all_windows if is_over or self.is_last_check else self._logs.windows,
             arrivals=self._logs.arrivals,
             groups=self._groups_by_key,
             seen_alive_ns=self._seen_alive_ns,

@@ -119,15 +119,15 @@ def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path) -
     actions = StallActions([], 0.3, tmp_path, rung.append)
     began = time.monotonic()
     while time.monotonic() - began < 0.2:
-        actions.look([ongoing(tape)], [tape])
+        actions.start_due([ongoing(tape)], [tape])
         time.sleep(0.01)
     assert rung == []
-    until(lambda: actions.look([ongoing(tape)], [tape]) or rung)
+    until(lambda: actions.start_due([ongoing(tape)], [tape]) or rung)
     assert time.monotonic() - began >= 0.3
     for _ in range(20):
-        actions.look([ongoing(tape)], [tape])
-    actions.look([], [tape])
-    until(lambda: actions.look([ongoing(tape, "second")], [tape]) or len(rung) > 1)
+        actions.start_due([ongoing(tape)], [tape])
+    actions.start_due([], [tape])
+    until(lambda: actions.start_due([ongoing(tape, "second")], [tape]) or len(rung) > 1)
     assert [(stall.verdict, stall.ranks, stall.text) for stall in rung] == [("absent", "2", TEXT)] * 2
     assert len({stall.trace_id for stall in rung}) == 2
 
@@ -156,7 +156,7 @@ def test_suspension_within_the_grace(
     def look_for(seconds: float, suspended: frozenset[int] = frozenset()) -> None:
         for _ in range(round(seconds * 4)):
             clock.now_s += 0.25
-            actions.look([ongoing(tape)], [tape], suspended)
+            actions.start_due([ongoing(tape)], [tape], suspended)
 
     look_for(5.0)
     if agent_too:
@@ -176,9 +176,9 @@ def test_stall_that_ends_within_the_grace(tape: TapeReader, tmp_path: Path) -> N
     rung: list[StalledRun] = []
     actions = StallActions([], 0.2, tmp_path, rung.append)
     for _ in range(4):
-        actions.look([ongoing(tape)], [tape])
+        actions.start_due([ongoing(tape)], [tape])
         time.sleep(0.1)
-        actions.look([], [tape])
+        actions.start_due([], [tape])
     assert rung == []
 
 
@@ -186,7 +186,7 @@ def test_what_another_agent_judges(tape: TapeReader, tmp_path: Path, caplog: pyt
     """For a stall that another node's agent reported, this node only dumps its own evidence."""
     rung: list[StalledRun] = []
     actions = StallActions(parse_actions("dump,command:false"), 0.0, tmp_path / "dumps", rung.append)
-    actions.look([ongoing(tape, is_ours=False)], [tape])
+    actions.start_due([ongoing(tape, is_ours=False)], [tape])
     until(lambda: told(caplog))
     time.sleep(0.1)
     assert [text.split()[2] for text in told(caplog)] == ["dump"]
@@ -198,7 +198,7 @@ def test_agent_that_was_started_again(tape: TapeReader, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     line = parse_actions(f'command:{sys.executable} -c \'open("{marks}", "a").write("x")\'')
     for _ in range(3):
-        StallActions(line, 0.0, tmp_path).look([ongoing(tape)], [tape])
+        StallActions(line, 0.0, tmp_path).start_due([ongoing(tape)], [tape])
         until(marks.exists)
     time.sleep(0.2)
     assert marks.read_text() == "x"
@@ -213,7 +213,7 @@ def test_one_that_fails_keeps_none_of_the_others(
         raise ZeroDivisionError("no luck")
 
     line = parse_actions("callback:nowhere.at_all:ring,dump,command:/no/such/program --loud")
-    StallActions(line, 0.0, tmp_path / "dumps", explode).look([ongoing(tape)], [tape])
+    StallActions(line, 0.0, tmp_path / "dumps", explode).start_due([ongoing(tape)], [tape])
     until(lambda: len(told(caplog)) == 4)
     first, second, third, fourth = told(caplog)
     assert first == "on stall: the callback failed: ZeroDivisionError: no luck"
@@ -348,7 +348,7 @@ def recorder() -> Callable[[Path, Path], None]:
 def test_log_alone_does_nothing_more(tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """`log` adds nothing to what always happens: no thread, no file."""
     caplog.set_level(logging.DEBUG)
-    StallActions(parse_actions("log"), 0.0, tmp_path / "dumps").look([ongoing(tape)], [tape])
+    StallActions(parse_actions("log"), 0.0, tmp_path / "dumps").start_due([ongoing(tape)], [tape])
     assert told(caplog) == []
     assert not (tmp_path / "dumps").exists()
 
@@ -359,8 +359,8 @@ def test_stall_that_ends_while_something_is_done(
     """If the ranks resume during a slow callback, they are no longer killed."""
     is_over = threading.Event()
     actions = StallActions(parse_actions("abort"), 0.0, tmp_path, lambda stall: is_over.wait(10))
-    actions.look([ongoing(tape)], [tape])
-    actions.look([], [tape])
+    actions.start_due([ongoing(tape)], [tape])
+    actions.start_due([], [tape])
     is_over.set()
     until(lambda: len(told(caplog)) == 2)
     assert told(caplog)[1] == "on stall: abort skipped: the stall is over"
@@ -374,8 +374,8 @@ def test_ranks_of_several_jobs(tape: TapeReader, tmp_path: Path) -> None:
     both = dataclasses.replace(ongoing(tape), nonces=frozenset({tape.identity.nonce, other.identity.nonce}))
     rung: list[StalledRun] = []
     actions = StallActions([], 0.0, tmp_path, rung.append)
-    actions.look([both], [tape, other])
-    actions.look([ongoing(tape, "second")], [tape, other])
+    actions.start_due([both], [tape, other])
+    actions.start_due([ongoing(tape, "second")], [tape, other])
     until(lambda: rung)
     assert [stall.directory for stall in rung] == [tape.path.parent]
 

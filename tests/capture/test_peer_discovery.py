@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture import peer_discovery as meeting_module
+from otel_torchdist.capture import peer_discovery as discovery_module
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.job.peers import peers_files, read_listening
@@ -22,7 +22,7 @@ from tests.capture.meetings import HOST, LOCAL, RUN, announced, peers_in, say_po
 from tests.support.tapes import WriterProcess
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.usefixtures("short_looks")
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 @dataclass
@@ -172,7 +172,7 @@ def test_launcher_that_says_nothing(local: str, store: Any, tmp_path: Path) -> N
 
 def test_agent_that_never_says_its_port(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent gets some time and an address to listen on, and is not announced; a port elsewhere is not its own."""
-    monkeypatch.setattr(meeting_module, "AGENT_DUE_S", 0.3)
+    monkeypatch.setattr(discovery_module, "AGENT_DUE_S", 0.3)
     (rank, *_) = ranks_of(tmp_path, 2)
     say_port(rank.directory, host="10.0.0.1")
     began = time.monotonic()
@@ -209,7 +209,7 @@ def test_stop(is_waiting: Callable[[Rank, Any], bool], store: Any, tmp_path: Pat
 
 def test_meeting_ends_by_itself(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that never come are awaited for a limited time, not until the job ends; what was found stays written."""
-    monkeypatch.setattr(meeting_module, "MEETING_S", 0.5)
+    monkeypatch.setattr(discovery_module, "DISCOVERY_S", 0.5)
     ranks = ranks_of(tmp_path, 3)
     for rank in (ranks[0], ranks[2]):
         say_port(rank.directory, 4711 + rank.rank)
@@ -247,8 +247,8 @@ def test_more_nodes_than_may_be(
     store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each node beyond the bound reports it once, keeps to itself, and is not found by the others."""
-    monkeypatch.setattr(meeting_module, "MAX_PEERS", 2)
-    monkeypatch.setattr(meeting_module, "MEETING_S", 0.5)
+    monkeypatch.setattr(discovery_module, "MAX_PEERS", 2)
+    monkeypatch.setattr(discovery_module, "DISCOVERY_S", 0.5)
     caplog.set_level(logging.INFO, "otel_torchdist")
     ranks = ranks_of(tmp_path, 3)[::LOCAL]
     for rank in ranks:

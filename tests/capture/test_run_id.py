@@ -25,7 +25,7 @@ from tests.capture.meetings import HOST, announced, say_port
 from tests.support.tapes import new_writer
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.usefixtures("short_looks")
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 @contextlib.contextmanager

@@ -104,10 +104,10 @@ def first_verdict(readers: list[TapeReader], operation: str) -> VerdictGiven:
     while time.monotonic() < deadline:
         for reader in readers:
             watch.observe(reader.identity.nonce, reader.poll())
-        for event in watch.look(time.monotonic_ns()):
+        for event in watch.check(time.monotonic_ns()):
             if isinstance(event, VerdictGiven) and event.verdict.operation == operation:
                 return event
-        time.sleep(watch.next_look_s)
+        time.sleep(watch.next_check_s)
     raise AssertionError("no verdict")
 
 

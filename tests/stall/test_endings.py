@@ -3,7 +3,7 @@
 import pytest
 
 from otel_torchdist.stall.events import IncidentResolved, StacksWanted
-from otel_torchdist.stall.watch import LOOK_S
+from otel_torchdist.stall.watch import CHECK_S
 from otel_torchdist.tape.layout import Flag, How, TapeState
 from otel_torchdist.verdict.model import Outcome, VerdictKind
 from tests.support.simulated_world import SimulatedWorld, group_of
@@ -16,7 +16,7 @@ def test_death_is_told_at_once() -> None:
     watching = Watching(world)
     watching.until(6.0)
     world.ranks[2].die(6.1)
-    watching.until(6.1 + 2 * LOOK_S)
+    watching.until(6.1 + 2 * CHECK_S)
     ((_, given),) = watching.verdicts
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
     assert not any(isinstance(event, StacksWanted) for _, event in watching.events)
@@ -139,10 +139,10 @@ def test_incident_ends_with_its_tapes() -> None:
     """The tapes are removed: the incident is closed, and no state of the run is kept."""
     watching = Watching(stalled()[0])
     watching.until(17.0)
-    (end,) = watching.detector.look([])
+    (end,) = watching.detector.process([])
     assert isinstance(end, IncidentResolved)
     assert end.outcome is Outcome.OUT_OF_SIGHT
-    assert watching.detector.look([]) == []
+    assert watching.detector.process([]) == []
 
 
 def test_finished_rank_does_not_stall() -> None:

@@ -17,7 +17,7 @@ ALL = group_of(0, 1, 2)
 
 def verdicts_at(world: SimulatedWorld, watch: RunWatch, *looks_s: float) -> list[Verdict]:
     """The verdicts that are given at these polls."""
-    events = [event for at_s in looks_s for event in watch.look(world.snapshot(at_s))]
+    events = [event for at_s in looks_s for event in watch.judge(world.snapshot(at_s))]
     return [event.verdict for event in events if isinstance(event, VerdictGiven)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_torchdist.stall.events import Incident, IncidentHandedOver, Occasion
 from otel_torchdist.stall.peer_agents import Leads
 from otel_torchdist.stall.spans import incident_spans
-from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
+from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from tests.support.accompanied import Accompanied, a_ruling, follows
 from tests.support.simulated_world import RUN
 from tests.support.watching import EVERYBODY, stalled
@@ -31,12 +31,12 @@ def test_nothing_to_hand_over() -> None:
     watching = Accompanied(stalled()[0], Leads)
     watching.answers_after_s = None
     watching.until(15.5)
-    assert watching.detector.next_look_s == HURRIED_LOOK_S
+    assert watching.detector.next_check_s == HURRIED_CHECK_S
     watching.events.clear()
     watching.peer_agents.seating = follows(None)
     watching.until(20.0)
     assert watching.reported == []
-    assert watching.detector.next_look_s == LOOK_S
+    assert watching.detector.next_check_s == CHECK_S
 
 
 def test_taking_over_continues_the_incident() -> None:

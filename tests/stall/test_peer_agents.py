@@ -8,7 +8,7 @@ from otel_torchdist import semconv
 from otel_torchdist.stall.events import MarkerDue
 from otel_torchdist.stall.peer_agents import Leads, Undecided
 from otel_torchdist.stall.spans import NoStepTraces, marker_span
-from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
+from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.accompanied import LOCAL, Accompanied, a_ruling, follows, with_others
 from tests.support.simulated_world import SimulatedWorld, group_of
@@ -54,17 +54,17 @@ def test_marker_of_who_follows() -> None:
         assert ruling.incident.root(3) in span.links
         assert span.attributes[semconv.VERDICT] == "absent"
         age_s = span.attributes[semconv.STALL_AGE]
-        assert isinstance(age_s, float) and 10 <= age_s <= 10 + LOOK_S
+        assert isinstance(age_s, float) and 10 <= age_s <= 10 + CHECK_S
 
 
 def test_looks_are_hurried_while_who_judges_is() -> None:
     """An agent that is polled at short intervals polls as often, so that its answers are current."""
     watching = Accompanied(stalled()[0], follows(None, is_hurried=True))
     watching.look()
-    assert watching.detector.next_look_s == HURRIED_LOOK_S
+    assert watching.detector.next_check_s == HURRIED_CHECK_S
     watching.peer_agents.seating = follows(None)
     watching.look()
-    assert watching.detector.next_look_s == LOOK_S
+    assert watching.detector.next_check_s == CHECK_S
 
 
 def test_who_awaits_says_nothing_and_looks_again_soon() -> None:
@@ -72,7 +72,7 @@ def test_who_awaits_says_nothing_and_looks_again_soon() -> None:
     watching = Accompanied(stalled()[0], lambda world: Undecided())
     watching.until(15.5)
     assert watching.reported == []
-    assert watching.detector.next_look_s == HURRIED_LOOK_S
+    assert watching.detector.next_check_s == HURRIED_CHECK_S
     assert watching.peer_agents.told == []
     watching.peer_agents.seating = Leads
     watching.until(17.0)

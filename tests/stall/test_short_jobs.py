@@ -73,7 +73,7 @@ def test_judge_that_leaves_first() -> None:
     job.look_until_over()
     job.seating = None
     job.until(OVER_S + 30.0)
-    assert job.detector.look([job._snapshot()], is_last=True) == []
+    assert job.detector.process([job._snapshot()], is_last=True) == []
     assert job.found == []
 
 

@@ -74,11 +74,11 @@ class Job:
         while True:
             for reader in self.readers:
                 self.watch.observe(reader.identity.nonce, reader.poll())
-            self.events += self.watch.look(time.monotonic_ns())
+            self.events += self.watch.check(time.monotonic_ns())
             if done():
                 return
             assert time.monotonic() < give_up
-            time.sleep(self.watch.next_look_s)
+            time.sleep(self.watch.next_check_s)
 
     @property
     def verdicts(self) -> list[VerdictGiven]:

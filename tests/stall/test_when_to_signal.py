@@ -41,7 +41,7 @@ class WatchingWithSignals(Watching):
     def until(self, then_s: float) -> None:
         """Poll as often as the detector asks, with a heartbeat that stands still from some moment on."""
         while self.now_s < then_s:
-            next_s = self.now_s + self.detector.next_look_s
+            next_s = self.now_s + self.detector.next_check_s
             if self.held_since_s is not None:
                 self.world.ranks[LATE].heartbeat_age_s = max(next_s - self.held_since_s, 0.0)
             super().until(min(next_s, then_s))

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from otel_torchdist.stall.watch import LOOK_S
+from otel_torchdist.stall.watch import CHECK_S
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.model import VerdictKind
@@ -154,7 +154,7 @@ def test_verdict_on_a_job_that_was_gone_at_the_next_look() -> None:
     assert watching.verdicts == []  # something else may have ended all of them
     watching.until(30.0)
     ((at_s, given),) = watching.verdicts
-    assert at_s <= 6.52 + 2 * LOOK_S
+    assert at_s <= 6.52 + 2 * CHECK_S
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
     assert len(watching.ends) == 1
 

@@ -30,7 +30,7 @@ MAX_STARTS: Final = 5
 STARTS_WITHIN_S: Final = 600.0
 FIRST_PAUSE_S: Final = 1.0
 
-PATIENCE_S: Final = 30.0
+PUT_OFF_WARNING_S: Final = 30.0
 """How long a program may wait for its children before we warn that this keeps the agent from being started."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -59,11 +59,11 @@ class AgentKeeper:
             self._post = None
         self._wanted = directory
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Start an agent if there is none, and relay its warnings. Called once a second, on one thread."""
         wanted = self._wanted
         if wanted is not None:
-            self._post_in(wanted).look()
+            self._post_in(wanted).check()
 
     def _post_in(self, wanted: Path) -> _Post:
         if self._post is None or self._post.directory != wanted:
@@ -104,7 +104,7 @@ class _Post:
         self._is_ending = False
         self._relay = LogRelay(directory)
 
-    def look(self) -> None:
+    def check(self) -> None:
         self._relay.pass_on()
         is_read = is_locked_elsewhere(self._watch_lock)
         self._was_read |= is_read
@@ -130,7 +130,7 @@ class _Post:
     def close(self) -> None:
         self._is_ending = True
         if not self._was_read:
-            self.look()
+            self.check()
         if self._starting is not None:
             self._detached.wait(FORK_TIMEOUT_S)  # or it would end halfway, with this process
         self._relay.close()
@@ -145,7 +145,7 @@ class _Post:
         now = time.monotonic()
         if self._put_off_since is None:
             self._put_off_since = now
-        elif now - self._put_off_since > PATIENCE_S:
+        elif now - self._put_off_since > PUT_OFF_WARNING_S:
             self._put_off_since = math.inf
             _logger.warning(
                 "no agent is started while this process waits for any of its children (os.wait): until then nothing "

@@ -165,7 +165,7 @@ class Queues:
             queue = self._queues[enqueued.queue] = _Lane()
         queue.queue.append(enqueued)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Find out what the devices have started and ended.
 
         Raises:

@@ -83,7 +83,7 @@ def kept(tmp_path: Path) -> Iterator[AgentKeeper]:
 def look(kept: AgentKeeper, starts: Starts, seconds: float) -> None:
     """Let time pass, with a check every second."""
     for _ in range(int(seconds)):
-        kept.look()
+        kept.check()
         for thread in threading.enumerate():
             if thread.name == "otel-torchdist-start":
                 thread.join()
@@ -159,7 +159,7 @@ def test_files_are_closed(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         kept.keep(tmp_path / name)
-        kept.look()
+        kept.check()
     kept.close()
     assert len(os.listdir("/proc/self/fd")) == before
 

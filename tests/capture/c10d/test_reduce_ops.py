@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.findings.silent_mismatch import LOOKS_APART_NS, SilentMismatches
+from otel_torchdist.stall.findings.silent_mismatch import PASSES_APART_NS, SilentMismatches
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.world.assembly import worlds
@@ -27,9 +27,9 @@ def told(tapes: list[Path]) -> list[Mismatch]:
     for _ in range(60):
         for follower in followers:
             follower.observe(follower.reader.poll(CALLS_PER_LOOK))
-        now_ns += LOOKS_APART_NS
+        now_ns += PASSES_APART_NS
         [world] = worlds(followers, now_ns)
-        found += watched.look(dataclasses.replace(world, taken_ns=now_ns))
+        found += watched.find(dataclasses.replace(world, taken_ns=now_ns))
     return found
 
 

@@ -41,7 +41,7 @@ class WatchedPair:
         for rank, follower in zip(self.ranks, self._followers, strict=True):
             rank.recorder.tape.beat()
             follower.observe(follower.reader.poll())
-        found = self._detector.look(worlds(self._followers, time.monotonic_ns()))
+        found = self._detector.process(worlds(self._followers, time.monotonic_ns()))
         self.events += [event for event in found if not isinstance(event, StacksWanted)]
         time.sleep(0.005)
 

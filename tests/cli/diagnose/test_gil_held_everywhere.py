@@ -40,7 +40,7 @@ class Watched:
         while time.monotonic() < then:
             for tape in self._tapes:
                 self._watch.observe(tape.identity.nonce, tape.poll())
-            self._watch.look(time.monotonic_ns())
+            self._watch.check(time.monotonic_ns())
             time.sleep(0.2)
 
     def signal_all(self, number: int) -> None:

@@ -137,8 +137,8 @@ def hear(directory: Path, *, sequence: int = 2) -> None:
     tapes = [TapeReader(path) for path in sorted(directory.glob("*.tape"))]
     nonces = frozenset(tape.identity.nonce for tape in tapes)
     verdicts = AgentsVerdicts()
-    verdicts.look([OngoingStall(ruling(sequence), is_ours=False, nonces=nonces)], tapes)
-    verdicts.look([], tapes)
+    verdicts.update([OngoingStall(ruling(sequence), is_ours=False, nonces=nonces)], tapes)
+    verdicts.update([], tapes)
     for tape in tapes:
         tape.close()
 
@@ -182,9 +182,9 @@ def test_what_was_said_is_removed_when_ranks_go_on(base: Path) -> None:
     one = SimulatedRank(directory, 2)
     verdicts = AgentsVerdicts()
     stall = OngoingStall(ruling(), is_ours=False, nonces=frozenset({one.reader.identity.nonce}))
-    verdicts.look([stall], [one.reader])
+    verdicts.update([stall], [one.reader])
     assert len(list(directory.glob("verdict-*.json"))) == 1
-    verdicts.look([], [one.reader])
+    verdicts.update([], [one.reader])
     assert list(directory.glob("verdict-*.json")) == []
 
 
@@ -213,7 +213,7 @@ def test_run_of_one_node_leaves_nothing(base: Path) -> None:
     directory.mkdir(mode=0o700)
     one = SimulatedRank(directory, 0, world_size=1)
     stall = OngoingStall(ruling(), is_ours=True, nonces=frozenset({one.reader.identity.nonce}))
-    AgentsVerdicts().look([stall], [one.reader])
+    AgentsVerdicts().update([stall], [one.reader])
     assert list(directory.glob("verdict-*.json")) == []
 
 

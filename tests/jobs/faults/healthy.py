@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from otel_torchdist.stall.events import Event, MismatchFound, Occasion, StragglerFound, VerdictGiven
-from otel_torchdist.stall.watch import LOOK_S
+from otel_torchdist.stall.watch import CHECK_S
 from tests.jobs.faults.habits import HABITS, Habit
 from tests.jobs.faults.larger_habits import LARGER_HABITS
 from tests.jobs.faults.simulated_job import SimulatedJob, Watched
@@ -59,7 +59,7 @@ class Tally:
     @property
     def looks(self) -> int:
         """Polls that a watch would have made in that time."""
-        return round(self.seconds / LOOK_S)
+        return round(self.seconds / CHECK_S)
 
     def add(self, other: Tally) -> None:
         """Add the counts of another tally."""

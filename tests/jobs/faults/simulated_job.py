@@ -273,7 +273,7 @@ class SimulatedJob:
                     continue
             at_ns = self._next_look_ns
             self._look(at_ns)
-            self._next_look_ns = at_ns + round(self._watch.next_look_s * SECOND)
+            self._next_look_ns = at_ns + round(self._watch.next_check_s * SECOND)
 
     def _as_if_looked(self, at_ns: int) -> None:
         """Let the watch know what skipped polls would have seen: that the heartbeats of the ranks continue."""
@@ -333,7 +333,7 @@ class SimulatedJob:
             one.calls = 0
             self._watch.observe(one.reader.identity.nonce, one.reader.poll())
         self.watched.looked += 1
-        for event in self._watch.look(now_ns):
+        for event in self._watch.check(now_ns):
             self.watched.events.append(((now_ns - START_NS) / SECOND, event))
         self._remember_patience()
         for one in self._ranks.values():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.stall.attributes import describe_finding
 from otel_torchdist.stall.events import MismatchFound
-from otel_torchdist.stall.findings.silent_mismatch import TOLD_AFTER_NS, SilentMismatches
+from otel_torchdist.stall.findings.silent_mismatch import REPORTED_AFTER_NS, SilentMismatches
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import SignatureName
 from otel_torchdist.world.call_history import LENGTH, CallLog, Digests
@@ -19,7 +19,7 @@ from tests.support.watching import EVERYBODY, THRESHOLD_S, Watching
 
 SUM = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
 MAX = dataclasses.replace(SUM, reduce_op="max")
-TOLD_AFTER_S = TOLD_AFTER_NS / SECOND
+TOLD_AFTER_S = REPORTED_AFTER_NS / SECOND
 
 
 def findings(watching: Watching) -> list[MismatchFound]:
@@ -128,7 +128,7 @@ def test_calls_of_another_node_are_asked_for() -> None:
         shown[3] = {channel: odd.windows if (channel, 1) in watch.wanted and second > 3 else digests}
         snapshot = world.snapshot(float(second))
         views = {rank: dataclasses.replace(view, windows=shown[rank]) for rank, view in snapshot.ranks.items()}
-        told += watch.look(dataclasses.replace(snapshot, ranks=views))
+        told += watch.find(dataclasses.replace(snapshot, ranks=views))
         assert (watch.wanted == {(channel, 1)}) == (second <= 3)
     [found] = told
     assert (found.field, found.ranks, found.operation_id.sequence) == (Field.REDUCE_OP, (3,), 70)
@@ -211,7 +211,7 @@ def test_reader_that_leaves_while_ranks_live() -> None:
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
     watching.until(2.0)
-    [found] = watching.detector.look([world.snapshot(2.1)], is_last=True)
+    [found] = watching.detector.process([world.snapshot(2.1)], is_last=True)
     assert isinstance(found, MismatchFound)
     assert found.mismatch.ranks == (2,)
     stuck = SimulatedWorld(4)
@@ -219,7 +219,7 @@ def test_reader_that_leaves_while_ranks_live() -> None:
         rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
     watching = Watching(stuck)
     watching.until(2.0)
-    assert watching.detector.look([stuck.snapshot(2.1)], is_last=True) == []
+    assert watching.detector.process([stuck.snapshot(2.1)], is_last=True) == []
 
 
 def test_calls_after_the_last_whole_window_are_compared_at_the_end() -> None:

@@ -62,7 +62,7 @@ class Steps:
             )
             for rank, view in snapshot.ranks.items()
         }
-        self.found += self.watch.look(WorldSnapshot(snapshot.run, snapshot.taken_ns, views))
+        self.found += self.watch.find(WorldSnapshot(snapshot.run, snapshot.taken_ns, views))
         self.gone += self.watch.gone
         for lateness in self.watch.lateness:
             for rank in range(4):
