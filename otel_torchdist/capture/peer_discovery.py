@@ -131,8 +131,8 @@ class PeerDiscovery:
             if not new:
                 continue
             found |= {number: peer_from_json(store.get(_key(peers.run, str(number)))) for number in new}
-            others = tuple(peer for peer in found.values() if peer.seat != peers.own_seat)
-            write_peers(self._directory, Peers(peers.run, peers.token, peers.own_seat, peers.own_host, others))
+            others = tuple(peer for peer in found.values() if peer.agent_id != peers.own_id)
+            write_peers(self._directory, Peers(peers.run, peers.token, peers.own_id, peers.own_host, others))
             if sum(peer.ranks for peer in found.values()) >= self._address.world_size:
                 return
 

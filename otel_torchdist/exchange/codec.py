@@ -18,7 +18,7 @@ MAX_OPEN: Final = 256
 
 def answer_of(
     world: WorldSnapshot,
-    seat: int,
+    agent_id: int,
     suspects_stall: bool,
     now_ns: int,
     calls: Collection[tuple[Channel, int]] = (),
@@ -28,7 +28,7 @@ def answer_of(
 
     Args:
         world: The snapshot.
-        seat: See `Answer`.
+        agent_id: See `Answer`.
         suspects_stall: See `Answer`.
         now_ns: See `Answer`.
         calls: Windows that are wanted in full.
@@ -39,7 +39,7 @@ def answer_of(
     ranks = tuple(
         replace(_wire_rank(view, groups), windows=_windows(view.rank, snapshots, calls)) for view in world.in_order
     )
-    return Answer(seat, now_ns, suspects_stall, tuple(groups.names), ranks)
+    return Answer(agent_id, now_ns, suspects_stall, tuple(groups.names), ranks)
 
 
 def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int) -> tuple[RankView, ...]:

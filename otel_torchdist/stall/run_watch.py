@@ -58,7 +58,7 @@ class RunWatch:
     """Watches one run. Pure: takes snapshots, keeps its own state, returns events.
 
     Attributes:
-        seat: Seat of this agent among those that see ranks of the run; 0 if it is the only one.
+        agent_id: Id of this agent among those that see ranks of the run; 0 if it is the only one.
         ruling: The latest ruling on the ongoing incident; None if there is none.
     """
 
@@ -84,7 +84,7 @@ class RunWatch:
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
-        self.seat = 0
+        self.agent_id = 0
         self.ruling: Ruling | None = None
 
     @property
@@ -128,7 +128,7 @@ class RunWatch:
 
     def conclude(self, world: WorldSnapshot) -> list[Event]:
         """Make the last pass: compare what can be compared, and report what was found."""
-        return self._findings.conclude(world, _run_of(world), self.seat) if self._rules.compares_calls else []
+        return self._findings.conclude(world, _run_of(world), self.agent_id) if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Process a new snapshot while another agent judges.
@@ -152,7 +152,7 @@ class RunWatch:
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
         if self._rules.compares_calls:
             self._findings.leave_to_another(world)
-            events += self._findings.find_stragglers(world, _run_of(world), self.seat)
+            events += self._findings.find_stragglers(world, _run_of(world), self.agent_id)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)
         return events
@@ -193,7 +193,7 @@ class RunWatch:
             events += self._marker_events(world, verdict, stalled, waits)
         if self._rules.compares_calls:
             cause = self._open.verdict.mismatch if self._open is not None else None
-            events += self._findings.compare(world, _run_of(world), self.seat, cause)
+            events += self._findings.compare(world, _run_of(world), self.agent_id, cause)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)
         return events
@@ -297,7 +297,7 @@ class RunWatch:
             self._heard = None
         heard = self._heard
         name = heard.incident.name if heard is not None else incident_name(operation_id)
-        self._incident = Incident(_run_of(world), name, self.seat)
+        self._incident = Incident(_run_of(world), name, self.agent_id)
         self._first_epoch = self._epochs.following(self._incident, self._began_ns, world.taken_ns)
         if heard is not None:
             self._first_epoch = max(self._first_epoch, heard.epoch + 1)

@@ -103,8 +103,8 @@ class StallWatch:
             if isinstance(event, StacksWanted | StacksOverdue):
                 self._ask(event, now_ns)
                 if self._peer_agents is not None:
-                    self._peer_agents.ask(event)
-        for event in self._peer_agents.asked() if self._peer_agents is not None else ():
+                    self._peer_agents.request_stacks(event)
+        for event in self._peer_agents.requested_stacks() if self._peer_agents is not None else ():
             self._ask(event, now_ns)
         return [event for event in found if not isinstance(event, StacksWanted | StacksOverdue)]
 
@@ -198,7 +198,7 @@ class Detector:
             _, is_foreign, run = key
             events += self._runs.pop(key).lose_sight()
             if self._peer_agents is not None and not is_foreign:
-                self._peer_agents.tell(run, None)
+                self._peer_agents.publish(run, None)
             # If its tapes come back, what was reported about it before is not remembered.
             self._watching_since_ns = self._processed_ns
         return events
@@ -209,7 +209,7 @@ class Detector:
         if watch is None:
             watch = self._runs[key] = RunWatch(self._rules, self._watching_since_ns)
         if self._peer_agents is None or world.is_foreign:
-            watch.seat = min(world.ranks)  # a different one on each node
+            watch.agent_id = min(world.ranks)  # a different one on each node
             return [*watch.judge(world), *(watch.conclude(world) if is_last else ())]
         return self._process_with_peers(self._peer_agents, watch, world, is_last)
 
@@ -225,17 +225,17 @@ class Detector:
     def _process_with_peers(
         self, peer_agents: PeerAgents, watch: RunWatch, world: WorldSnapshot, is_last: bool
     ) -> list[Event]:
-        seating = peer_agents.meet(world, watch.suspects_stall(world))
-        if isinstance(seating, Undecided):
+        role = peer_agents.meet(world, watch.suspects_stall(world))
+        if isinstance(role, Undecided):
             self._undecided = True
             return watch.conclude(world) if is_last else []
-        if isinstance(seating, Follows):
-            self._undecided |= seating.is_hurried
-            watch.seat = min(world.ranks)
-            return watch.follow(world, seating.ruling)
-        watch.seat = seating.seat
-        events = watch.judge(seating.world)
-        events += watch.conclude(seating.world) if is_last else []
-        peer_agents.tell(world.run, watch.ruling)
+        if isinstance(role, Follows):
+            self._undecided |= role.is_hurried
+            watch.agent_id = min(world.ranks)
+            return watch.follow(world, role.ruling)
+        watch.agent_id = role.agent_id
+        events = watch.judge(role.world)
+        events += watch.conclude(role.world) if is_last else []
+        peer_agents.publish(world.run, watch.ruling)
         peer_agents.want_calls(world.run, watch.wanted_calls)
         return events

@@ -111,14 +111,14 @@ def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
             agent.stop()
     assert [rank.errors for rank in ranks] == [[]] * 6
     found = [peers_in(directory) for directory in directories]
-    assert [peers.own_seat // LOCAL for peers in found] == [0, 1, 2]
+    assert [peers.own_id // LOCAL for peers in found] == [0, 1, 2]
     assert len({peers.token for peers in found}) == 1
     places = {
-        peers.own_seat: (agent.host, agent.port) for peers, agent in zip(found, heard, strict=True) if agent is not None
+        peers.own_id: (agent.host, agent.port) for peers, agent in zip(found, heard, strict=True) if agent is not None
     }
     for peers in found:
-        others = {other.seat: (other.host, other.port) for other in peers.others}
-        assert others == {seat: place for seat, place in places.items() if seat != peers.own_seat}
+        others = {other.agent_id: (other.host, other.port) for other in peers.others}
+        assert others == {agent_id: place for agent_id, place in places.items() if agent_id != peers.own_id}
         assert {other.ranks for other in peers.others} == {LOCAL}
 
 
@@ -215,7 +215,7 @@ def test_meeting_ends_by_itself(store: Any, tmp_path: Path, monkeypatch: pytest.
         say_port(rank.directory, 4711 + rank.rank)
     with meeting_of([ranks[0], ranks[2]], store) as threads:
         assert until(lambda: not any(thread.is_alive() for thread in threads))
-    assert [peer.seat for peer in peers_in(ranks[0].directory).others] == [2]
+    assert [peer.agent_id for peer in peers_in(ranks[0].directory).others] == [2]
 
 
 def test_rank_0_takes_no_part(store: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from otel_torchdist.exchange import peers as neighbours_module
 from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.client import Line, NoAnswerError
-from otel_torchdist.exchange.envelope import new_life
+from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.exchange.wire import Question, decode_answer, encode
@@ -45,7 +45,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def ask(port: int, run: int = RUN, token: bytes = TOKEN) -> tuple[int, ...]:
     """The ranks that the agent on a port reports to see."""
-    line = Line(peer_at(port), run, token, new_life())
+    line = Line(peer_at(port), run, token, new_instance())
     return tuple(rank.rank for rank in decode_answer(line.ask(STATE_PATH, encode(Question(9)), 10).body).ranks)
 
 
@@ -69,34 +69,34 @@ def test_agent_takes_in_a_file(neighbours: AgentPeers, tmp_path: Path) -> None:
 def test_run_on_one_node(neighbours: AgentPeers) -> None:
     """An agent judges a run without a file by itself; its rulings and requests go nowhere."""
     world = SimulatedWorld(2).snapshot(1.0)
-    seating = neighbours.meet(world, suspects_stall=True)
-    assert isinstance(seating, Leads)
-    assert seating.world is world
-    neighbours.tell(RUN, None)
-    assert neighbours.asked() == []
+    role = neighbours.meet(world, suspects_stall=True)
+    assert isinstance(role, Leads)
+    assert role.world is world
+    neighbours.publish(RUN, None)
+    assert neighbours.requested_stacks() == []
 
 
 def test_two_agents_find_each_other(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each node's file names the other agent: the lower seat soon judges with the ranks of both."""
+    """Each node's file names the other agent: the lower id soon judges with the ranks of both."""
     there = AgentPeers()
     directories = [tmp_path / "a", tmp_path / "b"]
     world = SimulatedWorld(4)
     here_sees, there_sees = world.snapshot(1.0, (0, 1)), world.snapshot(1.0, (2, 3))
     try:
-        for agent, directory, seat in zip((neighbours, there), directories, (0, 2), strict=True):
+        for agent, directory, agent_id in zip((neighbours, there), directories, (0, 2), strict=True):
             directory.mkdir()
-            write_peers(directory, Peers(RUN, TOKEN, seat, HOST))
+            write_peers(directory, Peers(RUN, TOKEN, agent_id, HOST))
             agent.search([directory])
         ports = [place.port for directory in directories if (place := read_listening(directory))]
-        for agent, directory, seat, other in ((neighbours, 0, 0, 1), (there, 1, 2, 0)):
-            peer = Peer(2 - seat, f"node-{other}", HOST, ports[other], 2)
-            write_peers(directories[directory], Peers(RUN, TOKEN, seat, HOST, (peer,)))
+        for agent, directory, agent_id, other in ((neighbours, 0, 0, 1), (there, 1, 2, 0)):
+            peer = Peer(2 - agent_id, f"node-{other}", HOST, ports[other], 2)
+            write_peers(directories[directory], Peers(RUN, TOKEN, agent_id, HOST, (peer,)))
             agent.search([directories[directory]])
 
         def is_complete() -> bool:
             there.meet(there_sees, True)
-            seating = neighbours.meet(here_sees, True)
-            return isinstance(seating, Leads) and sorted(seating.world.ranks) == [0, 1, 2, 3]
+            role = neighbours.meet(here_sees, True)
+            return isinstance(role, Leads) and sorted(role.world.ranks) == [0, 1, 2, 3]
 
         until(is_complete)
     finally:

@@ -18,7 +18,7 @@ from tests.exchange.echo_agent import (
     SECRET,
     Agent,
     Current,
-    begin_life,
+    begin_instance,
     headers_for,
     request_bytes,
 )
@@ -62,7 +62,7 @@ def test_refused(make: Callable[[Agent], dict[str, str]], agent: Agent) -> None:
     assert response.status == 403
     assert response.body == b""  # type: ignore[attr-defined]
     assert SIGNATURE_HEADER not in response.headers
-    assert agent.life not in str(response.headers)
+    assert agent.instance not in str(response.headers)
     assert agent.echo.heard == []
 
 
@@ -92,13 +92,13 @@ def test_replay(agent: Agent) -> None:
 
 
 def test_replay_to_a_restarted_agent(agent: Agent, current: tuple[Current, int]) -> None:
-    """The agent's replacement has no memory of the question, and refuses it because it was meant for another life."""
+    """The agent's replacement has no memory of the question, and refuses it as meant for another instance."""
     body = b"where?"
     request = request_bytes(headers_for(agent, body), body)
-    restarted = begin_life(*current)
+    restarted = begin_instance(*current)
     answer = restarted.say(request)
     assert status_of(answer) == 409
-    assert answer.partition(b"\r\n\r\n")[2] == restarted.life.encode()
+    assert answer.partition(b"\r\n\r\n")[2] == restarted.instance.encode()
     assert restarted.echo.heard == []
 
 

@@ -18,7 +18,7 @@ def test_incident_is_handed_over() -> None:
     watching.until(17.0)
     (_, given), *_ = watching.verdicts
     watching.events.clear()
-    watching.peer_agents.seating = follows(None)
+    watching.peer_agents.role = follows(None)
     watching.until(30.0)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 30.1)
@@ -33,7 +33,7 @@ def test_nothing_to_hand_over() -> None:
     watching.until(15.5)
     assert watching.detector.next_check_s == HURRIED_CHECK_S
     watching.events.clear()
-    watching.peer_agents.seating = follows(None)
+    watching.peer_agents.role = follows(None)
     watching.until(20.0)
     assert watching.reported == []
     assert watching.detector.next_check_s == CHECK_S
@@ -45,7 +45,7 @@ def test_taking_over_continues_the_incident() -> None:
     world, _ = stalled()
     watching = Accompanied(world, follows(ruling))
     watching.until(17.0)
-    watching.peer_agents.seating = lambda seen: Leads(seen, 2)
+    watching.peer_agents.role = lambda seen: Leads(seen, 2)
     watching.until(40.0)
     (_, given), (_, grown), *_ = watching.verdicts
     assert given.incident == Incident(RUN, ruling.incident.name, 2)
@@ -66,7 +66,7 @@ def test_epochs_after_a_take_over_only_grow() -> None:
         world, _ = stalled()
         watching = Accompanied(world, follows(a_ruling(epoch=told)), began_s=10.0)
         watching.until(17.0)
-        watching.peer_agents.seating = Leads
+        watching.peer_agents.role = Leads
         watching.until(20.0)
         (_, given), *_ = watching.verdicts
         assert given.epoch > max(told, 10_000)
@@ -76,8 +76,8 @@ def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
     """Two agents that cannot reach each other report the same incident in one trace, under ids of their own."""
     ids: list[set[int]] = []
     traces: set[int] = set()
-    for seat in (0, 2):
-        watching = Accompanied(stalled()[0], lambda seen, seat=seat: Leads(seen, seat))
+    for agent_id in (0, 2):
+        watching = Accompanied(stalled()[0], lambda seen, agent_id=agent_id: Leads(seen, agent_id))
         watching.until(17.0)
         spans = incident_spans(watching.verdicts[0][1])
         ids.append({span.span_id for span in spans})
@@ -96,7 +96,7 @@ def test_what_was_heard_of_is_over() -> None:
         world.ranks[2].end(world.ranks[2].enter(EVERYBODY, 16.0), 16.1)
         for rank, number in numbers.items():
             world.ranks[rank].end(number, 16.1)
-        watching.peer_agents.seating = Leads
+        watching.peer_agents.role = Leads
         watching.until(20.0)
         for rank in (0, 1, 3):
             world.ranks[rank].enter(EVERYBODY, 20.0)

@@ -22,14 +22,14 @@ def test_who_follows_gives_no_verdict() -> None:
     watching = Accompanied(stalled()[0], follows(None))
     watching.until(60.0)
     assert watching.reported == []
-    assert watching.peer_agents.told == []
+    assert watching.peer_agents.published == []
 
 
 def test_who_follows_marks_with_the_words_of_who_judges() -> None:
     """Markers come at doubling ages, as usual, and each carries the other agent's verdict at that time."""
     watching = Accompanied(stalled()[0], follows(a_ruling(1)))
     watching.until(20.0)
-    watching.peer_agents.seating = follows(a_ruling(2))
+    watching.peer_agents.role = follows(a_ruling(2))
     watching.until(60.0)
     assert {type(event) for _, event in watching.events} == {MarkerDue}
     for rank in (0, 1, 3):
@@ -62,7 +62,7 @@ def test_looks_are_hurried_while_who_judges_is() -> None:
     watching = Accompanied(stalled()[0], follows(None, is_hurried=True))
     watching.look()
     assert watching.detector.next_check_s == HURRIED_CHECK_S
-    watching.peer_agents.seating = follows(None)
+    watching.peer_agents.role = follows(None)
     watching.look()
     assert watching.detector.next_check_s == CHECK_S
 
@@ -73,8 +73,8 @@ def test_who_awaits_says_nothing_and_looks_again_soon() -> None:
     watching.until(15.5)
     assert watching.reported == []
     assert watching.detector.next_check_s == HURRIED_CHECK_S
-    assert watching.peer_agents.told == []
-    watching.peer_agents.seating = Leads
+    assert watching.peer_agents.published == []
+    watching.peer_agents.role = Leads
     watching.until(17.0)
     ((given_s, given),) = watching.verdicts
     assert given_s <= 16.7
@@ -134,7 +134,7 @@ def test_who_judges_tells_the_others() -> None:
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 30.1)
     watching.until(32.0)
-    told = watching.peer_agents.told
+    told = watching.peer_agents.published
     assert told[0] is None and told[-1] is None
     rulings = list(dict.fromkeys(ruling.epoch for ruling in told if ruling is not None))
     assert rulings == [1, 2]
@@ -167,6 +167,6 @@ def test_ranks_seen_some_time_ago_do_not_age() -> None:
     )
     watching.until(60.0)
     assert watching.reported == []
-    watching.peer_agents.seating = with_others(world)
+    watching.peer_agents.role = with_others(world)
     watching.until(62.0)
     assert len(watching.verdicts) == 1

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection
 
 from otel_torchdist.stall.events import MismatchFound
-from otel_torchdist.stall.peer_agents import Follows, Leads, Seating
+from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.accompanied import Accompanied
@@ -22,8 +22,8 @@ class ShortJob(Accompanied):
     """A job of two nodes with one mismatched call on one rank; all ranks have ended by 3 s."""
 
     def __init__(self, shown: Collection[int]) -> None:
-        self.seating: Seating | None = None
-        super().__init__(SimulatedWorld(4), lambda world: self.seating or Leads(world, 2), only=shown)
+        self.role: Role | None = None
+        super().__init__(SimulatedWorld(4), lambda world: self.role or Leads(world, 2), only=shown)
         for rank in self.world.ranks:
             rank.end(rank.enter(EVERYBODY, 1.0, dtype="int32" if rank.rank == ODD else "float32"), 1.001)
 
@@ -69,9 +69,9 @@ def test_other_nodes_that_never_come() -> None:
 def test_judge_that_leaves_first() -> None:
     """The leading agent has compared all ranks, and is gone: the other one does not compare half of them again."""
     job = ShortJob(HERE)
-    job.seating = Follows(None)
+    job.role = Follows(None)
     job.look_until_over()
-    job.seating = None
+    job.role = None
     job.until(OVER_S + 30.0)
     assert job.detector.process([job._snapshot()], is_last=True) == []
     assert job.found == []
@@ -80,9 +80,9 @@ def test_judge_that_leaves_first() -> None:
 def test_judge_that_leaves_while_ranks_live() -> None:
     """An agent that led while the ranks ran has not compared them to the end: the one that follows it does."""
     job = ShortJob(HERE)
-    job.seating = Follows(None)
+    job.role = Follows(None)
     job.until(OVER_S - 1.0)
-    job.seating = None
+    job.role = None
     job.look_until_over()
     job.until(OVER_S + 3.0)
     assert job.found == [HERE]

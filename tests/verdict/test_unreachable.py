@@ -72,7 +72,7 @@ def test_reach_that_comes_back_changes_the_verdict() -> None:
     away = {2: "beta", 3: "beta"}
     lost = Accompanied(world, lambda seen: Leads(dataclasses.replace(seen, unreachable=away)), only=LOCAL)
     lost.until(17.0)
-    lost.peer_agents.seating = with_others(world)
+    lost.peer_agents.role = with_others(world)
     lost.until(20.0)
     assert [(event.occasion, event.verdict.kind, event.verdict.ranks) for _, event in lost.verdicts] == [
         (Occasion.OPENED, VerdictKind.UNREACHABLE, (2, 3)),
