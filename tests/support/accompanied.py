@@ -85,8 +85,6 @@ def a_ruling(epoch: int = 3, of: int = 0) -> Ruling:
     operation_id = world.ranks[0].open[numbers[0]].operation_id
     found = {semconv.VERDICT: "absent"}
     return Ruling(Incident(RUN, "what they named it", of), epoch, operation_id, "rank 2 sleeps", found)
-        Incident(RUN, "what they named it", of), epoch, operation_id, "rank 2 sleeps", {semconv.VERDICT: "absent"}
-    )
 
 
 def with_others(world: SimulatedWorld) -> Callable[[WorldSnapshot], Role]:
