@@ -36,7 +36,7 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
         if not is_on():
             return "skipped: the stall is over"
         for tape in wanted:
-            _ask(tape.path, stall.text)
+            _request_end(tape.path, stall.text)
         for _ in range(round(ANSWER_S / CHECK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
             if not any(tape.is_alive() for tape in wanted):
                 break
@@ -77,7 +77,7 @@ def _open(path: Path) -> TapeReader | None:
         return None
 
 
-def _ask(tape: Path, text: str) -> None:
+def _request_end(tape: Path, text: str) -> None:
     with open(create_anew(abort_path(tape)), "wb") as stream:
         stream.write(text.encode()[:MAX_BYTES])
 

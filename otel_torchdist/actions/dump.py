@@ -108,11 +108,11 @@ def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
 def _flight_recorder_files(stall: StalledRun, environ: Mapping[str, str]) -> list[Path]:
     """Ask NCCL's flight recorder, through its pipe, to write its files anew; returns those that exist."""
     ranks = stall.local_ranks
-    asked_at = time.time()
-    requested = [rank for rank in ranks if _ask_recorder(environ.get(_PIPE, ""), rank)]
+    requested_at = time.time()
+    requested = [rank for rank in ranks if _request_dump(environ.get(_PIPE, ""), rank)]
     prefixes = _prefixes(environ)
     deadline = time.monotonic() + RECORDER_S
-    while time.monotonic() < deadline and not all(_has_written(prefixes, rank, asked_at) for rank in requested):
+    while time.monotonic() < deadline and not all(_has_written(prefixes, rank, requested_at) for rank in requested):
         time.sleep(0.1)
     files = [Path(f"{prefix}{rank}") for prefix in prefixes for rank in ranks]
     return [file for file in files if _is_own_file(file)]
@@ -138,7 +138,7 @@ def _is_own_file(file: Path) -> bool:
     return stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
 
 
-def _ask_recorder(prefix: str, rank: int) -> bool:
+def _request_dump(prefix: str, rank: int) -> bool:
     """Write to the pipe of a rank's watchdog; nothing is called in the rank."""
     if not prefix:
         return False

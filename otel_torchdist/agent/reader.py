@@ -273,7 +273,7 @@ class Reader:
             with contextlib.suppress(TapeError):
                 life = self.life_of(rank.tape)
                 if life in (RankLife.DEAD, RankLife.FINISHED):
-                    rank.metrics.gone(in_good_order=life is RankLife.FINISHED)
+                    rank.metrics.gone(cleanly=life is RankLife.FINISHED)
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
 

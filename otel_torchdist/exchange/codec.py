@@ -11,7 +11,7 @@ from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.records import GroupName, Operation
 from otel_torchdist.world.model import Channel, GroupView, OperationView, Progress, RankView, Window, WorldSnapshot
 
-MAX_LANES: Final = 256
+MAX_CHANNELS: Final = 256
 """Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""
 MAX_OPEN: Final = 256
 
@@ -122,8 +122,8 @@ def _windows(
 def _channels_that_matter(view: RankView) -> set[Channel]:
     """Channels with open operations and, of collectives and point-to-point each, those that came into use last."""
     inside = {operation.operation_id.channel for operation in view.open} & view.progress.keys()
-    collective = [channel for channel in view.progress if not channel.is_point_to_point][-MAX_LANES:]
-    others = [channel for channel in view.progress if channel.is_point_to_point][-MAX_LANES:]
+    collective = [channel for channel in view.progress if not channel.is_point_to_point][-MAX_CHANNELS:]
+    others = [channel for channel in view.progress if channel.is_point_to_point][-MAX_CHANNELS:]
     return {*inside, *collective, *others}
 
 

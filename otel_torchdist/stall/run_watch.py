@@ -165,7 +165,7 @@ class RunWatch:
         standing = self._standing_verdict()
         is_ended = standing is not None and is_being_ended(world, standing)
         if is_ended:
-            self._roots.death_told()
+            self._roots.mark_death_reported()
         if self._open is not None and not _is_waited_for(waits, self._open.verdict.operation_id):
             outcome = Outcome.RANKS_ENDED if is_ended else outcome_of(world, self._open.verdict)
             events.append(self._resolve(world, outcome))
@@ -261,7 +261,7 @@ class RunWatch:
             self._name_incident(world, verdict, stalled)
         events: list[Event] = []
         pending = self._pending
-        if pending is None or pending.occasion is not occasion or not pending.verdict.says_the_same_as(verdict):
+        if pending is None or pending.occasion is not occasion or not pending.verdict.agrees_with(verdict):
             pending = self._pending = self._begin(occasion, verdict, world, stalled)
             if pending.asked:
                 events.append(StacksWanted(pending.asked))
@@ -282,7 +282,7 @@ class RunWatch:
         opened = self._open
         if opened is None:
             return Occasion.OPENED
-        if not opened.verdict.says_the_same_as(verdict):
+        if not opened.verdict.agrees_with(verdict):
             pause_ns = min(CHANGE_SETTLES_NS << opened.changes, MAX_CHANGE_PAUSE_NS) if opened.changes else 0
             return Occasion.CHANGED if now_ns - opened.told_ns >= pause_ns else None
         due_ns = next_doubling(self._threshold_ns, opened.told_ns - self._began_ns)
@@ -322,7 +322,7 @@ class RunWatch:
         self._open = _Open(verdict, now, changes)
         self._pending = None
         if verdict.kind is VerdictKind.DEAD or verdict.roll.ranks(Standing.DEAD):
-            self._roots.death_told()
+            self._roots.mark_death_reported()
         self.ruling = ruling_of(verdict, incident, epoch, now)
         heard, self._heard = self._heard, None
         predecessor = heard.incident.root(heard.epoch) if heard is not None else None

@@ -20,7 +20,7 @@ from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
 from otel_torchdist.world.model import (
-    ANYBODY,
+    ANY_RANK,
     MAX_RECENT,
     MAX_THREADS,
     UNREAD,
@@ -34,7 +34,7 @@ from otel_torchdist.world.model import (
     Stacks,
 )
 
-MAX_LANES: Final = 65_536
+MAX_CHANNELS: Final = 65_536
 """Tags create channels without bound; beyond this the oldest quarter is forgotten."""
 
 _NEVER: Final = Progress()
@@ -96,7 +96,7 @@ class TapeFollower:
             self._ended(operation)
         if batch.entered or batch.ended:
             self._frozen = None
-        if len(self._progress) > MAX_LANES:
+        if len(self._progress) > MAX_CHANNELS:
             self._forget_channels()
 
     def _certain_from(self, batch: Batch) -> int:
@@ -176,7 +176,7 @@ class TapeFollower:
         return before._replace(entered=entered, failed=sequence, failure=failure)
 
     def _forget_channels(self) -> None:
-        for channel in list(itertools.islice(self._progress, MAX_LANES // 4)):
+        for channel in list(itertools.islice(self._progress, MAX_CHANNELS // 4)):
             if channel.is_point_to_point:
                 del self._progress[channel]
         self._forgotten = True
@@ -314,7 +314,7 @@ class TapeFollower:
         here, peer = self.reader.identity.rank, operation.peer
         if self._name(operation) == _SEND:
             return Channel(operation.kind, key, here, peer, operation.tag)
-        return Channel(operation.kind, key, ANYBODY if peer < 0 else peer, here, operation.tag)
+        return Channel(operation.kind, key, ANY_RANK if peer < 0 else peer, here, operation.tag)
 
     def _group(self, identity: int) -> GroupView | None:
         known = self._groups.get(identity)

@@ -60,7 +60,7 @@ def run_of(agreement: RunIdAgreement) -> tuple[int, RunIdState]:
 
 def is_meeting(agreement: RunIdAgreement) -> bool:
     """Whether its node is still looking for the others."""
-    return any(thread.name == "otel-torchdist-meeting" and thread.is_alive() for thread in agreement._threads)
+    return any(thread.name == "otel-torchdist-peers" and thread.is_alive() for thread in agreement._threads)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.exchange.codec import MAX_LANES, MAX_OPEN, answer_of, views_of
+from otel_torchdist.exchange.codec import MAX_CHANNELS, MAX_OPEN, answer_of, views_of
 from otel_torchdist.exchange.wire import (
     Answer,
     Question,
@@ -129,7 +129,7 @@ def test_verdict_from_afar_is_the_same() -> None:
     afar = dataclasses.replace(here, ranks={view.rank: view for view in views})
     verdict, same = the_verdict(here), the_verdict(afar)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
-    assert same.says_the_same_as(verdict)
+    assert same.agrees_with(verdict)
     assert _rolled(same) == _rolled(verdict)
 
 
@@ -206,7 +206,7 @@ def group_channel(nth: int) -> Channel:
 
 def test_as_many_channels_as_may_be() -> None:
     """Up to the bound, of collectives and of sends each, nothing is left out, and nothing is reported missing."""
-    channels = [*map(p2p_channel, range(MAX_LANES)), *map(group_channel, range(MAX_LANES))]
+    channels = [*map(p2p_channel, range(MAX_CHANNELS)), *map(group_channel, range(MAX_CHANNELS))]
     (view,) = sent(with_channels(*channels))
     assert view.progress.keys() == set(channels)
     assert not view.forgotten
@@ -215,18 +215,18 @@ def test_as_many_channels_as_may_be() -> None:
 @pytest.mark.parametrize("make", [p2p_channel, group_channel])
 def test_more_channels_than_may_be(make: type) -> None:
     """The newest channels are kept, and the one in use, however old; the others are reported missing."""
-    channels = [make(number) for number in range(MAX_LANES + 50)]
+    channels = [make(number) for number in range(MAX_CHANNELS + 50)]
     (view,) = sent(with_channels(*channels, open_in=channels[3]))
-    assert view.progress.keys() == {channels[3], *channels[-MAX_LANES:]}
+    assert view.progress.keys() == {channels[3], *channels[-MAX_CHANNELS:]}
     assert view.forgotten
 
 
 def test_sends_push_out_no_collectives() -> None:
     """However many tags a job uses, the progress of its ranks in their collectives is known."""
     groups = [group_channel(number) for number in range(100)]
-    (view,) = sent(with_channels(*groups, *map(p2p_channel, range(5 * MAX_LANES))))
+    (view,) = sent(with_channels(*groups, *map(p2p_channel, range(5 * MAX_CHANNELS))))
     assert set(groups) <= view.progress.keys()
-    assert len(view.progress) == MAX_LANES + 100
+    assert len(view.progress) == MAX_CHANNELS + 100
 
 
 def test_oldest_open_operations_are_kept() -> None:

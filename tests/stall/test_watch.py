@@ -207,7 +207,7 @@ def test_killed_rank_is_named_at_once(job: Job) -> None:
 
 
 @threshold_s(1.0)
-def test_ranks_that_end_in_good_order_are_silent(job: Job) -> None:
+def test_ranks_that_end_cleanly_are_silent(job: Job) -> None:
     """Nothing is reported about a job that finishes, rank after rank."""
     for command in ("enter 1", "end"):
         for rank in job.ranks:

@@ -118,7 +118,7 @@ def test_first_to_die_is_named() -> None:
     assert the_verdict(world.snapshot(17.0)).ranks == (2,)
 
 
-def test_rank_that_ended_in_good_order_is_absent() -> None:
+def test_rank_that_ended_cleanly_is_absent() -> None:
     """A finished member will not enter: absent, and the sentence states that it ended."""
     world = late_world(2)
     world.ranks[2].die(15.0, TapeState.FINISHED)

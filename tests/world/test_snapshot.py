@@ -352,7 +352,7 @@ def test_damaged_tape_is_left_out(ranks: list[WrittenRank]) -> None:
 
 def test_tags_do_not_grow_without_bound(ranks: list[WrittenRank], monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels of old tags are forgotten; then an unknown channel proves nothing."""
-    monkeypatch.setattr(snapshot, "MAX_LANES", 16)
+    monkeypatch.setattr(snapshot, "MAX_CHANNELS", 16)
     for tag in range(40):
         ranks[0].enter(1, name="send", flags=Flag.POINT_TO_POINT, peer=1, tag=tag)
         assert len(ranks[0].view().progress) <= 16

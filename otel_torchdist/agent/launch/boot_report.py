@@ -34,7 +34,7 @@ class BootReport:
         self._text = b""
 
     @contextlib.contextmanager
-    def saying(self) -> Generator[int, None, None]:
+    def writing_end(self) -> Generator[int, None, None]:
         """Yield the end for the process to write to; closed here afterwards."""
         try:
             yield self._writing

@@ -68,7 +68,7 @@ def spawn_agent(directory: Path, detached: Callable[[], object], last: bool = Fa
         with contextlib.closing(BootReport(RUNS, READY)) as report:
             boot = BOOT if has_shell() else BOOT.replace("import os\n", FORK)
             command = [python, *interpreter_flags(), "-c", boot, str(directory), *path]
-            with report.saying() as stderr:
+            with report.writing_end() as stderr:
                 session = run_detached(command, _environment(), stderr, FORK_TIMEOUT_S, last)
             detached()
             return report.problem(python, session, FORK_TIMEOUT_S) if follows else ""

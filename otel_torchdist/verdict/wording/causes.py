@@ -65,14 +65,16 @@ def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
     """Which ranks made which call, the minority first."""
     operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
     if not mismatch.has_majority:
-        said = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
-        return f"ranks disagree on the {mismatch.field.value} of {operation_id}: {said}"
+        parties = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
+        return f"ranks disagree on the {mismatch.field.value} of {operation_id}: {parties}"
     (majority, many), *others = mismatch.parties
     if mismatch.field is Field.OPERATION:
-        said = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
-        return f"{said} where {_describe_party(many, 'entered')} {operation_id}"
-    said = ", ".join(_describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES])
-    return f"{said} where {_describe_party(many, majority)} in {operation_id}"
+        parties = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
+        return f"{parties} where {_describe_party(many, 'entered')} {operation_id}"
+    parties = ", ".join(
+        _describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES]
+    )
+    return f"{parties} where {_describe_party(many, majority)} in {operation_id}"
 
 
 def _describe_party(ranks: tuple[int, ...], what: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.model import ANYBODY, GroupView, OperationId
+from otel_torchdist.world.model import ANY_RANK, GroupView, OperationId
 from otel_torchdist.world.places import Place, Source
 
 
@@ -15,7 +15,7 @@ def describe_operation(operation: str, group: GroupView | None, operation_id: Op
     channel = operation_id.channel
     details: list[str] = []
     if channel.is_point_to_point:
-        source = "any rank" if channel.source == ANYBODY else f"rank {channel.source}"
+        source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
         details.append(f"from {source} to rank {channel.destination}")
         details.append(f"tag {channel.tag}")
     if channel.kind is not RecordKind.RENDEZVOUS:

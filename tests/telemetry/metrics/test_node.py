@@ -189,7 +189,7 @@ def test_rank_that_is_killed_is_down(tmp_path: Path) -> None:
         process.wait()
         rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
         assert dict(METRICS[semconv.UP].read(metrics.snapshot())) == {(RUN, "1"): 1}
-        rank.gone(in_good_order=False)
+        rank.gone(cleanly=False)
     snapshot = metrics.snapshot()
     labels = (RUN, "1", WORLD.key, "all_reduce")
     assert dict(METRICS[semconv.UP].read(snapshot)) == {(RUN, "1"): 0}
