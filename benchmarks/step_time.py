@@ -20,11 +20,11 @@ from benchmarks.training import RANKS, Block, Model, Parallelism, Place, Steps, 
 GOAL_PERCENT: Final = 0.5
 
 NOTES: Final = (
-    "One thread for arithmetic; capture and tape, read by nobody. Off, on and off again take turns in the same two "
+    "One thread for arithmetic; capture and tape, without a reader. Off, on and off again take turns in the same two "
     "processes. Each figure is the median over rounds of the difference between medians of a block's steps ± half of "
     "the range between the quartiles.",
     "off again - off: two blocks that are both switched off, compared in the same way: what is smaller than this "
-    "cannot be told from nothing. on the processor: what is added to the processor time of the training thread, "
+    "cannot be distinguished from zero. on the processor: what is added to the processor time of the training thread, "
     "which waits for the other rank do not blur. expected: a step's collectives times what an all_reduce after a "
     "layer of a model costs above, which noise of whole steps does not blur.",
 )
@@ -214,7 +214,7 @@ def _goals(parallelism: Parallelism, result: Result, call_us: float) -> list[Goa
 
 
 def _doubt(parallelism: Parallelism) -> str:
-    return f"The machine was too busy to tell {GOAL_PERCENT} % of a step of {parallelism.value}: try when it is idle."
+    return f"The machine is too busy to resolve {GOAL_PERCENT} % of a step of {parallelism.value}: try when it is idle."
 
 
 def _row(parallelism: Parallelism, result: Result, call_us: float) -> list[str]:
