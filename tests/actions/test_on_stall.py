@@ -63,7 +63,7 @@ def stall(tape: TapeReader) -> StalledRun:
     )
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was logged about actions."""
     return [text for text in caplog.messages if text.startswith("on stall: ")]
 
@@ -187,9 +187,9 @@ def test_what_another_agent_judges(tape: TapeReader, tmp_path: Path, caplog: pyt
     rung: list[StalledRun] = []
     actions = StallActions(parse_actions("dump,command:false"), 0.0, tmp_path / "dumps", rung.append)
     actions.start_due([ongoing(tape, is_ours=False)], [tape])
-    until(lambda: told(caplog))
+    until(lambda: reported(caplog))
     time.sleep(0.1)
-    assert [text.split()[2] for text in told(caplog)] == ["dump"]
+    assert [text.split()[2] for text in reported(caplog)] == ["dump"]
     assert rung == []
 
 
@@ -214,8 +214,8 @@ def test_one_that_fails_keeps_none_of_the_others(
 
     line = parse_actions("callback:nowhere.at_all:ring,dump,command:/no/such/program --loud")
     StallActions(line, 0.0, tmp_path / "dumps", explode).start_due([ongoing(tape)], [tape])
-    until(lambda: len(told(caplog)) == 4)
-    first, second, third, fourth = told(caplog)
+    until(lambda: len(reported(caplog)) == 4)
+    first, second, third, fourth = reported(caplog)
     assert first == "on stall: the callback failed: ZeroDivisionError: no luck"
     assert second.startswith("on stall: callback failed: ModuleNotFoundError: No module named 'nowhere'")
     assert third.startswith("on stall: dump wrote ")
@@ -349,7 +349,7 @@ def test_log_alone_does_nothing_more(tape: TapeReader, tmp_path: Path, caplog: p
     """`log` adds nothing to what always happens: no thread, no file."""
     caplog.set_level(logging.DEBUG)
     StallActions(parse_actions("log"), 0.0, tmp_path / "dumps").start_due([ongoing(tape)], [tape])
-    assert told(caplog) == []
+    assert reported(caplog) == []
     assert not (tmp_path / "dumps").exists()
 
 
@@ -362,8 +362,8 @@ def test_stall_that_ends_while_something_is_done(
     actions.start_due([ongoing(tape)], [tape])
     actions.start_due([], [tape])
     is_over.set()
-    until(lambda: len(told(caplog)) == 2)
-    assert told(caplog)[1] == "on stall: abort skipped: the stall is over"
+    until(lambda: len(reported(caplog)) == 2)
+    assert reported(caplog)[1] == "on stall: abort skipped: the stall is over"
     assert list(tape.path.parent.glob("*.abort")) == []
 
 
@@ -380,7 +380,7 @@ def test_ranks_of_several_jobs(tape: TapeReader, tmp_path: Path) -> None:
     assert [stall.directory for stall in rung] == [tape.path.parent]
 
 
-def test_dump_directory_of_somebody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_dump_directory_of_another_user(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An unusable dump directory is reported at startup, not when the stall comes; and nothing is created."""
     actions, good, bad = parse_actions("dump"), tmp_path / "good", tmp_path / "bad"
     StallActions(actions, 0.0, good)
@@ -412,7 +412,7 @@ time.sleep(60)
 """
 
 
-def test_abort_says_whom_it_could_not_end(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abort_reports_ranks_that_it_could_not_end(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that does not respond is killed, except in another PID namespace: then no end is claimed."""
     monkeypatch.setattr(abort, "ANSWER_S", 0.2)
     command = [sys.executable, "-c", UNASKED_RANK, str(stall.directory)]

@@ -70,7 +70,7 @@ def test_service_that_can_list_nothing(begin: Callable[..., Ranks], start: Calla
     service.wait_for(rf"{base} cannot be scanned: Too many open files; a larger `ulimit -n`")
     other = Ranks(base / OTHER_JOB, 1)
     try:
-        ranks.tell(0, "enter 2")
+        ranks.send(0, "enter 2")
         service.wait_for(r"stall: rank 1 has not entered all_reduce \(sequence 2, default_pg\)")
         time.sleep(1.5)
         assert OTHER_JOB not in service.out
@@ -96,7 +96,7 @@ def test_user_with_more_directories_than_descriptors(
     try:
         service.wait_for(rf"{base}: \d+ of its job directories are not read: `ulimit -n` leaves the agent too few")
         ranks = begin(2)
-        ranks.tell(0, "enter 1")
+        ranks.send(0, "enter 1")
         service.wait_for(rf"reading {base / JOB}")
         service.wait_for(r"stall: rank 1 has not entered all_reduce")
         assert service.out.count("job directories are not read") == 1

@@ -324,7 +324,7 @@ class OtherRank:
         return lines
 
 
-def test_another_stands_in_for_a_rank_that_does_not_look(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_stands_in_for_a_rank_that_does_not_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """While the GIL of the responsible rank is held, warnings are passed on once by another; then that rank resumes."""
     log = tmp_path / LOG_NAME
     log.touch()

@@ -122,9 +122,9 @@ def test_beside_a_hostile_user(
     for spoil in (link_the_stacks, pipe_the_names, swell_the_checkpoint, pipe_the_target):
         spoil(base / THEIR_JOB)
     give_away(base / THEIR_JOB)
-    theirs.tell(0, "enter 1")  # a stall of their own, so that their stacks are read
+    theirs.send(0, "enter 1")  # a stall of their own, so that their stacks are read
     ranks = begin(2)
-    ranks.tell(0, "enter 1")
+    ranks.send(0, "enter 1")
     service = start("agent", "--watch", "--keep", "3", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="1000")
     service.wait_for(r"stall: rank 1 has not entered all_reduce")
     service.wait_for(rf"{THEIR_JOB}/agent\.checkpoint cannot be used \(it has more than")
@@ -137,9 +137,9 @@ def test_beside_a_hostile_user(
     tapes = sorted((base / THEIR_JOB).glob("*.tape"))
     os.truncate(tapes[0], 4096)
     service.wait_for(rf"a tape can no longer be read: .*/{THEIR_JOB}/{tapes[0].name}: truncated while it was read")
-    ranks.tell(1, "enter 1")
+    ranks.send(1, "enter 1")
     for rank in (0, 1):
-        ranks.tell(rank, "end")
+        ranks.send(rank, "end")
     service.wait_for("stall over: all_reduce")
     assert "Traceback" not in service.out + service.err
 
@@ -148,7 +148,7 @@ def test_beside_a_hostile_user(
 def test_descriptors_that_others_take(base: Path, start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
     """A user with more tapes than there are descriptors is read in part, with a warning; other users' jobs are kept."""
     ranks = begin(2)
-    ranks.tell(0, "enter 1")
+    ranks.send(0, "enter 1")
     [template] = [path for path in sorted((base / JOB).glob("*.tape"))[:1]]
     theirs = base / THEIR_JOB
     live = Ranks(theirs, 1)

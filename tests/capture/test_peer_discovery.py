@@ -105,7 +105,7 @@ def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
 
             assert until(is_over)
             assert announced(store) == 3
-            heard = [read_listening(directory) for directory in directories]
+            received = [read_listening(directory) for directory in directories]
     finally:
         for agent in agents:
             agent.stop()
@@ -114,7 +114,9 @@ def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
     assert [peers.own_id // LOCAL for peers in found] == [0, 1, 2]
     assert len({peers.token for peers in found}) == 1
     places = {
-        peers.own_id: (agent.host, agent.port) for peers, agent in zip(found, heard, strict=True) if agent is not None
+        peers.own_id: (agent.host, agent.port)
+        for peers, agent in zip(found, received, strict=True)
+        if agent is not None
     }
     for peers in found:
         others = {other.agent_id: (other.host, other.port) for other in peers.others}
@@ -151,7 +153,7 @@ def test_job_on_one_node(local: str, store: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("local", ["", "two", "-1"])
-def test_launcher_that_says_nothing(local: str, store: Any, tmp_path: Path) -> None:
+def test_launcher_that_states_nothing(local: str, store: Any, tmp_path: Path) -> None:
     """The tapes decide then: if as many are written here as there are ranks, nothing is announced; else it is."""
     for world_size in (2, 3):
         directory = tmp_path / str(world_size)
@@ -170,7 +172,7 @@ def test_launcher_that_says_nothing(local: str, store: Any, tmp_path: Path) -> N
         assert own.errors == []
 
 
-def test_agent_that_never_says_its_port(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_that_never_publishes_its_port(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent gets some time and an address to listen on, and is not announced; a port elsewhere is not its own."""
     monkeypatch.setattr(discovery_module, "AGENT_DUE_S", 0.3)
     (rank, *_) = ranks_of(tmp_path, 2)

@@ -42,18 +42,18 @@ def test_live_job(start: Callable[..., Running], begin: Callable[..., Ranks], ba
     agent.wait_for(rf"reading {base / JOB}$")
     agent.wait_for(r"found ranks? 0")
     ranks.meet(1)
-    ranks.tell(2, "load")
-    ranks.tell(0, "enter 2")
-    ranks.tell(1, "enter 2")
+    ranks.send(2, "load")
+    ranks.send(0, "enter 2")
+    ranks.send(1, "enter 2")
     agent.wait_for(r"stall: rank 2 has not entered all_reduce \(sequence 2, default_pg\) .* load_batch at rank_process")
 
     second = start("agent", "--run-dir", base / JOB, environ=THRESHOLD)
     assert second.end() == 2
     assert second.err.startswith(f"otel-torchdist: {base / JOB}: another process reads these tapes")
 
-    ranks.tell(2, "enter 2")
+    ranks.send(2, "enter 2")
     for rank in range(3):
-        ranks.tell(rank, "end")
+        ranks.send(rank, "end")
     agent.wait_for(r"stall over: all_reduce .* completed after")
     ranks.exit()
     assert agent.end() == 0, agent.story()

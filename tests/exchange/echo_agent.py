@@ -28,11 +28,11 @@ class Echo:
     token = TOKEN
 
     def __init__(self) -> None:
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
 
     def respond(self, path: str, body: bytes) -> bytes | None:
         """Return the secret on one path; on another one require a question."""
-        self.heard.append(body)
+        self.received.append(body)
         if path == PARSED:
             decode_question(body)
         return SECRET + body if path in (PATH, PARSED) else None

@@ -82,7 +82,7 @@ def test_restarted_agent_is_found_with_the_second_question(agent: Agent, current
     for _ in range(3):
         assert line.ask(PATH, b"where?", 10).body == SECRET + b"where?"
         assert line.ask(PATH, b"and now?", 10).body == SECRET + b"and now?"
-        assert agent.echo.heard == [b"where?", b"and now?"]
+        assert agent.echo.received == [b"where?", b"and now?"]
         agent = begin_instance(*current)
 
 
@@ -109,10 +109,10 @@ def test_many_ask_at_once(agent: Agent) -> None:
     for thread in threads:
         thread.join(30)
     assert missed == []
-    assert len(agent.echo.heard) == 80
+    assert len(agent.echo.received) == 80
 
 
-def test_questions_that_do_not_come_shut_nobody_out(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_never_arrive_block_no_other_agent(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that knows the run's id but not its token cannot occupy all connections with unfinished questions."""
     monkeypatch.setattr(scrape_clients, "MAX_CLIENTS", 8)
     request = request_bytes(headers_for(agent, token=OTHER_TOKEN), b"").replace(b"Length: 0", b"Length: 1000")
@@ -123,4 +123,4 @@ def test_questions_that_do_not_come_shut_nobody_out(agent: Agent, monkeypatch: p
         line = agent.line()
         for body in (b"one", b"two"):
             assert line.ask(PATH, body, 5).body == SECRET + body
-    assert agent.echo.heard == [b"one", b"two"]
+    assert agent.echo.received == [b"one", b"two"]

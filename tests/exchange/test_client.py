@@ -130,7 +130,7 @@ def test_question_that_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("host", [HOST, "x" * 70, "a\0b", "a b", "é" * 70])
-def test_nobody_there(host: str) -> None:
+def test_no_server_at_the_address(host: str) -> None:
     """A closed port and an impossible host count as no answer, at once, and raise no other error."""
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]

@@ -59,7 +59,7 @@ def eventful_world() -> SimulatedWorld:
     world.ranks[2].wait_for(waited, 4.0)
     world.ranks[2].begin_on_device(world.ranks[2].enter(EVERYBODY, 4.5), 4.6)
     world.ranks[2].enter(group_of(2, 3, nth=5), 4.8, kind=RecordKind.RENDEZVOUS)
-    world.ranks[2].expects_until_s, world.ranks[2].patience_s, world.ranks[2].losses = 90.0, 3.0, 2
+    world.ranks[2].expects_until_s, world.ranks[2].tolerance_s, world.ranks[2].losses = 90.0, 3.0, 2
     world.ranks[1].stopped, world.ranks[1].stopped_since_s = "T", 4.2
     world.ranks[3].view(4.9)
     world.ranks[3].die(5.0, TapeState.FAILED, "ValueError")
@@ -81,7 +81,7 @@ def sent(world: WorldSnapshot, offset_ns: int = 0, wall_offset_ns: int = WALL_OF
     return views_of(answer, world.run, offset_ns, wall_offset_ns)
 
 
-def as_seen_here(view: RankView) -> RankView:
+def as_local(view: RankView) -> RankView:
     """A remote view without the fields that only remote views have, and without what is not sent."""
     progress = {channel: _sent_of(channel, reached) for channel, reached in view.progress.items()}
     return dataclasses.replace(view, is_remote=False, groups={}, progress=progress)
@@ -95,7 +95,7 @@ def test_all_that_matters_arrives() -> None:
     """With equal clocks a view arrives unchanged, including failures, labels, devices, stacks and stopped processes."""
     world = snapshot(eventful_world())
     views = sent(world)
-    assert [as_seen_here(view) for view in views] == [as_seen_here(view) for view in world.in_order]
+    assert [as_local(view) for view in views] == [as_local(view) for view in world.in_order]
     assert all(view.is_remote for view in views)
     groups = {EVERYBODY.key: EVERYBODY, PAIR.key: PAIR}
     assert groups.items() <= dict(views[0].groups).items()
@@ -118,7 +118,7 @@ def test_types_arrive() -> None:
     )
 
 
-def test_verdict_from_afar_is_the_same() -> None:
+def test_verdict_on_remote_ranks_is_the_same() -> None:
     """The verdict on ranks from two other agents is the same as on local ranks."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 1.0)
@@ -126,8 +126,8 @@ def test_verdict_from_afar_is_the_same() -> None:
         world.ranks[rank].enter(EVERYBODY, 5.0)
     here = world.snapshot(30.0)
     views = (*sent(world.snapshot(30.0, (0, 1))), *sent(world.snapshot(30.0, (2, 3))))
-    afar = dataclasses.replace(here, ranks={view.rank: view for view in views})
-    verdict, same = the_verdict(here), the_verdict(afar)
+    remote = dataclasses.replace(here, ranks={view.rank: view for view in views})
+    verdict, same = the_verdict(here), the_verdict(remote)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
     assert same.agrees_with(verdict)
     assert _rolled(same) == _rolled(verdict)
@@ -160,7 +160,7 @@ def test_times_are_moved_and_nothing_else(offset_ns: int, wall_ns: int) -> None:
         assert times_of(there) == [None if at is None else at + offset_ns for at in times_of(view)]
         assert there.wall_offset_ns == wall_ns
     back = sent(dataclasses.replace(world, ranks={view.rank: view for view in moved}), -offset_ns)
-    assert [as_seen_here(view) for view in back] == [as_seen_here(view) for view in world.in_order]
+    assert [as_local(view) for view in back] == [as_local(view) for view in world.in_order]
 
 
 def test_never_stays_never() -> None:

@@ -8,12 +8,12 @@ from otel_torchdist.exchange.election import HURRIED_TRUST_S, PEACEFUL_TRUST_S, 
 OWN = 5
 
 
-def test_nobody_heard() -> None:
-    """An agent that has heard from no other judges by itself, at any time."""
+def test_no_other_agent_has_asked() -> None:
+    """An agent that has received from no other judges by itself, at any time."""
     assert [Election(OWN).judge(now) for now in (0.0, 1e9)] == [OWN, OWN]
 
 
-def test_lowest_of_those_who_ask() -> None:
+def test_lowest_of_those_that_ask() -> None:
     """Of several agents that ask, the lowest judges; one with a higher id than our own never does."""
     election = Election(OWN)
     for agent_id in (3, 1, 2, 9):

@@ -49,7 +49,7 @@ def test_ruling_that_is_over_at_once_reaches_all(three: Agents) -> None:
     until(lambda: three.meet()[1:] == [Follows(None, True)] * 2)
 
 
-def test_ruling_that_is_over_before_anybody_looks(two: Agents) -> None:
+def test_ruling_that_is_over_before_it_is_read(two: Agents) -> None:
     """A follower is shown a ruling made between two turns, and only then that it is over."""
     two.begin(1)
     for said in (wire_ruling(ruling(1)), None):
@@ -58,7 +58,7 @@ def test_ruling_that_is_over_before_anybody_looks(two: Agents) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_ruling_of_before_is_not_said_again(three: Agents) -> None:
+def test_earlier_ruling_is_not_repeated(three: Agents) -> None:
     """An agent that has followed in between does not repeat its former ruling on the stall."""
     three.begin(1, 2)
     three.set_suspicion(True)
@@ -70,9 +70,9 @@ def test_ruling_of_before_is_not_said_again(three: Agents) -> None:
     assert three.judges() == [None, False, False]
     three.nodes[2].roles.clear()
     three.wait_until_judges(None, True, False)
-    heard = [role.ruling for role in three.nodes[2].roles if isinstance(role, Follows)]
-    assert heard
-    assert set(heard) == {None}
+    received = [role.ruling for role in three.nodes[2].roles if isinstance(role, Follows)]
+    assert received
+    assert set(received) == {None}
 
 
 @pytest.mark.usefixtures("quick")
@@ -83,13 +83,13 @@ def test_wishes_for_stacks_arrive_once(three: Agents) -> None:
     three.wait_until_judges(True, False, False)
     exchange_of(three, 0).request_stacks(StacksWanted(frozenset({0x1000, 0x1002, 0x1003, 0x1004, 0x9999})))
     exchange_of(three, 0).request_stacks(StacksOverdue(frozenset({0x1002})))
-    heard: dict[int, list[StacksWanted | StacksOverdue]] = {1: [], 2: []}
+    received: dict[int, list[StacksWanted | StacksOverdue]] = {1: [], 2: []}
 
     def collect() -> dict[int, list[StacksWanted | StacksOverdue]]:
         three.meet()
-        for number, wishes in heard.items():
+        for number, wishes in received.items():
             wishes += exchange_of(three, number).requested_stacks()
-        return heard
+        return received
 
     expected = {
         1: [StacksWanted(frozenset({0x1002, 0x1003})), StacksOverdue(frozenset({0x1002}))],

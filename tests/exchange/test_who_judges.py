@@ -144,7 +144,7 @@ def test_agent_that_is_announced_later(two: Agents) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_asked_by_one_that_has_not_been_announced(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
+def test_asked_by_an_agent_that_has_not_been_announced(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
     """An agent follows a peer whose address it does not know; it wakes it there once it knows."""
     two.nodes[1].begin(())
     exchange = exchange_of(two, 1)

@@ -45,7 +45,7 @@ def test_stopped_and_continued(process: subprocess.Popen[bytes]) -> None:
     until(lambda: state.check(4, 4) is None)
 
 
-def test_pid_of_somebody_else_means_nothing(process: subprocess.Popen[bytes]) -> None:
+def test_pid_of_another_process_means_nothing(process: subprocess.Popen[bytes]) -> None:
     """Another start time, PID namespace or boot means another process."""
     own = identity_of(process)
     os.kill(process.pid, signal.SIGSTOP)

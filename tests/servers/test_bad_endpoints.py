@@ -164,10 +164,10 @@ def said(stack: Stack, secure: Secure, ended_run: Path) -> dict[str, str]:
 @pytest.mark.parametrize("name", PLAIN)
 def test_wrong_endpoint_is_named(name: str, said: dict[str, str]) -> None:
     """One warning names the endpoint and the probable fault, and how many spans are lost by it at the end."""
-    told = [line for line in said[name].splitlines() if "cannot be exported (" in line]
-    assert len(told) == 1
-    assert f"OTEL_EXPORTER_OTLP_ENDPOINT={PLAIN[name].scheme}://{HOST}:" in told[0]
-    assert PLAIN[name].hint in told[0]
+    reported = [line for line in said[name].splitlines() if "cannot be exported (" in line]
+    assert len(reported) == 1
+    assert f"OTEL_EXPORTER_OTLP_ENDPOINT={PLAIN[name].scheme}://{HOST}:" in reported[0]
+    assert PLAIN[name].hint in reported[0]
     assert "spans could not be exported" in said[name]
 
 

@@ -168,7 +168,7 @@ def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:
     assert len(watching.verdicts) == 1
 
 
-def test_told_root_stays_among_equals() -> None:
+def test_reported_root_stays_among_equals() -> None:
     """An independent stall that has waited longer than the root does not replace it: there is one incident."""
     world = SimulatedWorld(5)
     world.ranks[0].enter(group_of(0, 1), 5.0)
@@ -239,7 +239,7 @@ def test_asynchronous_operation_counts_from_its_start() -> None:
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(1,)]
 
 
-def test_who_takes_over_continues_the_numbers() -> None:
+def test_successor_continues_the_numbers() -> None:
     """A process that takes over reports the same incident under later numbers, so that no id can come twice."""
     world, _ = stalled()
     before = Watching(world)
@@ -255,7 +255,7 @@ def test_who_takes_over_continues_the_numbers() -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_take_over_from_who_took_over() -> None:
+def test_take_over_from_a_successor() -> None:
     """The third process does not reuse a number of the second either."""
     world, _ = stalled()
     numbers: list[int] = []

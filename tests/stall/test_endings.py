@@ -10,7 +10,7 @@ from tests.support.simulated_world import SimulatedWorld, group_of
 from tests.support.watching import EVERYBODY, Watching, stalled
 
 
-def test_death_is_told_at_once() -> None:
+def test_death_is_reported_at_once() -> None:
     """A rank dies while others wait for it: reported at the second poll, without the threshold and without stacks."""
     world, _ = stalled()
     watching = Watching(world)
@@ -35,7 +35,7 @@ def test_death_waits_for_what_the_rank_had_still_written() -> None:
     assert watching.reported == []
 
 
-def test_death_is_told_though_the_others_failed_at_once() -> None:
+def test_death_is_reported_though_the_others_failed_at_once() -> None:
     """On gloo the peers of a dead rank get an exception and end within milliseconds: the first poll must suffice."""
     world, numbers = stalled()
     watching = Watching(world)
@@ -53,7 +53,7 @@ def test_death_is_told_though_the_others_failed_at_once() -> None:
     assert [end.outcome for _, end in watching.ends] == [Outcome.FAILED]
 
 
-def test_death_is_told_though_the_rank_was_seen_after_the_exception() -> None:
+def test_death_is_reported_though_the_rank_was_seen_after_the_exception() -> None:
     """The kernel closes a dead process's sockets before it releases the tape's lock: a poll may fall in between."""
     world, numbers = stalled()
     watching = Watching(world)
@@ -81,7 +81,7 @@ def test_old_exception_is_no_sign_of_a_death() -> None:
     assert watching.reported == []
 
 
-def test_death_is_told_though_all_were_gone_at_the_same_look() -> None:
+def test_death_is_reported_though_all_were_gone_at_the_same_check() -> None:
     """A rank is killed, gloo raises in its peers, and torchrun ends the rest, all between two polls.
 
     Rank 2 is gone without reporting, ranks 0 and 1 left their operation with an exception, and rank 3 showed a
@@ -157,7 +157,7 @@ def test_finished_rank_does_not_stall() -> None:
     assert watching.reported == []
 
 
-def test_all_die_before_the_stall_is_told() -> None:
+def test_all_die_before_the_stall_is_reported() -> None:
     """All are killed while stacks are awaited: what was seen until then is reported, and then that they ended."""
     world, _ = stalled(late=2)
     watching = Watching(world, answers_after_s=None)

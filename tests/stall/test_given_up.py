@@ -58,7 +58,7 @@ def test_a_death_that_made_them_give_up() -> None:
     assert (first.kind, first.ranks) == (VerdictKind.DEAD, (2,))
 
 
-def test_a_word_that_came_to_nothing() -> None:
+def test_an_announcement_that_came_to_nothing() -> None:
     """A rank that continues after its backend gave up, and ends cleanly, has not died and waits for no rank."""
     world, watch = two_wait_for_one()
     world.ranks[0].failure = GIVEN_UP

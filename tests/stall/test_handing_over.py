@@ -62,14 +62,14 @@ def test_taking_over_continues_the_incident() -> None:
 
 def test_epochs_after_a_take_over_only_grow() -> None:
     """However far the other agent came, and however old the wait is, the next epoch is greater than both."""
-    for told in (1, 1_000_000):
+    for last_epoch in (1, 1_000_000):
         world, _ = stalled()
-        watching = Accompanied(world, follows(a_ruling(epoch=told)), began_s=10.0)
+        watching = Accompanied(world, follows(a_ruling(epoch=last_epoch)), began_s=10.0)
         watching.until(17.0)
         watching.peer_agents.role = Leads
         watching.until(20.0)
         (_, given), *_ = watching.verdicts
-        assert given.epoch > max(told, 10_000)
+        assert given.epoch > max(last_epoch, 10_000)
 
 
 def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
@@ -86,10 +86,10 @@ def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
     assert ids[0].isdisjoint(ids[1])
 
 
-def test_what_was_heard_of_is_over() -> None:
+def test_received_ruling_is_over() -> None:
     """A stall that begins after the other agent has gone is another one, with a name and epochs of its own."""
-    heard = a_ruling(epoch=3)
-    for ruling in (heard, None):
+    received = a_ruling(epoch=3)
+    for ruling in (received, None):
         world, numbers = stalled()
         watching = Accompanied(world, follows(ruling))
         watching.until(16.0)
@@ -102,5 +102,5 @@ def test_what_was_heard_of_is_over() -> None:
             world.ranks[rank].enter(EVERYBODY, 20.0)
         watching.until(33.0)
         ((_, given),) = watching.verdicts
-        assert given.incident.name != heard.incident.name
+        assert given.incident.name != received.incident.name
         assert (given.epoch, given.predecessor) == (1, None)

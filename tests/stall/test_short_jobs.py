@@ -27,7 +27,7 @@ class ShortJob(Accompanied):
         for rank in self.world.ranks:
             rank.end(rank.enter(EVERYBODY, 1.0, dtype="int32" if rank.rank == ODD else "float32"), 1.001)
 
-    def look_until_over(self) -> None:
+    def check_until_over(self) -> None:
         """Run until just after the end."""
         self.until(OVER_S)
         for rank in self.world.ranks:
@@ -50,7 +50,7 @@ class ShortJob(Accompanied):
 def test_other_nodes_that_come_late() -> None:
     """Half of the ranks are not seen yet when the others have ended: no conclusion from those alone for 2 s."""
     job = ShortJob(HERE)
-    job.look_until_over()
+    job.check_until_over()
     job.until(OVER_S + 1.5)
     assert job.found == []
     job._only = range(4)
@@ -61,7 +61,7 @@ def test_other_nodes_that_come_late() -> None:
 def test_other_nodes_that_never_come() -> None:
     """Findings from the ranks that are seen are reported after two seconds."""
     job = ShortJob(HERE)
-    job.look_until_over()
+    job.check_until_over()
     job.until(OVER_S + 3.0)
     assert job.found == [HERE]
 
@@ -70,7 +70,7 @@ def test_judge_that_leaves_first() -> None:
     """The leading agent has compared all ranks, and is gone: the other one does not compare half of them again."""
     job = ShortJob(HERE)
     job.role = Follows(None)
-    job.look_until_over()
+    job.check_until_over()
     job.role = None
     job.until(OVER_S + 30.0)
     assert job.detector.process([job._snapshot()], is_last=True) == []
@@ -83,6 +83,6 @@ def test_judge_that_leaves_while_ranks_live() -> None:
     job.role = Follows(None)
     job.until(OVER_S - 1.0)
     job.role = None
-    job.look_until_over()
+    job.check_until_over()
     job.until(OVER_S + 3.0)
     assert job.found == [HERE]

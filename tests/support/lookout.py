@@ -11,7 +11,7 @@ from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reader import TapeReader
 
 CHECK_S = 0.02
-PATIENCE_S = 30.0
+DEADLINE_S = 30.0
 
 
 class Lookout:
@@ -43,7 +43,7 @@ class Lookout:
         Raises:
             TimeoutError: It did not hold in time.
         """
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + DEADLINE_S
         while not condition():
             if time.monotonic() > deadline:
                 raise TimeoutError("what the lookout waits for did not happen")

@@ -196,7 +196,7 @@ def test_thread_of_backward_waits_for_its_rank() -> None:
 # --- what is expected -----------------------------------------------------------------------------------------------
 
 
-def test_expectation_excuses_nobody_else_at_the_same_place() -> None:
+def test_expectation_excuses_no_other_rank_at_the_same_place() -> None:
     """Rank 0 evaluates and has announced it; rank 2, which should be waiting too, hangs: it is named, alone."""
     world = SimulatedWorld(3)
     world.meet(THREE, 0.1)

@@ -26,7 +26,7 @@ def test_absent_rank_is_named_though_others_do_not_report() -> None:
     assert sentence(verdict, 11).endswith("2 of 4 ranks report")
 
 
-def test_unaligned_sequence_says_nothing() -> None:
+def test_unaligned_sequence_decides_nothing() -> None:
     """A group first seen after it was in use has its own counts on each rank: no rank is blamed by them."""
     world = SimulatedWorld(2)
     world.ranks[0].enter(group_of(0, 1, aligned=False), 1.0)
@@ -47,7 +47,7 @@ def test_rank_whose_own_count_is_unaligned_is_not_blamed() -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNKNOWN, ())
 
 
-def test_lost_records_blame_nobody() -> None:
+def test_lost_records_blame_no_rank() -> None:
     """Records of the missing rank were overwritten unread: it may have entered, so it is not blamed."""
     world = late_world(2)
     world.ranks[2].losses = 1

@@ -7,7 +7,7 @@ from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import OperationId
 from tests.support.judging import verdicts
-from tests.support.sentences import EVERYBODY, late_world, site_of, spoken, the_verdict
+from tests.support.sentences import EVERYBODY, late_world, operation_id_of, spoken, the_verdict
 from tests.support.simulated_world import THRESHOLD_NS, SimulatedWorld, group_of
 
 
@@ -45,11 +45,11 @@ def test_rank_that_passes_through_an_operation_is_blamed() -> None:
     """A missing rank that has been in another operation only for a moment does not wait there."""
     world = late_world(2)
     world.ranks[2].enter(group_of(2, 3), 19.9)
-    assert verdicts(world.snapshot(20.0))[OperationId(*site_of(world, 0))] == _absent(world, 20.0, 2)
+    assert verdicts(world.snapshot(20.0))[OperationId(*operation_id_of(world, 0))] == _absent(world, 20.0, 2)
 
 
 def _absent(world: SimulatedWorld, now_s: float, rank: int) -> Verdict:
-    verdict = Judge(world.snapshot(now_s), THRESHOLD_NS).verdict_on(site_of(world, 0))
+    verdict = Judge(world.snapshot(now_s), THRESHOLD_NS).verdict_on(operation_id_of(world, 0))
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (rank,))
     return verdict
@@ -61,7 +61,7 @@ def test_block_outweighs_what_is_in_flight() -> None:
     world.ranks[1].enter(group_of(1, 3), 1.0, blocking=False, flags=Flag.ASYNC)
     world.ranks[1].enter(group_of(1, 2), 2.0)
     world.ranks[0].enter(group_of(0, 1), 3.0)
-    verdict = Judge(world.snapshot(20.0), THRESHOLD_NS).verdict_on(site_of(world, 0))
+    verdict = Judge(world.snapshot(20.0), THRESHOLD_NS).verdict_on(operation_id_of(world, 0))
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
 

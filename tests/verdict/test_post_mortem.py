@@ -119,7 +119,7 @@ def test_one_raised_and_the_launcher_killed_the_others(world: SimulatedWorld, gr
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_one_died_and_the_others_were_torn_out(world: SimulatedWorld, group: GroupView, ends: bool) -> None:
+def test_one_died_and_the_others_were_interrupted(world: SimulatedWorld, group: GroupView, ends: bool) -> None:
     """The rank that ended without a record and without a failed operation died first, however close they are."""
     for rank in (0, 1, 3):
         tear(world, group, rank, 19.0 + rank / 10, ends)

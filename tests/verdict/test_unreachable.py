@@ -33,14 +33,14 @@ def test_unreachable_ranks_are_named() -> None:
     )
 
 
-def test_who_is_seen_to_be_absent_is_blamed_first() -> None:
+def test_rank_that_is_seen_to_be_absent_is_blamed_first() -> None:
     """A visible rank that is missing is named, not those of which nothing is known."""
     world, _ = stalled()
     verdict = the_verdict(cut_off(world, (0, 1, 2), beta=3))
     assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.ABSENT, (2,), ())
 
 
-def test_who_is_seen_to_be_dead_is_blamed_first() -> None:
+def test_rank_that_is_seen_to_be_dead_is_blamed_first() -> None:
     """A visible rank that has died is named too."""
     world, _ = stalled()
     world.ranks[2].die(6.0)

@@ -27,7 +27,7 @@ def test_kernels_on_other_keys(run: Run, order: str) -> None:
         assert all(operation.has_ended for operation in tape.operations)
 
 
-def test_a_kernel_in_our_place(run: Run) -> None:
+def test_a_foreign_kernel(run: Run) -> None:
     """A kernel that was there before us still works: one warning, and only its operation is not recorded."""
     alone = run("other_kernels", 2, "alone", "True")
     job = run("other_kernels", 2, "theirs", "True")

@@ -8,7 +8,7 @@ from otel_torchdist.telemetry.export.environment import environment_resource, en
 from otel_torchdist.telemetry.export.exporters import with_hint
 
 
-def test_what_is_not_known_is_said_as_it_is() -> None:
+def test_unknown_errors_are_shown_unchanged() -> None:
     """No hint is guessed, and no full stop is doubled."""
     assert with_hint("the moon is full.. ") == "the moon is full"
 
