@@ -200,7 +200,7 @@ def _section(looks: list[Look], spans: int, sums: Sums, receiver: Receiver, wind
             f"The agent as ranks start it, with the default budget of spans; it uses {percent:.0f} % of a core, and "
             f"exports {spans / seconds:,.0f} spans a second. {sums.records_lost:,} records were lost and "
             f"{sums.spans_dropped:,} spans dropped.",
-            f"Growth: median of the slopes between any two looks ± half of the range between the quartiles, in MB, "
+            f"Growth: median of the slopes between any two samples ± half of the range between the quartiles, in MB, "
             f"extrapolated from {seconds:.0f} s. What is smaller than that range cannot be seen in so short a time; "
             "`python -m benchmarks.agent_memory --minutes 10` takes longer.",
             receiver.note,
@@ -232,7 +232,7 @@ def _growth_per_hour(looks: list[Look]) -> Spread:
 def main() -> None:
     """Measure for longer than all benchmarks together do, and print the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agent_memory", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long one looks, after 20 s (default: 10)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long to measure, after 20 s (default: 10)")
     minutes: float = parser.parse_args().minutes
     if minutes <= 0:
         parser.error(f"--minutes {minutes:g}: must be more than 0")

@@ -27,7 +27,7 @@ MB: Final = 1e6
 
 NOTE: Final = (
     "Backend `fake`, 8 ranks, one process switched on and one not, both fresh. Private: anonymous memory; what is "
-    "added includes the modules that we import. Shared: the tape and its dictionary of names. Read by nobody."
+    "added includes the modules that we import. Shared: the tape and its dictionary of names. No reader."
 )
 
 
@@ -122,7 +122,7 @@ def _private(process: Popen[str]) -> int:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise RuntimeError("a process that should have told of its memory has ended")
+        raise RuntimeError("a process that should have reported its memory has ended")
     return int(line)
 
 

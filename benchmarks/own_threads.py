@@ -38,7 +38,7 @@ NOTES: Final = (
     "Two ranks on gloo, ten operations every 10 ms, five of them open until the next ten; `mark_step` every 100 ms. "
     "Median of windows of a second ± half of the range between the quartiles, of the rank whose threads use more.",
     "watch: capture's own thread, which beats and polls what is open. reader: reads tapes; one rank of a node, the "
-    "first row of two, looks at all tapes for stalls. export: OTLP/gRPC with its native threads, to a process on this "
+    "first row of two, watches all tapes for stalls. export: OTLP/gRPC with its native threads, to a process on this "
     "machine, with the default budget of 1,000 spans a second and rank.",
 )
 
@@ -150,7 +150,7 @@ def _section(answers: Mapping[Home, Sequence[ThreadTimes]], spans: int, pace: Pa
     shares = {home: sorted(map(Share.of, of), key=lambda share: -share.all.median) for home, of in answers.items()}
     rows = {
         Home.OUTSIDE.value: shares[Home.OUTSIDE][0],
-        f"{Home.INSIDE.value}, on the rank that looks for stalls": shares[Home.INSIDE][0],
+        f"{Home.INSIDE.value}, on the rank that watches for stalls": shares[Home.INSIDE][0],
         f"{Home.INSIDE.value}, on the other": shares[Home.INSIDE][1],
     }
     rate = spans / RANKS / (pace.warm_up_s + pace.windows * pace.window_s)

@@ -33,7 +33,7 @@ NOTES: Final = (
     "What the caller loses, waits for the GIL included; `bare` is the call itself. Median of rounds ± half of the "
     "range between the quartiles.",
     "empty kernel: a Python kernel in torch's dispatcher that only passes the call on; it is part of `ours`. ours: "
-    "capture and tape, read by nobody; what reading costs stands below.",
+    "capture and tape, without a reader; what reading costs stands below.",
     "naive: start_as_current_span with four attributes, batch processor with a queue that drops nothing, OTLP/gRPC to "
     "a process on this machine: the one that the ratio is taken to. no export: its exporter does nothing.",
 )

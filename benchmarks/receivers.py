@@ -45,5 +45,5 @@ def span_receiver() -> Iterator[Receiver]:
             yield Receiver("a Python process", note, {GRPC: sink.endpoint}, sink.received)
         return
     with Collector(binary) as collector:
-        note = "An OpenTelemetry Collector on the same machine takes the spans, and says how many it has accepted."
+        note = "An OpenTelemetry Collector on the same machine takes the spans, and reports how many it has accepted."
         yield Receiver("Collector", note, {GRPC: collector.grpc, HTTP: collector.http}, collector.received)

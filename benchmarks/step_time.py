@@ -20,11 +20,11 @@ from benchmarks.training import RANKS, Block, Model, Parallelism, Place, Steps, 
 GOAL_PERCENT: Final = 0.5
 
 NOTES: Final = (
-    "One thread for arithmetic; capture and tape, read by nobody. Off, on and off again take turns in the same two "
+    "One thread for arithmetic; capture and tape, without a reader. Off, on and off again take turns in the same two "
     "processes. Each figure is the median over rounds of the difference between medians of a block's steps ± half of "
     "the range between the quartiles.",
     "off again - off: two blocks that are both switched off, compared in the same way: what is smaller than this "
-    "cannot be told from nothing. on the processor: what is added to the processor time of the training thread, "
+    "cannot be distinguished from zero. on the processor: what is added to the processor time of the training thread, "
     "which waits for the other rank do not blur. expected: a step's collectives times what an all_reduce after a "
     "layer of a model costs above, which noise of whole steps does not blur.",
 )
@@ -36,14 +36,14 @@ class Extent:
 
     Attributes:
         rounds: For each model, in each one block of every kind; at least two.
-        patience_s: Seconds for each model after which no further round begins: others may need the machine too.
+        budget_s: Seconds for each model after which no further round begins: others may need the machine too.
         warm_up: Steps at the start of a block: reduce ops, for one, are read anew on the first 16 calls of a place.
         steps: Timed steps of a block.
         model: The model that is trained.
     """
 
     rounds: int
-    patience_s: float
+    budget_s: float
     warm_up: int
     steps: int
     model: Model
@@ -54,8 +54,8 @@ LARGE: Final = Model(layers=6, width=512, heads=8, sequences=4, tokens=128, buck
 # Buckets of less than half a layer: many collectives for little arithmetic.
 SMALL: Final = Model(layers=4, width=192, heads=4, sequences=4, tokens=64, bucket_mb=0.8)
 
-USUAL: Final = Extent(rounds=15, patience_s=75.0, warm_up=2, steps=5, model=LARGE)
-QUICK: Final = Extent(rounds=2, patience_s=5.0, warm_up=1, steps=2, model=SMALL)
+USUAL: Final = Extent(rounds=15, budget_s=75.0, warm_up=2, steps=5, model=LARGE)
+QUICK: Final = Extent(rounds=2, budget_s=5.0, warm_up=1, steps=2, model=SMALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _measure(parallelism: Parallelism, extent: Extent) -> Result:
         places = [Place(rank, Path(directory)) for rank in range(RANKS)]
         with forked(_serve, [(parallelism, extent.model, place) for place in places]) as ranks:
             rounds, issued = [], 0
-            deadline = time.monotonic() + extent.patience_s
+            deadline = time.monotonic() + extent.budget_s
             while len(rounds) < 2 or (len(rounds) < extent.rounds and time.monotonic() < deadline):
                 answers = _take_turns(ranks, len(rounds), extent)
                 issued = _check(answers)
@@ -214,7 +214,7 @@ def _goals(parallelism: Parallelism, result: Result, call_us: float) -> list[Goa
 
 
 def _doubt(parallelism: Parallelism) -> str:
-    return f"The machine was too busy to tell {GOAL_PERCENT} % of a step of {parallelism.value}: try when it is idle."
+    return f"The machine is too busy to resolve {GOAL_PERCENT} % of a step of {parallelism.value}: try when it is idle."
 
 
 def _row(parallelism: Parallelism, result: Result, call_us: float) -> list[str]:

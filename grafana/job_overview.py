@@ -57,7 +57,7 @@ def _health() -> list[Panel]:
         number(
             About(
                 "Ranks gone",
-                "Ranks that have failed, or are gone without having finished. Any is bad.",
+                "Ranks that have failed or died. Any is bad.",
                 "short",
                 _NO_DATA,
             ),
@@ -79,8 +79,8 @@ def _health() -> list[Panel]:
         number(
             About(
                 "Oldest operation",
-                "Age of the oldest operation in flight on any rank. Growing without end means that somebody waits for "
-                "a rank that does not come.",
+                "Age of the oldest operation in flight on any rank. If it keeps growing, ranks wait for one that does "
+                "not come.",
                 "s",
                 _NO_DATA,
             ),

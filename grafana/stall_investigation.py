@@ -25,7 +25,7 @@ def _verdicts() -> Panel:
     return _told(
         About(
             "Stalls",
-            "Every verdict on a stall within the time range, the newest first. Coverage says how many of how many "
+            "Every verdict on a stall within the time range, the newest first. Coverage shows how many of how many "
             "ranks report. Any row is bad; its trace has a bar for each rank, and the stack of the "
             "one that is missing.",
             "none",
@@ -113,8 +113,8 @@ def _sequences() -> Panel:
         About(
             "Last collective of each rank",
             "Sequence number of the last collective that a rank has entered and finished in a group, and how far it is "
-            f"behind the one that is furthest; the {ROWS} that are most behind. Whoever is behind while others wait is "
-            "the one to look at.",
+            f"behind the one that is furthest; the {ROWS} that are most behind. Inspect the rank that is behind while "
+            "others wait.",
             "none",
             "no collective",
         ),
@@ -165,7 +165,7 @@ def _gone() -> Panel:
     return rows(
         About(
             "Ranks gone",
-            f"Ranks that have failed or are gone without having finished, {ROWS} at most. Any row is bad.",
+            f"Ranks that have failed or died, {ROWS} at most. Any row is bad.",
             "none",
             "no rank is gone",
         ),

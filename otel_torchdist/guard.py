@@ -27,7 +27,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 
 @dataclass
-class _Place:
+class _Errors:
     """The errors of one place: when one was last logged, and how many have come since."""
 
     logged_at: float
@@ -45,14 +45,14 @@ class ErrorLog:
     """
 
     clock: Callable[[], float] = time.monotonic
-    _places: dict[str, _Place] = field(default_factory=dict[str, _Place])
+    _known: dict[str, _Errors] = field(default_factory=dict[str, _Errors])
 
     def write(self, where: str, error: BaseException) -> None:
         """Log an error of ours, or only count it when its place was logged less than a minute ago."""
         now = self.clock()
-        place = self._places.get(where)
+        place = self._known.get(where)
         if place is None:
-            self._places[where] = _Place(logged_at=now)
+            self._known[where] = _Errors(logged_at=now)
             _logger.error("internal error in %s; the training is not affected", where, exc_info=error)
             return
         place.unlogged += 1

@@ -92,7 +92,7 @@ class TorchDistInstrumentor(BaseInstrumentor):
 
                 keeper = self._keeper = AgentKeeper()
                 capture.on_tape(lambda recorder: keeper.keep(recorder.tape.path.parent))
-                capture.on_beat(keeper.look)
+                capture.on_beat(keeper.check)
             self._capture = capture
             capture.install()
 
@@ -177,8 +177,8 @@ def _can_start_an_agent(config: Config) -> bool:
     if find_interpreter():
         return True
     _logger.warning(
-        "%s, so no agent can be started: each rank exports by itself, in a thread, and each node of the job is watched "
-        "by itself. OTEL_PYTHON_TORCHDIST_READER=thread does the same without this warning; with "
+        "%s, so no agent can be started: a thread of each rank exports instead, and each node of the job is judged "
+        "on its own. OTEL_PYTHON_TORCHDIST_READER=thread does the same without this warning; with "
         "OTEL_PYTHON_TORCHDIST_READER=none you can start `otel-torchdist agent` on each node yourself",
         why_none(),
     )

@@ -29,7 +29,7 @@ _CALLED_BY_US: Final = frozenset({"builtins", "torch", _OURS}) | _TORCH_CALLS | 
 _CALLS_OTHERS: Final = frozenset({"importlib", "logging", "opentelemetry", "warnings", "_frozen_importlib"})
 """Packages that call plug-ins which the program has registered: what these raise is a consequence of our call."""
 _BY_STATEMENT: Final = frozenset({opcode.opmap["RAISE_VARARGS"], opcode.opmap["RERAISE"]})
-_SAYS_NOTHING: Final = (MemoryError, StopIteration, StopAsyncIteration)
+_WITHOUT_MESSAGE: Final = (MemoryError, StopIteration, StopAsyncIteration)
 """Built-in code raises these without a message."""
 _WITH_ARGS: Final = 0x04
 _call_of: Final[Callable[[Any], Any]] = operator.attrgetter("__call__")
@@ -147,7 +147,7 @@ def _is_asynchronous(error: BaseException, entries: list[TracebackType]) -> bool
 
     Errors raised by built-in code have a message.
     """
-    if error.args or isinstance(error, _SAYS_NOTHING) or not entries:
+    if error.args or isinstance(error, _WITHOUT_MESSAGE) or not entries:
         return False
     instructions = entries[-1].tb_frame.f_code.co_code
     place = entries[-1].tb_lasti

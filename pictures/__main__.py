@@ -22,7 +22,7 @@ from deploy.native.training import SERVICE, running, training_command, training_
 from pictures.screen import COLUMNS, photograph
 
 FOLDER: Final = DEPLOY.parent / "docs" / "pictures"
-PATIENCE_S: Final = 90.0
+DEADLINE_S: Final = 90.0
 # Rich's own template loads its font from a server; a reader's browser has one.
 _SVG: Final = """<svg class="{unique_id}" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -61,7 +61,7 @@ def _demo(tapes: Path) -> RenderableType:
     """The screen some seconds into the stall."""
     environment = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
     command = [str(Path(sys.executable).parent / "otel-torchdist"), "demo", "--output", str(tapes / "demo.jsonl")]
-    return photograph(command, environment, lambda text: "for 5." in text and "absent" in text, PATIENCE_S)
+    return photograph(command, environment, lambda text: "for 5." in text and "absent" in text, DEADLINE_S)
 
 
 def _draw_traces(stack: Stack, tapes: Path) -> None:
@@ -83,7 +83,7 @@ def _with_markers(stack: Stack) -> list[JaegerSpan] | None:
 
 
 def _await(look: Callable[[], _Found | None]) -> _Found:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while (found := look()) is None:
         if time.monotonic() > deadline:
             raise TimeoutError("the stall does not show")

@@ -30,7 +30,7 @@ def photograph(
     command: Sequence[str],
     environment: Mapping[str, str],
     wanted: Callable[[str], bool],
-    patience_s: float,
+    deadline_s: float,
     lines: int = LINES,
 ) -> Text:
     """Run a command in a terminal, and capture the screen at the first moment at which it is as wanted.
@@ -39,7 +39,7 @@ def photograph(
         command: Ended afterwards with SIGINT.
         environment: Its whole environment.
         wanted: Whether this text of the screen is the one to capture.
-        patience_s: How long to wait.
+        deadline_s: How long to wait.
         lines: Height of the terminal.
 
     Raises:
@@ -52,7 +52,7 @@ def photograph(
     )
     os.close(slave)
     try:
-        return _first(master, pyte.Screen(COLUMNS, lines), wanted, time.monotonic() + patience_s)
+        return _first(master, pyte.Screen(COLUMNS, lines), wanted, time.monotonic() + deadline_s)
     finally:
         process.send_signal(2)
         _drain(master, process)

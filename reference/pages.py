@@ -92,7 +92,7 @@ def alerts_page(rules: Path) -> str:
     return _page(
         "Alerts",
         "deploy/prometheus/rules/alerts.yaml",
-        "What each alert says, and what to do about it, is in its annotations.",
+        "What each alert means, and what to do about it, is in its annotations.",
         _table(["alert", "severity", "after", "expression"], rows),
     )
 

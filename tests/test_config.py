@@ -148,7 +148,7 @@ def test_invalid_value(field: str, text: str, caplog: pytest.LogCaptureFixture) 
     assert record.getMessage().endswith(f": using {PARAMETERS[field].default}")
 
 
-def test_warning_says_what_is_accepted(caplog: pytest.LogCaptureFixture) -> None:
+def test_warning_states_what_is_accepted(caplog: pytest.LogCaptureFixture) -> None:
     """The warning is a whole sentence with the range, so that the next try is right."""
     Config.from_environment({variable("stall_timeout"): "10s", variable("reader"): "process"})
     assert [record.getMessage() for record in caplog.records] == [

@@ -148,7 +148,7 @@ def raised_from_elsewhere(kind: type[BaseException], source: str) -> BaseExcepti
     return error
 
 
-class Told(Exception):
+class Reported(Exception):
     """An exception with a message of its own."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ if sys.version_info < (3, 13):  # where no `except` around a loop catches what i
     LOOPS.append("while now() < until: pass")
 
 
-@pytest.mark.parametrize("kind", [Deadline, Told, TimeoutError, RuntimeError])
+@pytest.mark.parametrize("kind", [Deadline, Reported, TimeoutError, RuntimeError])
 @pytest.mark.parametrize("source", LOOPS)
 def test_asynchronous(kind: type[Exception], source: str) -> None:
     """An exception raised here by another thread is the program's: by its type, or as nothing of ours raises it."""

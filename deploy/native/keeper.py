@@ -54,7 +54,7 @@ def start(home: Path, ports: Ports) -> None:
         home.mkdir(parents=True)
         (home / _STATE).write_text(json.dumps(asdict(ports)))
         with (home / _LOG).open("wb") as log:
-            # The lock goes with the descriptor: it is held until the keeper has ended, however it does.
+            # The lock belongs to the descriptor: it is held until the keeper has ended, in whatever way.
             keeper = subprocess.Popen(
                 [sys.executable, "-m", "deploy.native", "keep"],
                 cwd=DEPLOY.parent,

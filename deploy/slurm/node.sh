@@ -1,12 +1,12 @@
 #!/bin/bash
 # What train.sbatch runs on each node: an agent, torchrun, and a diagnosis if that fails.
 #
-# Slurm kills what is left of a step when its tasks have ended, so an agent that ranks start would lose its last spans. This
-# one is waited for. Its tapes have a directory of their own, which is gone with the step. It stays as long as torchrun does:
-# ranks that are started again take their time to come back.
+# When a step's tasks have ended, Slurm kills its remaining processes, so an agent that ranks start would lose its last
+# spans. This script waits for its agent. The tapes have their own directory, which is removed with the step. The agent runs
+# as long as torchrun does, because restarted ranks take time to come back.
 set -uo pipefail
 
-# Steps of one job may run side by side.
+# Steps of one job may run at the same time.
 step=$SLURM_JOB_ID-${SLURM_STEP_ID:-0}
 node=$SLURM_NODEID
 if ((${SLURM_STEP_ID:-0} != 0)); then
@@ -18,17 +18,17 @@ export OTEL_PYTHON_TORCHDIST_ENABLED=true
 export OTEL_PYTHON_TORCHDIST_READER=none
 target=${TORCHDIST_TARGETS:+$TORCHDIST_TARGETS/slurm-$step-$SLURM_NODEID.json}
 
-# Tells Prometheus where the agent serves its metrics, as soon as the agent says so.
+# Publishes the address of the agent's metrics to Prometheus, as soon as the agent has written it.
 publish() {
-    local said
-    until said=$(compgen -G "$tapes/prometheus/*.json"); do
+    local found
+    until found=$(compgen -G "$tapes/prometheus/*.json"); do
         sleep 1
     done
-    cp "${said%%$'\n'*}" "$target.new" && mv "$target.new" "$target"
+    cp "${found%%$'\n'*}" "$target.new" && mv "$target.new" "$target"
 }
 
-# Slurm sends SIGTERM to all processes of a step. The agent ignores it, for it is to see how the ranks end. The first SIGHUP
-# says that torchrun has ended, a second one ends the agent.
+# Slurm sends SIGTERM to all processes of a step. The agent ignores it, so that it sees how the ranks end. The first SIGHUP
+# means that torchrun has ended, a second one ends the agent.
 (
     trap '' TERM
     exec otel-torchdist agent --wait 604800 --stay --keep 15
@@ -40,7 +40,7 @@ if [[ -n $target ]]; then
     publisher=$!
 fi
 
-# This script goes on after SIGTERM, once torchrun has ended by it.
+# This script continues after SIGTERM, once torchrun has ended because of it.
 trap : TERM
 torchrun \
     --nnodes="$SLURM_NNODES" \
@@ -51,12 +51,12 @@ torchrun \
     "$@"
 code=$?
 
-# While the tapes are there: /dev/shm belongs to the job on many clusters.
+# While the tapes exist: /dev/shm belongs to the job on many clusters.
 if ((code != 0)); then
     otel-torchdist diagnose >"$TORCHDIST_RESULTS/diagnose-$node.txt" 2>&1
 fi
 
-# Now the agent leaves by itself: at once, or after a last scrape, or 15 s after ranks that failed.
+# Now the agent exits by itself: immediately, or after a last scrape, or 15 s after ranks that failed.
 kill -HUP "$agent" 2>/dev/null
 for _ in {1..20}; do
     kill -0 "$agent" 2>/dev/null || break

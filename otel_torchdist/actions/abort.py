@@ -25,7 +25,7 @@ from otel_torchdist.tape.reader import TapeReader
 
 ANSWER_S: Final = 5.0
 """A rank checks for requests once a second, and then has its own cleanup to do."""
-LOOK_S: Final = 0.1
+CHECK_S: Final = 0.1
 
 
 def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
@@ -34,13 +34,13 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
     try:
         wanted = [tape for tape in tapes if tape.identity.nonce in stall.nonces and tape.is_alive()]
         if not is_on():
-            return "is left out: the stall is over"
+            return "skipped: the stall is over"
         for tape in wanted:
-            _ask(tape.path, stall.text)
-        for _ in range(round(ANSWER_S / LOOK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
+            _request_end(tape.path, stall.text)
+        for _ in range(round(ANSWER_S / CHECK_S)):  # checks, not a deadline: all ranks may be suspended meanwhile
             if not any(tape.is_alive() for tape in wanted):
                 break
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
         killed = [tape for tape in wanted if tape.is_alive() and _kill(tape)]
         left = [tape for tape in wanted if tape not in killed and tape.is_alive()]
         return _account(wanted, killed, left) + _missing(stall, tapes)
@@ -50,7 +50,7 @@ def abort_ranks(stall: StalledRun, is_on: Callable[[], bool]) -> str:
 
 
 def _account(wanted: list[TapeReader], killed: list[TapeReader], left: list[TapeReader]) -> str:
-    text = f"has ended {len(wanted) - len(left)} ranks"
+    text = f"ended {len(wanted) - len(left)} ranks"
     if killed:
         text += f", of which rank {_listed(killed)} had to be killed"
     if left:
@@ -63,7 +63,7 @@ def _account(wanted: list[TapeReader], killed: list[TapeReader], left: list[Tape
 
 def _missing(stall: StalledRun, tapes: list[TapeReader]) -> str:
     missing = len(stall.nonces - {tape.identity.nonce for tape in tapes})
-    return f"; {missing} cannot be asked to end, for their files in {stall.directory} are gone" if missing else ""
+    return f"; {missing} cannot be asked to end, because their files in {stall.directory} are gone" if missing else ""
 
 
 def _listed(tapes: list[TapeReader]) -> str:
@@ -77,7 +77,7 @@ def _open(path: Path) -> TapeReader | None:
         return None
 
 
-def _ask(tape: Path, text: str) -> None:
+def _request_end(tape: Path, text: str) -> None:
     with open(create_anew(abort_path(tape)), "wb") as stream:
         stream.write(text.encode()[:MAX_BYTES])
 

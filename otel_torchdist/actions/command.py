@@ -38,7 +38,7 @@ def run_command(command: str, stall: StalledRun) -> str:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return f"took longer than {TIMEOUT_S:g} s and was ended"
+            return f"took longer than {TIMEOUT_S:g} s and was killed"
         output.seek(max(output.seek(0, os.SEEK_END) - _SHOWN, 0))
-        said = output.read().decode(errors="replace").strip()
-    return f"ended with exit code {process.returncode}" + (f": {said}" if said else "")
+        shown = output.read().decode(errors="replace").strip()
+    return f"exited with code {process.returncode}" + (f": {shown}" if shown else "")

@@ -64,7 +64,7 @@ def dump(stall: StalledRun, directory: Path, environ: Mapping[str, str]) -> str:
     # Only this node's bundles: others may write to the same directory.
     for old in sorted(directory.glob(f"{_PREFIX}*-{socket.gethostname()}.tar.gz"))[:-MAX_BUNDLES]:
         old.unlink(missing_ok=True)
-    return f"has written {path}"
+    return f"wrote {path}"
 
 
 def objection_to(directory: Path) -> str:
@@ -76,15 +76,15 @@ def objection_to(directory: Path) -> str:
     except (OSError, TapeError) as error:
         return str(error)
     above = next((path for path in directory.parents if path.exists()), directory)
-    return (
-        "" if os.access(above, os.W_OK | os.X_OK) else f"{directory}: cannot be made: {above} is not ours to write to"
-    )
+    if os.access(above, os.W_OK | os.X_OK):
+        return ""
+    return f"{directory}: cannot be created: no permission to write to {above}"
 
 
 def _is_evidence(file: Path) -> bool:
     """Whether a file is a tape or belongs to one; the run's secret is left out."""
-    is_said = file.name.startswith("verdict-")
-    is_evidence = is_said or file.suffix in (".tape", ".names", ".stacks", ".fault", ".death", ".log")
+    is_verdict = file.name.startswith("verdict-")
+    is_evidence = is_verdict or file.suffix in (".tape", ".names", ".stacks", ".fault", ".death", ".log")
     return is_evidence and file.is_file() and not file.is_symlink()
 
 
@@ -94,7 +94,7 @@ def _add_file(bundle: tarfile.TarFile, name: str, file: Path) -> None:
         with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
             content = stream.read(MAX_FILE_BYTES)
     except OSError as error:
-        _logger.warning("%s is left out of the bundle: %s", file, error)
+        _logger.warning("%s is missing from the bundle: %s", file, error)
         return
     _add(bundle, name, content)
 
@@ -108,11 +108,11 @@ def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
 def _flight_recorder_files(stall: StalledRun, environ: Mapping[str, str]) -> list[Path]:
     """Ask NCCL's flight recorder, through its pipe, to write its files anew; returns those that exist."""
     ranks = stall.local_ranks
-    asked_at = time.time()
-    was_asked = [rank for rank in ranks if _ask_recorder(environ.get(_PIPE, ""), rank)]
+    requested_at = time.time()
+    requested = [rank for rank in ranks if _request_dump(environ.get(_PIPE, ""), rank)]
     prefixes = _prefixes(environ)
     deadline = time.monotonic() + RECORDER_S
-    while time.monotonic() < deadline and not all(_has_written(prefixes, rank, asked_at) for rank in was_asked):
+    while time.monotonic() < deadline and not all(_has_written(prefixes, rank, requested_at) for rank in requested):
         time.sleep(0.1)
     files = [Path(f"{prefix}{rank}") for prefix in prefixes for rank in ranks]
     return [file for file in files if _is_own_file(file)]
@@ -138,7 +138,7 @@ def _is_own_file(file: Path) -> bool:
     return stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
 
 
-def _ask_recorder(prefix: str, rank: int) -> bool:
+def _request_dump(prefix: str, rank: int) -> bool:
     """Write to the pipe of a rank's watchdog; nothing is called in the rank."""
     if not prefix:
         return False

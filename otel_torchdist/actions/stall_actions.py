@@ -27,7 +27,7 @@ _logger = logging.getLogger("otel_torchdist")
 
 Callback = Callable[[StalledRun], object]
 
-LOOK_COUNTS_S: Final = 1.0
+MAX_PASS_S: Final = 1.0
 """Maximum time between two passes that counts: any more is a suspension, of this process at least."""
 
 
@@ -49,16 +49,16 @@ class StallActions:
         self._grace_s = grace_s
         self._dump_dir = dump_dir
         if any(action.kind is ActionKind.DUMP for action in self._actions) and (objection := objection_to(dump_dir)):
-            _logger.warning(
-                "%s: no evidence of a stall could be written: %s", OTEL_PYTHON_TORCHDIST_DUMP_DIR, objection
-            )
+            _logger.warning("%s: `dump` cannot write evidence there: %s", OTEL_PYTHON_TORCHDIST_DUMP_DIR, objection)
         self._callback = callback
-        self._looked_at = time.monotonic()
+        self._updated_at = time.monotonic()
         self._stood_s: dict[int, float] = {}
         self._acted: set[int] = set()
         self._on: frozenset[int] = frozenset()
 
-    def look(self, ongoing: Iterable[OngoingStall], tapes: list[TapeReader], suspended: Collection[int] = ()) -> None:
+    def start_due(
+        self, ongoing: Iterable[OngoingStall], tapes: list[TapeReader], suspended: Collection[int] = ()
+    ) -> None:
         """Start the actions that are due, without waiting for them.
 
         Args:
@@ -69,7 +69,7 @@ class StallActions:
         if not self._actions and self._callback is None:
             return
         now = time.monotonic()
-        passed_s, self._looked_at = min(now - self._looked_at, LOOK_COUNTS_S), now
+        passed_s, self._updated_at = min(now - self._updated_at, MAX_PASS_S), now
         on = {stall.ruling.incident.trace_id: stall for stall in ongoing}
         before = self._stood_s
         self._stood_s = {
@@ -97,8 +97,8 @@ class StallActions:
         callback = self._callback
         if callback is not None and is_ours and _is_first(stall, "the-callback"):
             _report("the callback", lambda: _called(callback, stall))
-        for place, action in enumerate(due):
-            if _is_first(stall, f"{place}-{action.kind.value}"):
+        for position, action in enumerate(due):
+            if _is_first(stall, f"{position}-{action.kind.value}"):
                 _report(action.kind.value, lambda action=action: self._do(action, stall))
 
     def _is_on(self, stall: StalledRun) -> bool:
@@ -106,7 +106,7 @@ class StallActions:
 
     def _do(self, action: Action, stall: StalledRun) -> str:
         if not self._is_on(stall):  # earlier actions may have taken long
-            return "is left out: the stall is over"
+            return "skipped: the stall is over"
         if action.kind is ActionKind.DUMP:
             return dump(stall, self._dump_dir, os.environ)
         if action.kind is ActionKind.ABORT:
@@ -132,7 +132,7 @@ def doable_here(actions: Iterable[Action]) -> list[Action]:
     undoable = [action.kind.value for action in wanted if action.is_local]
     if undoable:
         _logger.warning(
-            "%s=%s needs an agent, and the tapes are read in a thread here: it is left out",
+            "%s=%s needs an agent, but here the tapes are read by a thread of the rank: ignored",
             OTEL_PYTHON_TORCHDIST_ON_STALL, ",".join(undoable),
         )  # fmt: skip
     return [action for action in wanted if not action.is_local]
@@ -155,7 +155,7 @@ def _stalled_run(ruling: Ruling, tapes: list[TapeReader]) -> StalledRun:
 
 def _called(callback: Callback, stall: StalledRun) -> str:
     callback(stall)
-    return "has returned"
+    return "returned"
 
 
 def _is_first(stall: StalledRun, what: str) -> bool:

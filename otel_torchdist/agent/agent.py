@@ -129,8 +129,8 @@ class Agent:
             self._part_with_those_that_fail()
             ongoing, tapes = self.reader.ongoing, self.reader.tapes
             own = [tape for tape in tapes if tape.path.parent in self._own]
-            self._verdicts.look(ongoing, own)
-            self._actions.look(ongoing, own, suspended_among(ongoing))
+            self._verdicts.update(ongoing, own)
+            self._actions.start_due(ongoing, own, suspended_among(ongoing))
             if not self._sink.release() and time.monotonic() - self._saved_at >= SAVE_S:
                 self._save()
             if self.reader.serves_metrics:
@@ -161,7 +161,7 @@ class Agent:
             if errors and job.directory not in self._own:
                 self._give_up(job.directory, errors[0])
             for error in errors if job.directory in self._own else ():
-                guard.report("the look at a run", error)
+                guard.report("the check of a run", error)
 
     def _give_up(self, directory: Path, error: Exception) -> None:
         """Stop reading a job with unusable files; one of our own user's is only reported: the rest is worth reading."""
@@ -169,7 +169,7 @@ class Agent:
             guard.report("agent", error)
             return
         why = readable(f"{type(error).__name__}: {error}", 200)
-        _logger.warning("%s is not read any more, for what lies there cannot be made sense of: %s", directory, why)
+        _logger.warning("%s is no longer read, because its contents are not usable: %s", directory, why)
         self.given_up[directory] = time.monotonic()
         self._leave(directory)
 

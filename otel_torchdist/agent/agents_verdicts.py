@@ -23,7 +23,7 @@ class AgentsVerdicts:
     def __init__(self) -> None:
         self._written: dict[tuple[Path, int], tuple[str, frozenset[int]]] = {}
 
-    def look(self, ongoing: Iterable[OngoingStall], tapes: Sequence[TapeReader]) -> None:
+    def update(self, ongoing: Iterable[OngoingStall], tapes: Sequence[TapeReader]) -> None:
         """Record which stalls are ongoing.
 
         Args:
@@ -31,14 +31,14 @@ class AgentsVerdicts:
             tapes: Tapes of jobs that belong to this process's user.
         """
         by_nonce = {tape.identity.nonce: tape for tape in tapes}
-        said: set[tuple[Path, int]] = set()
+        reported: set[tuple[Path, int]] = set()
         for stall in ongoing:
             here = [by_nonce[nonce] for nonce in stall.nonces if nonce in by_nonce]
             if here and len(here) < here[0].identity.world_size:
                 key = here[0].path.parent, stall.ruling.incident.run
-                said.add(key)
+                reported.add(key)
                 self._write(key, stall)
-        for key in self._written.keys() - said:
+        for key in self._written.keys() - reported:
             _, nonces = self._written[key]
             # The last verdict on ranks that are gone stays; a stall that running ranks have left is over.
             if all(_runs(by_nonce.get(nonce)) for nonce in nonces):
@@ -50,16 +50,16 @@ class AgentsVerdicts:
             return
         self._written[key] = now
         try:
-            write_agents_verdict(*key, _written_down(stall.ruling))
+            write_agents_verdict(*key, _to_record(stall.ruling))
         except OSError as error:
-            _logger.debug("%s: what was said of a run cannot be written down: %s", key[0], error)
+            _logger.debug("%s: the verdict on a run cannot be written: %s", key[0], error)
 
     def _remove(self, key: tuple[Path, int]) -> None:
         del self._written[key]
         try:
             remove_agents_verdict(*key)
         except OSError as error:
-            _logger.debug("%s: what was said of a run cannot be removed: %s", key[0], error)
+            _logger.debug("%s: the verdict on a run cannot be removed: %s", key[0], error)
 
 
 def _runs(tape: TapeReader | None) -> bool:
@@ -69,7 +69,7 @@ def _runs(tape: TapeReader | None) -> bool:
         return False
 
 
-def _written_down(ruling: Ruling) -> AgentsVerdict:
+def _to_record(ruling: Ruling) -> AgentsVerdict:
     found, channel = ruling.attributes, ruling.operation_id.channel
     return AgentsVerdict(
         kind=str(found.get(semconv.VERDICT, "")),

@@ -114,7 +114,7 @@ def load(directory: Path) -> Checkpoint:
     if zlib.crc32(content).to_bytes(4, "little") != checksum:
         return _without(path, "its checksum is wrong")
     if not content.startswith(_VERSION):
-        return _without(path, "another version of otel_torchdist has written it")
+        return _without(path, "it was written by another version of otel_torchdist")
     try:
         return _decoder.decode(memoryview(content)[len(_VERSION) :])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -122,5 +122,5 @@ def load(directory: Path) -> Checkpoint:
 
 
 def _without(path: Path, why: str) -> Checkpoint:
-    _logger.warning("%s cannot be used (%s): the tapes are read from their oldest records on", path, why)
+    _logger.warning("%s cannot be used (%s): the tapes are read from their oldest records", path, why)
     return Checkpoint()

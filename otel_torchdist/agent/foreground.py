@@ -15,9 +15,9 @@ from otel_torchdist.job.live_jobs import newest_live_job
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.stop_signals import StopSignals
 
-LOOK_S: Final = 0.25
+CHECK_S: Final = 0.25
 CONCLUDING_S: Final = 2.0
-CONCLUDING_LOOK_S: Final = 0.1
+CONCLUDING_CHECK_S: Final = 0.1
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -37,7 +37,7 @@ def wait_for_job(base: Path, run_dir: Path | None, timeout_s: float, stop: StopS
         left_s = deadline - time.monotonic()
         if found is not None or left_s <= 0:
             return found
-        stop.wait(min(LOOK_S, left_s))
+        stop.wait(min(CHECK_S, left_s))
     return None
 
 
@@ -77,7 +77,7 @@ class Foreground:
                 self._linger(stop)
         finally:
             agent.close()
-        self._tell_end(stop)
+        self._log_end(stop)
 
     def _turn(self) -> None:
         self._agent.turn()
@@ -92,7 +92,7 @@ class Foreground:
         """Find out how the last ranks ended, and let peer agents see their last calls, for at most two seconds."""
         deadline = time.monotonic() + CONCLUDING_S
         while self._is_concluding(stop) and time.monotonic() < deadline:
-            time.sleep(CONCLUDING_LOOK_S)
+            time.sleep(CONCLUDING_CHECK_S)
             self._turn()
 
     def _is_concluding(self, stop: StopSignals) -> bool:
@@ -103,7 +103,7 @@ class Foreground:
         scrapes = self._agent.scrapes
         deadline = time.monotonic() + self._keep_s
         while stop.received is None and time.monotonic() < deadline and self._may_be_needed(scrapes):
-            stop.wait(LOOK_S)
+            stop.wait(CHECK_S)
             self._turn()
             if self._agent.reader.any_running:
                 self._follow(stop)
@@ -117,12 +117,12 @@ class Foreground:
         is_awaited = scrapes_before > 0 or (self._is_awaited and self._agent.metrics_port is not None)
         return is_awaited and self._agent.scrapes == scrapes_before
 
-    def _tell_end(self, stop: StopSignals) -> None:
+    def _log_end(self, stop: StopSignals) -> None:
         dropped = self._agent.reader.spans_dropped()
         loss = f"; {dropped} spans could not be exported" if dropped else ""
         if stop.received is not None:
-            _logger.info("stopped by %s; what was recorded until now is exported%s", stop.received.name, loss)
+            _logger.info("stopped by %s; everything recorded so far was exported%s", stop.received.name, loss)
         elif not self._log.latest:
-            _logger.info("there is no tape that can be read")
+            _logger.info("found no readable tape")
         else:
-            _logger.info("all ranks have ended; what they recorded is exported%s", loss)
+            _logger.info("all ranks have ended; everything they recorded was exported%s", loss)

@@ -18,9 +18,9 @@ from otel_torchdist.tape.reader import TapeReader
 READ_BY_ANOTHER: Final = "another process reads these tapes: an agent, or a rank (OTEL_PYTHON_TORCHDIST_READER=thread)"
 
 REMOVED: Final = (
-    "%s was removed while its ranks run (systemd-logind does that at logout where RemoveIPC=yes, and so do cleaners of "
-    "/dev/shm): stalls are still reported, but without stacks; `watch` and `diagnose` do not see the job, and no other "
-    "agent can follow this one"
+    "%s was removed while its ranks are running (systemd-logind does that at logout with RemoveIPC=yes, and so do "
+    "cleaners of /dev/shm): stalls are still reported, but without stacks; `watch` and `diagnose` do not find the job, "
+    "and no other agent can take over from this one"
 )
 
 _logger = logging.getLogger("otel_torchdist")
@@ -73,14 +73,14 @@ class Job:
     def _follow(self, tape: TapeReader, reader: Reader) -> None:
         nonce = tape.identity.nonce
         if reader.knows(nonce):  # only a copy shares another tape's nonce, and it must not replace it
-            _logger.warning("%s is left out: another tape that is read has the same name", tape.path)
+            _logger.warning("%s is ignored: another tape with the same name is being read", tape.path)
             tape.close()
             return
         try:
             reader.follow(tape, before=self._before.ranks.get(nonce))
             self.taken_up.add(nonce)
         except TapeError as error:  # removed or damaged since it was opened
-            _logger.warning("a tape cannot be read any longer: %s", error)
+            _logger.warning("a tape can no longer be read: %s", error)
             reader.forget(nonce)
         except Exception:
             reader.forget(nonce)
@@ -104,8 +104,8 @@ class Job:
                 _logger.warning(REMOVED, self.directory)
             elif self._can_write:
                 _logger.warning(
-                    "%s: the agent's checkpoint cannot be written (%s): an agent that follows this one would read "
-                    "again what was read since the last one",
+                    "%s: the agent's checkpoint cannot be written (%s): an agent that takes over from this one would "
+                    "export again what was exported since the last checkpoint",
                     self.directory, error,
                 )  # fmt: skip
             self._can_write = False

@@ -17,7 +17,7 @@ from otel_torchdist.tape.records import TapeIdentity
 _logger = logging.getLogger("otel_torchdist")
 
 
-_FATES: Final = {
+_ENDINGS: Final = {
     RankLife.FINISHED: ("has ended", "have ended"),
     RankLife.FAILED: ("has failed", "have failed"),
     RankLife.DEAD: ("is dead: its process is gone", "are dead: their processes are gone"),
@@ -61,7 +61,7 @@ class LifeLog:
         for (life, failure, is_helper, directory), ranks in ended.items():
             several = len(set(ranks)) > 1
             reason, where = f" with {failure}" if failure else "", "" if is_one_job else f", in {directory}"
-            _logger.info("%s %s%s%s", _named(ranks, is_helper), _FATES[life][several], reason, where)
+            _logger.info("%s %s%s%s", _named(ranks, is_helper), _ENDINGS[life][several], reason, where)
 
     def _remember(self, identity: TapeIdentity) -> None:
         newest = self._newest.get(identity.rank, identity)

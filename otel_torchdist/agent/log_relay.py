@@ -18,7 +18,7 @@ from otel_torchdist.files.locks import is_locked_elsewhere, try_lock, unlock
 LOG_NAME: Final = "agent.log"
 LOCK_NAME: Final = "relay.lock"
 STAND_IN_LOCK_NAME: Final = "relay.stand-in.lock"
-SILENT_LOOKS: Final = 4
+SILENT_CHECKS: Final = 4
 """Checks, one a second, without a sign of the rank that is responsible."""
 LEVELS: Final = {" WARNING ": logging.WARNING, " ERROR ": logging.ERROR, " CRITICAL ": logging.CRITICAL}
 """As they appear in a line of the agent's log, after the time."""
@@ -97,7 +97,7 @@ class LogRelay:
         self._is_ours = False
         self._stands_in = False
         self._sign = 0
-        self._looks_without_sign = 0
+        self._checks_without_sign = 0
 
     def pass_on(self) -> None:
         """Log what has been added since the last call, if this process is responsible."""
@@ -105,12 +105,12 @@ class LogRelay:
         if self._is_ours:
             self._do_our_part()
         elif self._has_new_sign():
-            self._tell() if self._stands_in else self._tail.pass_over()
+            self._relay_new() if self._stands_in else self._tail.pass_over()
             self._stop_standing_in()
-        elif self._looks_without_sign >= SILENT_LOOKS:
+        elif self._checks_without_sign >= SILENT_CHECKS:
             self._stands_in = self._stands_in or try_lock(self._stand_in_lock)
             if self._stands_in:
-                self._tell()
+                self._relay_new()
 
     def close(self) -> None:
         """Relay what is new, and leave the rest to another rank."""
@@ -125,19 +125,19 @@ class LogRelay:
         if is_locked_elsewhere(self._stand_in_lock):
             self._tail.pass_over()  # relayed by the rank that stands in for us until it sees the sign
         else:
-            self._tell()
+            self._relay_new()
 
     def _has_new_sign(self) -> bool:
         before, self._sign = self._sign, os.fstat(self._lock).st_mtime_ns
-        self._looks_without_sign = 0 if self._sign != before else self._looks_without_sign + 1
-        return self._looks_without_sign == 0
+        self._checks_without_sign = 0 if self._sign != before else self._checks_without_sign + 1
+        return self._checks_without_sign == 0
 
     def _stop_standing_in(self) -> None:
         if self._stands_in:
             unlock(self._stand_in_lock)
         self._stands_in = False
 
-    def _tell(self) -> None:
+    def _relay_new(self) -> None:
         for line in self._tail.new_lines():
             pass_on(line)
 

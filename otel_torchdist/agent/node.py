@@ -54,7 +54,7 @@ class NodeWatch:
         self._live_at: dict[Path, float] = {}
         self._unseen: set[Path] = set()
         self._crowded: set[Path] = set()
-        self._slow = SlowPlaces()
+        self._slow = SlowScans()
         raise_limit()
 
     def run(self, stop: StopSignals) -> None:
@@ -97,12 +97,12 @@ class NodeWatch:
                 self._take_up(directory)
             except OSError as error:
                 unseen[directory] = error
-        self._say_what_is_not_seen(unseen)
-        self._say_what_is_crowded(crowded)
+        self._warn_of_unreadable(unseen)
+        self._warn_of_crowded(crowded)
         self._part_with_the_slow(took_s, now)
         for directory in self._agent.directories:
             if now - self._live_at[directory] > self._keep_s:
-                _logger.info("leaving %s", directory)
+                _logger.info("stopped reading %s", directory)
                 self._agent.drop(directory)
         self._live_at = {one: at for one, at in self._live_at.items() if one in self._agent.directories}
 
@@ -113,7 +113,7 @@ class NodeWatch:
             if any(path in other.parents for other in slow):
                 continue
             self._agent.given_up[path] = now
-            _logger.warning("%s is not read any more: a look into it takes %.1f s", path, seconds)
+            _logger.warning("%s is no longer read: scanning it takes %.1f s", path, seconds)
             for directory in self._agent.directories:
                 if path in (directory, directory.parent):
                     self._agent.drop(directory)
@@ -132,18 +132,18 @@ class NodeWatch:
             return self._agent.has_room_for_job_of(directory.lstat().st_uid)
         return True  # it is gone, which trying to read it will show
 
-    def _say_what_is_not_seen(self, unseen: dict[Path, OSError]) -> None:
+    def _warn_of_unreadable(self, unseen: dict[Path, OSError]) -> None:
         """Warn once about each directory, until it can be scanned again."""
         for path, error in unseen.items():
             if path not in self._unseen:
-                _logger.warning("%s cannot be looked into, and is left as it is: %s", path, reason(error))
+                _logger.warning("%s cannot be scanned: %s", path, reason(error))
         self._unseen = set(unseen)
 
-    def _say_what_is_crowded(self, crowded: Mapping[Path, int]) -> None:
+    def _warn_of_crowded(self, crowded: Mapping[Path, int]) -> None:
         """Warn once about each base directory, until all job directories in it are read again."""
         for base, count in crowded.items():
             if base not in self._crowded:
-                _logger.warning("%s: %d of its job directories are left out: %s", base, count, TOO_FEW)
+                _logger.warning("%s: %d of its job directories are not read: %s", base, count, TOO_FEW)
         self._crowded = set(crowded)
 
     def _take_up(self, directory: Path) -> None:
@@ -153,8 +153,8 @@ class NodeWatch:
             OSError: It cannot be read now, but may be readable a little later.
         """
         try:
-            facts, place = directory.lstat(), _place_of(directory)
-            if not stat.S_ISDIR(facts.st_mode) or place in map(_place_of, self._agent.directories):
+            facts, identity = directory.lstat(), _identity_of(directory)
+            if not stat.S_ISDIR(facts.st_mode) or identity in map(_identity_of, self._agent.directories):
                 return  # a link, or another path to what is already read
             self._agent.add(Job(directory))
         except AgentError as error:
@@ -192,7 +192,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False)
 
 
-def _place_of(directory: Path) -> tuple[int, int] | None:
+def _identity_of(directory: Path) -> tuple[int, int] | None:
     """Return a directory's identity, whatever path leads there."""
     with contextlib.suppress(OSError):
         facts = directory.stat()
@@ -202,11 +202,11 @@ def _place_of(directory: Path) -> tuple[int, int] | None:
 
 SLOW_S: Final = 0.5
 """Scan time at which one directory is slow. A full one takes some hundredths of a second."""
-LOOKS: Final = 3
+SLOW_SCANS: Final = 3
 """Slow scans in a row that count: a single one may coincide with a suspension of this process."""
 
 
-class SlowPlaces:
+class SlowScans:
     """Counts slow scans."""
 
     def __init__(self) -> None:
@@ -215,4 +215,4 @@ class SlowPlaces:
     def found_slow(self, took_s: Mapping[Path, float]) -> dict[Path, float]:
         """Return the scanned directories that have now been slow too often, with the time of this scan."""
         self._slow = Counter({path: self._slow[path] + 1 for path, seconds in took_s.items() if seconds >= SLOW_S})
-        return {path: took_s[path] for path, looks in self._slow.items() if looks >= LOOKS}
+        return {path: took_s[path] for path, scans in self._slow.items() if scans >= SLOW_SCANS}

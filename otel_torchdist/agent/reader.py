@@ -201,18 +201,18 @@ class Reader:
     @property
     def next_turn_s(self) -> float:
         """Seconds until the next turn."""
-        return self._watch.next_look_s
+        return self._watch.next_check_s
 
     @property
     def is_concluding(self) -> bool:
         """Whether ranks of other nodes are still compared with those of this node, which have ended."""
         return self._watch.is_concluding
 
-    def turn(self, looks: bool = True, is_last: bool = False) -> None:
+    def turn(self, watches: bool = True, is_last: bool = False) -> None:
         """Read everything that is new.
 
         Args:
-            looks: Whether this reader watches for stalls; its predecessors have stopped.
+            watches: Whether this reader watches for stalls; its predecessors have stopped.
             is_last: Whether this is its last turn.
         """
         now_ns = time.monotonic_ns()
@@ -223,8 +223,8 @@ class Reader:
             except Exception as error:  # one bad tape must not affect the others
                 self.failed[nonce] = error
         self.incidents = []
-        if looks:
-            self.incidents = self._watch.look(time.monotonic_ns(), is_last)
+        if watches:
+            self.incidents = self._watch.check(time.monotonic_ns(), is_last)
             for event in self.incidents:
                 with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
                     self._reporter.report([event])
@@ -247,7 +247,7 @@ class Reader:
             if not alive and self._silent_ends.has_left(rank.tape):
                 status = replace(status, state=TapeState.FINISHED)
         except TapeError as error:
-            _logger.warning("a tape cannot be read any longer: %s", error)
+            _logger.warning("a tape can no longer be read: %s", error)
             self._forget(nonce)
             return
         self._watch.observe(nonce, batch)
@@ -274,7 +274,7 @@ class Reader:
             with contextlib.suppress(TapeError):
                 life = self.life_of(rank.tape)
                 if life in (RankLife.DEAD, RankLife.FINISHED):
-                    rank.metrics.gone(in_good_order=life is RankLife.FINISHED)
+                    rank.metrics.gone(cleanly=life is RankLife.FINISHED)
         if rank.ended_at is not None and time.monotonic() - rank.ended_at > SHOWN_AFTER_END_S:
             self._forget(nonce)
 
@@ -320,14 +320,14 @@ class Reader:
         rank.spans.stalled(number, incident)
         return rank.spans.end_segment(now_ns, incident)
 
-    def close(self, looks: bool = True) -> None:
+    def close(self, watches: bool = True) -> None:
         """Read the rest, end all spans except those of live ranks (left to the next reader), and flush.
 
         Args:
-            looks: As for `turn`; if so, the end of an incident is reported.
+            watches: As for `turn`; if so, the end of an incident is reported.
         """
-        with guard.guarded("the last turn"):
-            self.turn(looks, is_last=True)
+        with guard.guarded("the last pass"):
+            self.turn(watches, is_last=True)
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():
             with guard.guarded("the end of a tape"):

@@ -95,7 +95,7 @@ class ReaderThread:
                     self._wake.clear()
                 self._take_up(reader)
             finally:
-                reader.close(looks=self._election is not None and self._election.is_won)
+                reader.close(watches=self._election is not None and self._election.is_won)
                 if server is not None:
                     server.stop()
                 if self._election is not None:
@@ -110,9 +110,9 @@ class ReaderThread:
             if election.is_won:
                 for tape in election.tapes.new(only_alive=True):
                     reader.follow(tape, exported=False)
-            reader.turn(looks=election.is_won)
+            reader.turn(watches=election.is_won)
             ongoing = reader.ongoing
-            self._actions.look(ongoing, reader.tapes, suspended_among(ongoing))
+            self._actions.start_due(ongoing, reader.tapes, suspended_among(ongoing))
 
     def _take_up(self, reader: Reader) -> None:
         while self._new:

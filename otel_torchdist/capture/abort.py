@@ -34,7 +34,7 @@ ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
 _logger = logging.getLogger("otel_torchdist")
 
 
-def abort_if_asked(tape: Path, finish: Callable[[], None]) -> None:
+def abort_if_requested(tape: Path, finish: Callable[[], None]) -> None:
     """End this process if that was requested.
 
     Args:
@@ -45,11 +45,11 @@ def abort_if_asked(tape: Path, finish: Callable[[], None]) -> None:
     if not reason:
         return
     # Most important first: the hanging thread may hold the lock of a logging handler.
-    for tell in (lambda: _tell_launcher(reason, os.environ), finish):
+    for report in (lambda: _write_error_file(reason, os.environ), finish):
         with contextlib.suppress(Exception):
-            tell()
+            report()
     with contextlib.suppress(Exception):
-        _logger.error("this rank ends with exit code %d because of a stall: %s", EXIT_CODE, reason)
+        _logger.error("this rank exits with code %d because of a stall: %s", EXIT_CODE, reason)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -57,7 +57,7 @@ def abort_if_asked(tape: Path, finish: Callable[[], None]) -> None:
     os._exit(EXIT_CODE)
 
 
-def _tell_launcher(reason: str, environ: Mapping[str, str]) -> None:
+def _write_error_file(reason: str, environ: Mapping[str, str]) -> None:
     """Write torchelastic's error file, as `@record` does; torchelastic displays the call stack in it."""
     path = environ.get(ERROR_FILE, "")
     if not path:
@@ -65,9 +65,9 @@ def _tell_launcher(reason: str, environ: Mapping[str, str]) -> None:
     stacks = "\n".join(
         f"{frame.file}:{frame.line} {frame.function}" for stack in current_stacks()[:1] for frame in stack.frames
     )
-    said = f"{FAILURE}: {reason}"
-    more = {"py_callstack": f"{said}\nThis rank was in\n{stacks}", "timestamp": str(int(time.time()))}
-    Path(path).write_text(json.dumps({"message": {"message": said, "extraInfo": more}}))
+    message = f"{FAILURE}: {reason}"
+    more = {"py_callstack": f"{message}\nThis rank was in\n{stacks}", "timestamp": str(int(time.time()))}
+    Path(path).write_text(json.dumps({"message": {"message": message, "extraInfo": more}}))
 
 
 HOOK: Final = 0x07E1_70C4
@@ -86,7 +86,7 @@ class AbortHooks:
         if not self._is_wanted or group in self._groups:
             return
         with guard.guarded("abort hook"):
-            if _can_say_so(group):
+            if _supports_hooks(group):
                 able: Any = group
                 able.register_abort_hook(HOOK, _hook(recorder))
                 self._groups.add(group)
@@ -100,7 +100,7 @@ class AbortHooks:
                 group.unregister_abort_hook(HOOK)
 
 
-def _can_say_so(group: ProcessGroup) -> bool:
+def _supports_hooks(group: ProcessGroup) -> bool:
     try:
         return bool(getattr(group, "supports_abort_hooks", False))
     except RuntimeError as error:  # it has no backend yet

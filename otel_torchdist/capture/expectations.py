@@ -60,7 +60,7 @@ def expect_wait(seconds: float) -> Expectation:
             limit.
     """
     if not seconds >= 0:
-        _logger.warning("expect_wait(%r): not a number of seconds of at least 0; nothing is expected", seconds)
+        _logger.warning("expect_wait(%r): not a number of seconds, at least 0: ignored", seconds)
         seconds = 0.0
     lasts_s = LONGEST_S if math.isinf(seconds) else min(float(seconds), LONGEST_S)
     return Expectation(time.monotonic_ns() + round(lasts_s * 1e9))

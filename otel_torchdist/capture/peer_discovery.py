@@ -30,9 +30,9 @@ from otel_torchdist.job.peers import MAX_PEERS, TOKEN_BYTES, Peer, Peers, peer_f
 
 STORE_TIMEOUT: Final = datetime.timedelta(seconds=10)
 AGENT_DUE_S: Final = 60.0
-MEETING_S: Final = 120.0
-FIRST_LOOK_S: Final = 0.2
-LONGEST_LOOK_S: Final = 5.0
+DISCOVERY_S: Final = 120.0
+FIRST_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 5.0
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _ANEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -59,16 +59,18 @@ class RankAddress:
 class PeerDiscovery:
     """Discovers the peer agents of one run."""
 
-    def __init__(self, place: RankAddress, stopping: threading.Event, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, address: RankAddress, stopping: threading.Event, environ: Mapping[str, str] = os.environ
+    ) -> None:
         """Initialize the discovery; `hold` runs it.
 
         Args:
-            place: Location of this rank.
+            address: Location of this rank.
             stopping: Ends the discovery when set.
             environ: The environment.
         """
-        self._place = place
-        self._directory = place.tape.parent
+        self._address = address
+        self._directory = address.tape.parent
         self._stopping = stopping
         self._environ = environ
         local = environ.get("LOCAL_WORLD_SIZE", "")
@@ -76,7 +78,7 @@ class PeerDiscovery:
 
     def prepare(self, store: Any, run: int) -> None:
         """Put the token into the store. Called on rank 0 only, before other ranks can know the run id."""
-        if self._local_size < self._place.world_size:
+        if self._local_size < self._address.world_size:
             store.set(_key(run, "token"), secrets.token_hex(TOKEN_BYTES))
 
     def hold(self, store: Any, run: int) -> None:
@@ -94,50 +96,53 @@ class PeerDiscovery:
             return
         token = bytes.fromhex(store.get(_key(run, "token")).decode())
         if len(token) != TOKEN_BYTES:  # the store of torch's `fake` backend claims every key and holds no values
-            _logger.info("the job's store keeps nothing: this node's agent judges by itself")
+            _logger.info("the job's store keeps no values: this node's agent judges from its own ranks only")
             return
         own = own_address(self._environ)
-        if is_hidden(self._place.host or own, self._environ):
-            _logger.info("no address is known at which agents of other nodes reach this one: it judges by itself")
+        if is_hidden(self._address.host or own, self._environ):
+            _logger.info("agents of other nodes cannot reach this one: it judges from its own ranks only")
             return
-        peers = Peers(run, token, self._place.rank, self._place.host or own)
+        peers = Peers(run, token, self._address.rank, self._address.host or own)
         write_peers(self._directory, peers)
         port = self._wait_for_agent(peers.own_host, run)
         if not port:
             return
         # An agent that listens at all addresses is reachable at the one that the job uses.
         reached_at = own if is_every_address(peers.own_host) else peers.own_host
-        peer = Peer(self._place.rank, socket.gethostname(), reached_at, port, self._local_size)
+        peer = Peer(self._address.rank, socket.gethostname(), reached_at, port, self._local_size)
         number = store.add(_key(run, "count"), 1)
         if number > MAX_PEERS:
-            _logger.info("only the agents of the first %d nodes exchange what they see", MAX_PEERS)
+            _logger.info(
+                "only the agents of the first %d nodes exchange data: this one judges from its own ranks only",
+                MAX_PEERS,
+            )
             return
         store.set(_key(run, str(number)), peer.to_json())
         self._find_others(store, peers)
 
     def _find_others(self, store: Any, peers: Peers) -> None:
         found: dict[int, Peer] = {}
-        deadline, pause = time.monotonic() + MEETING_S, FIRST_LOOK_S
+        deadline, pause = time.monotonic() + DISCOVERY_S, FIRST_PAUSE_S
         while not self._stopping.wait(pause) and time.monotonic() < deadline:
-            pause = min(pause * 1.5, LONGEST_LOOK_S)
+            pause = min(pause * 1.5, LONGEST_PAUSE_S)
             count = min(store.add(_key(peers.run, "count"), 0), MAX_PEERS)
             new = [number for number in range(1, count + 1) if number not in found]
             new = [number for number in new if store.check([_key(peers.run, str(number))])]
             if not new:
                 continue
             found |= {number: peer_from_json(store.get(_key(peers.run, str(number)))) for number in new}
-            others = tuple(peer for peer in found.values() if peer.seat != peers.own_seat)
-            write_peers(self._directory, Peers(peers.run, peers.token, peers.own_seat, peers.own_host, others))
-            if sum(peer.ranks for peer in found.values()) >= self._place.world_size:
+            others = tuple(peer for peer in found.values() if peer.agent_id != peers.own_id)
+            write_peers(self._directory, Peers(peers.run, peers.token, peers.own_id, peers.own_host, others))
+            if sum(peer.ranks for peer in found.values()) >= self._address.world_size:
                 return
 
     def _is_alone(self) -> bool:
         """Whether all ranks are on this node: according to the launcher, else to their tapes after a short wait."""
         if self._local_size:
-            return self._local_size >= self._place.world_size
-        self._stopping.wait(LONGEST_LOOK_S / 2)
-        live = 1 + sum(_is_written(path) for path in tapes_in(self._directory) if path != self._place.tape)
-        return live >= self._place.world_size
+            return self._local_size >= self._address.world_size
+        self._stopping.wait(LONGEST_PAUSE_S / 2)
+        live = 1 + sum(_is_written(path) for path in tapes_in(self._directory) if path != self._address.tape)
+        return live >= self._address.world_size
 
     def _is_first(self, run: int) -> bool:
         """Whether no other rank of this node came first; a file decides, because the ranks share nothing else."""
@@ -150,7 +155,7 @@ class PeerDiscovery:
     def _wait_for_agent(self, host: str, run: int) -> int:
         """Wait for the port of this node's agent; 0 if none reports one in time."""
         deadline = time.monotonic() + AGENT_DUE_S
-        while not self._stopping.wait(FIRST_LOOK_S) and time.monotonic() < deadline:
+        while not self._stopping.wait(FIRST_PAUSE_S) and time.monotonic() < deadline:
             agent = read_listening(self._directory)
             if agent is not None and agent.host == host and run in agent.runs:
                 return agent.port

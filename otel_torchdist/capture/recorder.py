@@ -76,7 +76,7 @@ class Recorder:
             self._has_warned = True
             _logger.warning(
                 "rank %d has used nearly all of the %d names or %d KiB that a tape can hold (groups, call sites, "
-                "operations with their shapes): new shapes are left out from now on, and names that do not fit are "
+                "operations with their shapes): from now on new shapes are not recorded, and names that do not fit are "
                 "shown as `other`",
                 self.tape.identity.rank, MAX_NAMES, self.tape.names.max_bytes >> 10,
             )  # fmt: skip
@@ -98,9 +98,8 @@ def _warn_of_room(base: Path, wanted: int, room: Room) -> None:
         return
     _warned_of.add(base)
     _logger.warning(
-        "%s=%d is too much for %s, a file system of %d MB: all tapes of the ranks that run may take one part in %d of "
-        "it, so that room remains for the program. Using %d records; a larger /dev/shm (docker run --shm-size) allows "
-        "more",
+        "%s=%d is too much for %s, a file system of %d MB: the tapes of all running ranks may take 1/%d of it, so "
+        "that room remains for the program. Using %d records; a larger /dev/shm (docker run --shm-size) allows more",
         OTEL_PYTHON_TORCHDIST_TAPE_RECORDS, wanted, base, room.filesystem_bytes >> 20, SHARE, room.records,
     )  # fmt: skip
 

@@ -28,10 +28,10 @@ _logger = logging.getLogger("otel_torchdist")
 
 SET_DEADLINE_S: Final = 2.0
 """How long rank 0 waits for its `set` to be sent, while it creates the default group anyway."""
-FIRST_LOOK_S: Final = 0.05
-LOOK_S: Final = 30e-6
+FIRST_PAUSE_S: Final = 0.05
+READ_S: Final = 30e-6
 """Cost of a poll to the store (measured: 35,000 a second). All ranks poll at once, and the store has other work."""
-LONGEST_LOOK_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 1.0
 """Rank 0 may arrive minutes after the others; ten thousand ranks must not overload the store until then."""
 DOUBT_S: Final = 2.0
 """After this time an id that is no answer is used provisionally: rank 0 may be stuck, and that may be the stall."""
@@ -42,7 +42,7 @@ _attempts = itertools.count()
 """Number of default groups of this process so far; ranks that re-create theirs together agree on it."""
 
 
-class _Said(NamedTuple):
+class _Published(NamedTuple):
     """What rank 0 has published.
 
     Attributes:
@@ -63,7 +63,7 @@ class RunIdAgreement:
         store: Any,
         has_met_rank_0: Callable[[], bool],
         has_met_all: Callable[[], bool],
-        meeting: Callable[[threading.Event], PeerDiscovery] | None = None,
+        discover_peers: Callable[[threading.Event], PeerDiscovery] | None = None,
     ) -> None:
         """Start the agreement: rank 0 sets an id, the others poll for it.
 
@@ -72,7 +72,7 @@ class RunIdAgreement:
             store: The default group's store; None if there is none.
             has_met_rank_0: Whether a collective has ended that rank 0 cannot have entered before it set the id.
             has_met_all: Whether a collective has ended that all ranks entered.
-            meeting: Creates the peer discovery, given the event that ends it; the discovery runs for each id that is
+            discover_peers: Creates the peer discovery, given the event that ends it; it runs for each id that is
                 found.
         """
         identity = recorder.tape.identity
@@ -82,7 +82,7 @@ class RunIdAgreement:
         self._key = f"otel_torchdist/run/{identity.world_size}/{next(_attempts)}"
         self._store = store
         self._stopping = threading.Event()
-        self._meeting = meeting(self._stopping) if meeting is not None else None
+        self._discovery = discover_peers(self._stopping) if discover_peers is not None else None
         self._met = 0
         self._has_set = threading.Event()
         self._settling = threading.Lock()
@@ -119,9 +119,9 @@ class RunIdAgreement:
     def _set(self, run_id: int) -> None:
         try:
             store = self._store.clone()
-            if self._meeting is not None:
-                self._meeting.prepare(store, run_id)
-            said = self._say(store, run_id)
+            if self._discovery is not None:
+                self._discovery.prepare(store, run_id)
+            published = self._publish(store, run_id)
             self._settle(run_id, RunIdState.AGREED)
         except (RuntimeError, AttributeError, TypeError):  # fake, MPI and Python stores cannot be cloned
             self._settle(run_id, RunIdState.UNAGREED)
@@ -131,51 +131,51 @@ class RunIdAgreement:
         self._meet(store, run_id)
         if self._tape.identity.world_size > 1:
             with contextlib.suppress(RuntimeError, ValueError):  # the store is gone, or our key holds something else
-                self._answer(store, said)
+                self._answer(store, published)
 
-    def _say(self, store: Any, run_id: int) -> _Said:
-        said = _Said(run_id, store.add(self._questions, 0))
-        store.set(self._key, f"{run_id:032x}/{said.answers}")
-        return said
+    def _publish(self, store: Any, run_id: int) -> _Published:
+        published = _Published(run_id, store.add(self._questions, 0))
+        store.set(self._key, f"{run_id:032x}/{published.answers}")
+        return published
 
-    def _answer(self, store: Any, said: _Said) -> None:
+    def _answer(self, store: Any, published: _Published) -> None:
         """Publish the id again whenever a rank has asked, until another attempt has set its own."""
-        pause, deadline = FIRST_LOOK_S, time.monotonic() + ANSWER_S
+        pause, deadline = FIRST_PAUSE_S, time.monotonic() + ANSWER_S
         while not self._has_met_all() and time.monotonic() < deadline and not self._stopping.wait(pause):
-            pause = min(pause * 1.5, LONGEST_LOOK_S)
-            if store.add(self._questions, 0) == said.answers:
+            pause = min(pause * 1.5, LONGEST_PAUSE_S)
+            if store.add(self._questions, 0) == published.answers:
                 continue
-            if self._read(store).run_id != said.run_id:
+            if self._read(store).run_id != published.run_id:
                 return
-            said = self._say(store, said.run_id)
-            pause = FIRST_LOOK_S
+            published = self._publish(store, published.run_id)
+            pause = FIRST_PAUSE_S
 
     # --- the other ranks ------------------------------------------------------------------------------------------
 
     def _find(self, own_id: int) -> None:
         try:
             store = self._store.clone()
-            self._look(store, store.add(self._questions, 1))
+            self._read_published(store, store.add(self._questions, 1))
         except (RuntimeError, AttributeError, TypeError, ValueError):
             # The store cannot be cloned or is gone, or our key holds something else.
             if not self._met:
                 self._settle(own_id, RunIdState.UNAGREED)
 
-    def _look(self, store: Any, question: int) -> None:
+    def _read_published(self, store: Any, question: int) -> None:
         """Poll until rank 0 has answered or the agreement is stopped."""
-        first_look_s = pause = FIRST_LOOK_S + LOOK_S * self._tape.identity.world_size
+        first_pause_s = pause = FIRST_PAUSE_S + READ_S * self._tape.identity.world_size
         doubts_at = time.monotonic() + DOUBT_S
-        is_last_look = False
-        while not is_last_look:
-            is_last_look = self._stopping.wait(pause)
-            pause = min(pause * 1.5, max(LONGEST_LOOK_S, first_look_s))
+        is_last_read = False
+        while not is_last_read:
+            is_last_read = self._stopping.wait(pause)
+            pause = min(pause * 1.5, max(LONGEST_PAUSE_S, first_pause_s))
             has_met_rank_0 = self._has_met_rank_0()  # checked before reading the id, which rank 0 must then have set
             run_id, answers = self._read(store)
             if run_id and (answers >= question or has_met_rank_0):
                 self._settle(run_id, RunIdState.AGREED)
                 self._meet(store, run_id)
                 return
-            if run_id and (is_last_look or time.monotonic() >= doubts_at):
+            if run_id and (is_last_read or time.monotonic() >= doubts_at):
                 self._tape.set_run_id(run_id, RunIdState.PROVISIONAL)
                 self._meet(store, run_id)
 
@@ -186,12 +186,12 @@ class RunIdAgreement:
         """The key under which questions are counted."""
         return f"{self._key}/questions"
 
-    def _read(self, store: Any) -> _Said:
+    def _read(self, store: Any) -> _Published:
         """Read what rank 0 has published; `get` alone would block until the store's own timeout."""
         if not store.check([self._key]):
-            return _Said(0, 0)
+            return _Published(0, 0)
         run_id, _, answers = store.get(self._key).decode().partition("/")
-        return _Said(int(run_id, 16), int(answers))
+        return _Published(int(run_id, 16), int(answers))
 
     def _meet(self, store: Any, run_id: int) -> None:
         """Let the nodes' agents discover each other; otherwise each of them judges from its own ranks only.
@@ -200,14 +200,14 @@ class RunIdAgreement:
         there is nothing to find, and the agents' own rules keep its leftovers out of their verdicts.
         """
         before, self._met = self._met, run_id
-        if self._meeting is None or run_id == before or self._stopping.is_set():
+        if self._discovery is None or run_id == before or self._stopping.is_set():
             return
         with contextlib.suppress(RuntimeError):  # no thread can be started, for example at interpreter exit
-            self._begin("otel-torchdist-meeting", self._hold, self._meeting, store, run_id)
+            self._begin("otel-torchdist-peers", self._hold, self._discovery, store, run_id)
 
-    def _hold(self, meeting: PeerDiscovery, store: Any, run_id: int) -> None:
+    def _hold(self, discovery: PeerDiscovery, store: Any, run_id: int) -> None:
         try:
-            meeting.hold(store, run_id)
+            discovery.hold(store, run_id)
         except (RuntimeError, OSError, ValueError) as error:
             if not self._stopping.is_set():
                 _logger.warning("the agents of this job's nodes cannot find each other: %s", error)

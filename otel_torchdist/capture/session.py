@@ -16,7 +16,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from otel_torchdist import guard
-from otel_torchdist.capture.abort import AbortHooks, abort_if_asked
+from otel_torchdist.capture.abort import AbortHooks, abort_if_requested
 from otel_torchdist.capture.c10d.call import Call
 from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.devices import Devices
@@ -199,17 +199,17 @@ class Capture:
             store,
             has_met_rank_0=lambda: any(state.has_met(0) for state in groups.states()),
             has_met_all=lambda: everybody is not None and everybody.synchronized,
-            meeting=self._meeting_of(recorder),
+            discover_peers=self._peer_discovery_of(recorder),
         )
         self._agreements.append(agreement)
         agreement.wait_until_set()
 
-    def _meeting_of(self, recorder: Recorder) -> Callable[[threading.Event], PeerDiscovery] | None:
+    def _peer_discovery_of(self, recorder: Recorder) -> Callable[[threading.Event], PeerDiscovery] | None:
         if self._exchange_host is None:
             return None
         identity = recorder.tape.identity
-        place = RankAddress(identity.rank, identity.world_size, recorder.tape.path, self._exchange_host)
-        return lambda stopping: PeerDiscovery(place, stopping)
+        address = RankAddress(identity.rank, identity.world_size, recorder.tape.path, self._exchange_host)
+        return lambda stopping: PeerDiscovery(address, stopping)
 
     def _meet(self, group: ProcessGroup) -> GroupState | None:
         """Find a group; register one that is first seen in an operation or existed before capture was installed."""
@@ -304,7 +304,7 @@ class Capture:
             withdraw_offer(recorder.tape.path)
         with contextlib.suppress(OSError):  # no space, or the directory is gone: the agent reports that once
             answer_stack_request(recorder.tape)
-        abort_if_asked(recorder.tape.path, lambda: recorder.fail(FAILURE))
+        abort_if_requested(recorder.tape.path, lambda: recorder.fail(FAILURE))
         for listener in self._beat_listeners:
             with guard.guarded("beat"):
                 listener()

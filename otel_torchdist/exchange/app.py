@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from otel_torchdist import guard
-from otel_torchdist.exchange.client import OK, WRONG_LIFE
+from otel_torchdist.exchange.client import OK, WRONG_INSTANCE
 from otel_torchdist.exchange.envelope import (
     FROM_HEADER,
     NUMBER_HEADER,
@@ -29,7 +29,7 @@ _REASONS: Final = {
     400: "Bad Request",
     403: "Forbidden",
     404: "Not Found",
-    WRONG_LIFE: "Conflict",
+    WRONG_INSTANCE: "Conflict",
     411: "Length Required",
     413: "Content Too Large",
     500: "Internal Server Error",
@@ -58,9 +58,9 @@ class Respondent(Protocol):
 class ExchangeApp:
     """A WSGI application for `POST /v1/…`."""
 
-    def __init__(self, life: str) -> None:
-        """Answer requests that are addressed to this agent's `life`, for no run yet."""
-        self._life = life
+    def __init__(self, instance: str) -> None:
+        """Answer requests that are addressed to this agent's `instance`, for no run yet."""
+        self._instance = instance
         self._runs: dict[int, Respondent] = {}
         self._numbers = Numbers()
         self._lock = threading.Lock()
@@ -104,8 +104,8 @@ class ExchangeApp:
         return status, answer, envelope.sign_answer(respondent.token, status, answer)
 
     def _answer_signed(self, respondent: Respondent, envelope: Envelope, path: str, body: bytes) -> tuple[int, bytes]:
-        if envelope.receiver != self._life:
-            return WRONG_LIFE, self._life.encode()
+        if envelope.receiver != self._instance:
+            return WRONG_INSTANCE, self._instance.encode()
         with self._lock:
             is_new = self._numbers.is_new(envelope)
         if not is_new:
@@ -113,6 +113,6 @@ class ExchangeApp:
         try:
             answer = respondent.respond(path, body)
         except WireError as error:
-            _logger.debug("another agent has sent what cannot be understood: %s", error)
+            _logger.debug("another agent has sent an invalid request: %s", error)
             return 400, b""
         return (404, b"") if answer is None else (OK, answer)

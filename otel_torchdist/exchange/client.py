@@ -16,7 +16,7 @@ from otel_torchdist.job.peers import Peer
 
 MAX_ANSWER: Final = 8 << 20
 OK: Final = 200
-WRONG_LIFE: Final = 409
+WRONG_INSTANCE: Final = 409
 """The request was meant for an agent that is gone; the answer names its successor."""
 _PIECE: Final = 1 << 16
 
@@ -43,10 +43,10 @@ class Answered:
 class Line:
     """Sends requests to one other agent, one at a time: their numbers must arrive in order."""
 
-    def __init__(self, peer: Peer, run: int, token: bytes, own_life: str) -> None:
+    def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str) -> None:
         self.peer = peer
-        self._run, self._token, self._own_life = run, token, own_life
-        self._their_life = ""
+        self._run, self._token, self._own_instance = run, token, own_instance
+        self._their_instance = ""
         self._number = 0
         self._lock = threading.Lock()
 
@@ -58,21 +58,21 @@ class Line:
         """
         deadline = time.monotonic() + timeout_s
         if not self._lock.acquire(timeout=timeout_s):
-            raise NoAnswerError("an earlier question has not been answered yet")
+            raise NoAnswerError("an earlier request has not been answered yet")
         try:
             status, answered = self._ask_once(path, body, deadline)
-            if status == WRONG_LIFE:
-                self._their_life = answered.body.decode("ascii", "replace")
+            if status == WRONG_INSTANCE:
+                self._their_instance = answered.body.decode("ascii", "replace")
                 status, answered = self._ask_once(path, body, deadline)
             if status != OK:
-                raise NoAnswerError(f"it refuses with status {status}")
+                raise NoAnswerError(f"it answers with status {status}")
             return answered
         finally:
             self._lock.release()
 
     def _ask_once(self, path: str, body: bytes, deadline: float) -> tuple[int, Answered]:
         self._number += 1
-        envelope = Envelope(self._run, self._own_life, self._their_life, self._number)
+        envelope = Envelope(self._run, self._own_instance, self._their_instance, self._number)
         asked_ns = time.monotonic_ns()
         try:
             with contextlib.closing(_Connection(self.peer, deadline)) as connection:
@@ -83,7 +83,9 @@ class Line:
             raise NoAnswerError(str(error) or type(error).__name__) from error
         expected = envelope.sign_answer(self._token, response.status, answer)
         if not is_signed(response.headers.get(SIGNATURE_HEADER, ""), expected):
-            raise NoAnswerError(f"what answers there (status {response.status}) does not know the run's token")
+            raise NoAnswerError(
+                f"the process that answers there (status {response.status}) does not have the run's token"
+            )
         return response.status, Answered(answer, asked_ns, time.monotonic_ns())
 
 

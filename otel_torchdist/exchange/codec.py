@@ -11,14 +11,14 @@ from otel_torchdist.job.deaths import Death
 from otel_torchdist.tape.records import GroupName, Operation
 from otel_torchdist.world.model import Channel, GroupView, OperationView, Progress, RankView, Window, WorldSnapshot
 
-MAX_LANES: Final = 256
+MAX_CHANNELS: Final = 256
 """Maximum channels per rank, of collectives and of sends and receives each; beyond it, `forgotten` is set."""
 MAX_OPEN: Final = 256
 
 
 def answer_of(
     world: WorldSnapshot,
-    seat: int,
+    agent_id: int,
     suspects_stall: bool,
     now_ns: int,
     calls: Collection[tuple[Channel, int]] = (),
@@ -28,7 +28,7 @@ def answer_of(
 
     Args:
         world: The snapshot.
-        seat: See `Answer`.
+        agent_id: See `Answer`.
         suspects_stall: See `Answer`.
         now_ns: See `Answer`.
         calls: Windows that are wanted in full.
@@ -39,7 +39,7 @@ def answer_of(
     ranks = tuple(
         replace(_wire_rank(view, groups), windows=_windows(view.rank, snapshots, calls)) for view in world.in_order
     )
-    return Answer(seat, now_ns, suspects_stall, tuple(groups.names), ranks)
+    return Answer(agent_id, now_ns, suspects_stall, tuple(groups.names), ranks)
 
 
 def views_of(answer: Answer, run: int, offset_ns: int, wall_offset_ns: int) -> tuple[RankView, ...]:
@@ -122,8 +122,8 @@ def _windows(
 def _channels_that_matter(view: RankView) -> set[Channel]:
     """Channels with open operations and, of collectives and point-to-point each, those that came into use last."""
     inside = {operation.operation_id.channel for operation in view.open} & view.progress.keys()
-    collective = [channel for channel in view.progress if not channel.is_point_to_point][-MAX_LANES:]
-    others = [channel for channel in view.progress if channel.is_point_to_point][-MAX_LANES:]
+    collective = [channel for channel in view.progress if not channel.is_point_to_point][-MAX_CHANNELS:]
+    others = [channel for channel in view.progress if channel.is_point_to_point][-MAX_CHANNELS:]
     return {*inside, *collective, *others}
 
 
@@ -150,7 +150,7 @@ def _wire_operation(operation: OperationView, groups: _Groups) -> WireOperation:
 def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wall_offset_ns: int) -> RankView:
     def operation(wire: WireOperation) -> OperationView:
         if wire.group >= len(groups):
-            raise WireError("an operation is of a group that is not named")
+            raise WireError("an operation refers to a group that is not listed")
         return OperationView(
             record=_moved(wire.record, offset_ns),
             name=wire.name,

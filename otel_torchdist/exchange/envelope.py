@@ -1,7 +1,7 @@
 """Sender, receiver and proof of a message: HMAC-SHA256 with the run's token over the whole message.
 
-A request names the life of the agent that it is meant for and a number that only grows, so that it cannot be replayed,
-neither to the same agent nor, after a restart, to its successor. Clocks are not compared.
+A request names the instance of the agent that it is meant for and a number that only grows, so that it cannot be
+replayed, neither to the same agent nor, after a restart, to its successor. Clocks are not compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_SENDERS: Final = 4_096
 _MAX_NUMBER: Final = 1 << 63
 
 
-def new_life() -> str:
+def new_instance() -> str:
     """A new name for an agent process, valid from its start to its end."""
     return secrets.token_hex(8)
 

@@ -15,7 +15,7 @@ from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.world.model import Channel, RankView
 
 STATE_PATH: Final = "/v1/state"
-KNOCK_PATH: Final = "/v1/knock"
+WAKE_PATH: Final = "/v1/wake"
 LOST_AFTER: Final = 2
 """Consecutive questions without an answer after which an agent is out of reach."""
 LOST_ROUND_S: Final = 2.0
@@ -34,12 +34,12 @@ class PeerAgent:
         unanswered: Consecutive questions that it has not answered.
     """
 
-    def __init__(self, peer: Peer, run: int, token: bytes, own_life: str) -> None:
+    def __init__(self, peer: Peer, run: int, token: bytes, own_instance: str) -> None:
         self.peer = peer
         self.views: tuple[RankView, ...] = ()
         self.suspects_stall = False
         self._run = run
-        self._line = Line(peer, run, token, own_life)
+        self._line = Line(peer, run, token, own_instance)
         self.unanswered = 0
         self._next_at = 0.0
         self._stacks: set[int] = set()
@@ -67,15 +67,15 @@ class PeerAgent:
 
     def question(
         self,
-        seat: int,
+        agent_id: int,
         is_hurried: bool,
         ranks: Iterable[int],
-        said: Ruling | None,
+        ruling: Ruling | None,
         calls: Iterable[tuple[Channel, int]] = (),
     ) -> Question:
         """The next question, with all pending requests for stacks, which it clears."""
         wishes = tuple(self._stacks), tuple(self._signals)
-        question = Question(seat, is_hurried, tuple(ranks), wire_ruling(said), *wishes, tuple(calls))
+        question = Question(agent_id, is_hurried, tuple(ranks), wire_ruling(ruling), *wishes, tuple(calls))
         self._stacks, self._signals = set(), set()
         return question
 
@@ -97,10 +97,10 @@ class PeerAgent:
         self.views, self.suspects_stall, self.unanswered = views, answer.suspects_stall, 0
         return True
 
-    def knock(self, timeout_s: float) -> bool:
+    def wake(self, timeout_s: float) -> bool:
         """Wake it, because a stall is near; False if it does not answer."""
         try:
-            self._line.ask(KNOCK_PATH, b"", timeout_s)
+            self._line.ask(WAKE_PATH, b"", timeout_s)
         except NoAnswerError as error:
             self._failed(error)
             return False
@@ -111,7 +111,7 @@ class PeerAgent:
         self.suspects_stall = False
         if self.is_lost and self.unanswered == LOST_AFTER:
             _logger.warning(
-                "the agent on %s (%s:%d) does not answer: %s; its ranks are not seen until it does",
+                "the agent on %s (%s:%d) does not answer: %s; its ranks are unknown until it does",
                 self.peer.node, self.peer.host, self.peer.port, error,
             )  # fmt: skip
         if self.unanswered >= LOST_AFTER:

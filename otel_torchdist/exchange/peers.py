@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.exchange.app import ExchangeApp
-from otel_torchdist.exchange.envelope import new_life
+from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.files.owned import replace_at_once
 from otel_torchdist.job.peers import PORT_FILE, ListeningAgent, Peers, peers_files, read_listening, read_peers
 from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.peer_agents import Leads, Seating
+from otel_torchdist.stall.peer_agents import Leads, Role
 from otel_torchdist.world.model import Channel, WorldSnapshot
 
 SEARCH_S: Final = 0.5
@@ -29,9 +29,9 @@ class AgentPeers:
     """Implements `PeerAgents` for all runs of an agent."""
 
     def __init__(self) -> None:
-        life = new_life()
-        self._life = life
-        self._app = ExchangeApp(life)
+        instance = new_instance()
+        self._instance = instance
+        self._app = ExchangeApp(instance)
         self._servers: dict[str, HttpServer] = {}
         self._read: dict[Path, int] = {}
         self._runs: dict[int, RunExchange] = {}
@@ -58,7 +58,7 @@ class AgentPeers:
             peers = read_peers(path)
             self._listen(path.parent, peers)
         except (OSError, ValueError, OverflowError) as error:
-            _logger.warning("%s: agents of other nodes are not heard: %s", path, error)
+            _logger.warning("%s: no data is exchanged with agents of other nodes: %s", path, error)
             return
         known = self._runs.get(peers.run)
         if known is not None:
@@ -67,7 +67,7 @@ class AgentPeers:
         self._start(peers)
 
     def _start(self, peers: Peers) -> None:
-        run = self._runs[peers.run] = RunExchange(peers, self._life)
+        run = self._runs[peers.run] = RunExchange(peers, self._instance)
         self._app.add(peers.run, run)
         self._seen_at[peers.run] = time.monotonic()
 
@@ -80,9 +80,9 @@ class AgentPeers:
             self._servers[host].serve(self._app)
         runs = self._runs_of.setdefault(directory, set())
         runs.add(peers.run)
-        said = ListeningAgent(host, self._servers[host].port, frozenset(runs))
-        if said != last:
-            replace_at_once(directory / PORT_FILE, directory / f".{PORT_FILE}.new", said.to_json().encode())
+        listening = ListeningAgent(host, self._servers[host].port, frozenset(runs))
+        if listening != last:
+            replace_at_once(directory / PORT_FILE, directory / f".{PORT_FILE}.new", listening.to_json().encode())
 
     def _leave(self, run: int) -> RunExchange:
         self._app.drop(run)
@@ -103,29 +103,29 @@ class AgentPeers:
 
     # --- PeerAgents --------------------------------------------------------------------------------------------------
 
-    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
+    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Role:
         """See `PeerAgents`; a run on this node only is judged by this agent."""
         run = self._runs.get(world.run)
         if run is None:
-            return Leads(world, min(world.ranks))  # a different seat on each node
+            return Leads(world, min(world.ranks))  # a different id on each node
         self._seen_at[world.run] = time.monotonic()
         return run.meet(world, suspects_stall)
 
-    def tell(self, run: int, ruling: Ruling | None) -> None:
+    def publish(self, run: int, ruling: Ruling | None) -> None:
         """See `PeerAgents`."""
         if run in self._runs:
-            self._runs[run].tell(ruling)
+            self._runs[run].publish(ruling)
 
     def want_calls(self, run: int, windows: frozenset[tuple[Channel, int]]) -> None:
         """See `PeerAgents`."""
         if run in self._runs:
             self._runs[run].want_calls(windows)
 
-    def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
+    def request_stacks(self, wanted: StacksWanted | StacksOverdue) -> None:
         """See `PeerAgents`."""
         for run in self._runs.values():
-            run.ask(wanted)
+            run.request_stacks(wanted)
 
-    def asked(self) -> list[StacksWanted | StacksOverdue]:
+    def requested_stacks(self) -> list[StacksWanted | StacksOverdue]:
         """See `PeerAgents`."""
-        return [wanted for run in self._runs.values() for wanted in run.asked()]
+        return [wanted for run in self._runs.values() for wanted in run.requested_stacks()]

@@ -18,11 +18,11 @@ from typing import Final
 from otel_torchdist import guard
 from otel_torchdist.exchange.codec import answer_of
 from otel_torchdist.exchange.election import HURRIED_TRUST_S, Election
-from otel_torchdist.exchange.peer import KNOCK_PATH, STATE_PATH, PeerAgent
+from otel_torchdist.exchange.peer import STATE_PATH, WAKE_PATH, PeerAgent
 from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
-from otel_torchdist.job.peers import MAX_PEERS, MAX_SEAT, Peers
+from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
-from otel_torchdist.stall.peer_agents import Follows, Leads, Seating, Undecided
+from otel_torchdist.stall.peer_agents import Follows, Leads, Role, Undecided
 from otel_torchdist.world.assembly import of_this_attempt
 from otel_torchdist.world.model import Channel, RankView, WorldSnapshot
 
@@ -36,7 +36,7 @@ HURRIED_TIMEOUT_S: Final = 0.7
 HOLD_S: Final = 2.5
 """How long a judgement waits for a first round of answers, and to learn whether agents that did not answer are out of
 reach: long enough for an unanswered question at the peaceful timeout, and another at the hurried one."""
-KNOCK_AFTER_S: Final = 1.0
+WAKE_AFTER_S: Final = 1.0
 """An agent that suspects a stall and is not asked for this long wakes the agent that should ask."""
 SHORTEST_PAUSE_S: Final = 0.05
 WORKERS: Final = 16
@@ -55,11 +55,11 @@ class RunExchange:
         token: See `Respondent`.
     """
 
-    def __init__(self, peers: Peers, life: str) -> None:
+    def __init__(self, peers: Peers, instance: str) -> None:
         """Start the exchange with the peers known so far."""
         self.token = peers.token
-        self._run, self._life, self._own = peers.run, life, peers.own_seat
-        self._seats = Election(peers.own_seat)
+        self._run, self._instance, self._own = peers.run, instance, peers.own_id
+        self._election = Election(peers.own_id)
         self._others: dict[int, PeerAgent] = {}
         self._ranks_of: dict[int, frozenset[int]] = {}
         self._changed = threading.Condition()
@@ -69,11 +69,11 @@ class RunExchange:
         self._judges_since: float | None = None
         self._round_began = float("-inf")
         self._asked_at = float("-inf")
-        self._is_knocked_at = self._was_hurried = False
-        self._heard: Ruling | None = None
-        self._unshown: Ruling | None = None
-        self._said: Ruling | None = None
-        self._unsaid: Ruling | None = None
+        self._is_woken = self._was_hurried = False
+        self._received: Ruling | None = None
+        self._unread: Ruling | None = None
+        self._published: Ruling | None = None
+        self._unsent: Ruling | None = None
         self._stacks: set[int] = set()
         self._signals: set[int] = set()
         self._wanted_calls: tuple[tuple[Channel, int], ...] = ()
@@ -81,16 +81,16 @@ class RunExchange:
         self._stopping = False
         self.renew(peers)
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="torchdist-exchange")
-        self._thread = threading.Thread(target=self._speak, name="torchdist-exchange", daemon=True)
+        self._thread = threading.Thread(target=self._run_rounds, name="torchdist-exchange", daemon=True)
         self._thread.start()
 
     def renew(self, peers: Peers) -> None:
         """Add peers that have been announced since."""
         with self._changed:
             for peer in peers.others:
-                known = self._others.get(peer.seat)
-                if peer.seat != self._own and (known is None or known.peer != peer):
-                    self._others[peer.seat] = PeerAgent(peer, self._run, self.token, self._life)
+                known = self._others.get(peer.agent_id)
+                if peer.agent_id != self._own and (known is None or known.peer != peer):
+                    self._others[peer.agent_id] = PeerAgent(peer, self._run, self.token, self._instance)
             self._wake()
 
     def stop(self) -> None:
@@ -105,7 +105,7 @@ class RunExchange:
 
     # --- on the thread that reads tapes ---------------------------------------------------------------------------
 
-    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
+    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Role:
         """See `PeerAgents`."""
         now = time.monotonic()
         with self._changed:
@@ -114,27 +114,27 @@ class RunExchange:
                 self._suspects_since = now if suspects_stall else None
                 self._wake()
             if self._judge(now) != self._own:
-                self._said = self._unsaid = None
-                heard, self._unshown = self._unshown or self._heard, None
-                return Follows(heard, now - self._asked_at < HURRIED_TRUST_S)
+                self._published = self._unsent = None
+                received, self._unread = self._unread or self._received, None
+                return Follows(received, now - self._asked_at < HURRIED_TRUST_S)
             if self._suspects_since is None or self._judges_since is None:
-                return Leads(self._all_that_is_seen(world), self._own)
+                return Leads(self._all_ranks(world), self._own)
             since = max(self._suspects_since, self._judges_since)
             is_in_doubt = any(other.is_in_doubt for other in self._others.values())
             if self._others and (self._round_began < since or is_in_doubt) and now - since < HOLD_S:
                 return Undecided()
-            return Leads(self._all_that_is_seen(world), self._own)
+            return Leads(self._all_ranks(world), self._own)
 
     def _judge(self, now: float) -> int:
-        """The seat of the agent that judges; one that has only now become it has no answers yet."""
-        judge = self._seats.judge(now)
+        """The id of the agent that judges; one that has only now become it has no answers yet."""
+        judge = self._election.judge(now)
         if judge != self._own:
             self._judges_since = None
         elif self._judges_since is None:
             self._judges_since = now
         return judge
 
-    def _all_that_is_seen(self, world: WorldSnapshot) -> WorldSnapshot:
+    def _all_ranks(self, world: WorldSnapshot) -> WorldSnapshot:
         ranks: dict[int, RankView] = dict(world.ranks)
         unreachable: dict[int, str] = {}
         for other in self._others.values():
@@ -145,18 +145,18 @@ class RunExchange:
                 elif view.rank not in ranks or not ranks[view.rank].alive:
                     ranks[view.rank] = view
             if other.is_lost and not other.views:  # it has asked us, and never answered
-                announced = self._ranks_of.get(other.peer.seat, frozenset[int]())
+                announced = self._ranks_of.get(other.peer.agent_id, frozenset[int]())
                 unreachable |= dict.fromkeys(announced - ranks.keys(), other.peer.node)
         ranks = {view.rank: view for view in of_this_attempt(ranks.values())}
         return WorldSnapshot(world.run, world.taken_ns, MappingProxyType(ranks), MappingProxyType(unreachable))
 
-    def tell(self, ruling: Ruling | None) -> None:
+    def publish(self, ruling: Ruling | None) -> None:
         """See `PeerAgents`."""
-        if ruling is not self._said:
+        if ruling is not self._published:
             with self._changed:
-                self._said = ruling
+                self._published = ruling
                 # The last verdict on a job that ends is over a moment later; peers must receive it nevertheless.
-                self._unsaid = ruling or self._unsaid
+                self._unsent = ruling or self._unsent
                 self._wake()
 
     def want_calls(self, windows: frozenset[tuple[Channel, int]]) -> None:
@@ -167,14 +167,14 @@ class RunExchange:
                 self._wanted_calls = wanted
                 self._wake()
 
-    def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
+    def request_stacks(self, wanted: StacksWanted | StacksOverdue) -> None:
         """See `PeerAgents`."""
         with self._changed:
             for other in self._others.values():
                 if other.want(wanted):
                     self._wake()
 
-    def asked(self) -> list[StacksWanted | StacksOverdue]:
+    def requested_stacks(self) -> list[StacksWanted | StacksOverdue]:
         """See `PeerAgents`."""
         with self._changed:
             wanted, overdue = StacksWanted(frozenset(self._stacks)), StacksOverdue(frozenset(self._signals))
@@ -185,11 +185,11 @@ class RunExchange:
 
     def respond(self, path: str, body: bytes) -> bytes | None:
         """See `Respondent`."""
-        if path not in (STATE_PATH, KNOCK_PATH):
+        if path not in (STATE_PATH, WAKE_PATH):
             return None
-        if path == KNOCK_PATH:
+        if path == WAKE_PATH:
             with self._changed:
-                self._is_knocked_at = True
+                self._is_woken = True
                 self._wake()
             return encode(Answer(self._own, time.monotonic_ns(), self._suspects_since is not None))
         question = decode_question(body)
@@ -205,27 +205,27 @@ class RunExchange:
 
     def _take(self, question: Question) -> None:
         """Process a question: from the agent that judges, or from one that does not know that we are alive."""
-        if question.seat == self._own or not 0 <= question.seat <= MAX_SEAT:
-            raise WireError("no other agent can have its seat")
+        if question.agent_id == self._own or not 0 <= question.agent_id <= MAX_AGENT_ID:
+            raise WireError("no other agent can have its id")
         self._stacks.update(question.stacks)
         self._signals.update(question.signals)
         # The agent that asks may be announced to us only later, and be out of reach by then.
-        if question.seat in self._ranks_of or len(self._ranks_of) < MAX_PEERS:
-            self._ranks_of[question.seat] = frozenset(question.ranks)
-        if question.seat > self._own:
-            self._is_knocked_at |= question.is_hurried
+        if question.agent_id in self._ranks_of or len(self._ranks_of) < MAX_PEERS:
+            self._ranks_of[question.agent_id] = frozenset(question.ranks)
+        if question.agent_id > self._own:
+            self._is_woken |= question.is_hurried
             self._wake()
             return
         now = time.monotonic()
         if question.is_hurried:
             self._asked_at = now
-        self._seats.asked_by(question.seat, now, question.is_hurried)
-        self._heard = ruling_from(question.ruling, self._run)
-        self._unshown = self._heard or self._unshown  # it may be withdrawn before it is read
+        self._election.asked_by(question.agent_id, now, question.is_hurried)
+        self._received = ruling_from(question.ruling, self._run)
+        self._unread = self._received or self._unread  # it may be withdrawn before it is read
 
     # --- on our own thread ----------------------------------------------------------------------------------------
 
-    def _speak(self) -> None:
+    def _run_rounds(self) -> None:
         while not self._stopping:
             began = time.monotonic()
             with guard.guarded("the exchange with other agents"):
@@ -244,39 +244,39 @@ class RunExchange:
             if judge != self._own:  # the judging agent knows better what the others see
                 for other in known.values():
                     other.suspects_stall = False
-            is_forgotten = self._suspects_since is not None and now - self._asked_at > KNOCK_AFTER_S
+            is_forgotten = self._suspects_since is not None and now - self._asked_at > WAKE_AFTER_S
             if self._local is None:  # the run is over, or not seen yet
                 return
         if judge == self._own:
             self._ask_all(list(known.values()), now, is_hurried)
-        elif is_forgotten and judge in known and not known[judge].knock(HURRIED_TIMEOUT_S):
+        elif is_forgotten and judge in known and not known[judge].wake(HURRIED_TIMEOUT_S):
             with self._changed:
-                self._seats.silent(judge)
+                self._election.silent(judge)
                 self._wake()
 
     def _ask_all(self, others: list[PeerAgent], now: float, is_hurried: bool) -> None:
         timeout_s = HURRIED_TIMEOUT_S if is_hurried else PEACEFUL_TIMEOUT_S
         with self._changed:
-            self._is_knocked_at = False
+            self._is_woken = False
             # Agents that answer come first: the others occupy the workers.
             due = sorted((other for other in others if other.is_due(now)), key=lambda other: other.unanswered)
             own_ranks = self._local.ranks if self._local is not None else ()
-            said, calls, self._unsaid = self._said or self._unsaid, self._wanted_calls, None
-            questions = [other.question(self._own, is_hurried, own_ranks, said, calls) for other in due]
+            ruling, calls, self._unsent = self._published or self._unsent, self._wanted_calls, None
+            questions = [other.question(self._own, is_hurried, own_ranks, ruling, calls) for other in due]
         answers = self._pool.map(functools.partial(PeerAgent.ask, timeout_s=timeout_s), due, questions)
-        has_answered = dict(zip((other.peer.seat for other in due), answers, strict=True))
+        has_answered = dict(zip((other.peer.agent_id for other in due), answers, strict=True))
         with self._changed:
             self._round_began, self._was_hurried = now, is_hurried
-            for seat in [seat for seat in has_answered if seat < self._own]:
-                if has_answered[seat]:
-                    self._seats.answered(seat, time.monotonic())
+            for agent_id in [agent_id for agent_id in has_answered if agent_id < self._own]:
+                if has_answered[agent_id]:
+                    self._election.answered(agent_id, time.monotonic())
                 else:
-                    self._seats.silent(seat)
+                    self._election.silent(agent_id)
 
     @property
     def _is_hurried(self) -> bool:
         others = self._others.values()
-        return self._is_knocked_at or self._suspects_since is not None or any(other.suspects_stall for other in others)
+        return self._is_woken or self._suspects_since is not None or any(other.suspects_stall for other in others)
 
     def _pause_s(self) -> float:
         # The first peaceful question comes at once: an agent asked in a hurry trusts us only for a short time.

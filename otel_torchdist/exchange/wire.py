@@ -28,7 +28,7 @@ class WireRuling:
     """A `Ruling` without its run, which is that of the request."""
 
     name: str
-    seat: int
+    agent_id: int
     epoch: int
     operation_id: OperationId
     text: str
@@ -40,7 +40,7 @@ class Question:
     """What the agent that judges asks.
 
     Attributes:
-        seat: Its own seat.
+        agent_id: Its own agent_id.
         is_hurried: Whether it will ask again at once.
         ranks: The ranks that it sees itself.
         ruling: Its ruling on the ongoing stall; None if there is none.
@@ -49,7 +49,7 @@ class Question:
         calls: Windows of calls that it wants in full, by channel and number.
     """
 
-    seat: int
+    agent_id: int
     is_hurried: bool = False
     ranks: tuple[int, ...] = ()
     ruling: WireRuling | None = None
@@ -107,14 +107,14 @@ class Answer:
     """What an agent sees.
 
     Attributes:
-        seat: Its own seat.
+        agent_id: Its own agent_id.
         now_ns: Its clock when the answer is written.
         suspects_stall: Whether a stall is near or ongoing.
         groups: The groups of its operations.
         ranks: Its ranks.
     """
 
-    seat: int
+    agent_id: int
     now_ns: int
     suspects_stall: bool
     groups: tuple[GroupName, ...] = ()
@@ -133,14 +133,16 @@ def wire_ruling(ruling: Ruling | None) -> WireRuling | None:
         return None
     incident = ruling.incident
     found = {name: list(value) if isinstance(value, tuple) else value for name, value in ruling.attributes.items()}
-    return WireRuling(incident.name, incident.seat, ruling.epoch, ruling.operation_id, ruling.text, found)  # type: ignore
+    return WireRuling(incident.name, incident.agent_id, ruling.epoch, ruling.operation_id, ruling.text, found)  # type: ignore
 
 
 def ruling_from(wire: WireRuling | None, run: int) -> Ruling | None:
     """A ruling on a run as it was received."""
     if wire is None:
         return None
-    return Ruling(Incident(run, wire.name, wire.seat), wire.epoch, wire.operation_id, wire.text, dict(wire.attributes))
+    return Ruling(
+        Incident(run, wire.name, wire.agent_id), wire.epoch, wire.operation_id, wire.text, dict(wire.attributes)
+    )
 
 
 def encode(message: Question | Answer) -> bytes:

@@ -84,7 +84,9 @@ def is_passing(error: OSError) -> bool:
 def reason(error: OSError) -> str:
     """Describe in one line why a file cannot be read, with a remedy if the process is out of descriptors."""
     why = error.strerror or type(error).__name__
-    hint = "; a larger `ulimit -n` (LimitNOFILE= of a service) gives it more" if error.errno in _TOO_MANY_OPEN else ""
+    hint = (
+        "; a larger `ulimit -n` (LimitNOFILE= of a service) raises that limit" if error.errno in _TOO_MANY_OPEN else ""
+    )
     return readable(why) + hint
 
 

@@ -23,7 +23,7 @@ MAX_FILE_BYTES: Final = 16 << 10
 MAX_TEXT: Final = 4096
 MAX_FILES: Final = 16
 _Number = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
-_Word = Annotated[str, Meta(max_length=256)]
+_Text = Annotated[str, Meta(max_length=256)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class AgentsVerdict:
         at_ns: When this node's agent wrote it down, by the wall clock.
     """
 
-    kind: _Word
+    kind: _Text
     ranks: Annotated[str, Meta(max_length=1024)]
-    operation: _Word
-    channel: tuple[_Number, _Word, _Number, _Number, _Number]
+    operation: _Text
+    channel: tuple[_Number, _Text, _Number, _Number, _Number]
     sequence: _Number
     text: Annotated[str, Meta(max_length=MAX_TEXT)]
     at_ns: Annotated[int, Meta(ge=0, le=1 << 62)]

@@ -23,8 +23,8 @@ MAX_PEERS: Final = 256
 """Maximum number of nodes whose agents exchange data."""
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_FILES: Final = 16
-MAX_SEAT: Final = (1 << 31) - 1
-"""Seats are global ranks."""
+MAX_AGENT_ID: Final = (1 << 31) - 1
+"""Agent ids are global ranks."""
 _NAME: Final = re.compile(r"peers-([0-9a-f]{32})\.json")
 PORT_FILE: Final = "exchange.json"
 
@@ -34,14 +34,14 @@ class Peer:
     """An agent of the job.
 
     Attributes:
-        seat: The global rank that announced it, unique among the agents. The agent with the lowest one leads.
+        agent_id: The global rank that announced it, unique among the agents. The agent with the lowest one leads.
         node: Its node's name.
         host: Address on which it listens.
         port: Port on which it listens.
         ranks: Number of ranks on its node; 0 when the launcher does not state it.
     """
 
-    seat: int
+    agent_id: int
     node: str
     host: str
     port: int
@@ -49,7 +49,7 @@ class Peer:
 
     def to_json(self) -> str:
         """Encode the peer for the store."""
-        return json.dumps([self.seat, self.node, self.host, self.port, self.ranks])
+        return json.dumps([self.agent_id, self.node, self.host, self.port, self.ranks])
 
 
 def peer_from_json(text: str | bytes) -> Peer:
@@ -68,14 +68,14 @@ class Peers:
     Attributes:
         run: 128-bit id.
         token: Signs the messages between agents.
-        own_seat: See `Peer`.
+        own_id: See `Peer`.
         own_host: Address on which to listen for peers.
         others: The peers that have been announced so far.
     """
 
     run: int
     token: bytes
-    own_seat: int
+    own_id: int
     own_host: str
     others: tuple[Peer, ...] = ()
 
@@ -88,7 +88,7 @@ def write_peers(directory: Path, peers: Peers) -> None:
     """
     content = {
         "token": peers.token.hex(),
-        "seat": peers.own_seat,
+        "agent_id": peers.own_id,
         "host": peers.own_host,
         "others": [json.loads(peer.to_json()) for peer in peers.others],
     }
@@ -114,18 +114,18 @@ def read_peers(path: Path) -> Peers:
     match = _NAME.fullmatch(path.name)
     content = _parsed(_read(path))
     if match is None or not isinstance(content, dict):
-        raise ValueError("it is no list of peers")
+        raise ValueError("it is not a list of peers")
     fields = cast("dict[str, Any]", content)
     try:
         others = tuple(_peer(one) for one in fields["others"])[:MAX_PEERS]
-        token, seat = bytes.fromhex(fields["token"]), int(fields["seat"])
-        if not 0 <= seat <= MAX_SEAT:
-            raise ValueError("its seat is out of range")
+        token, agent_id = bytes.fromhex(fields["token"]), int(fields["agent_id"])
+        if not 0 <= agent_id <= MAX_AGENT_ID:
+            raise ValueError("its id is out of range")
         if len(token) != TOKEN_BYTES:
-            raise ValueError("its token has another length")
-        return Peers(int(match[1], 16), token, seat, str(fields["host"]), others)
+            raise ValueError("its token has the wrong length")
+        return Peers(int(match[1], 16), token, agent_id, str(fields["host"]), others)
     except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"it is no list of peers: {error!r}") from error
+        raise ValueError(f"it is not a list of peers: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +165,12 @@ def _parsed(text: str | bytes) -> Any:
 
 def _peer(content: Any) -> Peer:
     try:
-        seat, node, host, port, ranks = content
-        peer = Peer(int(seat), str(node), str(host), int(port), int(ranks))
+        agent_id, node, host, port, ranks = content
+        peer = Peer(int(agent_id), str(node), str(host), int(port), int(ranks))
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"it is no peer: {error}") from error
-    if not 0 < peer.port < 1 << 16 or not 0 <= peer.seat <= MAX_SEAT:
-        raise ValueError("it is no peer: its port or seat is out of range")
+        raise ValueError(f"it is not a peer: {error}") from error
+    if not 0 < peer.port < 1 << 16 or not 0 <= peer.agent_id <= MAX_AGENT_ID:
+        raise ValueError("it is not a peer: its port or id is out of range")
     return peer
 
 

@@ -82,7 +82,7 @@ class LocalTapes:
         tape = TapeReader(path)
         own_name = f"{tape.identity.nonce:016x}.tape"
         if path.name != own_name:  # its spans would appear twice, and its rank would seem to be dead
-            self._warn("%s is left out: it is a copy of %s", readable(str(path)), own_name)
+            self._warn("%s is ignored: it is a copy of %s", readable(str(path)), own_name)
         elif not only_alive or tape.is_alive():
             return tape
         tape.close()
@@ -93,7 +93,7 @@ class LocalTapes:
         if self._warnings <= MAX_WARNINGS:
             _logger.warning(text, *values)
         if self._warnings == MAX_WARNINGS:
-            _logger.warning("%s: more tapes that cannot be read will not be mentioned", self._directory)
+            _logger.warning("%s: further tapes that cannot be read are not logged", self._directory)
 
     def _hindered(self, why: str) -> None:
         """Log an obstacle once, until it is gone."""

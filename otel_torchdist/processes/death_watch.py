@@ -199,15 +199,15 @@ class DeathWatch:
     # --- on the thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        looked_at = time.monotonic()
+        checked_at = time.monotonic()
         while not self._is_stopping:
             ready = self._wait()
             now_ns = time.monotonic_ns()
             with guard.guarded("watching for deaths"), self._lock:
                 self._take(ready, now_ns)
-                if time.monotonic() - looked_at >= IDLE_S:
-                    looked_at = time.monotonic()
-                    self._look_again()
+                if time.monotonic() - checked_at >= IDLE_S:
+                    checked_at = time.monotonic()
+                    self._recheck()
 
     def _wait(self) -> list[int]:
         """Return the files that have become readable, in that order."""
@@ -305,7 +305,7 @@ class DeathWatch:
             if status is not None or now_ns - death.at_ns > STATUS_DUE_NS:
                 watched.close()
 
-    def _look_again(self) -> None:
+    def _recheck(self) -> None:
         """Once a second, retry processes for which there was no descriptor, and read the counters."""
         if self._epoll is None:
             self._start()
@@ -314,7 +314,7 @@ class DeathWatch:
                 self._hold(watched)
         counters = {watched.counter for watched in self._watched.values() if watched.death is None and watched.counter}
         self._oom.forget_all_but(counters)
-        self._oom.look()
+        self._oom.read()
 
     def _write(self, watched: _Watched) -> None:
         if watched.death is None:
@@ -322,7 +322,7 @@ class DeathWatch:
         try:
             write_death(watched.tape, watched.death)
         except OSError as error:
-            _logger.debug("%s: the end of its process cannot be written down: %s", watched.tape, error)
+            _logger.debug("%s: the end of its process cannot be recorded: %s", watched.tape, error)
 
     def _interrupt(self) -> None:
         if self._wake >= 0:

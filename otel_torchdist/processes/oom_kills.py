@@ -8,7 +8,7 @@ from typing import Final
 
 _COUNTER: Final = b"oom_kill"
 _VMSTAT: Final = Path("/proc/vmstat")
-_LOOKS: Final = 10
+_READINGS: Final = 10
 """Readings kept per counter: between the count and the end of a process the kernel frees its memory, which can take
 seconds."""
 
@@ -21,21 +21,21 @@ class OomKills:
 
     def __init__(self) -> None:
         self._before: dict[Path, deque[int]] = {}
-        self.look([_VMSTAT])
+        self.read([_VMSTAT])
 
     def follow(self, pid: int) -> Path | None:
         """Start reading the cgroup counter of a process of this PID namespace; returns it, or None if it has none."""
         path = _counter_of(pid)
         if path is not None and path not in self._before:
-            self.look([path])
+            self.read([path])
         return path
 
-    def look(self, paths: list[Path] | None = None) -> None:
+    def read(self, paths: list[Path] | None = None) -> None:
         """Read counters, all if none are given, as the baseline for what is counted later."""
         for path in paths if paths is not None else list(self._before):
             count = _read(path)
             if count is not None:
-                self._before.setdefault(path, deque(maxlen=_LOOKS)).append(count)
+                self._before.setdefault(path, deque(maxlen=_READINGS)).append(count)
 
     def has_grown(self, path: Path | None) -> bool:
         """Whether a counter has grown during its last readings, or since."""

@@ -46,12 +46,12 @@ class SilentEnds:
             return known
         life = life_of(tape)
         if life is RankLife.DEAD:
-            life = self._look(tape, tapes)
+            life = self._classify(tape, tapes)
         if life is not RankLife.RUNNING:
             self._settled[nonce] = life
         return life
 
-    def _look(self, tape: TapeReader, tapes: Collection[TapeReader]) -> RankLife:
+    def _classify(self, tape: TapeReader, tapes: Collection[TapeReader]) -> RankLife:
         if waits(tape):
             return RankLife.DEAD
         if self.has_left(tape) or has_ended_with_parent(tape, tapes):
@@ -59,8 +59,8 @@ class SilentEnds:
         if not tape.identity.parent and self._has_died(tape):
             return RankLife.DEAD
         gone_since = self._gone_since.setdefault(tape.identity.nonce, time.monotonic())
-        patience_s = TOGETHER_S if tape.identity.parent else REAPED_S
-        return RankLife.RUNNING if time.monotonic() - gone_since < patience_s else RankLife.DEAD
+        deadline_s = TOGETHER_S if tape.identity.parent else REAPED_S
+        return RankLife.RUNNING if time.monotonic() - gone_since < deadline_s else RankLife.DEAD
 
     def has_left(self, tape: TapeReader) -> bool:
         """Whether a process exited with code 0, waiting for nothing, without recording that on its tape."""

@@ -36,7 +36,7 @@ class ProcessState:
         self._switches = ContextSwitches(identity.pid)
         self.ran_ns = 0
 
-    def look(self, now_ns: int, heartbeat_ns: int) -> Stopped | None:
+    def check(self, now_ns: int, heartbeat_ns: int) -> Stopped | None:
         """Return how the process is prevented from running; None when it runs, or when that cannot be known.
 
         Args:

@@ -252,11 +252,11 @@ class SharedPage:
 
     def _make(self, environ: dict[str, Any], request: tuple[str, ...]) -> _Page:
         begun = time.monotonic()
-        said: list[tuple[str, _Headers]] = []
+        started: list[tuple[str, _Headers]] = []
 
         def start_response(status: str, headers: list[tuple[str, str]]) -> None:
-            said.append((status, tuple(headers)))
+            started.append((status, tuple(headers)))
 
         body = tuple(self._app(environ, start_response))
-        [(status, headers)] = said
+        [(status, headers)] = started
         return _Page(request, begun, status, headers, body)

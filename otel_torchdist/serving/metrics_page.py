@@ -59,7 +59,7 @@ class MetricsServer:
         self._server.serve(SharedPage(cast("App", make_wsgi_app(self._registry))))
         self.port = self._server.port
         if self._has_warned:
-            _logger.info("/metrics is served after all, on port %d", self.port)
+            _logger.info("/metrics is now served on port %d", self.port)
         elif self._first_port not in (0, self.port):
             _logger.info("port %d is taken: /metrics is served on port %d", self._first_port, self.port)
         return True

@@ -68,7 +68,7 @@ class ScrapeTarget:
             make_directory(self._path.parent, 0o755)
             replace_at_once(self._path, hidden, json.dumps([target]).encode() + b"\n", 0o644)
         except OSError as error:
-            _logger.warning("%s: scrapers cannot be told where /metrics is: %s", self._path, error)
+            _logger.warning("%s: the address of /metrics cannot be published: %s", self._path, error)
 
     def withdraw(self) -> None:
         """Remove the file."""

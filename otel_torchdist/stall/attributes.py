@@ -158,12 +158,12 @@ def _of_frame(frame: CallSiteName | None) -> Attributes:
 def describe_finding(event: Finding) -> str:
     """Describe what was found without a stall, and what it costs."""
     if isinstance(event, MismatchFound):
-        return f"{describe_mismatch(event.mismatch, event.group)}; nothing stalls, and results may be wrong"
+        return f"{describe_mismatch(event.mismatch, event.group)}; no rank is blocked, but results may be wrong"
     late = event.straggler
     return (
-        f"rank {late.rank} is a straggler: in {late.last} of the last {late.calls} calls of {late.group.label} it came "
-        f"last, on average {late.mean_late_s * 1e3:,.0f} ms after all others, who lose {late.share:.0%} of their time; "
-        f"{len(late.compared)} of {len(late.group.members)} ranks were compared"
+        f"rank {late.rank} is a straggler: it came last in {late.last} of the last {late.calls} calls of "
+        f"{late.group.label}, on average {late.mean_late_s * 1e3:,.0f} ms after all others, which lose "
+        f"{late.share:.0%} of their time; {len(late.compared)} of {len(late.group.members)} ranks were compared"
     )
 
 
@@ -174,11 +174,11 @@ def resolution(verdict: Verdict, outcome: Outcome, length_ns: int) -> str:
     if outcome is Outcome.RANKS_ENDED and verdict.kind is VerdictKind.DEAD:
         return f"all ranks that waited in {where} have ended, {length} after it began"
     endings = {
-        Outcome.COMPLETED: f"{where} was completed after {length}",
+        Outcome.COMPLETED: f"{where} completed after {length}",
         Outcome.FAILED: f"{where} failed after {length}",
         Outcome.RANKS_ENDED: f"the job was ended while it hung, after {length}, in {where}",
-        Outcome.OUT_OF_SIGHT: f"{where} is out of sight after {length}: "
-        "its tapes are gone or belong to another run now",
+        Outcome.OUT_OF_SIGHT: f"{where} can no longer be observed after {length}: "
+        "its tapes are gone or now belong to another run",
     }
     return endings[outcome]
 

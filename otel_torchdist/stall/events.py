@@ -25,13 +25,13 @@ class Incident:
     Attributes:
         run: 128-bit id of the run.
         name: The operation with the longest wait when the incident began.
-        seat: Seat of the agent that judges. Agents that cannot reach each other may judge at the same time, in one
+        agent_id: Id of the agent that judges. Agents that cannot reach each other may judge at the same time, in one
             trace.
     """
 
     run: int
     name: str
-    seat: int = 0
+    agent_id: int = 0
 
     @property
     def trace_id(self) -> int:
@@ -44,7 +44,7 @@ class Incident:
 
     def bar(self, epoch: int, bar: str) -> int:
         """The span id of one bar of an epoch."""
-        return stall_span_id(self.run, self.name, epoch, f"{bar} of {self.seat}" if self.seat else bar)
+        return stall_span_id(self.run, self.name, epoch, f"{bar} of {self.agent_id}" if self.agent_id else bar)
 
 
 class Occasion(enum.Enum):

@@ -24,7 +24,7 @@ class FindingWatch:
     def __init__(self) -> None:
         self._silent = SilentMismatches()
         self._stragglers = Stragglers()
-        self._told = 0
+        self._reported = 0
         self._over_ns: int | None = None
         self._all_over_ns: int | None = None
         self._is_concluded = False
@@ -47,36 +47,36 @@ class FindingWatch:
             return False
         return not self._is_concluded and local.taken_ns - self._over_ns < CONCLUDED_AFTER_NS
 
-    def look(self, world: WorldSnapshot, run: int, seat: int, cause: Mismatch | None) -> list[Event]:
+    def compare(self, world: WorldSnapshot, run: int, agent_id: int, cause: Mismatch | None) -> list[Event]:
         """Process a snapshot.
 
         Args:
             world: The snapshot.
             run: Id of its run, or a substitute.
-            seat: See `Incident`.
+            agent_id: See `Incident`.
             cause: The mismatch that has been reported as the cause of a stall, if any.
         """
         if self._is_left_to_another:
-            return self.look_for_stragglers(world, run, seat)
+            return self.find_stragglers(world, run, agent_id)
         if cause is not None:
-            self._silent.told_as_stall(cause)
-        found: list[Event] = [_mismatch(found, world, run, seat) for found in self._silent.look(world)]
+            self._silent.mark_reported(cause)
+        found: list[Event] = [_mismatch(found, world, run, agent_id) for found in self._silent.find(world)]
         self._all_over_ns = _over_since(world, self._all_over_ns)
-        if self._all_over_ns is None or world.taken_ns - self._all_over_ns < _patience_ns(world):
+        if self._all_over_ns is None or world.taken_ns - self._all_over_ns < _settling_ns(world):
             self._is_concluded = False
         elif not self._is_concluded:
             is_last = world.taken_ns - self._all_over_ns >= CONCLUDED_AFTER_NS
-            found += self.conclude(world, run, seat, is_last)
+            found += self.conclude(world, run, agent_id, is_last)
             self._is_concluded = not self._silent.wanted
-        return found + self.look_for_stragglers(world, run, seat)
+        return found + self.find_stragglers(world, run, agent_id)
 
-    def conclude(self, world: WorldSnapshot, run: int, seat: int, is_last: bool = True) -> list[Event]:
-        """Finish the comparisons; arguments as for `look`. Operations that are not over may yet become a stall."""
+    def conclude(self, world: WorldSnapshot, run: int, agent_id: int, is_last: bool = True) -> list[Event]:
+        """Finish the comparisons; arguments as for `compare`. Operations that are not over may yet become a stall."""
         if self._is_left_to_another:
             return []
         concluded = self._silent.conclude(world, is_last)
         return [
-            _mismatch(found, world, run, seat)
+            _mismatch(found, world, run, agent_id)
             for found in concluded
             if ended_well(
                 [view for view in world.in_order if _takes_part(view, found.operation_id)], found.operation_id
@@ -90,21 +90,21 @@ class FindingWatch:
         """
         self._is_left_to_another = _over_since(local, None) is not None
 
-    def look_for_stragglers(self, world: WorldSnapshot, run: int, seat: int) -> list[Event]:
-        """Look for stragglers only, as while another agent compares the calls; arguments as for `look`."""
+    def find_stragglers(self, world: WorldSnapshot, run: int, agent_id: int) -> list[Event]:
+        """Look for stragglers only, as while another agent compares the calls; arguments as for `compare`."""
         found: list[Event] = []
-        for straggler in self._stragglers.look(world):
-            if self._told < MAX_STRAGGLERS:
-                self._told += 1
+        for straggler in self._stragglers.find(world):
+            if self._reported < MAX_STRAGGLERS:
+                self._reported += 1
                 name = f"straggler {straggler.channel.group} {straggler.rank} {world.taken_ns}"
-                found.append(StragglerFound(Incident(run, name, seat), straggler, world))
+                found.append(StragglerFound(Incident(run, name, agent_id), straggler, world))
         found += [StragglerGone(run, channel.group, rank) for channel, rank in self._stragglers.gone]
         if self._stragglers.lateness:
             found.append(ArrivalsCompared(run, tuple(self._stragglers.lateness)))
         return found
 
 
-def _patience_ns(world: WorldSnapshot) -> int:
+def _settling_ns(world: WorldSnapshot) -> int:
     """How long after the end of the ranks their final comparison is made.
 
     What a process wrote just before its end may not have been read when it is first seen to be gone, and agents of
@@ -126,10 +126,10 @@ def _takes_part(view: RankView, operation_id: OperationId) -> bool:
     return not view.is_over and operation_id.channel in view.progress
 
 
-def _mismatch(found: Mismatch, world: WorldSnapshot, run: int, seat: int) -> MismatchFound:
+def _mismatch(found: Mismatch, world: WorldSnapshot, run: int, agent_id: int) -> MismatchFound:
     # With the time, since a restarted agent may find it again.
     name = f"calls {incident_name(found.operation_id)} {world.taken_ns}"
-    return MismatchFound(Incident(run, name, seat), found, _group_of(world, found.operation_id), world)
+    return MismatchFound(Incident(run, name, agent_id), found, _group_of(world, found.operation_id), world)
 
 
 def _group_of(world: WorldSnapshot, operation_id: OperationId) -> GroupView | None:

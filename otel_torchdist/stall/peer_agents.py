@@ -15,11 +15,11 @@ class Leads:
 
     Attributes:
         world: All ranks that any agent sees.
-        seat: This agent's seat; see `Incident`.
+        agent_id: This agent's id; see `Incident`.
     """
 
     world: WorldSnapshot
-    seat: int = 0
+    agent_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Undecided:
     """The peers have been asked, and have not answered yet."""
 
 
-Seating: TypeAlias = Leads | Follows | Undecided
+Role: TypeAlias = Leads | Follows | Undecided
 
 
 class PeerAgents(Protocol):
     """The agents that see ranks of the same runs. No method blocks."""
 
-    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
+    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Role:
         """Share what is seen here with the peers, and learn which agent judges.
 
         Args:
@@ -55,7 +55,7 @@ class PeerAgents(Protocol):
         """
         ...
 
-    def tell(self, run: int, ruling: Ruling | None) -> None:
+    def publish(self, run: int, ruling: Ruling | None) -> None:
         """Send the current ruling on a run to the peers; None if there is none."""
         ...
 
@@ -63,10 +63,10 @@ class PeerAgents(Protocol):
         """Request these windows of calls in full from the peers, as long as they have them."""
         ...
 
-    def ask(self, wanted: StacksWanted | StacksOverdue) -> None:
+    def request_stacks(self, wanted: StacksWanted | StacksOverdue) -> None:
         """Pass on which ranks should write their stacks."""
         ...
 
-    def asked(self) -> list[StacksWanted | StacksOverdue]:
+    def requested_stacks(self) -> list[StacksWanted | StacksOverdue]:
         """Requests of peers for stacks of ranks that are seen here, each once."""
         ...

@@ -11,14 +11,14 @@ from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
-STACK_PATIENCE_NS: Final = 1_500_000_000
+STACKS_DUE_NS: Final = 1_500_000_000
 """How long after the threshold a verdict waits for stacks."""
 ANSWER_DUE_NS: Final = 1_000_000_000
 """A rank checks for requests once a second."""
 UNSEEN_NS: Final = 500_000_000
 """A pause between snapshots after which this process may have been stopped along with the ranks: the time for their
 answers starts anew."""
-USUAL_LOOK_NS: Final = 250_000_000
+USUAL_PASS_NS: Final = 250_000_000
 CHANGE_SETTLES_NS: Final = 1_000_000_000
 """A changed verdict must have held for this long: ranks that arrive one after the other are one change."""
 OTHERS_END_NS: Final = 500_000_000
@@ -111,7 +111,7 @@ def with_stacks(
         before: The pending verdict that it replaces, if any.
     """
     now = world.taken_ns
-    deadline_ns, since_ns = max(crossed_ns, now - USUAL_LOOK_NS) + STACK_PATIENCE_NS, now
+    deadline_ns, since_ns = max(crossed_ns, now - USUAL_PASS_NS) + STACKS_DUE_NS, now
     if before is not None and before.occasion is occasion:
         # Ranks that trickle in do not postpone it.
         deadline_ns, since_ns = min(deadline_ns, before.deadline_ns), before.unanswered_since_ns

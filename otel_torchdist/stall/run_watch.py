@@ -14,7 +14,7 @@ from otel_torchdist import semconv
 from otel_torchdist.job.requests import FAILURE as ABORTED
 from otel_torchdist.naming import lone_run_id
 from otel_torchdist.stall.attributes import ruling_of
-from otel_torchdist.stall.early_look import EarlyLook
+from otel_torchdist.stall.early_stacks import EarlyStacks
 from otel_torchdist.stall.events import (
     Event,
     Incident,
@@ -41,7 +41,7 @@ from otel_torchdist.world.model import Channel, OperationId, WorldSnapshot
 
 MAX_CHANGE_PAUSE_NS: Final = 60_000_000_000
 ENDLESS_NS: Final = 1 << 62
-UNEASY_BEFORE_NS: Final = 1_000_000_000
+SUSPECTS_BEFORE_NS: Final = 1_000_000_000
 """How long before a stall other agents are asked for their ranks, so that these are known when it comes."""
 
 
@@ -58,7 +58,7 @@ class RunWatch:
     """Watches one run. Pure: takes snapshots, keeps its own state, returns events.
 
     Attributes:
-        seat: Seat of this agent among those that see ranks of the run; 0 if it is the only one.
+        agent_id: Id of this agent among those that see ranks of the run; 0 if it is the only one.
         ruling: The latest ruling on the ongoing incident; None if there is none.
     """
 
@@ -80,11 +80,11 @@ class RunWatch:
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
         self._compiling = CompileExcuses(rules.threshold_ns)
-        self._early = EarlyLook(rules.threshold_ns, self._roots, self._compiling)
+        self._early = EarlyStacks(rules.threshold_ns, self._roots, self._compiling)
         self._findings = FindingWatch()
         self._heard: Ruling | None = None
         self._heard_ns = 0
-        self.seat = 0
+        self.agent_id = 0
         self.ruling: Ruling | None = None
 
     @property
@@ -117,7 +117,7 @@ class RunWatch:
         """Whether a stall is ongoing or near, or the end has come, as far as this snapshot of some ranks shows."""
         if self.is_concluding(world) or self._open is not None or any(view.is_dead for view in world.ranks.values()):
             return True
-        early_ns = min(UNEASY_BEFORE_NS, self._threshold_ns // 2)
+        early_ns = min(SUSPECTS_BEFORE_NS, self._threshold_ns // 2)
         waits = (wait for wait in waits_of(world) if not expects(wait.view, world))
         return any(self._rules.is_stalled(wait, self._age_ns(wait, world) + early_ns) for wait in waits)
 
@@ -128,7 +128,7 @@ class RunWatch:
 
     def conclude(self, world: WorldSnapshot) -> list[Event]:
         """Make the last pass: compare what can be compared, and report what was found."""
-        return self._findings.conclude(world, _run_of(world), self.seat) if self._rules.compares_calls else []
+        return self._findings.conclude(world, _run_of(world), self.agent_id) if self._rules.compares_calls else []
 
     def follow(self, world: WorldSnapshot, ruling: Ruling | None) -> list[Event]:
         """Process a new snapshot while another agent judges.
@@ -143,7 +143,7 @@ class RunWatch:
         self._open = self._incident = self._pending = self.ruling = None
         self._heard, self._heard_ns = ruling, world.taken_ns
         waits = waits_of(world)
-        self._standstill.look(world, waits)
+        self._standstill.observe(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
             at_once = ruling.attributes.get(semconv.VERDICT) in [kind.value for kind in AT_ONCE]
@@ -152,20 +152,20 @@ class RunWatch:
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]
         if self._rules.compares_calls:
             self._findings.leave_to_another(world)
-            events += self._findings.look_for_stragglers(world, _run_of(world), self.seat)
+            events += self._findings.find_stragglers(world, _run_of(world), self.agent_id)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)
         return events
 
-    def look(self, world: WorldSnapshot) -> list[Event]:
+    def judge(self, world: WorldSnapshot) -> list[Event]:
         """Process a new snapshot of the run."""
         events: list[Event] = []
         waits = waits_of(world)
-        self._standstill.look(world, waits)
+        self._standstill.observe(world, waits)
         standing = self._standing_verdict()
         is_ended = standing is not None and is_being_ended(world, standing)
         if is_ended:
-            self._roots.death_told()
+            self._roots.mark_death_reported()
         if self._open is not None and not _is_waited_for(waits, self._open.verdict.operation_id):
             outcome = Outcome.RANKS_ENDED if is_ended else outcome_of(world, self._open.verdict)
             events.append(self._resolve(world, outcome))
@@ -187,13 +187,13 @@ class RunWatch:
         if verdict is None:
             events += self._last_words(world)
             self._drop_pending()
-            events += self._early.look(world, self._soon_stalled(waits, world)) if self._open is None else []
+            events += self._early.request(world, self._soon_stalled(waits, world)) if self._open is None else []
         else:
             events += self._advance(world, verdict, stalled)
             events += self._marker_events(world, verdict, stalled, waits)
         if self._rules.compares_calls:
             cause = self._open.verdict.mismatch if self._open is not None else None
-            events += self._findings.look(world, _run_of(world), self.seat, cause)
+            events += self._findings.compare(world, _run_of(world), self.agent_id, cause)
         self._markers.forget_all_but(waits)
         self._remember(world, waits)
         return events
@@ -261,7 +261,7 @@ class RunWatch:
             self._name_incident(world, verdict, stalled)
         events: list[Event] = []
         pending = self._pending
-        if pending is None or pending.occasion is not occasion or not pending.verdict.says_the_same_as(verdict):
+        if pending is None or pending.occasion is not occasion or not pending.verdict.agrees_with(verdict):
             pending = self._pending = self._begin(occasion, verdict, world, stalled)
             if pending.asked:
                 events.append(StacksWanted(pending.asked))
@@ -282,7 +282,7 @@ class RunWatch:
         opened = self._open
         if opened is None:
             return Occasion.OPENED
-        if not opened.verdict.says_the_same_as(verdict):
+        if not opened.verdict.agrees_with(verdict):
             pause_ns = min(CHANGE_SETTLES_NS << opened.changes, MAX_CHANGE_PAUSE_NS) if opened.changes else 0
             return Occasion.CHANGED if now_ns - opened.told_ns >= pause_ns else None
         due_ns = next_doubling(self._threshold_ns, opened.told_ns - self._began_ns)
@@ -297,7 +297,7 @@ class RunWatch:
             self._heard = None
         heard = self._heard
         name = heard.incident.name if heard is not None else incident_name(operation_id)
-        self._incident = Incident(_run_of(world), name, self.seat)
+        self._incident = Incident(_run_of(world), name, self.agent_id)
         self._first_epoch = self._epochs.following(self._incident, self._began_ns, world.taken_ns)
         if heard is not None:
             self._first_epoch = max(self._first_epoch, heard.epoch + 1)
@@ -322,7 +322,7 @@ class RunWatch:
         self._open = _Open(verdict, now, changes)
         self._pending = None
         if verdict.kind is VerdictKind.DEAD or verdict.roll.ranks(Standing.DEAD):
-            self._roots.death_told()
+            self._roots.mark_death_reported()
         self.ruling = ruling_of(verdict, incident, epoch, now)
         heard, self._heard = self._heard, None
         predecessor = heard.incident.root(heard.epoch) if heard is not None else None

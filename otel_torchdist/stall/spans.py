@@ -85,13 +85,13 @@ def _marker_text(event: MarkerDue, age_s: float) -> str:
     if operation.operation_id == ruling.operation_id:
         return ruling.text
     here = describe_operation(operation.name, operation.group, operation.operation_id)
-    return f"{here} has waited for {age_s:.1f} s; the cause lies elsewhere: {ruling.text}"
+    return f"{here} has been blocked for {age_s:.1f} s; the cause is elsewhere: {ruling.text}"
 
 
 def incident_spans(event: VerdictGiven) -> list[FinishedSpan]:
     """One epoch of an incident: a root, and a bar for each member rank, missing ranks first."""
     before = event.predecessor if not event.epoch_before else event.incident.root(event.epoch_before)
-    return _Epoch(event.incident, event.epoch, before, event.verdict, event.world).told()
+    return _Epoch(event.incident, event.epoch, before, event.verdict, event.world).spans()
 
 
 def resolution_spans(event: IncidentResolved) -> list[FinishedSpan]:
@@ -130,7 +130,7 @@ class _Epoch:
     verdict: Verdict
     world: WorldSnapshot
 
-    def told(self) -> list[FinishedSpan]:
+    def spans(self) -> list[FinishedSpan]:
         now_ns, since_ns = self.world.taken_ns, self.verdict.since_ns
         root = self._root(now_ns, sentence(self.verdict, (now_ns - since_ns) / 1e9))
         standings = self.verdict.roll.standings

@@ -73,16 +73,16 @@ class StallWatch:
         self._followers[nonce].observe(batch)
 
     @property
-    def next_look_s(self) -> float:
+    def next_check_s(self) -> float:
         """Seconds until the next pass, before which every tape must be polled."""
-        return self._detector.next_look_s if self._detector is not None else LOOK_S
+        return self._detector.next_check_s if self._detector is not None else CHECK_S
 
     @property
     def is_concluding(self) -> bool:
         """See `Detector`."""
         return self._detector is not None and self._detector.is_concluding
 
-    def look(self, now_ns: int, is_last: bool = False) -> list[Event]:
+    def check(self, now_ns: int, is_last: bool = False) -> list[Event]:
         """Evaluate all ranks.
 
         Args:
@@ -95,8 +95,8 @@ class StallWatch:
         if self._detector is None:
             self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls, self._peer_agents)
         for follower in self._followers.values():
-            follower.is_last_look = is_last
-        found = self._detector.look(worlds(self._followers.values(), now_ns), is_last)
+            follower.is_last_check = is_last
+        found = self._detector.process(worlds(self._followers.values(), now_ns), is_last)
         self.failed = {nonce: one.failure for nonce, one in self._followers.items() if one.failure is not None}
         for world, error in self._detector.failed:
             self.failed |= {view.nonce: error for view in world.ranks.values() if view.nonce in self._followers}
@@ -104,8 +104,8 @@ class StallWatch:
             if isinstance(event, StacksWanted | StacksOverdue):
                 self._ask(event, now_ns)
                 if self._peer_agents is not None:
-                    self._peer_agents.ask(event)
-        for event in self._peer_agents.asked() if self._peer_agents is not None else ():
+                    self._peer_agents.request_stacks(event)
+        for event in self._peer_agents.requested_stacks() if self._peer_agents is not None else ():
             self._ask(event, now_ns)
         return [event for event in found if not isinstance(event, StacksWanted | StacksOverdue)]
 
@@ -126,8 +126,8 @@ class StallWatch:
         self._detector = None
 
 
-LOOK_S: Final = 0.25
-HURRIED_LOOK_S: Final = 0.05
+CHECK_S: Final = 0.25
+HURRIED_CHECK_S: Final = 0.05
 """Interval while ranks have been asked for their stacks."""
 
 _Key: TypeAlias = tuple[str, bool, int]
@@ -160,24 +160,24 @@ class Detector:
         """
         self._rules = StallRules(round(threshold_s * 1e9), ignored, compares_calls)
         self._watching_since_ns = watching_since_ns
-        self._looked_ns = watching_since_ns
+        self._processed_ns = watching_since_ns
         self._runs: dict[_Key, RunWatch] = {}
         self.failed: list[tuple[WorldSnapshot, Exception]] = []
         self._peer_agents = peer_agents
         self._undecided = False
 
     @property
-    def next_look_s(self) -> float:
+    def next_check_s(self) -> float:
         """Seconds until the next pass at the latest."""
         is_hurried = self._undecided or any(run.is_hurried for run in self._runs.values())
-        return HURRIED_LOOK_S if is_hurried else LOOK_S
+        return HURRIED_CHECK_S if is_hurried else CHECK_S
 
     @property
     def is_concluding(self) -> bool:
         """Whether this node's ranks are over, but are still being compared with those of other nodes."""
         return any(run.is_concluding() for run in self._runs.values())
 
-    def look(self, worlds: Iterable[WorldSnapshot], is_last: bool = False) -> list[Event]:
+    def process(self, worlds: Iterable[WorldSnapshot], is_last: bool = False) -> list[Event]:
         """Process the newest snapshot of every run.
 
         Args:
@@ -191,28 +191,28 @@ class Detector:
         for world in worlds:
             seen.add((world.source, world.is_foreign, world.run))
             try:
-                events += self._look_at(world, is_last)
+                events += self._process_run(world, is_last)
             except Exception as error:  # one run's failure must not affect the others
                 self.failed.append((world, error))
-            self._looked_ns = world.taken_ns
+            self._processed_ns = world.taken_ns
         for key in self._runs.keys() - seen:
             _, is_foreign, run = key
             events += self._runs.pop(key).lose_sight()
             if self._peer_agents is not None and not is_foreign:
-                self._peer_agents.tell(run, None)
+                self._peer_agents.publish(run, None)
             # If its tapes come back, what was reported about it before is not remembered.
-            self._watching_since_ns = self._looked_ns
+            self._watching_since_ns = self._processed_ns
         return events
 
-    def _look_at(self, world: WorldSnapshot, is_last: bool) -> list[Event]:
+    def _process_run(self, world: WorldSnapshot, is_last: bool) -> list[Event]:
         key = world.source, world.is_foreign, world.run
         watch = self._runs.get(key)
         if watch is None:
             watch = self._runs[key] = RunWatch(self._rules, self._watching_since_ns)
         if self._peer_agents is None or world.is_foreign:
-            watch.seat = min(world.ranks)  # a different one on each node
-            return [*watch.look(world), *(watch.conclude(world) if is_last else ())]
-        return self._look_with(self._peer_agents, watch, world, is_last)
+            watch.agent_id = min(world.ranks)  # a different one on each node
+            return [*watch.judge(world), *(watch.conclude(world) if is_last else ())]
+        return self._process_with_peers(self._peer_agents, watch, world, is_last)
 
     @property
     def ongoing(self) -> list[OngoingStall]:
@@ -223,18 +223,20 @@ class Detector:
             if watch.current is not None
         ]
 
-    def _look_with(self, peer_agents: PeerAgents, watch: RunWatch, world: WorldSnapshot, is_last: bool) -> list[Event]:
-        seating = peer_agents.meet(world, watch.suspects_stall(world))
-        if isinstance(seating, Undecided):
+    def _process_with_peers(
+        self, peer_agents: PeerAgents, watch: RunWatch, world: WorldSnapshot, is_last: bool
+    ) -> list[Event]:
+        role = peer_agents.meet(world, watch.suspects_stall(world))
+        if isinstance(role, Undecided):
             self._undecided = True
             return watch.conclude(world) if is_last else []
-        if isinstance(seating, Follows):
-            self._undecided |= seating.is_hurried
-            watch.seat = min(world.ranks)
-            return watch.follow(world, seating.ruling)
-        watch.seat = seating.seat
-        events = watch.look(seating.world)
-        events += watch.conclude(seating.world) if is_last else []
-        peer_agents.tell(world.run, watch.ruling)
+        if isinstance(role, Follows):
+            self._undecided |= role.is_hurried
+            watch.agent_id = min(world.ranks)
+            return watch.follow(world, role.ruling)
+        watch.agent_id = role.agent_id
+        events = watch.judge(role.world)
+        events += watch.conclude(role.world) if is_last else []
+        peer_agents.publish(world.run, watch.ruling)
         peer_agents.want_calls(world.run, watch.wanted_calls)
         return events

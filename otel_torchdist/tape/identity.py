@@ -119,15 +119,15 @@ def clock_pair() -> tuple[int, int]:
     Losing the CPU or the GIL between the two would look like a step of the wall clock. So the wall clock is read
     between two reads of the monotonic one, retried until these are close together.
     """
-    best = _look_at_clocks()
+    best = _read_clocks()
     for _ in range(_CLOCK_TRIES):
         if best[0] < _CLOCK_NEAR_NS:
             break
-        best = min(best, _look_at_clocks())
+        best = min(best, _read_clocks())
     return best[1], best[2]
 
 
-def _look_at_clocks() -> tuple[int, int, int]:
+def _read_clocks() -> tuple[int, int, int]:
     """Return how long the reading took, the monotonic clock at its midpoint, and the wall clock."""
     before, realtime, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
     return after - before, (before + after) // 2, realtime

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _LIVE_WORDS: Final = struct.Struct(f"={len(LiveWord)}Q")
 _FIRST_LIVE_WORD: Final = int(min(LiveWord))
 _RECORD_HEAD: Final = struct.Struct("=QQ")
-_LOOKS: Final = 3
+_READS: Final = 3
 """With weak memory ordering a record's number may be visible before the rest: damaged only after this many reads."""
-_RUN_ID_LOOKS: Final = 100
+_RUN_ID_READS: Final = 100
 _E = TypeVar("_E", bound=IntEnum)
 
 
@@ -131,7 +131,7 @@ class MappedTape:
 
     def _run_id(self) -> tuple[int, RunIdState, tuple[int, ...]]:
         """Return the run's id, how far it is agreed on, and all live words from the same read."""
-        for _ in range(_RUN_ID_LOOKS):  # the writer may be in the middle of publishing it
+        for _ in range(_RUN_ID_READS):  # the writer may be in the middle of publishing it
             words = _LIVE_WORDS.unpack(self.words.read(_FIRST_LIVE_WORD << 3, _LIVE_WORDS.size))
             word = _live(words, LiveWord.RUN_ID_STATE)
             run_id = _live(words, LiveWord.RUN_ID_HIGH) << 64 | _live(words, LiveWord.RUN_ID_LOW)
@@ -181,7 +181,7 @@ class MappedTape:
         return layout.RING_OFFSET + (number % self.capacity) * layout.RECORD_SIZE
 
     def _read(self, offset: int, number: int) -> bytes | None:
-        for _ in range(_LOOKS):
+        for _ in range(_READS):
             data = self.words.read(offset, layout.RECORD_SIZE)
             if number_of(data) != number:
                 return None

@@ -202,7 +202,7 @@ class NamesReader:
             if not is_gone(error) and not self._has_warned:
                 self._has_warned = True
                 why = reason(error)
-                _logger.warning("%s cannot be read (%s): what its rank calls is not known", self._path, why)
+                _logger.warning("%s cannot be read (%s): the names of what its rank calls are unknown", self._path, why)
             return
         self._left -= len(chunk)
         self._size = self._offset + len(chunk)

@@ -105,7 +105,7 @@ class TapeReader(MappedTape):
         batch = Batch()
         self._scans = 0
         caught_up = self._read_new(batch, limit)
-        self._look_at_open(batch, caught_up)
+        self._reread_open(batch, caught_up)
         self._ahead = b""
         self._ended_words.clear()
         for ended in self._abandoned.among(one for one in self._open.values() if isinstance(one, Operation)):
@@ -139,7 +139,7 @@ class TapeReader(MappedTape):
     def _seen(self) -> int:
         """Return the number in the next record's slot: its own if it is there, else whatever is there now."""
         if self._copied(self._next) is None:
-            self._look_ahead()
+            self._peek_ahead()
         return number_of(self._ahead, (self._next - self._ahead_from) * layout.RECORD_SIZE)
 
     def _copied(self, number: int) -> bytes | None:
@@ -149,7 +149,7 @@ class TapeReader(MappedTape):
             return None
         return self._ahead[place : place + layout.RECORD_SIZE]
 
-    def _look_ahead(self) -> None:
+    def _peek_ahead(self) -> None:
         """Copy newly written records in one piece: a system call per record would cost more."""
         written = self.words[LiveWord.NEXT_NUMBER] - self._next
         count = max(1, min(written, self.capacity - self._next % self.capacity, COPIED_AT_ONCE))
@@ -262,7 +262,7 @@ class TapeReader(MappedTape):
         known = renewed_interval(interval, _WORDS.unpack_from(data, layout.WORDS_OFFSET)) or interval
         batch.add_ended(dataclasses.replace(known, completed_ns=entered + elapsed, how=How(how), failure=failure))
 
-    def _look_at_open(self, batch: Batch, caught_up: bool) -> None:
+    def _reread_open(self, batch: Batch, caught_up: bool) -> None:
         refuge: dict[int, int] | None = None
         for number, interval in list(self._open.items()):
             copied = self._ended_words.get(number)

@@ -28,8 +28,8 @@ def other_creation(roll: RollCall) -> Mismatch | None:
     if len(parties) < 2:
         return None
     ordered = sorted(parties.items(), key=lambda party: (-len(party[1]), party[1]))
-    said = tuple((name, tuple(ranks)) for name, ranks in ordered)
-    return Mismatch(roll.operation_id, Field.GROUP_NAME, roll.operation, said)
+    described = tuple((name, tuple(ranks)) for name, ranks in ordered)
+    return Mismatch(roll.operation_id, Field.GROUP_NAME, roll.operation, described)
 
 
 def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
@@ -44,9 +44,9 @@ def other_call(creation: RollCall, elsewhere: RollCall, rank: int) -> Verdict:
     outside = creation.members & {rank, *elsewhere.ranks(Standing.WAITING)}
     parties = [(creation, inside), (elsewhere, tuple(sorted(outside)))]
     parties.sort(key=lambda party: -len(party[1]))
-    said = tuple((_describe(roll), ranks) for roll, ranks in parties)
+    described = tuple((_describe(roll), ranks) for roll, ranks in parties)
     majority = parties[0][0]
-    mismatch = Mismatch(majority.operation_id, Field.OPERATION, majority.operation, said)
+    mismatch = Mismatch(majority.operation_id, Field.OPERATION, majority.operation, described)
     return verdict_at(VerdictKind.MISMATCHED, majority, mismatch.ranks, mismatch=mismatch)
 
 

@@ -25,7 +25,7 @@ from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
-from otel_torchdist.world.model import ANYBODY, Arrival, Channel, OperationId, OperationView, RankView, WorldSnapshot
+from otel_torchdist.world.model import ANY_RANK, Arrival, Channel, OperationId, OperationView, RankView, WorldSnapshot
 
 SETTLED_NS: Final = 1_000_000_000
 """A rank that has been in an operation for less than this is passing through, not waiting."""
@@ -112,7 +112,7 @@ class Judge:
         return replace(_verdict(VerdictKind.DEAD, roll, first.ranks), first=first, since_ns=first.at_ns)
 
     def _first_death(self, roll: RollCall) -> FirstDeath | None:
-        return first_death([self._world.ranks[rank] for rank in roll.standings], self._torn_at(roll))
+        return first_death([self._world.ranks[rank] for rank in roll.standings], self._first_interrupted_ns(roll))
 
     def _is_to_blame(self, first: FirstDeath, roll: RollCall) -> bool:
         """Whether that death is what the others wait for, or what interrupted them."""
@@ -135,7 +135,7 @@ class Judge:
         living = [operation for rank, operation in roll.waits.items() if self._world.ranks[rank].alive]
         return any(self._world.taken_ns - since_of(operation) >= self._threshold_ns for operation in living)
 
-    def _torn_at(self, roll: RollCall) -> int | None:
+    def _first_interrupted_ns(self, roll: RollCall) -> int | None:
         """When the first rank was interrupted in the operation; None if none was."""
         interrupted = [self._world.ranks[rank].last for rank in roll.ranks(Standing.FAILED)]
         times = [
@@ -214,7 +214,7 @@ def _doubt_of_operation(roll: RollCall) -> Doubt | None:
     if roll.group is None:
         return Doubt.NO_GROUP
     channel = roll.operation_id.channel
-    if channel.is_point_to_point and channel.source == ANYBODY:
+    if channel.is_point_to_point and channel.source == ANY_RANK:
         return Doubt.ANY_SOURCE
     return None if roll.aligned else Doubt.UNALIGNED
 

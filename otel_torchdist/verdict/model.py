@@ -123,7 +123,7 @@ class Verdict:
         """How many members there are: the n of `k of n`."""
         return len(self.roll.members)
 
-    def says_the_same_as(self, other: Verdict) -> bool:
+    def agrees_with(self, other: Verdict) -> bool:
         """Whether both blame the same ranks for the same thing."""
         return self._claim() == other._claim()
 

@@ -83,7 +83,7 @@ def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[OperationId]:
     """The first operation of each channel that has waited for too long; later ones wait for that."""
     first: dict[Channel, OperationId] = {}
     waits, standstill = waits_of(world), Standstill()
-    standstill.look(world, waits)
+    standstill.observe(world, waits)
     ran_until_ns = standstill.ran_until_ns(world.taken_ns)
     for wait in waits:
         operation_id = wait.operation.operation_id
@@ -150,7 +150,7 @@ def _was_alive(view: RankView, views: Sequence[RankView], moment_ns: int) -> boo
         return False
     if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in views):
         return True  # that rank failed first: launchers then end the others
-    return not any(_was_torn_from(view, other, sign_ns) for other in views if other is not view)
+    return not any(_was_interrupted_by(view, other, sign_ns) for other in views if other is not view)
 
 
 def _was_silent_for_the_gil(view: RankView) -> bool:
@@ -158,7 +158,7 @@ def _was_silent_for_the_gil(view: RankView) -> bool:
     return view.stacks is not None and view.stacks.by_signal and view.stacks.asked_ns > view.heartbeat_ns
 
 
-def _was_torn_from(view: RankView, other: RankView, after_ns: int) -> bool:
+def _was_interrupted_by(view: RankView, other: RankView, after_ns: int) -> bool:
     """Whether `other` failed in an operation that it shared with a rank, after that rank's last sign of life."""
     interrupted, own = interrupted_operation(other), interrupted_operation(view)
     if interrupted is None or (interrupted.record.completed_ns or 0) < after_ns:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.world.model import ANYBODY, GroupView, OperationId, OperationView, RankView, WorldSnapshot
+from otel_torchdist.world.model import ANY_RANK, GroupView, OperationId, OperationView, RankView, WorldSnapshot
 
 
 class Standing(enum.Enum):
@@ -131,7 +131,7 @@ def _failed_here(world: WorldSnapshot, operation_id: OperationId) -> dict[int, O
 def _members(operation: OperationView) -> frozenset[int]:
     channel = operation.operation_id.channel
     if channel.is_point_to_point:
-        return frozenset(rank for rank in (channel.source, channel.destination) if rank != ANYBODY)
+        return frozenset(rank for rank in (channel.source, channel.destination) if rank != ANY_RANK)
     return operation.group.members if operation.group is not None else frozenset()
 
 
@@ -143,7 +143,7 @@ def _is_aligned(world: WorldSnapshot, operation: OperationView) -> bool:
     if not channel.is_point_to_point:
         return True
     receiver = world.ranks.get(channel.destination)
-    return receiver is None or channel._replace(source=ANYBODY) not in receiver.progress
+    return receiver is None or channel._replace(source=ANY_RANK) not in receiver.progress
 
 
 def _standing(view: RankView, operation_id: OperationId, operation: OperationView | None) -> Standing:

@@ -9,7 +9,7 @@ from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.rules import is_expected
-from otel_torchdist.verdict.waits import Wait, died_in, left_behind, torn_apart
+from otel_torchdist.verdict.waits import Wait, died_in, interrupted_by_deaths, left_behind
 from otel_torchdist.world.model import Channel, OperationId, OperationView, WorldSnapshot
 
 MAX_CANDIDATES: Final = 64
@@ -23,11 +23,11 @@ class RootFinder:
     def __init__(self, threshold_ns: int) -> None:
         """Treat operations that all ranks have entered as stuck after `threshold_ns`."""
         self._threshold_ns = threshold_ns
-        self._death_told = False
+        self._death_reported = False
 
-    def death_told(self) -> None:
+    def mark_death_reported(self) -> None:
         """Note that a verdict `dead` was given, or a hung job is being ended: the deaths that follow mean nothing."""
-        self._death_told = True
+        self._death_reported = True
 
     def find(self, world: WorldSnapshot, stalled: list[Wait], current: Verdict | None) -> Verdict | None:
         """The verdict on the operation that holds up all others, as far as the records show.
@@ -40,12 +40,12 @@ class RootFinder:
         Returns:
             None if nothing stalls, or if the root has all its ranks and is about to end.
         """
-        deaths, last_words = set[OperationId](), set[OperationId]()
-        if not self._death_told:
-            deaths = left_behind(world, _alive_at(world)) | torn_apart(world)
-            last_words = died_in(world)
-        is_over = not self._death_told and not any(view.alive for view in world.ranks.values())
-        if not stalled and not deaths and not last_words and current is None and not is_over:
+        deaths, of_dead = set[OperationId](), set[OperationId]()
+        if not self._death_reported:
+            deaths = left_behind(world, _alive_at(world)) | interrupted_by_deaths(world)
+            of_dead = died_in(world)
+        is_over = not self._death_reported and not any(view.alive for view in world.ranks.values())
+        if not stalled and not deaths and not of_dead and current is None and not is_over:
             return None
         judge = Judge(world, self._threshold_ns)
         kept = judge.verdict_on(current.operation_id) if current is not None else None
@@ -54,7 +54,7 @@ class RootFinder:
         verdicts = [kept, *(judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(stalled))]
         # Where all ranks vanished at once and unseen, it is not known which died first; that their calls did not match
         # is known.
-        explaining = {operation_id: judge.verdict_on(operation_id) for operation_id in deaths | last_words}
+        explaining = {operation_id: judge.verdict_on(operation_id) for operation_id in deaths | of_dead}
         verdicts += [
             found
             for operation_id, found in explaining.items()
@@ -84,7 +84,7 @@ class RootFinder:
         channels = {
             operation_id.channel
             for operation_id, found in leads.items()
-            if found is not None and found.says_the_same_as(verdict)
+            if found is not None and found.agrees_with(verdict)
         }
         return [wait for wait in waits if wait.operation.operation_id.channel in channels]
 

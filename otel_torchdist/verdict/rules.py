@@ -98,7 +98,7 @@ class Standstill:
         self._sign_ns = 0
         self._lost_ns: dict[tuple[int, int], int] = {}
 
-    def look(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
+    def observe(self, world: WorldSnapshot, waits: Iterable[Wait]) -> None:
         """Process a snapshot and the waits in it."""
         before_ns = self._sign_ns
         self._sign_ns = max((_last_sign_ns(view) for view in world.ranks.values() if view.alive), default=0)

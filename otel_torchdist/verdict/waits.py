@@ -76,7 +76,7 @@ def died_in(world: WorldSnapshot) -> set[OperationId]:
     }
 
 
-def torn_apart(world: WorldSnapshot) -> set[OperationId]:
+def interrupted_by_deaths(world: WorldSnapshot) -> set[OperationId]:
     """Operations in which ranks were interrupted after the last sign of life of a member that is now gone.
 
     Unlike in `left_behind`, they may all be gone by now: a launcher ends the others within a moment.

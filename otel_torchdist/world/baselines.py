@@ -19,7 +19,7 @@ WINDOW: Final = 1_000
 RECENT: Final = 100
 """Number of recent operations of a call site that its maximum is taken over."""
 MAX_LONG: Final = 64
-MAX_SITES: Final = 4_096
+MAX_CALL_SITES: Final = 4_096
 MOST_ADDED_NS: Final = 60_000_000_000
 MOST_ONCE_NS: Final = 120_000_000_000
 """Maximum tolerance for a long wait that has occurred only once. The first step is often the longest by far, and
@@ -39,21 +39,21 @@ class Baselines:
     def __init__(self) -> None:
         self._counts: Counter[BaselineKey] = Counter()
         self._long: dict[BaselineKey, deque[tuple[int, int]]] = {}
-        self._patience_ns: dict[BaselineKey, int] = {}  # cached until the next end there, as each pass asks again
+        self._tolerance_ns: dict[BaselineKey, int] = {}  # cached until the next end there, as each pass asks again
 
     def ended(self, operation: Operation) -> None:
         """Record an operation that has ended."""
-        site = _key(operation)
-        self._counts[site] += 1
-        self._patience_ns.pop(site, None)
+        key = _key(operation)
+        self._counts[key] += 1
+        self._tolerance_ns.pop(key, None)
         took_ns = _duration_ns(operation)
         if took_ns < LONG_NS:
             return
-        if site not in self._long and len(self._long) >= MAX_SITES:
+        if key not in self._long and len(self._long) >= MAX_CALL_SITES:
             self._long.clear()
             self._counts.clear()
-            self._patience_ns.clear()
-        self._long.setdefault(site, deque(maxlen=MAX_LONG)).append((self._counts[site], took_ns))
+            self._tolerance_ns.clear()
+        self._long.setdefault(key, deque(maxlen=MAX_LONG)).append((self._counts[key], took_ns))
 
     def tolerance_ns(self, operation: Operation) -> int:
         """How long an operation may stay open before it exceeds what is usual for its call site; 0 if not known.
@@ -61,26 +61,26 @@ class Baselines:
         Five times the 99th percentile or 1.5 times the recent maximum, whichever is greater, but each at most a minute
         above its base; at most two minutes for a long wait that has occurred only once.
         """
-        site = _key(operation)
-        remembered = self._long.get(site)
+        key = _key(operation)
+        remembered = self._long.get(key)
         if not remembered:
             return 0
-        known_ns = self._patience_ns.get(site)
+        known_ns = self._tolerance_ns.get(key)
         if known_ns is None:
-            known_ns = self._patience_ns[site] = self._of_site_ns(site, remembered)
+            known_ns = self._tolerance_ns[key] = self._of_call_site_ns(key, remembered)
         return known_ns
 
-    def _of_site_ns(self, site: BaselineKey, remembered: Iterable[tuple[int, int]]) -> int:
-        count = self._counts[site]
+    def _of_call_site_ns(self, key: BaselineKey, remembered: Iterable[tuple[int, int]]) -> int:
+        count = self._counts[key]
         longest_first = sorted(remembered, key=lambda one: -one[1])
         window = [(nth, took_ns) for nth, took_ns in longest_first if nth > count - WINDOW]
-        tolerance_ns = _patience_ns(window, count)
+        tolerance_ns = _tolerance_of(window, count)
         if len(window) > 1 and window[1][1] * SIMILAR >= window[0][1]:
             return tolerance_ns
-        return max(_patience_ns(window[1:], count), min(tolerance_ns, MOST_ONCE_NS))
+        return max(_tolerance_of(window[1:], count), min(tolerance_ns, MOST_ONCE_NS))
 
 
-def _patience_ns(window: list[tuple[int, int]], count: int) -> int:
+def _tolerance_of(window: list[tuple[int, int]], count: int) -> int:
     """Tolerance that follows from long waits.
 
     Args:

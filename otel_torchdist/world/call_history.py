@@ -19,7 +19,7 @@ from otel_torchdist.tape.records import Operation
 from otel_torchdist.world.mismatch import comparable
 from otel_torchdist.world.model import Arrival, Channel, TimedWindow, Window
 
-MAX_LANES: Final = 64
+MAX_CHANNELS: Final = 64
 """Groups of a rank whose calls are kept; each takes about 30 kB."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
@@ -45,7 +45,7 @@ class RankLogs:
         self._all_windows = None
         log = self._calls.get(channel)
         if log is None:
-            if len(self._calls) >= MAX_LANES:
+            if len(self._calls) >= MAX_CHANNELS:
                 return
             log = self._calls[channel] = CallLog()
         if not log.entered(arrival, operation.entered_ns, self._digests):

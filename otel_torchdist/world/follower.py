@@ -21,7 +21,7 @@ from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
 from otel_torchdist.world.model import (
-    ANYBODY,
+    ANY_RANK,
     MAX_RECENT,
     MAX_THREADS,
     UNREAD,
@@ -35,7 +35,7 @@ from otel_torchdist.world.model import (
     Stacks,
 )
 
-MAX_LANES: Final = 65_536
+MAX_CHANNELS: Final = 65_536
 """Tags create channels without bound; beyond this the oldest quarter is forgotten."""
 
 _NEVER: Final = Progress()
@@ -54,7 +54,7 @@ class TapeFollower:
     Attributes:
         reader: The tape. Whatever polls it must pass every batch to `observe`.
         failure: The exception that viewing the tape raised; it is not viewed again.
-        is_last_look: Whether this is the last pass, so that all available calls should be compared.
+        is_last_check: Whether this is the last pass, so that all available calls should be compared.
     """
 
     def __init__(self, reader: TapeReader, deaths: Deaths | None = None) -> None:
@@ -62,7 +62,7 @@ class TapeFollower:
         self.reader = reader
         self._deaths = deaths
         self._unlocked_ns: int | None = None
-        self.is_last_look = False
+        self.is_last_check = False
         self._groups: dict[int, GroupView] = {}
         self._progress: dict[Channel, Progress] = {}
         self._frozen: Mapping[Channel, Progress] | None = None
@@ -97,7 +97,7 @@ class TapeFollower:
             self._ended(operation)
         if batch.entered or batch.ended:
             self._frozen = None
-        if len(self._progress) > MAX_LANES:
+        if len(self._progress) > MAX_CHANNELS:
             self._forget_channels()
 
     def _certain_from(self, batch: Batch) -> int:
@@ -176,7 +176,7 @@ class TapeFollower:
         return before._replace(entered=entered, failed=sequence, failure=failure)
 
     def _forget_channels(self) -> None:
-        for channel in list(itertools.islice(self._progress, MAX_LANES // 4)):
+        for channel in list(itertools.islice(self._progress, MAX_CHANNELS // 4)):
             if channel.is_point_to_point:
                 del self._progress[channel]
         self._forgotten = True
@@ -203,7 +203,7 @@ class TapeFollower:
             status = self.reader.status()
         except TapeError:
             return None
-        stopped = self._process.look(now_ns, status.heartbeat_ns)
+        stopped = self._process.check(now_ns, status.heartbeat_ns)
         if alive and self._deaths is not None:
             self._deaths.note(self.reader.identity.nonce, stopped, self._process.ran_ns)
         self._clock.update(status)
@@ -238,7 +238,7 @@ class TapeFollower:
             stopped=stopped,
             ran_ns=self._process.ran_ns,
             expects_until_ns=status.expects_until_ns,
-            windows=self._logs.all_windows if is_over or self.is_last_look else self._logs.windows,
+            windows=self._logs.all_windows if is_over or self.is_last_check else self._logs.windows,
             arrivals=self._logs.arrivals,
             groups=self._groups_by_key,
             seen_alive_ns=self._seen_alive_ns,
@@ -314,7 +314,7 @@ class TapeFollower:
         here, peer = self.reader.identity.rank, operation.peer
         if self._name(operation) == _SEND:
             return Channel(operation.kind, key, here, peer, operation.tag)
-        return Channel(operation.kind, key, ANYBODY if peer < 0 else peer, here, operation.tag)
+        return Channel(operation.kind, key, ANY_RANK if peer < 0 else peer, here, operation.tag)
 
     def _group(self, identity: int) -> GroupView | None:
         known = self._groups.get(identity)

@@ -14,7 +14,7 @@ from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 
-ANYBODY = -1
+ANY_RANK = -1
 """Source of a receive that accepts from any rank."""
 MAX_RECENT: Final = 8
 MAX_THREADS: Final = 4
@@ -35,7 +35,7 @@ class Channel(NamedTuple):
 
     kind: RecordKind
     group: str
-    source: int = ANYBODY
+    source: int = ANY_RANK
     destination: int = -1
     tag: int = 0
 

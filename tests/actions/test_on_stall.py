@@ -63,7 +63,7 @@ def stall(tape: TapeReader) -> StalledRun:
     )
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was logged about actions."""
     return [text for text in caplog.messages if text.startswith("on stall: ")]
 
@@ -119,15 +119,15 @@ def test_once_for_each_stall_after_the_grace(tape: TapeReader, tmp_path: Path) -
     actions = StallActions([], 0.3, tmp_path, rung.append)
     began = time.monotonic()
     while time.monotonic() - began < 0.2:
-        actions.look([ongoing(tape)], [tape])
+        actions.start_due([ongoing(tape)], [tape])
         time.sleep(0.01)
     assert rung == []
-    until(lambda: actions.look([ongoing(tape)], [tape]) or rung)
+    until(lambda: actions.start_due([ongoing(tape)], [tape]) or rung)
     assert time.monotonic() - began >= 0.3
     for _ in range(20):
-        actions.look([ongoing(tape)], [tape])
-    actions.look([], [tape])
-    until(lambda: actions.look([ongoing(tape, "second")], [tape]) or len(rung) > 1)
+        actions.start_due([ongoing(tape)], [tape])
+    actions.start_due([], [tape])
+    until(lambda: actions.start_due([ongoing(tape, "second")], [tape]) or len(rung) > 1)
     assert [(stall.verdict, stall.ranks, stall.text) for stall in rung] == [("absent", "2", TEXT)] * 2
     assert len({stall.trace_id for stall in rung}) == 2
 
@@ -156,7 +156,7 @@ def test_suspension_within_the_grace(
     def look_for(seconds: float, suspended: frozenset[int] = frozenset()) -> None:
         for _ in range(round(seconds * 4)):
             clock.now_s += 0.25
-            actions.look([ongoing(tape)], [tape], suspended)
+            actions.start_due([ongoing(tape)], [tape], suspended)
 
     look_for(5.0)
     if agent_too:
@@ -176,9 +176,9 @@ def test_stall_that_ends_within_the_grace(tape: TapeReader, tmp_path: Path) -> N
     rung: list[StalledRun] = []
     actions = StallActions([], 0.2, tmp_path, rung.append)
     for _ in range(4):
-        actions.look([ongoing(tape)], [tape])
+        actions.start_due([ongoing(tape)], [tape])
         time.sleep(0.1)
-        actions.look([], [tape])
+        actions.start_due([], [tape])
     assert rung == []
 
 
@@ -186,10 +186,10 @@ def test_what_another_agent_judges(tape: TapeReader, tmp_path: Path, caplog: pyt
     """For a stall that another node's agent reported, this node only dumps its own evidence."""
     rung: list[StalledRun] = []
     actions = StallActions(parse_actions("dump,command:false"), 0.0, tmp_path / "dumps", rung.append)
-    actions.look([ongoing(tape, is_ours=False)], [tape])
-    until(lambda: told(caplog))
+    actions.start_due([ongoing(tape, is_ours=False)], [tape])
+    until(lambda: reported(caplog))
     time.sleep(0.1)
-    assert [text.split()[2] for text in told(caplog)] == ["dump"]
+    assert [text.split()[2] for text in reported(caplog)] == ["dump"]
     assert rung == []
 
 
@@ -198,7 +198,7 @@ def test_agent_that_was_started_again(tape: TapeReader, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     line = parse_actions(f'command:{sys.executable} -c \'open("{marks}", "a").write("x")\'')
     for _ in range(3):
-        StallActions(line, 0.0, tmp_path).look([ongoing(tape)], [tape])
+        StallActions(line, 0.0, tmp_path).start_due([ongoing(tape)], [tape])
         until(marks.exists)
     time.sleep(0.2)
     assert marks.read_text() == "x"
@@ -213,12 +213,12 @@ def test_one_that_fails_keeps_none_of_the_others(
         raise ZeroDivisionError("no luck")
 
     line = parse_actions("callback:nowhere.at_all:ring,dump,command:/no/such/program --loud")
-    StallActions(line, 0.0, tmp_path / "dumps", explode).look([ongoing(tape)], [tape])
-    until(lambda: len(told(caplog)) == 4)
-    first, second, third, fourth = told(caplog)
+    StallActions(line, 0.0, tmp_path / "dumps", explode).start_due([ongoing(tape)], [tape])
+    until(lambda: len(reported(caplog)) == 4)
+    first, second, third, fourth = reported(caplog)
     assert first == "on stall: the callback failed: ZeroDivisionError: no luck"
     assert second.startswith("on stall: callback failed: ModuleNotFoundError: No module named 'nowhere'")
-    assert third.startswith("on stall: dump has written ")
+    assert third.startswith("on stall: dump wrote ")
     assert fourth.startswith("on stall: command failed: FileNotFoundError")
 
 
@@ -236,7 +236,7 @@ def test_command_learns_of_the_stall(stall: StalledRun, tmp_path: Path) -> None:
         "sys.exit(3)\n"
     )
     said = command.run_command(f"{sys.executable} {script} '$HOME; echo'", stall)
-    assert said == f"ended with exit code 3: $HOME; echo absent 2 {stall.trace_id}"
+    assert said == f"exited with code 3: $HOME; echo absent 2 {stall.trace_id}"
 
 
 def test_command_that_hangs(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_command_that_hangs(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(command, "TIMEOUT_S", 0.3)
     began = time.monotonic()
     said = command.run_command("sh -c 'sleep 60 & sleep 60'", stall)
-    assert said == "took longer than 0.3 s and was ended"
+    assert said == "took longer than 0.3 s and was killed"
     assert time.monotonic() - began < 10
 
 
@@ -265,7 +265,7 @@ def test_bundle(stall: StalledRun, tape: TapeReader, tmp_path: Path) -> None:
     (stall.directory / "peers-00.json").write_text("secret")
     (stall.directory / "agent.log").write_text("a line\n")
     said = dump.dump(stall, tmp_path / "new" / "dumps", {})
-    assert said.startswith(f"has written {tmp_path}/new/dumps/torchdist-stall-")
+    assert said.startswith(f"wrote {tmp_path}/new/dumps/torchdist-stall-")
     found = members(tmp_path / "new" / "dumps")
     assert json.loads(found["verdict.json"])["text"] == TEXT
     assert found["job/agent.log"] == b"a line\n"
@@ -348,8 +348,8 @@ def recorder() -> Callable[[Path, Path], None]:
 def test_log_alone_does_nothing_more(tape: TapeReader, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """`log` adds nothing to what always happens: no thread, no file."""
     caplog.set_level(logging.DEBUG)
-    StallActions(parse_actions("log"), 0.0, tmp_path / "dumps").look([ongoing(tape)], [tape])
-    assert told(caplog) == []
+    StallActions(parse_actions("log"), 0.0, tmp_path / "dumps").start_due([ongoing(tape)], [tape])
+    assert reported(caplog) == []
     assert not (tmp_path / "dumps").exists()
 
 
@@ -359,11 +359,11 @@ def test_stall_that_ends_while_something_is_done(
     """If the ranks resume during a slow callback, they are no longer killed."""
     is_over = threading.Event()
     actions = StallActions(parse_actions("abort"), 0.0, tmp_path, lambda stall: is_over.wait(10))
-    actions.look([ongoing(tape)], [tape])
-    actions.look([], [tape])
+    actions.start_due([ongoing(tape)], [tape])
+    actions.start_due([], [tape])
     is_over.set()
-    until(lambda: len(told(caplog)) == 2)
-    assert told(caplog)[1] == "on stall: abort is left out: the stall is over"
+    until(lambda: len(reported(caplog)) == 2)
+    assert reported(caplog)[1] == "on stall: abort skipped: the stall is over"
     assert list(tape.path.parent.glob("*.abort")) == []
 
 
@@ -374,13 +374,13 @@ def test_ranks_of_several_jobs(tape: TapeReader, tmp_path: Path) -> None:
     both = dataclasses.replace(ongoing(tape), nonces=frozenset({tape.identity.nonce, other.identity.nonce}))
     rung: list[StalledRun] = []
     actions = StallActions([], 0.0, tmp_path, rung.append)
-    actions.look([both], [tape, other])
-    actions.look([ongoing(tape, "second")], [tape, other])
+    actions.start_due([both], [tape, other])
+    actions.start_due([ongoing(tape, "second")], [tape, other])
     until(lambda: rung)
     assert [stall.directory for stall in rung] == [tape.path.parent]
 
 
-def test_dump_directory_of_somebody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_dump_directory_of_another_user(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An unusable dump directory is reported at startup, not when the stall comes; and nothing is created."""
     actions, good, bad = parse_actions("dump"), tmp_path / "good", tmp_path / "bad"
     StallActions(actions, 0.0, good)
@@ -391,7 +391,7 @@ def test_dump_directory_of_somebody_else(tmp_path: Path, caplog: pytest.LogCaptu
     assert not caplog.records
     StallActions(actions, 0.0, bad)
     [record] = caplog.records
-    assert record.getMessage().startswith("OTEL_PYTHON_TORCHDIST_DUMP_DIR: no evidence of a stall could be written: ")
+    assert record.getMessage().startswith("OTEL_PYTHON_TORCHDIST_DUMP_DIR: `dump` cannot write evidence there: ")
     assert f"{bad}: refused" in record.getMessage()
 
 
@@ -412,7 +412,7 @@ time.sleep(60)
 """
 
 
-def test_abort_says_whom_it_could_not_end(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abort_reports_ranks_that_it_could_not_end(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that does not respond is killed, except in another PID namespace: then no end is claimed."""
     monkeypatch.setattr(abort, "ANSWER_S", 0.2)
     command = [sys.executable, "-c", UNASKED_RANK, str(stall.directory)]
@@ -429,6 +429,4 @@ def test_abort_says_whom_it_could_not_end(stall: StalledRun, monkeypatch: pytest
         for rank in ranks:
             rank.kill()
             rank.communicate()
-    assert text.startswith(
-        "has ended 1 ranks, of which rank 0 had to be killed; rank 1 did not end and cannot be killed"
-    )
+    assert text.startswith("ended 1 ranks, of which rank 0 had to be killed; rank 1 did not end and cannot be killed")

@@ -61,7 +61,7 @@ def test_healthy_ones_are_served(
         copy_of(good, of_another_version): f"version 99 of the format; this reader knows {VERSION}",
         copy_of(good, not_begun): "not a tape",
         copy_of(good, lambda content: content.clear()): "truncated: 0 bytes",
-        copy_of(good, lambda content: None): f"is left out: it is a copy of {good.name}",
+        copy_of(good, lambda content: None): f"is ignored: it is a copy of {good.name}",
     }
     running = agent()
     running.wait_for("found ranks? 0")
@@ -92,10 +92,10 @@ def test_tape_that_goes_bad(begin: Callable[..., Ranks], agent: Callable[..., Ru
     with by_rank[1].open("r+b") as file:
         file.seek(512)
         file.write(bytes(1024))
-    running.wait_for(rf"a tape cannot be read any longer: {by_rank[1]}: damaged")
+    running.wait_for(rf"a tape can no longer be read: {by_rank[1]}: damaged")
     for sequence in range(2, MEETINGS + 1):
-        ranks.tell(0, f"enter {sequence}")
-        ranks.tell(0, "end")
+        ranks.send(0, f"enter {sequence}")
+        ranks.send(0, "end")
     until(lambda: MEETINGS in count_on(page_of(base), "all_reduce"))
     assert running.out.count(str(by_rank[1])) == 1
 
@@ -115,7 +115,7 @@ def lost_on(page: str) -> list[int]:
     return [int(float(line.rpartition(" ")[2])) for line in lines]
 
 
-def test_torn_out_of_writing(
+def test_interrupted_while_writing(
     begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path, receiver: OtlpReceiver
 ) -> None:
     """Half a record at the end of a dead rank's tape is ignored; one that is followed by others counts as lost."""
@@ -123,11 +123,11 @@ def test_torn_out_of_writing(
     running = agent()
     running.wait_for("found ranks? 0")
     ranks.meet(1)
-    ranks.tell(1, "half")  # as by a thread that died
+    ranks.send(1, "half")  # as by a thread that died
     ranks.meet(2)
     until(lambda: lost_on(page_of(base)) == [0, 1])
     for rank in (0, 1):
-        ranks.tell(rank, "half")
+        ranks.send(rank, "half")
         ranks.kill(rank)
     assert running.end(30) == 0, running.story()
     assert Counter(recorded(receiver.spans(), "all_reduce")) == {0: 2, 1: 2}

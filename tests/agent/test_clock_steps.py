@@ -43,7 +43,7 @@ class Clock:
         hidden.write_text(str(ahead_s))
         hidden.rename(self._ahead)
         for rank in (0, 1):
-            ranks.tell(rank, f"clock {ahead_s}")
+            ranks.send(rank, f"clock {ahead_s}")
 
 
 def of_sequence(spans: list[ReceivedSpan], sequence: int) -> list[ReceivedSpan]:
@@ -82,22 +82,22 @@ def test_clock_is_set(
             met = next(sequence)
             ranks.meet(met)
             for rank in (0, 1):
-                ranks.tell(rank, f"step {met}")
+                ranks.send(rank, f"step {met}")
             spans = receiver.wait_for(lambda spans: bool(of_sequence(spans, met)))
             return all(abs(span.start_ns - at_ns) < NEAR_NS for span in of_sequence(spans, met))
 
         until(shows_it, 20.0)
     stalled = next(sequence)
-    ranks.tell(0, f"enter {stalled}")
+    ranks.send(0, f"enter {stalled}")
     for ahead_s in STEPS_S:
         clock.set(ranks, ahead_s)
         seen = markers(receiver.spans())
         receiver.wait_for(lambda spans, seen=seen: markers(spans) > seen)
     clock.set(ranks, STEPS_S[0])
-    ranks.tell(1, f"enter {stalled}")
+    ranks.send(1, f"enter {stalled}")
     for rank in (0, 1):
-        ranks.tell(rank, "end")
-    over = running.wait_for(r"^([\d:]+) stall over: all_reduce \(sequence \d+, .*\) was completed after ([\d.]+) s")
+        ranks.send(rank, "end")
+    over = running.wait_for(r"^([\d:]+) stall over: all_reduce \(sequence \d+, .*\) completed after ([\d.]+) s")
     ranks.exit()
     assert running.end(20) == 0, running.story()
 

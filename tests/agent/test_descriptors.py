@@ -67,16 +67,16 @@ def test_service_that_can_list_nothing(begin: Callable[..., Ranks], start: Calla
     time.sleep(0.5)  # by now the names have been read
     soft, hard = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (3, hard))
-    service.wait_for(rf"{base} cannot be looked into, and is left as it is: Too many open files; a larger `ulimit -n`")
+    service.wait_for(rf"{base} cannot be scanned: Too many open files; a larger `ulimit -n`")
     other = Ranks(base / OTHER_JOB, 1)
     try:
-        ranks.tell(0, "enter 2")
+        ranks.send(0, "enter 2")
         service.wait_for(r"stall: rank 1 has not entered all_reduce \(sequence 2, default_pg\)")
         time.sleep(1.5)
         assert OTHER_JOB not in service.out
         resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
         service.wait_for(rf"reading {base / OTHER_JOB}")
-        assert service.out.count("cannot be looked into") == 1
+        assert service.out.count("cannot be scanned") == 1
         assert "leaving" not in service.out
         assert "Traceback" not in service.out + service.err
     finally:
@@ -94,12 +94,12 @@ def test_user_with_more_directories_than_descriptors(
     service = start("agent", "--watch", "--keep", "1", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="800")
     resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (64, 64))
     try:
-        service.wait_for(rf"{base}: \d+ of its job directories are left out: `ulimit -n` leaves the agent too few")
+        service.wait_for(rf"{base}: \d+ of its job directories are not read: `ulimit -n` leaves the agent too few")
         ranks = begin(2)
-        ranks.tell(0, "enter 1")
+        ranks.send(0, "enter 1")
         service.wait_for(rf"reading {base / JOB}")
         service.wait_for(r"stall: rank 1 has not entered all_reduce")
-        assert service.out.count("are left out") == 1
+        assert service.out.count("job directories are not read") == 1
         assert "Too many open files" not in service.out + service.err
     finally:
         for job in theirs:
@@ -115,7 +115,7 @@ def test_job_with_few_descriptors(begin: Callable[..., Ranks], agent: Callable[.
     ranks.meet(1)
     ranks.exit()
     assert running.end(20) == 0, running.story()
-    assert "all ranks have ended; what they recorded is exported" in running.out
+    assert "all ranks have ended; everything they recorded was exported" in running.out
     assert "Too many" not in running.out + running.err
 
 
@@ -139,7 +139,7 @@ def test_memory_that_cannot_be_listed(
             reading.turn()
     watch._search()
     assert reading.directories == [base / JOB]
-    warnings = [record.getMessage() for record in caplog.records if "cannot be looked into" in record.getMessage()]
+    warnings = [record.getMessage() for record in caplog.records if "cannot be scanned" in record.getMessage()]
     assert [line.partition(" cannot")[0] for line in warnings] == [str(base.parent), str(base)]
 
 
@@ -164,7 +164,7 @@ def test_directory_that_cannot_be_taken_up(
     for _ in range(3):
         watch._search()
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        f"{base / JOB} cannot be looked into, and is left as it is: Input/output error"
+        f"{base / JOB} cannot be scanned: Input/output error"
     ]
     is_broken = False
     watch._search()

@@ -16,7 +16,7 @@ import pytest
 
 from otel_torchdist.agent import checkpoint
 from otel_torchdist.agent.checkpoint import FILE_NAME, Checkpoint
-from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_LOOKS, LogRelay
+from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, LogRelay
 from otel_torchdist.agent.reader import RankState
 from otel_torchdist.job.tapes import LOCK_NAME
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
@@ -324,7 +324,7 @@ class OtherRank:
         return lines
 
 
-def test_another_stands_in_for_a_rank_that_does_not_look(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_stands_in_for_a_rank_that_does_not_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """While the GIL of the responsible rank is held, warnings are passed on once by another; then that rank resumes."""
     log = tmp_path / LOG_NAME
     log.touch()
@@ -342,7 +342,7 @@ def test_another_stands_in_for_a_rank_that_does_not_look(tmp_path: Path, caplog:
         assert other.look() == ["before"]
         relay.pass_on()
         warn("stall")
-        for _ in range(SILENT_LOOKS - 1):
+        for _ in range(SILENT_CHECKS - 1):
             relay.pass_on()
             assert caplog.messages == []
         relay.pass_on()

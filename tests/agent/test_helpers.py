@@ -58,7 +58,7 @@ def test_healthy_job(begin: Callable[..., Ranks], agent: Callable[..., Running],
     """Helpers that are terminated with their ranks are not reported dead: not in metrics, the log or `diagnose`."""
     ranks = begin(2)
     for rank in range(2):
-        ranks.tell(rank, "helper 0")
+        ranks.send(rank, "helper 0")
     running = agent("--keep", "3", OTEL_TRACES_EXPORTER="none")
     running.wait_for("helper processes of ranks 0-1 of 2 in run cafe0000")
     page = until(lambda: page if len(ups(page := scrape(base))) == 4 else "")
@@ -70,10 +70,10 @@ def test_healthy_job(begin: Callable[..., Ranks], agent: Callable[..., Running],
     assert running.end() == 0
     assert "dead" not in running.out
 
-    told = ask(base, "--json")
-    assert told.code == 0
-    assert told.document["run"]["id"] == MAIN
-    [helper] = told.document["helpers"]
+    answer = ask(base, "--json")
+    assert answer.code == 0
+    assert answer.document["run"]["id"] == MAIN
+    [helper] = answer.document["helpers"]
     assert (helper["run"]["id"], helper["helps"], helper["problem"]) == (HELPERS, MAIN, False)
     assert [rank["life"] for rank in helper["ranks"]] == ["finished"] * 2
     listed = ask(base, "--list", "--json").document["runs"]
@@ -90,16 +90,16 @@ def test_helper_that_hangs(
     """An operation that hangs among helpers is reported by the agent, `watch` and `diagnose`."""
     ranks = begin(2)
     for rank, sequence in enumerate((5, 0)):
-        ranks.tell(rank, f"helper {sequence}")
+        ranks.send(rank, f"helper {sequence}")
     stall = {"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "1000", "OTEL_TRACES_EXPORTER": "none"}
     running = agent(**stall)
     watch = start("watch", "--plain", "--run-dir", base / JOB, **stall)
     watch.wait_for("run 00000000$")
     watch.wait_for("helper processes, run cafe0000: STALL: .*all_reduce")
     running.wait_for("stall.*all_reduce")
-    told = ask(base, "--json")
-    assert (told.code, told.document["run"]["id"], told.document["verdict"]) == (1, MAIN, None)
-    assert told.document["helpers"][0]["verdict"]["waiting"] == [0]
+    answer = ask(base, "--json")
+    assert (answer.code, answer.document["run"]["id"], answer.document["verdict"]) == (1, MAIN, None)
+    assert answer.document["helpers"][0]["verdict"]["waiting"] == [0]
     shown = ask(base).out
     assert shown.index("rank 1") < shown.index("helper processes of ranks 0-1") < shown.index("diagnose cafe0000")
     ranks.exit()
@@ -111,11 +111,11 @@ def test_how_helpers_end(
     """A helper that is gone before its rank is dead, after a moment in which the rank might have followed."""
     monkeypatch.setattr(silent_ends, "TOGETHER_S", 0.2)
     ranks = begin(1)
-    ranks.tell(0, "helper 0")
+    ranks.send(0, "helper 0")
     lives = SilentEnds()
     both = tapes()
     assert [lives.life_of(tape, both) for tape in both] == [RankLife.RUNNING] * 2
-    ranks.tell(0, "helper gone")
+    ranks.send(0, "helper gone")
     assert lives.life_of(both[1], both) is RankLife.RUNNING
     time.sleep(0.25)
     assert [lives.life_of(tape, both) for tape in both] == [RankLife.RUNNING, RankLife.DEAD]
@@ -135,7 +135,7 @@ def test_helper_that_goes_with_its_rank(
     """However the rank ended, an idle helper has ended with it, and one that was in an operation has died."""
     monkeypatch.setattr(silent_ends, "REAPED_S", 0.0)
     ranks = begin(1)
-    ranks.tell(0, f"helper {sequence}")
+    ranks.send(0, f"helper {sequence}")
     both = tapes()
     assert [bool(tape.open_operations()) for tape in both] == [False, bool(sequence)]
     ranks.kill(0)
@@ -146,9 +146,7 @@ def test_helper_that_goes_with_its_rank(
     assert (helper["problem"], ask(base).code) == (life is RankLife.DEAD, 1)
 
 
-def test_ranks_that_leave_without_a_word(
-    begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path
-) -> None:
+def test_ranks_that_exit_silently(begin: Callable[..., Ranks], agent: Callable[..., Running], base: Path) -> None:
     """`os._exit(0)` outside any operation is a normal end; a kill or another exit code is not."""
     ranks = begin(4)
     running = agent("--keep", "4", OTEL_TRACES_EXPORTER="none")

@@ -122,9 +122,9 @@ def test_beside_a_hostile_user(
     for spoil in (link_the_stacks, pipe_the_names, swell_the_checkpoint, pipe_the_target):
         spoil(base / THEIR_JOB)
     give_away(base / THEIR_JOB)
-    theirs.tell(0, "enter 1")  # a stall of their own, so that their stacks are read
+    theirs.send(0, "enter 1")  # a stall of their own, so that their stacks are read
     ranks = begin(2)
-    ranks.tell(0, "enter 1")
+    ranks.send(0, "enter 1")
     service = start("agent", "--watch", "--keep", "3", OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT="1000")
     service.wait_for(r"stall: rank 1 has not entered all_reduce")
     service.wait_for(rf"{THEIR_JOB}/agent\.checkpoint cannot be used \(it has more than")
@@ -136,10 +136,10 @@ def test_beside_a_hostile_user(
         spoil(base / THEIR_JOB)
     tapes = sorted((base / THEIR_JOB).glob("*.tape"))
     os.truncate(tapes[0], 4096)
-    service.wait_for(rf"a tape cannot be read any longer: .*/{THEIR_JOB}/{tapes[0].name}: truncated while it was read")
-    ranks.tell(1, "enter 1")
+    service.wait_for(rf"a tape can no longer be read: .*/{THEIR_JOB}/{tapes[0].name}: truncated while it was read")
+    ranks.send(1, "enter 1")
     for rank in (0, 1):
-        ranks.tell(rank, "end")
+        ranks.send(rank, "end")
     service.wait_for("stall over: all_reduce")
     assert "Traceback" not in service.out + service.err
 
@@ -148,7 +148,7 @@ def test_beside_a_hostile_user(
 def test_descriptors_that_others_take(base: Path, start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:
     """A user with more tapes than there are descriptors is read in part, with a warning; other users' jobs are kept."""
     ranks = begin(2)
-    ranks.tell(0, "enter 1")
+    ranks.send(0, "enter 1")
     [template] = [path for path in sorted((base / JOB).glob("*.tape"))[:1]]
     theirs = base / THEIR_JOB
     live = Ranks(theirs, 1)
@@ -194,7 +194,7 @@ def test_many_bad_tapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     tapes = LocalTapes(tmp_path)
     assert tapes.new(only_alive=False) == tapes.new(only_alive=False) == []
     assert len(caplog.records) == MAX_WARNINGS + 1
-    assert caplog.records[-1].getMessage() == f"{tmp_path}: more tapes that cannot be read will not be mentioned"
+    assert caplog.records[-1].getMessage() == f"{tmp_path}: further tapes that cannot be read are not logged"
 
 
 def test_lock_that_is_no_file(begin: Callable[..., Ranks], base: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -244,8 +244,8 @@ def test_job_that_leads_us_astray(
             agent.turn()
         assert agent.directories == [base / JOB]
         assert [tape.path.parent for tape in agent.reader.tapes] == [base / JOB]
-        [line] = [record.getMessage() for record in caplog.records if "not read any more" in record.getMessage()]
-        assert line.startswith(f"{base / THEIR_JOB} is not read any more")
+        [line] = [record.getMessage() for record in caplog.records if "no longer read" in record.getMessage()]
+        assert line.startswith(f"{base / THEIR_JOB} is no longer read")
         assert line.endswith(r"ValueError: astray\x1b[2J")
     finally:
         agent.close()

@@ -38,5 +38,5 @@ def test_many_jobs_leave_nothing(warm_python: WarmPython, memory: Path) -> None:
     jobs = [path for path in tapes.iterdir() if path.name != "prometheus"]
     assert len(jobs) <= KEPT + 1  # the last agent was still in its own directory
     logs = [(path / "agent.log").read_text() for path in jobs]
-    assert all("all ranks have ended; what they recorded is exported" in log for log in logs), logs
+    assert all("all ranks have ended; everything they recorded was exported" in log for log in logs), logs
     assert not [line for log in logs for line in log.splitlines() if " WARNING " in line or " ERROR " in line]

@@ -78,7 +78,7 @@ def test_root_leaves_nothing_of_its_own(begin: Callable[..., Ranks], start: Call
     assert {path.name for path in (base / "prometheus").iterdir()} == {f"{JOB}.json"}
     until(lambda: owners(base) == {NOBODY})  # a file is handed over before it gets its final name
     ranks.exit()
-    service.wait_for("leaving ")
+    service.wait_for("stopped reading ")
     assert owners(base) == {NOBODY}
 
 
@@ -106,6 +106,6 @@ def test_links_of_a_user_are_not_followed(
     (base / "prometheus").symlink_to(tmp_path)
     running = agent("--again")
     assert running.end(20) == 0, running.story()
-    assert "scrapers cannot be told where /metrics is" in running.out
+    assert "the address of /metrics cannot be published" in running.out
     assert precious.read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["precious"]

@@ -61,18 +61,18 @@ def test_long_outage(
     until(lambda: dropped_on(page_of(base)) == 0)
     empty_kb = private_kb(running.process.pid)
     for rank in (0, 1):
-        ranks.tell(rank, f"many {STEPS}")
+        ranks.send(rank, f"many {STEPS}")
     until(lambda: dropped_on(page_of(base)) >= MADE - MAX_QUEUED_SPANS, 120.0)
-    ranks.tell(0, f"enter {STEPS + 1}")
+    ranks.send(0, f"enter {STEPS + 1}")
     running.wait_for(r"stall: rank 1 has not entered all_reduce")
     assert private_kb(running.process.pid) - empty_kb < MAX_GROWTH_KB
     assert "spans cannot be exported (OTEL_TRACES_EXPORTER=otlp, OTEL_EXPORTER_OTLP_ENDPOINT=http://" in running.out
 
     receiver.start()
     until(lambda: len(healthy(receiver.spans())) + dropped_on(page_of(base)) == MADE, 120.0)
-    ranks.tell(1, f"enter {STEPS + 1}")
+    ranks.send(1, f"enter {STEPS + 1}")
     for rank in (0, 1):
-        ranks.tell(rank, "end")
+        ranks.send(rank, "end")
     running.wait_for("stall over")
     ranks.exit()
     assert running.end(20) == 0, running.story()

@@ -27,7 +27,7 @@ def test_stall_is_reported(
     shutil.rmtree(base / JOB)
     running.wait_for("RemoveIPC=yes")
     time.sleep(2.5)  # longer than the service keeps a job that is gone
-    ranks.tell(0, "enter 2")
+    ranks.send(0, "enter 2")
     running.wait_for(r"stall: rank 1 has not entered all_reduce \(sequence 2,")
     assert running.out.count("RemoveIPC") == 1
     assert "Traceback" not in running.out + running.err

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from otel_torchdist.agent import node
 from otel_torchdist.agent import node as slow_places
 from otel_torchdist.agent.agent import Agent
-from otel_torchdist.agent.node import NodeWatch, SlowPlaces
+from otel_torchdist.agent.node import NodeWatch, SlowScans
 from otel_torchdist.config import Config
 from otel_torchdist.job import live_jobs as jobs
 from otel_torchdist.job import tapes as local_tapes
@@ -55,7 +55,7 @@ def test_directory_that_is_slow(
             watch._search()
         assert agent.directories == [base / JOB]
         [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert line.startswith(f"{full} is not read any more: a look into it takes ")
+        assert line.startswith(f"{full} is no longer read: scanning it takes ")
         assert full not in live_jobs(base, agent.given_up).took_s
         monkeypatch.setattr(node, "RETRY_S", 0.0)
         watch._search()
@@ -66,7 +66,7 @@ def test_directory_that_is_slow(
 
 def test_what_is_slow() -> None:
     """Three slow polls in a row, because anything may be slow after a suspend; a fast poll resets the count."""
-    places, path = SlowPlaces(), Path("a")
+    places, path = SlowScans(), Path("a")
     slow, fast = {path: 1.0}, {path: 0.01}
     found = [places.found_slow(took_s) for took_s in (slow, slow, fast, slow, slow, slow, {})]
     assert found == [{}, {}, {}, {}, {}, slow, {}]

@@ -66,7 +66,7 @@ def test_models_are_trained_with_and_without(results: Results) -> None:
         assert model["collectives_per_step"] >= 5
 
 
-def test_own_threads_are_told_apart(results: Results) -> None:
+def test_own_threads_are_distinguished(results: Results) -> None:
     """With an external reader all that runs inside is capture's own thread; with a reader inside there is one."""
     section = results.written["own_threads"]
     assert section["spans_received"] > 0
@@ -79,7 +79,7 @@ def test_own_threads_are_told_apart(results: Results) -> None:
         assert rank["export"]["median"] > 0
 
 
-def test_memory_is_compared_at_every_look(results: Results) -> None:
+def test_memory_is_compared_at_every_sample(results: Results) -> None:
     """There are figures for both processes after each number of operations; shared memory includes the tape."""
     section = results.written["memory"]
     looks = [*section["looks"], section["after_new_shapes"]]

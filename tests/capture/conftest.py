@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
-from otel_torchdist.capture import peer_discovery as meeting_module
+from otel_torchdist.capture import peer_discovery as discovery_module
 from tests.capture.meetings import HOST
 from tests.support.jobs import Jobs
 from tests.support.warm_python import WarmPython
@@ -26,10 +26,10 @@ def jobs(warm_python: WarmPython) -> Iterator[Jobs]:
 
 
 @pytest.fixture
-def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll more often than in production."""
-    monkeypatch.setattr(meeting_module, "FIRST_LOOK_S", 0.01)
-    monkeypatch.setattr(meeting_module, "LONGEST_LOOK_S", 0.05)
+    monkeypatch.setattr(discovery_module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(discovery_module, "LONGEST_PAUSE_S", 0.05)
 
 
 @pytest.fixture

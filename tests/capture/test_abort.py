@@ -65,7 +65,7 @@ def test_a_backend_without(rank: DeviceRank, group: Aborting) -> None:
     assert group.hooks == {}
 
 
-def test_the_word(rank: DeviceRank, group: Aborting) -> None:
+def test_the_announcement(rank: DeviceRank, group: Aborting) -> None:
     """The hook records the abort, however often it is called, while the tape goes on; a clean end clears it."""
     hooks = AbortHooks(True)
     hooks.attach(rank.recorder, group)

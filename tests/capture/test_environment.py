@@ -84,7 +84,7 @@ def test_directory_that_others_write_to(jobs: Jobs) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_directory_of_somebody_else(jobs: Jobs, tmp_path: Path) -> None:
+def test_directory_of_another_user(jobs: Jobs, tmp_path: Path) -> None:
     """A base directory of another user is refused, with both users in the warning."""
     os.chown(tmp_path, 65534, 65534)
     [warning] = run(jobs, {"OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tmp_path)}).ranks[0].err.splitlines()

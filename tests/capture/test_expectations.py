@@ -27,6 +27,6 @@ def test_what_is_no_time_is_one_warning(job: Job) -> None:
     """A negative value or a non-number is refused with one warning that names it, and nothing is expected."""
     warnings = [line for line in job.ranks[0].err.splitlines() if "expect_wait" in line]
     assert warnings == [
-        "expect_wait(-1): not a number of seconds of at least 0; nothing is expected",
-        "expect_wait(nan): not a number of seconds of at least 0; nothing is expected",
+        "expect_wait(-1): not a number of seconds, at least 0: ignored",
+        "expect_wait(nan): not a number of seconds, at least 0: ignored",
     ]

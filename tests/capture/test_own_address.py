@@ -11,7 +11,7 @@ NO_INTERFACE = "nosuch0"
 
 @pytest.mark.parametrize("variable", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"])
 @pytest.mark.parametrize("name", ["lo", "=lo", "lo,eth7"])
-def test_interface_that_the_job_is_told_to_use(variable: str, name: str) -> None:
+def test_interface_that_the_job_is_configured_to_use(variable: str, name: str) -> None:
     """The interface's address is used, even if another one leads to the master."""
     assert own_address({variable: name, "MASTER_ADDR": "192.0.2.7"}) == "127.0.0.1"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_torchdist.capture import peer_discovery as meeting_module
+from otel_torchdist.capture import peer_discovery as discovery_module
 from otel_torchdist.capture.peer_discovery import PeerDiscovery, RankAddress
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.job.peers import peers_files, read_listening
@@ -22,7 +22,7 @@ from tests.capture.meetings import HOST, LOCAL, RUN, announced, peers_in, say_po
 from tests.support.tapes import WriterProcess
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.usefixtures("short_looks")
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 @dataclass
@@ -105,20 +105,22 @@ def test_three_nodes_find_each_other(store: Any, tmp_path: Path) -> None:
 
             assert until(is_over)
             assert announced(store) == 3
-            heard = [read_listening(directory) for directory in directories]
+            received = [read_listening(directory) for directory in directories]
     finally:
         for agent in agents:
             agent.stop()
     assert [rank.errors for rank in ranks] == [[]] * 6
     found = [peers_in(directory) for directory in directories]
-    assert [peers.own_seat // LOCAL for peers in found] == [0, 1, 2]
+    assert [peers.own_id // LOCAL for peers in found] == [0, 1, 2]
     assert len({peers.token for peers in found}) == 1
     places = {
-        peers.own_seat: (agent.host, agent.port) for peers, agent in zip(found, heard, strict=True) if agent is not None
+        peers.own_id: (agent.host, agent.port)
+        for peers, agent in zip(found, received, strict=True)
+        if agent is not None
     }
     for peers in found:
-        others = {other.seat: (other.host, other.port) for other in peers.others}
-        assert others == {seat: place for seat, place in places.items() if seat != peers.own_seat}
+        others = {other.agent_id: (other.host, other.port) for other in peers.others}
+        assert others == {agent_id: place for agent_id, place in places.items() if agent_id != peers.own_id}
         assert {other.ranks for other in peers.others} == {LOCAL}
 
 
@@ -151,7 +153,7 @@ def test_job_on_one_node(local: str, store: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("local", ["", "two", "-1"])
-def test_launcher_that_says_nothing(local: str, store: Any, tmp_path: Path) -> None:
+def test_launcher_that_states_nothing(local: str, store: Any, tmp_path: Path) -> None:
     """The tapes decide then: if as many are written here as there are ranks, nothing is announced; else it is."""
     for world_size in (2, 3):
         directory = tmp_path / str(world_size)
@@ -170,9 +172,9 @@ def test_launcher_that_says_nothing(local: str, store: Any, tmp_path: Path) -> N
         assert own.errors == []
 
 
-def test_agent_that_never_says_its_port(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_that_never_publishes_its_port(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent gets some time and an address to listen on, and is not announced; a port elsewhere is not its own."""
-    monkeypatch.setattr(meeting_module, "AGENT_DUE_S", 0.3)
+    monkeypatch.setattr(discovery_module, "AGENT_DUE_S", 0.3)
     (rank, *_) = ranks_of(tmp_path, 2)
     say_port(rank.directory, host="10.0.0.1")
     began = time.monotonic()
@@ -209,13 +211,13 @@ def test_stop(is_waiting: Callable[[Rank, Any], bool], store: Any, tmp_path: Pat
 
 def test_meeting_ends_by_itself(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that never come are awaited for a limited time, not until the job ends; what was found stays written."""
-    monkeypatch.setattr(meeting_module, "MEETING_S", 0.5)
+    monkeypatch.setattr(discovery_module, "DISCOVERY_S", 0.5)
     ranks = ranks_of(tmp_path, 3)
     for rank in (ranks[0], ranks[2]):
         say_port(rank.directory, 4711 + rank.rank)
     with meeting_of([ranks[0], ranks[2]], store) as threads:
         assert until(lambda: not any(thread.is_alive() for thread in threads))
-    assert [peer.seat for peer in peers_in(ranks[0].directory).others] == [2]
+    assert [peer.agent_id for peer in peers_in(ranks[0].directory).others] == [2]
 
 
 def test_rank_0_takes_no_part(store: Any, tmp_path: Path) -> None:
@@ -247,8 +249,8 @@ def test_more_nodes_than_may_be(
     store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each node beyond the bound reports it once, keeps to itself, and is not found by the others."""
-    monkeypatch.setattr(meeting_module, "MAX_PEERS", 2)
-    monkeypatch.setattr(meeting_module, "MEETING_S", 0.5)
+    monkeypatch.setattr(discovery_module, "MAX_PEERS", 2)
+    monkeypatch.setattr(discovery_module, "DISCOVERY_S", 0.5)
     caplog.set_level(logging.INFO, "otel_torchdist")
     ranks = ranks_of(tmp_path, 3)[::LOCAL]
     for rank in ranks:

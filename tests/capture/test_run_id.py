@@ -25,7 +25,7 @@ from tests.capture.meetings import HOST, announced, say_port
 from tests.support.tapes import new_writer
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.usefixtures("short_looks")
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ def run_of(agreement: RunIdAgreement) -> tuple[int, RunIdState]:
 
 def is_meeting(agreement: RunIdAgreement) -> bool:
     """Whether its node is still looking for the others."""
-    return any(thread.name == "otel-torchdist-meeting" and thread.is_alive() for thread in agreement._threads)
+    return any(thread.name == "otel-torchdist-peers" and thread.is_alive() for thread in agreement._threads)
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_something_else_in_the_store(store: Any, tmp_path: Path, caplog: pytest.
         say_port(tmp_path)
         assert until(lambda: not is_meeting(agreement))
     assert [record.levelname for record in caplog.records if record.name == "otel_torchdist"] == ["WARNING"]
-    assert "it is no peer" in caplog.text
+    assert "it is not a peer" in caplog.text
 
 
 def test_rank_that_ends_meanwhile(store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

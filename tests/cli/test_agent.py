@@ -42,25 +42,25 @@ def test_live_job(start: Callable[..., Running], begin: Callable[..., Ranks], ba
     agent.wait_for(rf"reading {base / JOB}$")
     agent.wait_for(r"found ranks? 0")
     ranks.meet(1)
-    ranks.tell(2, "load")
-    ranks.tell(0, "enter 2")
-    ranks.tell(1, "enter 2")
+    ranks.send(2, "load")
+    ranks.send(0, "enter 2")
+    ranks.send(1, "enter 2")
     agent.wait_for(r"stall: rank 2 has not entered all_reduce \(sequence 2, default_pg\) .* load_batch at rank_process")
 
     second = start("agent", "--run-dir", base / JOB, environ=THRESHOLD)
     assert second.end() == 2
     assert second.err.startswith(f"otel-torchdist: {base / JOB}: another process reads these tapes")
 
-    ranks.tell(2, "enter 2")
+    ranks.send(2, "enter 2")
     for rank in range(3):
-        ranks.tell(rank, "end")
-    agent.wait_for(r"stall over: all_reduce .* was completed after")
+        ranks.send(rank, "end")
+    agent.wait_for(r"stall over: all_reduce .* completed after")
     ranks.exit()
     assert agent.end() == 0, agent.story()
     ended = re.findall(r" ranks? ([\d,-]+) ha(?:s|ve) ended$", agent.out, re.M)
     # They may end between two polls: each is still reported once.
     assert sorted(int(rank) for part in ended for rank in re.findall(r"\d+", part.replace("0-2", "0,1,2"))) == [0, 1, 2]
-    assert agent.out.rstrip().endswith("all ranks have ended; what they recorded is exported")
+    assert agent.out.rstrip().endswith("all ranks have ended; everything they recorded was exported")
 
 
 def test_finished_job(start: Callable[..., Running], begin: Callable[..., Ranks], base: Path) -> None:
@@ -95,7 +95,7 @@ def test_dead_rank_and_sigterm(start: Callable[..., Running], begin: Callable[..
     agent.process.send_signal(signal.SIGTERM)
     assert agent.end(20) == 0
     assert time.monotonic() - told_at < 5
-    assert "stopped by SIGTERM; what was recorded until now is exported" in agent.out
+    assert "stopped by SIGTERM; everything recorded so far was exported" in agent.out
 
 
 def test_rank_that_is_started_again(start: Callable[..., Running], begin: Callable[..., Ranks]) -> None:

@@ -38,7 +38,7 @@ def test_reasons(settings: dict[str, str], said: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", [["diagnose"], ["watch", "--wait", "0.3"]])
-def test_commands_say_it(command: list[str], tmp_path: Path) -> None:
+def test_commands_report_it(command: list[str], tmp_path: Path) -> None:
     """Both commands list them under their message, with the same exit code."""
     environ = {**os.environ, **ENABLED, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     environ["OTEL_PYTHON_TORCHDIST_TAPE_DIR"] = str(tmp_path / "none")

@@ -42,7 +42,7 @@ def test_port_for_two_is_refused() -> None:
         ports_from({"PROMETHEUS_PORT": "4317"})
 
 
-def test_port_of_somebody_else_is_named() -> None:
+def test_port_of_another_process_is_named() -> None:
     """The error names the variable that changes it, before anything is started."""
     ports = free_ports()
     ports.check_free()
@@ -53,7 +53,7 @@ def test_port_of_somebody_else_is_named() -> None:
             ports.check_free()
 
 
-def test_program_that_ends_says_why(tmp_path: Path) -> None:
+def test_program_that_ends_reports_why(tmp_path: Path) -> None:
     """The error contains the end of the program's log."""
     command = (sys.executable, "-c", "import sys; sys.exit('no such configuration')")
     program = Program("server", command, tmp_path, f"http://{HOST}:9/")

@@ -130,7 +130,7 @@ def test_job_that_succeeds(submitted: SlurmJob) -> None:
     """Both nodes train together, all spans are exported, and there are no leftovers."""
     code, out = submitted.end()
     assert code == 0, out
-    assert all("all ranks have ended; what they recorded is exported" in submitted.log(node) for node in NODES)
+    assert all("all ranks have ended; everything they recorded was exported" in submitted.log(node) for node in NODES)
     assert exported_ranks(submitted.spans) == {0, 1}
     assert sorted(path.name for path in submitted.results.iterdir()) == ["agent-0.log", "agent-1.log"]
     assert submitted.targets == {}
@@ -150,7 +150,7 @@ def test_job_whose_time_is_over(submitted: SlurmJob) -> None:
     assert code != 0, out
     for node in NODES:
         assert f"rank {node} " in (submitted.results / f"diagnose-{node}.txt").read_text()
-        assert "all ranks have ended; what they recorded is exported" in submitted.log(node)
+        assert "all ranks have ended; everything they recorded was exported" in submitted.log(node)
     assert exported_ranks(submitted.spans) == {0, 1}
     assert submitted.targets == {}
     assert submitted.tapes() == []
@@ -194,7 +194,7 @@ def test_restart(tmp_path: Path) -> None:
         assert step.poll() is None, out.read_text()
         gate.unlink()
         assert step.wait(60) == 0
-        assert "all ranks have ended; what they recorded is exported" in log.read_text()
+        assert "all ranks have ended; everything they recorded was exported" in log.read_text()
         assert list(Path("/dev/shm").glob(f"torchdist-{job}-*")) == [other_step]
     finally:
         gate.unlink(missing_ok=True)

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_torchdist.exchange import election as seats
+from otel_torchdist.exchange import election, run_exchange
 from otel_torchdist.exchange import peer as other
-from otel_torchdist.exchange import run_exchange
 from otel_torchdist.serving import http_server
-from tests.exchange.echo_agent import Agent, Current, begin_life
+from tests.exchange.echo_agent import Agent, Current, begin_instance
 from tests.exchange.listening import served
 from tests.exchange.peer_agents import Agents, agents
 
@@ -33,16 +32,16 @@ def current() -> Iterator[tuple[Current, int]]:
 def agent(current: tuple[Current, int]) -> Agent:
     """An agent of the run that has not been asked yet."""
     behind, port = current
-    return begin_life(behind, port)
+    return begin_instance(behind, port)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let trust end, and peace be interrupted, several times as soon as in production."""
-    for module in (run_exchange, seats):
+    for module in (run_exchange, election):
         monkeypatch.setattr(module, "HURRIED_TRUST_S", 1.0)
-    monkeypatch.setattr(seats, "KNOCK_TRUST_S", 0.7)
-    monkeypatch.setattr(run_exchange, "KNOCK_AFTER_S", 0.3)
+    monkeypatch.setattr(election, "WAKE_TRUST_S", 0.7)
+    monkeypatch.setattr(run_exchange, "WAKE_AFTER_S", 0.3)
     monkeypatch.setattr(run_exchange, "PEACEFUL_ROUND_S", 0.5)
     monkeypatch.setattr(run_exchange, "HURRIED_ROUND_S", 0.05)
     monkeypatch.setattr(other, "LOST_ROUND_S", 0.2)

@@ -9,7 +9,7 @@ from typing import Any
 
 from otel_torchdist.exchange.app import ExchangeApp
 from otel_torchdist.exchange.client import Line
-from otel_torchdist.exchange.envelope import Envelope, new_life
+from otel_torchdist.exchange.envelope import Envelope, new_instance
 from otel_torchdist.exchange.wire import decode_question
 from otel_torchdist.serving.http_server import App
 from tests.exchange.listening import HOST, peer_at
@@ -28,11 +28,11 @@ class Echo:
     token = TOKEN
 
     def __init__(self) -> None:
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
 
     def respond(self, path: str, body: bytes) -> bytes | None:
         """Return the secret on one path; on another one require a question."""
-        self.heard.append(body)
+        self.received.append(body)
         if path == PARSED:
             decode_question(body)
         return SECRET + body if path in (PATH, PARSED) else None
@@ -41,12 +41,12 @@ class Echo:
 class Agent:
     """An agent that listens."""
 
-    def __init__(self, echo: Echo, life: str, port: int) -> None:
-        self.echo, self.life, self.port = echo, life, port
+    def __init__(self, echo: Echo, instance: str, port: int) -> None:
+        self.echo, self.instance, self.port = echo, instance, port
 
     def line(self, token: bytes = TOKEN, run: int = RUN) -> Line:
         """Another agent's line to it."""
-        return Line(peer_at(self.port), run, token, new_life())
+        return Line(peer_at(self.port), run, token, new_instance())
 
     def post(self, headers: dict[str, str], body: bytes = b"", path: str = PATH) -> http.client.HTTPResponse:
         """Send it a question by hand."""
@@ -74,20 +74,20 @@ class Current:
         return self.app(environ, start_response)
 
 
-def begin_life(behind: Current, port: int) -> Agent:
+def begin_instance(behind: Current, port: int) -> Agent:
     """Replace the agent by another one."""
-    life, echo = new_life(), Echo()
-    app = ExchangeApp(life)
+    instance, echo = new_instance(), Echo()
+    app = ExchangeApp(instance)
     app.add(RUN, echo)
     behind.app = app
-    return Agent(echo, life, port)
+    return Agent(echo, instance, port)
 
 
 def headers_for(
     agent: Agent, body: bytes = b"", token: bytes = TOKEN, run: int = RUN, sender: str = "s" * 16, number: int = 1
 ) -> dict[str, str]:
     """Headers as sent by an agent of the run."""
-    envelope = Envelope(run, sender, agent.life, number)
+    envelope = Envelope(run, sender, agent.instance, number)
     return envelope.headers(token, PATH, body)
 
 

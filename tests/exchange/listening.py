@@ -24,9 +24,9 @@ def served(app: App) -> Iterator[int]:
         server.stop()
 
 
-def peer_at(port: int, seat: int = 0) -> Peer:
+def peer_at(port: int, agent_id: int = 0) -> Peer:
     """An agent that listens on this port."""
-    return Peer(seat, f"node-{seat}", HOST, port)
+    return Peer(agent_id, f"node-{agent_id}", HOST, port)
 
 
 @contextlib.contextmanager

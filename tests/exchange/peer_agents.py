@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterator
 
 from otel_torchdist.exchange.app import ExchangeApp
-from otel_torchdist.exchange.envelope import new_life
+from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.job.peers import Peer, Peers
 from otel_torchdist.serving.http_server import HttpServer
-from otel_torchdist.stall.peer_agents import Follows, Leads, Seating
+from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.world.model import WorldSnapshot
 from tests.exchange.listening import HOST
 from tests.support.simulated_world import RUN, SimulatedWorld
@@ -24,20 +24,20 @@ class Node:
     """A node with two ranks, and its agent.
 
     Attributes:
-        seat: The lowest of its ranks.
+        agent_id: The lowest of its ranks.
         ranks: Its ranks.
         exchange: Its agent's exchange; None while the agent is dead.
         suspects_stall: Whether its agent suspects a stall.
-        seatings: What it learned each time it met the others.
+        roles: What it learned each time it met the others.
     """
 
     def __init__(self, peer_agents: Agents, number: int) -> None:
-        self.seat = number * RANKS_PER_NODE
-        self.ranks = tuple(range(self.seat, self.seat + RANKS_PER_NODE))
+        self.agent_id = number * RANKS_PER_NODE
+        self.ranks = tuple(range(self.agent_id, self.agent_id + RANKS_PER_NODE))
         self.exchange: RunExchange | None = None
         self.suspects_stall = False
-        self.seatings: list[Seating] = []
-        self._company = peer_agents
+        self.roles: list[Role] = []
+        self._agents = peer_agents
         self._port = 0
         self._server: HttpServer | None = None
         self._app = ExchangeApp("")
@@ -46,19 +46,19 @@ class Node:
     @property
     def peer(self) -> Peer:
         """Where the others find it."""
-        return Peer(self.seat, f"node-{self.seat}", HOST, self._port, RANKS_PER_NODE)
+        return Peer(self.agent_id, f"node-{self.agent_id}", HOST, self._port, RANKS_PER_NODE)
 
     def listen(self) -> None:
         """Open its port, the previous one if it had any; nothing is answered yet."""
-        self._life = new_life()
-        self._app = ExchangeApp(self._life)
+        self._instance = new_instance()
+        self._app = ExchangeApp(self._instance)
         self._server = HttpServer(HOST, [self._port], "exchange")
         self._port = self._server.port
         self._server.serve(self._app)
 
     def begin(self, others: tuple[Peer, ...], kind: type[RunExchange] = RunExchange) -> None:
         """Tell its agent of the others, and meet them."""
-        self.exchange = kind(Peers(RUN, TOKEN, self.seat, HOST, others), self._life)
+        self.exchange = kind(Peers(RUN, TOKEN, self.agent_id, HOST, others), self._instance)
         self._app.add(RUN, self.exchange)
 
     def end(self) -> None:
@@ -72,14 +72,14 @@ class Node:
 
     def local(self) -> WorldSnapshot:
         """The snapshot that it takes by itself."""
-        return self._company.world.snapshot(self._company.now_s, self.ranks)
+        return self._agents.world.snapshot(self._agents.now_s, self.ranks)
 
-    def meet(self) -> Seating | None:
+    def meet(self) -> Role | None:
         """Pass its snapshot to the exchange; None while its agent is dead."""
         if self.exchange is None:
             return None
-        self.seatings.append(self.exchange.meet(self.local(), self.suspects_stall))
-        return self.seatings[-1]
+        self.roles.append(self.exchange.meet(self.local(), self.suspects_stall))
+        return self.roles[-1]
 
 
 class Agents:
@@ -88,7 +88,7 @@ class Agents:
     Attributes:
         world: All ranks.
         now_s: The world's time.
-        nodes: The nodes in the order of their seats.
+        nodes: The nodes in the order of their ids.
     """
 
     def __init__(self, count: int) -> None:
@@ -105,19 +105,19 @@ class Agents:
         """The peers of a node: the agents of the other nodes."""
         return tuple(node.peer for node in self.nodes if node is not self.nodes[number])
 
-    def set_uneasy(self, suspects_stall: bool, *numbers: int) -> None:
+    def set_suspicion(self, suspects_stall: bool, *numbers: int) -> None:
         """Let these nodes, or all, suspect a stall, or see that it is over."""
         for number in numbers or range(len(self.nodes)):
             self.nodes[number].suspects_stall = suspects_stall
 
-    def meet(self) -> list[Seating | None]:
+    def meet(self) -> list[Role | None]:
         """Have all nodes meet, as each of their readers does many times a second."""
         return [node.meet() for node in self.nodes]
 
     def judges(self) -> list[bool | None]:
         """Whether each node judges now, as far as it knows; None if that is undecided, or the agent is dead."""
         found = {Leads: True, Follows: False}
-        return [found.get(type(seating)) for seating in self.meet()]
+        return [found.get(type(role)) for role in self.meet()]
 
     def wait_until_judges(self, *expected: bool | None, timeout_s: float = 15.0) -> None:
         """Wait until exactly the expected nodes judge, and each that does sees the ranks of all live agents."""
@@ -126,8 +126,8 @@ class Agents:
         def is_so() -> bool:
             if self.judges() != list(expected):
                 return False
-            last = [node.seatings[-1] for node in self.nodes if node.exchange is not None]
-            return all(seen <= seating.world.ranks.keys() for seating in last if isinstance(seating, Leads))
+            last = [node.roles[-1] for node in self.nodes if node.exchange is not None]
+            return all(seen <= role.world.ranks.keys() for role in last if isinstance(role, Leads))
 
         until(is_so, timeout_s)
 
@@ -146,9 +146,9 @@ def agents(count: int) -> Iterator[Agents]:
 def world_of(agents: Agents, number: int) -> WorldSnapshot:
     """The snapshot of the agent that judges, as soon as it is in no doubt about any other."""
     until(lambda: isinstance(agents.nodes[number].meet(), Leads))
-    seating = agents.nodes[number].seatings[-1]
-    assert isinstance(seating, Leads)
-    return seating.world
+    role = agents.nodes[number].roles[-1]
+    assert isinstance(role, Leads)
+    return role.world
 
 
 def exchange_of(agents: Agents, number: int) -> RunExchange:

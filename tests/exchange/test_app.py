@@ -23,7 +23,7 @@ from tests.exchange.echo_agent import (
     TOKEN,
     Agent,
     Current,
-    begin_life,
+    begin_instance,
     headers_for,
     request_bytes,
 )
@@ -55,7 +55,7 @@ def test_answers_are_signed(agent: Agent) -> None:
         envelope.sign_answer(TOKEN, 409, answer),
         envelope.sign_answer(TOKEN, 200, answer + b" "),
         envelope.sign_request(TOKEN, PATH, answer),
-        Envelope(RUN, "s" * 16, agent.life, 2).sign_answer(TOKEN, 200, answer),
+        Envelope(RUN, "s" * 16, agent.instance, 2).sign_answer(TOKEN, 200, answer),
     }
     assert len(others) == 5
     assert signature not in others
@@ -63,27 +63,27 @@ def test_answers_are_signed(agent: Agent) -> None:
 
 def test_unknown_path(agent: Agent) -> None:
     """An agent of the run that asks for an unknown path gets a signed 404, which is not an answer."""
-    with pytest.raises(NoAnswerError, match="refuses with status 404"):
+    with pytest.raises(NoAnswerError, match="answers with status 404"):
         agent.line().ask("/v1/else", b"", 10)
 
 
 def test_malformed_question(agent: Agent) -> None:
     """Signed bytes that are not a question get a signed 400, whatever they are; the agent goes on answering."""
     line = agent.line()
-    for body in (b"", b"\xc1", b"\x93\x01", b"\xdd\xff\xff\xff\xff", b"\x81\xa4seat\xa1x", b"\x91" * 100_000):
-        with pytest.raises(NoAnswerError, match="refuses with status 400"):
+    for body in (b"", b"\xc1", b"\x93\x01", b"\xdd\xff\xff\xff\xff", b"\x81\xa8agent_id\xa1x", b"\x91" * 100_000):
+        with pytest.raises(NoAnswerError, match="answers with status 400"):
             line.ask(PARSED, body, 10)
     assert line.ask(PATH, b"still there?", 10).body.endswith(b"still there?")
 
 
 def test_restarted_agent_is_found_with_the_second_question(agent: Agent, current: tuple[Current, int]) -> None:
-    """A restarted agent refuses the first question, states its new life, and answers the second."""
+    """A restarted agent refuses the first question, states its new instance, and answers the second."""
     line = agent.line()
     for _ in range(3):
         assert line.ask(PATH, b"where?", 10).body == SECRET + b"where?"
         assert line.ask(PATH, b"and now?", 10).body == SECRET + b"and now?"
-        assert agent.echo.heard == [b"where?", b"and now?"]
-        agent = begin_life(*current)
+        assert agent.echo.received == [b"where?", b"and now?"]
+        agent = begin_instance(*current)
 
 
 def test_longest_question(agent: Agent) -> None:
@@ -109,10 +109,10 @@ def test_many_ask_at_once(agent: Agent) -> None:
     for thread in threads:
         thread.join(30)
     assert missed == []
-    assert len(agent.echo.heard) == 80
+    assert len(agent.echo.received) == 80
 
 
-def test_questions_that_do_not_come_shut_nobody_out(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_never_arrive_block_no_other_agent(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that knows the run's id but not its token cannot occupy all connections with unfinished questions."""
     monkeypatch.setattr(scrape_clients, "MAX_CLIENTS", 8)
     request = request_bytes(headers_for(agent, token=OTHER_TOKEN), b"").replace(b"Length: 0", b"Length: 1000")
@@ -123,4 +123,4 @@ def test_questions_that_do_not_come_shut_nobody_out(agent: Agent, monkeypatch: p
         line = agent.line()
         for body in (b"one", b"two"):
             assert line.ask(PATH, body, 5).body == SECRET + body
-    assert agent.echo.heard == [b"one", b"two"]
+    assert agent.echo.received == [b"one", b"two"]

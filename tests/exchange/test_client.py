@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from otel_torchdist.exchange.client import MAX_ANSWER, Line, NoAnswerError
-from otel_torchdist.exchange.envelope import new_life
+from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.job.peers import Peer
 from tests.exchange.echo_agent import PATH, RUN, TOKEN
 from tests.exchange.listening import HOST, peer_at, stranger
@@ -99,7 +99,7 @@ def soonest_s(port: int, body: bytes) -> float:
     while len(took_s) < 5 and min(took_s, default=1e9) >= DEADLINE_S + SLACK_S:
         began = time.monotonic()
         with pytest.raises(NoAnswerError):
-            Line(peer_at(port), RUN, TOKEN, new_life()).ask(PATH, body, DEADLINE_S)
+            Line(peer_at(port), RUN, TOKEN, new_instance()).ask(PATH, body, DEADLINE_S)
         took_s.append(time.monotonic() - began)
     return min(took_s)
 
@@ -114,7 +114,7 @@ def test_stranger(behave: Callable[[socket.socket], None]) -> None:
 def test_answer_without_an_end() -> None:
     """No more of such an answer is read than the maximum length."""
     with stranger(endless) as port, pytest.raises(NoAnswerError, match=f"longer than {MAX_ANSWER} bytes"):
-        Line(peer_at(port), RUN, TOKEN, new_life()).ask(PATH, b"where?", 20)
+        Line(peer_at(port), RUN, TOKEN, new_instance()).ask(PATH, b"where?", 20)
 
 
 def test_question_that_is_not_taken() -> None:
@@ -130,11 +130,11 @@ def test_question_that_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("host", [HOST, "x" * 70, "a\0b", "a b", "é" * 70])
-def test_nobody_there(host: str) -> None:
+def test_no_server_at_the_address(host: str) -> None:
     """A closed port and an impossible host count as no answer, at once, and raise no other error."""
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
-    line = Line(Peer(0, "node-0", host, port), RUN, TOKEN, new_life())
+    line = Line(Peer(0, "node-0", host, port), RUN, TOKEN, new_instance())
     for _ in range(2):
         with pytest.raises(NoAnswerError):
             line.ask(PATH, b"where?", 10)
@@ -143,7 +143,7 @@ def test_nobody_there(host: str) -> None:
 def test_line_that_is_busy() -> None:
     """A caller that asks while an earlier question is in flight waits no longer than its own deadline."""
     with stranger(silent) as port:
-        line = Line(peer_at(port), RUN, TOKEN, new_life())
+        line = Line(peer_at(port), RUN, TOKEN, new_instance())
         errors: list[Exception] = []
 
         def ask() -> None:
@@ -155,7 +155,7 @@ def test_line_that_is_busy() -> None:
         first = threading.Thread(target=ask)
         first.start()
         until(line._lock.locked)
-        with pytest.raises(NoAnswerError, match="an earlier question has not been answered yet"):
+        with pytest.raises(NoAnswerError, match="an earlier request has not been answered yet"):
             line.ask(PATH, b"second", 0.1)
         first.join(10)
         assert len(errors) == 1

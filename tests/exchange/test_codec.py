@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_torchdist.exchange.codec import MAX_LANES, MAX_OPEN, answer_of, views_of
+from otel_torchdist.exchange.codec import MAX_CHANNELS, MAX_OPEN, answer_of, views_of
 from otel_torchdist.exchange.wire import (
     Answer,
     Question,
@@ -59,7 +59,7 @@ def eventful_world() -> SimulatedWorld:
     world.ranks[2].wait_for(waited, 4.0)
     world.ranks[2].begin_on_device(world.ranks[2].enter(EVERYBODY, 4.5), 4.6)
     world.ranks[2].enter(group_of(2, 3, nth=5), 4.8, kind=RecordKind.RENDEZVOUS)
-    world.ranks[2].expects_until_s, world.ranks[2].patience_s, world.ranks[2].losses = 90.0, 3.0, 2
+    world.ranks[2].expects_until_s, world.ranks[2].tolerance_s, world.ranks[2].losses = 90.0, 3.0, 2
     world.ranks[1].stopped, world.ranks[1].stopped_since_s = "T", 4.2
     world.ranks[3].view(4.9)
     world.ranks[3].die(5.0, TapeState.FAILED, "ValueError")
@@ -81,7 +81,7 @@ def sent(world: WorldSnapshot, offset_ns: int = 0, wall_offset_ns: int = WALL_OF
     return views_of(answer, world.run, offset_ns, wall_offset_ns)
 
 
-def as_seen_here(view: RankView) -> RankView:
+def as_local(view: RankView) -> RankView:
     """A remote view without the fields that only remote views have, and without what is not sent."""
     progress = {channel: _sent_of(channel, reached) for channel, reached in view.progress.items()}
     return dataclasses.replace(view, is_remote=False, groups={}, progress=progress)
@@ -95,7 +95,7 @@ def test_all_that_matters_arrives() -> None:
     """With equal clocks a view arrives unchanged, including failures, labels, devices, stacks and stopped processes."""
     world = snapshot(eventful_world())
     views = sent(world)
-    assert [as_seen_here(view) for view in views] == [as_seen_here(view) for view in world.in_order]
+    assert [as_local(view) for view in views] == [as_local(view) for view in world.in_order]
     assert all(view.is_remote for view in views)
     groups = {EVERYBODY.key: EVERYBODY, PAIR.key: PAIR}
     assert groups.items() <= dict(views[0].groups).items()
@@ -118,7 +118,7 @@ def test_types_arrive() -> None:
     )
 
 
-def test_verdict_from_afar_is_the_same() -> None:
+def test_verdict_on_remote_ranks_is_the_same() -> None:
     """The verdict on ranks from two other agents is the same as on local ranks."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 1.0)
@@ -126,10 +126,10 @@ def test_verdict_from_afar_is_the_same() -> None:
         world.ranks[rank].enter(EVERYBODY, 5.0)
     here = world.snapshot(30.0)
     views = (*sent(world.snapshot(30.0, (0, 1))), *sent(world.snapshot(30.0, (2, 3))))
-    afar = dataclasses.replace(here, ranks={view.rank: view for view in views})
-    verdict, same = the_verdict(here), the_verdict(afar)
+    remote = dataclasses.replace(here, ranks={view.rank: view for view in views})
+    verdict, same = the_verdict(here), the_verdict(remote)
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
-    assert same.says_the_same_as(verdict)
+    assert same.agrees_with(verdict)
     assert _rolled(same) == _rolled(verdict)
 
 
@@ -160,7 +160,7 @@ def test_times_are_moved_and_nothing_else(offset_ns: int, wall_ns: int) -> None:
         assert times_of(there) == [None if at is None else at + offset_ns for at in times_of(view)]
         assert there.wall_offset_ns == wall_ns
     back = sent(dataclasses.replace(world, ranks={view.rank: view for view in moved}), -offset_ns)
-    assert [as_seen_here(view) for view in back] == [as_seen_here(view) for view in world.in_order]
+    assert [as_local(view) for view in back] == [as_local(view) for view in world.in_order]
 
 
 def test_never_stays_never() -> None:
@@ -206,7 +206,7 @@ def group_channel(nth: int) -> Channel:
 
 def test_as_many_channels_as_may_be() -> None:
     """Up to the bound, of collectives and of sends each, nothing is left out, and nothing is reported missing."""
-    channels = [*map(p2p_channel, range(MAX_LANES)), *map(group_channel, range(MAX_LANES))]
+    channels = [*map(p2p_channel, range(MAX_CHANNELS)), *map(group_channel, range(MAX_CHANNELS))]
     (view,) = sent(with_channels(*channels))
     assert view.progress.keys() == set(channels)
     assert not view.forgotten
@@ -215,18 +215,18 @@ def test_as_many_channels_as_may_be() -> None:
 @pytest.mark.parametrize("make", [p2p_channel, group_channel])
 def test_more_channels_than_may_be(make: type) -> None:
     """The newest channels are kept, and the one in use, however old; the others are reported missing."""
-    channels = [make(number) for number in range(MAX_LANES + 50)]
+    channels = [make(number) for number in range(MAX_CHANNELS + 50)]
     (view,) = sent(with_channels(*channels, open_in=channels[3]))
-    assert view.progress.keys() == {channels[3], *channels[-MAX_LANES:]}
+    assert view.progress.keys() == {channels[3], *channels[-MAX_CHANNELS:]}
     assert view.forgotten
 
 
 def test_sends_push_out_no_collectives() -> None:
     """However many tags a job uses, the progress of its ranks in their collectives is known."""
     groups = [group_channel(number) for number in range(100)]
-    (view,) = sent(with_channels(*groups, *map(p2p_channel, range(5 * MAX_LANES))))
+    (view,) = sent(with_channels(*groups, *map(p2p_channel, range(5 * MAX_CHANNELS))))
     assert set(groups) <= view.progress.keys()
-    assert len(view.progress) == MAX_LANES + 100
+    assert len(view.progress) == MAX_CHANNELS + 100
 
 
 def test_oldest_open_operations_are_kept() -> None:
@@ -265,7 +265,7 @@ def test_group_that_is_not_named(place: int) -> None:
     (rank,) = answer.ranks
     wrong = dataclasses.replace(rank.open[0], group=place)
     for changed in (dataclasses.replace(rank, open=(wrong,)), dataclasses.replace(rank, open=(), last=wrong)):
-        with pytest.raises(WireError, match="group that is not named"):
+        with pytest.raises(WireError, match="group that is not listed"):
             views_of(dataclasses.replace(answer, ranks=(changed,)), RUN, 0, 0)
 
 

@@ -21,7 +21,7 @@ def test_agent_out_of_reach(two: Agents, caplog: pytest.LogCaptureFixture) -> No
     caplog.set_level(logging.INFO, "otel_torchdist")
     two.world.ranks[3].die(9.0)
     two.begin()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.wait_until_judges(True, False)
     assert world_of(two, 0).ranks[3].is_dead
     two.nodes[1].end()
@@ -44,7 +44,7 @@ def test_agent_that_has_asked_before_it_was_announced(two: Agents) -> None:
     """The agent's ranks are known from its questions, even if the network is cut before it could be asked anything."""
     two.begin(0)
     two.nodes[1].begin(())
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.wait_until_judges(True, False)
     two.nodes[0].end()
     exchange = exchange_of(two, 1)
@@ -57,7 +57,7 @@ def test_agent_that_has_asked_before_it_was_announced(two: Agents) -> None:
 def test_one_unanswered_question_is_no_loss(two: Agents) -> None:
     """An agent that misses a single question is not out of reach: its ranks stay as they were."""
     two.begin()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.wait_until_judges(True, False)
     (them,) = exchange_of(two, 0)._others.values()
     them._failed(RuntimeError("a hiccup"))
@@ -69,7 +69,7 @@ def test_one_unanswered_question_is_no_loss(two: Agents) -> None:
 def test_nothing_is_judged_in_doubt(two: Agents) -> None:
     """The second question decides whether an agent is out of reach; until then, and only so long, judging waits."""
     two.begin()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.wait_until_judges(True, False)
     two.nodes[1].end()
     (them,) = exchange_of(two, 0)._others.values()
@@ -78,8 +78,8 @@ def test_nothing_is_judged_in_doubt(two: Agents) -> None:
 
     def look() -> bool:
         nonlocal judged_in_doubt
-        before, seating, after = them.is_in_doubt, two.nodes[0].meet(), them.is_in_doubt
-        judged_in_doubt += before and after and isinstance(seating, Leads)
+        before, role, after = them.is_in_doubt, two.nodes[0].meet(), them.is_in_doubt
+        judged_in_doubt += before and after and isinstance(role, Leads)
         return them.is_lost
 
     until(look)
@@ -91,9 +91,9 @@ def test_nothing_is_judged_in_doubt(two: Agents) -> None:
 def test_impostor(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
     """A process at an agent's address without the token counts as out of reach, and none of its data is used."""
     node = two.nodes[1]
-    node.exchange = RunExchange(Peers(RUN, b"x" * 32, node.seat, HOST, two.others_of(1)), node._life)
+    node.exchange = RunExchange(Peers(RUN, b"x" * 32, node.agent_id, HOST, two.others_of(1)), node._instance)
     node._app.add(RUN, node.exchange)
     two.begin(0)
-    two.set_uneasy(True)
-    until(lambda: two.meet() and "does not know the run's token" in caplog.text)
+    two.set_suspicion(True)
+    until(lambda: two.meet() and "does not have the run's token" in caplog.text)
     assert sorted(world_of(two, 0).ranks) == [0, 1]

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from otel_torchdist.exchange import election as seats
-from otel_torchdist.exchange import run_exchange
+from otel_torchdist.exchange import election, run_exchange
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.wire import Question, encode
 from otel_torchdist.stall.peer_agents import Follows
@@ -20,50 +19,50 @@ EVERYBODY = group_of(0, 1, 2, 3)
 
 def test_stall_near_at_a_follower_hurries_the_judge(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge suspects nothing and asks rarely; a follower that does wakes it, and is asked within a second."""
-    for module in (run_exchange, seats):
+    for module in (run_exchange, election):
         monkeypatch.setattr(module, "HURRIED_TRUST_S", 0.5)
     two.begin()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.wait_until_judges(True, False)
-    two.set_uneasy(False)
+    two.set_suspicion(False)
     until(lambda: two.meet()[1] == Follows(None, False))
     number = two.world.ranks[2].enter(EVERYBODY, 9.0)
     assert world_of(two, 0).ranks[2].open == ()
-    two.set_uneasy(True, 1)
+    two.set_suspicion(True, 1)
     began = time.monotonic()
     until(lambda: two.meet()[1] == Follows(None, True))
     until(lambda: two.meet() and world_of(two, 0).ranks[2].open != ())
-    assert time.monotonic() - began < run_exchange.KNOCK_AFTER_S + 1
+    assert time.monotonic() - began < run_exchange.WAKE_AFTER_S + 1
     two.world.ranks[2].end(number, 9.5)
     until(lambda: two.meet() and world_of(two, 0).ranks[2].open == ())  # it goes on asking
-    two.set_uneasy(False, 1)
+    two.set_suspicion(False, 1)
     until(lambda: two.meet()[1] == Follows(None, False))
 
 
 def test_peace_after_haste(two: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     """When no agent suspects a stall any more, the judge announces it before the hurried trust of the others ends."""
-    for module in (run_exchange, seats):
+    for module in (run_exchange, election):
         monkeypatch.setattr(module, "HURRIED_TRUST_S", 1.0)
     two.begin()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.wait_until_judges(True, False)
-    two.set_uneasy(False)
+    two.set_suspicion(False)
     then = time.monotonic() + 1.5
     while time.monotonic() < then:
         assert two.judges() == [True, False]
         time.sleep(0.02)
-    assert two.nodes[1].seatings[-1] == Follows(None, False)
+    assert two.nodes[1].roles[-1] == Follows(None, False)
 
 
-def test_knock_at_one_that_is_dead(two: Agents) -> None:
+def test_waking_an_agent_that_is_dead(two: Agents) -> None:
     """A follower that is not asked, and finds no agent to wake, does not wait until its trust ends."""
     two.begin()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.wait_until_judges(True, False)
-    two.set_uneasy(False)
+    two.set_suspicion(False)
     exchange_of(two, 1).respond(STATE_PATH, encode(Question(0)))  # a peaceful question, so it is trusted for long
     two.nodes[0].end()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     began = time.monotonic()
     two.wait_until_judges(None, True)
-    assert time.monotonic() - began < seats.PEACEFUL_TRUST_S / 2
+    assert time.monotonic() - began < election.PEACEFUL_TRUST_S / 2

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.exchange import peers as neighbours_module
+from otel_torchdist.exchange import peers as peers_module
 from otel_torchdist.exchange import run_exchange
 from otel_torchdist.exchange.client import Line, NoAnswerError
-from otel_torchdist.exchange.envelope import new_life
+from otel_torchdist.exchange.envelope import new_instance
 from otel_torchdist.exchange.peer import STATE_PATH
 from otel_torchdist.exchange.peers import AgentPeers
 from otel_torchdist.exchange.wire import Question, decode_answer, encode
@@ -30,9 +30,9 @@ from tests.support.waiting import until
 
 
 @pytest.fixture
-def neighbours(monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentPeers]:
+def agent_peers(monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentPeers]:
     """Peers of an agent that searches as often as it is asked to."""
-    monkeypatch.setattr(neighbours_module, "SEARCH_S", 0.0)
+    monkeypatch.setattr(peers_module, "SEARCH_S", 0.0)
     made = AgentPeers()
     yield made
     made.stop()
@@ -45,71 +45,71 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def ask(port: int, run: int = RUN, token: bytes = TOKEN) -> tuple[int, ...]:
     """The ranks that the agent on a port reports to see."""
-    line = Line(peer_at(port), run, token, new_life())
+    line = Line(peer_at(port), run, token, new_instance())
     return tuple(rank.rank for rank in decode_answer(line.ask(STATE_PATH, encode(Question(9)), 10).body).ranks)
 
 
-def test_agent_takes_in_a_file(neighbours: AgentPeers, tmp_path: Path) -> None:
+def test_agent_takes_in_a_file(agent_peers: AgentPeers, tmp_path: Path) -> None:
     """The agent listens where the rank asks it to, writes its port down, and answers clients with the run's token."""
-    neighbours.search([tmp_path])
+    agent_peers.search([tmp_path])
     assert os.listdir(tmp_path) == []
     write_peers(tmp_path, dataclasses.replace(PEERS, others=()))
-    neighbours.search([tmp_path])
+    agent_peers.search([tmp_path])
     place = read_listening(tmp_path)
     assert place is not None and (place.host, place.runs) == (HOST, {RUN})
     assert stat.S_IMODE((tmp_path / PORT_FILE).stat().st_mode) == 0o600
     assert ask(place.port) == ()
     world = SimulatedWorld(2).snapshot(1.0)
-    assert neighbours.meet(world, suspects_stall=False) == Leads(world, 0)
+    assert agent_peers.meet(world, suspects_stall=False) == Leads(world, 0)
     assert ask(place.port) == (0, 1)
     with pytest.raises(NoAnswerError, match="token"):
         ask(place.port, token=b"x" * TOKEN_BYTES)
 
 
-def test_run_on_one_node(neighbours: AgentPeers) -> None:
+def test_run_on_one_node(agent_peers: AgentPeers) -> None:
     """An agent judges a run without a file by itself; its rulings and requests go nowhere."""
     world = SimulatedWorld(2).snapshot(1.0)
-    seating = neighbours.meet(world, suspects_stall=True)
-    assert isinstance(seating, Leads)
-    assert seating.world is world
-    neighbours.tell(RUN, None)
-    assert neighbours.asked() == []
+    role = agent_peers.meet(world, suspects_stall=True)
+    assert isinstance(role, Leads)
+    assert role.world is world
+    agent_peers.publish(RUN, None)
+    assert agent_peers.requested_stacks() == []
 
 
-def test_two_agents_find_each_other(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each node's file names the other agent: the lower seat soon judges with the ranks of both."""
+def test_two_agents_find_each_other(agent_peers: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node's file names the other agent: the lower id soon judges with the ranks of both."""
     there = AgentPeers()
     directories = [tmp_path / "a", tmp_path / "b"]
     world = SimulatedWorld(4)
     here_sees, there_sees = world.snapshot(1.0, (0, 1)), world.snapshot(1.0, (2, 3))
     try:
-        for agent, directory, seat in zip((neighbours, there), directories, (0, 2), strict=True):
+        for agent, directory, agent_id in zip((agent_peers, there), directories, (0, 2), strict=True):
             directory.mkdir()
-            write_peers(directory, Peers(RUN, TOKEN, seat, HOST))
+            write_peers(directory, Peers(RUN, TOKEN, agent_id, HOST))
             agent.search([directory])
         ports = [place.port for directory in directories if (place := read_listening(directory))]
-        for agent, directory, seat, other in ((neighbours, 0, 0, 1), (there, 1, 2, 0)):
-            peer = Peer(2 - seat, f"node-{other}", HOST, ports[other], 2)
-            write_peers(directories[directory], Peers(RUN, TOKEN, seat, HOST, (peer,)))
+        for agent, directory, agent_id, other in ((agent_peers, 0, 0, 1), (there, 1, 2, 0)):
+            peer = Peer(2 - agent_id, f"node-{other}", HOST, ports[other], 2)
+            write_peers(directories[directory], Peers(RUN, TOKEN, agent_id, HOST, (peer,)))
             agent.search([directories[directory]])
 
         def is_complete() -> bool:
             there.meet(there_sees, True)
-            seating = neighbours.meet(here_sees, True)
-            return isinstance(seating, Leads) and sorted(seating.world.ranks) == [0, 1, 2, 3]
+            role = agent_peers.meet(here_sees, True)
+            return isinstance(role, Leads) and sorted(role.world.ranks) == [0, 1, 2, 3]
 
         until(is_complete)
     finally:
         there.stop()
 
 
-def test_port_is_kept(neighbours: AgentPeers, tmp_path: Path) -> None:
+def test_port_is_kept(agent_peers: AgentPeers, tmp_path: Path) -> None:
     """An agent that replaces a dead one listens on the announced port; if that is taken, elsewhere."""
     write_peers(tmp_path, PEERS)
-    neighbours.search([tmp_path])
+    agent_peers.search([tmp_path])
     first = read_listening(tmp_path)
     said = (tmp_path / PORT_FILE).read_bytes()
-    neighbours.stop()
+    agent_peers.stop()
     assert read_listening(tmp_path) is None  # an agent that is stopped cleanly removes its port file
     (tmp_path / PORT_FILE).write_bytes(said)  # a killed one does not
     second = AgentPeers()
@@ -124,13 +124,13 @@ def test_port_is_kept(neighbours: AgentPeers, tmp_path: Path) -> None:
         third.stop()
 
 
-def test_one_port_for_all_runs(neighbours: AgentPeers, tmp_path: Path) -> None:
+def test_one_port_for_all_runs(agent_peers: AgentPeers, tmp_path: Path) -> None:
     """Runs of several job directories on one address share a port, each under its own token."""
     directories = [tmp_path / "a", tmp_path / "b"]
     for run, directory in enumerate(directories, 1):
         directory.mkdir()
         write_peers(directory, Peers(run, bytes([run]) * TOKEN_BYTES, 0, HOST))
-    neighbours.search(directories)
+    agent_peers.search(directories)
     (port,) = {place.port for directory in directories if (place := read_listening(directory))}
     for run in (1, 2):
         assert ask(port, run, bytes([run]) * TOKEN_BYTES) == ()
@@ -140,56 +140,56 @@ def test_one_port_for_all_runs(neighbours: AgentPeers, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "x" * 70, "a b"])
 def test_address_that_is_not_here(
-    host: str, neighbours: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    host: str, agent_peers: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An address that cannot be bound is one warning, however often the agent searches; the run is judged alone."""
     write_peers(tmp_path, dataclasses.replace(PEERS, own_host=host))
     for _ in range(5):
-        neighbours.search([tmp_path])
+        agent_peers.search([tmp_path])
     (warning,) = warnings_in(caplog)
-    assert "agents of other nodes are not heard" in warning
+    assert "no data is exchanged with agents of other nodes" in warning
     assert read_listening(tmp_path) is None
-    assert isinstance(neighbours.meet(SimulatedWorld(2).snapshot(1.0), True), Leads)
+    assert isinstance(agent_peers.meet(SimulatedWorld(2).snapshot(1.0), True), Leads)
 
 
-def test_file_that_cannot_be_used(neighbours: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_file_that_cannot_be_used(agent_peers: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Such a file is one warning that names it; once a good one replaces it, everything works."""
     file_of(tmp_path).write_text("[" * 200_000)
     for _ in range(5):
-        neighbours.search([tmp_path])
+        agent_peers.search([tmp_path])
     (warning,) = warnings_in(caplog)
     assert warning.startswith(f"{file_of(tmp_path)}: ")
     write_peers(tmp_path, PEERS)
     for _ in range(5):
-        neighbours.search([tmp_path])
+        agent_peers.search([tmp_path])
     assert read_listening(tmp_path) is not None
     assert len(warnings_in(caplog)) == 1
 
 
-def test_search_is_rare(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_is_rare(agent_peers: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many turns the agent makes, it searches for files at most twice a second."""
-    monkeypatch.setattr(neighbours_module, "SEARCH_S", 3600.0)
-    neighbours.search([tmp_path])
+    monkeypatch.setattr(peers_module, "SEARCH_S", 3600.0)
+    agent_peers.search([tmp_path])
     write_peers(tmp_path, PEERS)
-    neighbours.search([tmp_path])
+    agent_peers.search([tmp_path])
     assert read_listening(tmp_path) is None
 
 
-def test_runs_that_are_over_are_left(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_are_over_are_left(agent_peers: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without ranks is dropped and its questions are refused; another one on the same port is still answered."""
     write_peers(tmp_path, Peers(RUN, TOKEN, 0, HOST))
     write_peers(tmp_path, Peers(RUN + 1, TOKEN, 0, HOST))
-    neighbours.search([tmp_path])
+    agent_peers.search([tmp_path])
     place = read_listening(tmp_path)
     assert place is not None
     assert (ask(place.port), ask(place.port, RUN + 1)) == ((), ())
-    monkeypatch.setattr(neighbours_module, "UNSEEN_S", 0.3)
+    monkeypatch.setattr(peers_module, "UNSEEN_S", 0.3)
     world = SimulatedWorld(1).snapshot(1.0)
 
     def is_left() -> bool:
-        neighbours.meet(dataclasses.replace(world, run=RUN + 1), False)
-        neighbours.search([tmp_path])
-        return RUN not in neighbours._runs
+        agent_peers.meet(dataclasses.replace(world, run=RUN + 1), False)
+        agent_peers.search([tmp_path])
+        return RUN not in agent_peers._runs
 
     until(is_left)
     with pytest.raises(NoAnswerError, match="status 403"):
@@ -197,7 +197,7 @@ def test_runs_that_are_over_are_left(neighbours: AgentPeers, tmp_path: Path, mon
     assert ask(place.port, RUN + 1) == (0,)
 
 
-def test_to_leave_a_run_takes_no_time(neighbours: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_leave_a_run_takes_no_time(agent_peers: AgentPeers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader of tapes is not delayed by an agent that never answers a question in flight."""
     gate, asked = threading.Event(), threading.Event()
 
@@ -208,12 +208,12 @@ def test_to_leave_a_run_takes_no_time(neighbours: AgentPeers, tmp_path: Path, mo
     monkeypatch.setattr(run_exchange, "PEACEFUL_ROUND_S", 0.05)
     with stranger(silent) as port:
         write_peers(tmp_path, Peers(RUN, TOKEN, 0, HOST, (peer_at(port, 4),)))
-        neighbours.search([tmp_path])
-        neighbours.meet(SimulatedWorld(2).snapshot(1.0), suspects_stall=False)
+        agent_peers.search([tmp_path])
+        agent_peers.meet(SimulatedWorld(2).snapshot(1.0), suspects_stall=False)
         assert asked.wait(10)
-        monkeypatch.setattr(neighbours_module, "UNSEEN_S", 0.0)
+        monkeypatch.setattr(peers_module, "UNSEEN_S", 0.0)
         began = time.monotonic()
-        neighbours.search([tmp_path])
+        agent_peers.search([tmp_path])
         assert time.monotonic() - began < run_exchange.PEACEFUL_TIMEOUT_S / 2
-        assert neighbours._runs == {}
+        assert agent_peers._runs == {}
         gate.set()

@@ -18,7 +18,7 @@ from tests.exchange.echo_agent import (
     SECRET,
     Agent,
     Current,
-    begin_life,
+    begin_instance,
     headers_for,
     request_bytes,
 )
@@ -62,8 +62,8 @@ def test_refused(make: Callable[[Agent], dict[str, str]], agent: Agent) -> None:
     assert response.status == 403
     assert response.body == b""  # type: ignore[attr-defined]
     assert SIGNATURE_HEADER not in response.headers
-    assert agent.life not in str(response.headers)
-    assert agent.echo.heard == []
+    assert agent.instance not in str(response.headers)
+    assert agent.echo.received == []
 
 
 def test_run_that_is_over(agent: Agent, current: tuple[Current, int]) -> None:
@@ -74,7 +74,7 @@ def test_run_that_is_over(agent: Agent, current: tuple[Current, int]) -> None:
     assert isinstance(app, ExchangeApp)
     for _ in range(2):
         app.drop(RUN)
-        with pytest.raises(NoAnswerError, match=r"status 403\) does not know the run's token"):
+        with pytest.raises(NoAnswerError, match=r"status 403\) does not have the run's token"):
             line.ask(PATH, b"", 10)
 
 
@@ -87,19 +87,19 @@ def test_replay(agent: Agent) -> None:
         answer = agent.say(again)
         assert status_of(answer) == 403
         assert SECRET not in answer
-    assert agent.echo.heard == [body]
+    assert agent.echo.received == [body]
     assert SECRET in agent.say(request_bytes(headers_for(agent, body, number=8), body))
 
 
 def test_replay_to_a_restarted_agent(agent: Agent, current: tuple[Current, int]) -> None:
-    """The agent's replacement has no memory of the question, and refuses it because it was meant for another life."""
+    """The agent's replacement has no memory of the question, and refuses it as meant for another instance."""
     body = b"where?"
     request = request_bytes(headers_for(agent, body), body)
-    restarted = begin_life(*current)
+    restarted = begin_instance(*current)
     answer = restarted.say(request)
     assert status_of(answer) == 409
-    assert answer.partition(b"\r\n\r\n")[2] == restarted.life.encode()
-    assert restarted.echo.heard == []
+    assert answer.partition(b"\r\n\r\n")[2] == restarted.instance.encode()
+    assert restarted.echo.received == []
 
 
 def test_other_methods(agent: Agent) -> None:
@@ -109,7 +109,7 @@ def test_other_methods(agent: Agent) -> None:
         answer = agent.say(f"{method} {PATH} HTTP/1.1\r\nHost: {HOST}\r\n{lines}\r\n".encode())
         assert status_of(answer) == 404
         assert answer.partition(b"\r\n\r\n")[2] == b""
-    assert agent.echo.heard == []
+    assert agent.echo.received == []
 
 
 def test_question_without_length(agent: Agent) -> None:
@@ -118,7 +118,7 @@ def test_question_without_length(agent: Agent) -> None:
     for more in ("", "Transfer-Encoding: chunked\r\n", "Content-Length: -1\r\n", "Content-Length: 1e3\r\n"):
         answer = agent.say(f"POST {PATH} HTTP/1.1\r\nHost: {HOST}\r\n{lines}{more}\r\n".encode())
         assert status_of(answer) == 411
-    assert agent.echo.heard == []
+    assert agent.echo.received == []
 
 
 @pytest.mark.parametrize("length", [str(MAX_QUESTION + 1), "9" * 18, "9" * 6_000])

@@ -10,7 +10,7 @@ import pytest
 from otel_torchdist.exchange.codec import answer_of, views_of
 from otel_torchdist.exchange.run_exchange import RunExchange
 from otel_torchdist.exchange.wire import decode_answer, encode
-from otel_torchdist.stall.peer_agents import Seating
+from otel_torchdist.stall.peer_agents import Role
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.model import Channel, WorldSnapshot
 from tests.exchange.peer_agents import Agents, exchange_of, world_of
@@ -25,7 +25,7 @@ EVERYBODY = group_of(0, 1, 2, 3)
 def test_each_snapshot_is_the_newest(two: Agents) -> None:
     """The state of a rank of another node is seen soon after, again and again, while a stall is suspected."""
     two.begin()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.wait_until_judges(True, False)
     for sequence in (1, 2):
         number = two.world.ranks[3].enter(EVERYBODY, 9.0)
@@ -40,7 +40,7 @@ def test_rank_that_has_moved(two: Agents) -> None:
     """If two agents have a tape of the same rank, the live one is used."""
     two.world.ranks[1].die(9.0)
     two.begin()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.nodes[1].ranks = (1, 2, 3)
     two.wait_until_judges(True, False)
     two.world.ranks[1].alive = True
@@ -55,7 +55,7 @@ def test_what_an_earlier_attempt_has_left(two: Agents) -> None:
         rank.die(died_s)
         rank.heartbeat_age_s, rank.seen_alive_s = 7.0, died_s  # the last heartbeat of both was at 3 s
     two.begin()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     until(lambda: two.judges()[0] is True and 3 in world_of(two, 0).ranks)
     assert sorted(world_of(two, 0).ranks) == [0, 1, 3]
     for rank in two.world.ranks[:2]:
@@ -68,7 +68,7 @@ class _Elsewhere(RunExchange):
 
     skew_ns = 0
 
-    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Seating:
+    def meet(self, world: WorldSnapshot, suspects_stall: bool) -> Role:
         """Meet with a snapshot on that clock."""
         views = views_of(answer_of(world, 0, False, 0), RUN, self.skew_ns, 0)
         ranks = {view.rank: dataclasses.replace(view, is_remote=False) for view in views}
@@ -91,7 +91,7 @@ def test_clocks_that_differ(two: Agents, skew_ns: int) -> None:
     two.world.ranks[2].enter(EVERYBODY, since_s)
     two.begin(0)
     two.nodes[1].begin(two.others_of(1), kind)
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.wait_until_judges(True, False)
     (there,) = world_of(two, 0).ranks[2].open
     (here,) = two.nodes[1].local().ranks[2].open

@@ -20,17 +20,17 @@ from tests.support.simulated_world import RUN
 from tests.support.waiting import until
 
 
-def test_lowest_seat_judges_and_sees_all(three: Agents) -> None:
+def test_lowest_id_judges_and_sees_all(three: Agents) -> None:
     """Of three agents that suspect a stall, the lowest soon sees all ranks, its own as they are; the others follow."""
     three.begin()
-    three.set_uneasy(True)
+    three.set_suspicion(True)
     began = time.monotonic()
     three.wait_until_judges(True, False, False)
     assert time.monotonic() - began < 5
-    seating = three.nodes[0].meet()
-    assert isinstance(seating, Leads)
-    assert seating.seat == 0
-    world, local = seating.world, three.nodes[0].local()
+    role = three.nodes[0].meet()
+    assert isinstance(role, Leads)
+    assert role.agent_id == 0
+    world, local = role.world, three.nodes[0].local()
     assert sorted(world.ranks) == [0, 1, 2, 3, 4, 5]
     assert [view.is_remote for view in world.in_order] == [False, False, True, True, True, True]
     assert {rank: world.ranks[rank] for rank in (0, 1)} == local.ranks
@@ -39,7 +39,7 @@ def test_lowest_seat_judges_and_sees_all(three: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_in_peace_too(two: Agents) -> None:
-    """With no stall suspected, the higher seat still learns that it does not judge, and nothing is hurried."""
+    """With no stall suspected, the higher id still learns that it does not judge, and nothing is hurried."""
     two.begin()
     two.wait_until_judges(True, False)
     assert two.nodes[1].meet() == Follows(None, False)
@@ -49,20 +49,20 @@ def test_alone(two: Agents) -> None:
     """An agent that knows no other judges by itself and waits for none, even if it suspects a stall."""
     two.nodes[0].begin(())
     two.nodes[0].suspects_stall = True
-    seating = two.nodes[0].meet()
-    assert isinstance(seating, Leads)
-    assert sorted(seating.world.ranks) == [0, 1]
+    role = two.nodes[0].meet()
+    assert isinstance(role, Leads)
+    assert sorted(role.world.ranks) == [0, 1]
 
 
 def test_judgement_waits_for_answers(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first judgement on a suspected stall is based on what all see: it is never made before they have answered."""
     monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
     three.begin()
-    three.set_uneasy(True)
+    three.set_suspicion(True)
     node = three.nodes[0]
-    until(lambda: three.meet() and isinstance(node.seatings[-1], Leads))
-    assert isinstance(node.seatings[0], Undecided)
-    last = node.seatings[-1]
+    until(lambda: three.meet() and isinstance(node.roles[-1], Leads))
+    assert isinstance(node.roles[0], Undecided)
+    last = node.roles[-1]
     assert isinstance(last, Leads)
     assert sorted(last.world.ranks) == [0, 1, 2, 3, 4, 5]
 
@@ -75,9 +75,9 @@ def test_judgement_does_not_wait_for_ever() -> None:
 
     gate = threading.Event()
     with agents(1) as made, stranger(silent) as port:
-        peer = dataclasses.replace(made.nodes[0].peer, seat=7, port=port)
+        peer = dataclasses.replace(made.nodes[0].peer, agent_id=7, port=port)
         made.nodes[0].begin((peer,))
-        made.set_uneasy(True)
+        made.set_suspicion(True)
         began = time.monotonic()
         until(lambda: isinstance(made.nodes[0].meet(), Leads))
         assert time.monotonic() - began < run_exchange.HOLD_S + 1
@@ -85,29 +85,29 @@ def test_judgement_does_not_wait_for_ever() -> None:
 
 
 def test_next_one_takes_over(three: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the agent that judges dies, the next seat takes over within seconds, and only after asking the third."""
+    """When the agent that judges dies, the next id takes over within seconds, and only after asking the third."""
     monkeypatch.setattr(run_exchange, "HOLD_S", 10.0)
     three.begin()
-    three.set_uneasy(True)
+    three.set_suspicion(True)
     three.wait_until_judges(True, False, False)
     three.nodes[0].end()
     for node in three.nodes:
-        node.seatings.clear()
+        node.roles.clear()
     began = time.monotonic()
     three.wait_until_judges(None, True, False)
     assert time.monotonic() - began < 6
-    judged = [seating for seating in three.nodes[1].seatings if isinstance(seating, Leads)]
-    assert all({2, 3, 4, 5} <= seating.world.ranks.keys() for seating in judged)
-    assert all(seating.seat == 2 for seating in judged)
-    judged = [seating for seating in three.nodes[2].seatings if isinstance(seating, Leads)]
-    assert all({2, 3, 4, 5} <= seating.world.ranks.keys() for seating in judged)
+    judged = [role for role in three.nodes[1].roles if isinstance(role, Leads)]
+    assert all({2, 3, 4, 5} <= role.world.ranks.keys() for role in judged)
+    assert all(role.agent_id == 2 for role in judged)
+    judged = [role for role in three.nodes[2].roles if isinstance(role, Leads)]
+    assert all({2, 3, 4, 5} <= role.world.ranks.keys() for role in judged)
 
 
 @pytest.mark.usefixtures("quick")
 def test_low_one_that_is_back_judges_again(two: Agents) -> None:
-    """An agent that dies and is restarted, under another life on the same port, judges as before."""
+    """An agent that dies and is restarted, under another instance on the same port, judges as before."""
     two.begin()
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     two.wait_until_judges(True, False)
     for _ in range(2):
         two.nodes[0].end()
@@ -119,9 +119,9 @@ def test_low_one_that_is_back_judges_again(two: Agents) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_high_one_that_is_first(two: Agents) -> None:
-    """An agent that is alone judges; the lower seat takes over once it is up and gets a question."""
+    """An agent that is alone judges; the lower id takes over once it is up and gets a question."""
     two.begin(1)
-    two.set_uneasy(True, 1)
+    two.set_suspicion(True, 1)
     two.wait_until_judges(None, True)
     two.begin(0)
     two.wait_until_judges(True, False)
@@ -132,10 +132,10 @@ def test_agent_that_is_announced_later(two: Agents) -> None:
     """Agents that do not know each other judge separately until they are introduced; known peers stay."""
     for node in two.nodes:
         node.begin(())
-    two.set_uneasy(True)
+    two.set_suspicion(True)
     assert two.judges() == [True, True]
     for number in (0, 1):
-        peers = Peers(RUN, TOKEN, two.nodes[number].seat, HOST, two.others_of(number))
+        peers = Peers(RUN, TOKEN, two.nodes[number].agent_id, HOST, two.others_of(number))
         for _ in range(2):
             exchange_of(two, number).renew(peers)
     two.wait_until_judges(True, False)
@@ -144,18 +144,18 @@ def test_agent_that_is_announced_later(two: Agents) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_asked_by_one_that_has_not_been_announced(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
+def test_asked_by_an_agent_that_has_not_been_announced(two: Agents, caplog: pytest.LogCaptureFixture) -> None:
     """An agent follows a peer whose address it does not know; it wakes it there once it knows."""
     two.nodes[1].begin(())
     exchange = exchange_of(two, 1)
     two.nodes[1].meet()
     exchange.respond(STATE_PATH, encode(Question(0)))
-    two.set_uneasy(True)
-    then = time.monotonic() + 3 * run_exchange.KNOCK_AFTER_S
+    two.set_suspicion(True)
+    then = time.monotonic() + 3 * run_exchange.WAKE_AFTER_S
     while time.monotonic() < then:
         assert isinstance(two.nodes[1].meet(), Follows)
         time.sleep(0.02)
     two.begin(0)
-    exchange.renew(Peers(RUN, TOKEN, two.nodes[1].seat, HOST, two.others_of(1)))
+    exchange.renew(Peers(RUN, TOKEN, two.nodes[1].agent_id, HOST, two.others_of(1)))
     two.wait_until_judges(True, False)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

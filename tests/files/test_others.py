@@ -66,7 +66,7 @@ def test_part_of_a_file(memory: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_file_of_somebody_else(memory: Path) -> None:
+def test_file_of_another_user(memory: Path) -> None:
     """A file in a user's directory must be that user's: a hard link to another's is not read."""
     path = memory / "file"
     path.touch()
@@ -76,7 +76,7 @@ def test_file_of_somebody_else(memory: Path) -> None:
         open_regular(path, owner=54321)
 
 
-def test_what_an_error_says() -> None:
+def test_text_of_an_error() -> None:
     """A missing file and an inaccessible process are different errors; for descriptors the error states what helps."""
     gone, full = OSError(errno.ENOENT, "No such file"), OSError(errno.EMFILE, "Too many open files")
     assert is_gone(gone) and not is_passing(gone)
@@ -209,7 +209,7 @@ def test_stacks_that_never_end(memory: Path) -> None:
 def test_tape_that_is_truncated_while_it_is_read(memory: Path) -> None:
     """A truncated tape is an error like any other damage: a mapping would end this process by SIGBUS."""
     with WriterProcess(memory) as rank:
-        rank.tell("begin")
+        rank.send("begin")
         tape = TapeReader(rank.path)
         assert len(tape.poll().entered) == 1
         os.truncate(rank.path, 4096)

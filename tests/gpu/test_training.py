@@ -94,7 +94,7 @@ def test_no_stall_behind_a_long_kernel(world: World) -> None:
     done.record()
     while not done.query():
         follower.observe(follower.reader.poll())
-        events += detector.look(worlds([follower], time.monotonic_ns()))
+        events += detector.process(worlds([follower], time.monotonic_ns()))
         time.sleep(0.05)
     assert works[1] is not None
     works[1].wait()

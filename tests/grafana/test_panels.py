@@ -35,7 +35,7 @@ def test_it_opens_as_it_should(document: dict[str, Any]) -> None:
     assert (document["refresh"], document["timezone"], document["tags"]) == ("5s", "browser", ["torchdist"])
 
 
-def test_panels_say_what_they_show(document: dict[str, Any]) -> None:
+def test_panels_describe_what_they_show(document: dict[str, Any]) -> None:
     """Every panel has a title, a description, a unit, and a text for when it is empty."""
     for panel in panels(document):
         defaults = panel["fieldConfig"]["defaults"]
@@ -43,7 +43,7 @@ def test_panels_say_what_they_show(document: dict[str, Any]) -> None:
         assert re.fullmatch(r"[A-Z].+\.", panel["description"]), panel["title"]
 
 
-def test_panels_are_told_apart(document: dict[str, Any]) -> None:
+def test_panels_are_distinguishable(document: dict[str, Any]) -> None:
     """Ids are unique in a dashboard, and titles and queries too."""
     ids = [panel["id"] for panel in document["panels"]]
     titles = [panel["title"] for panel in panels(document)]

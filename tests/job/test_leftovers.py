@@ -114,11 +114,11 @@ def test_own_tape_stays_alive(memory: Path) -> None:
     """A rank cleans up without opening its own tape, whose lock it would lose with the descriptor."""
     with WriterProcess(memory / key(1)) as rank:
         leave_tape(memory / key(1), 7, age_s=10)
-        assert rank.tell("clean") == "done"
+        assert rank.send("clean") == "done"
         assert names_in(memory / key(1)) == {rank.path.name, rank.path.with_suffix(".names").name}
         assert TapeReader(rank.path).is_alive()
         child = rank.fork()
-        assert rank.tell("clean") == "done"
+        assert rank.send("clean") == "done"
         assert TapeReader(rank.path).is_alive()
         os.kill(child, 0)
 
@@ -127,7 +127,7 @@ def test_what_this_process_reads_stays(memory: Path) -> None:
     """Tapes that this process has mapped for reading are in use, though their writers are gone."""
     directory = memory / key(1)
     with WriterProcess(directory) as rank:
-        rank.tell("begin")
+        rank.send("begin")
         reader = TapeReader(rank.path)
     clean_up(memory, 0, 0)
     assert reader.path.exists()

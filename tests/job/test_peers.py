@@ -69,10 +69,10 @@ def test_links_are_refused(tmp_path: Path) -> None:
         read_peers(file_of(tmp_path))
     assert read_listening(tmp_path) is None
     assert read_listening(elsewhere) == ListeningAgent(HOST, 4711, frozenset({RUN}))
-    write_peers(tmp_path, dataclasses.replace(PEERS, own_seat=2))
+    write_peers(tmp_path, dataclasses.replace(PEERS, own_id=2))
     assert file_of(elsewhere).read_bytes() == before
     assert not file_of(tmp_path).is_symlink()
-    assert read_peers(file_of(tmp_path)).own_seat == 2
+    assert read_peers(file_of(tmp_path)).own_id == 2
 
 
 def test_old_files_go(tmp_path: Path) -> None:
@@ -96,14 +96,14 @@ def test_directory_that_is_gone(tmp_path: Path) -> None:
 
 def test_more_peers_than_may_be(tmp_path: Path) -> None:
     """No more peers are accepted than may talk to each other."""
-    others = tuple(Peer(seat, "node", HOST, 4711) for seat in range(1, MAX_PEERS + 50))
+    others = tuple(Peer(agent_id, "node", HOST, 4711) for agent_id in range(1, MAX_PEERS + 50))
     write_peers(tmp_path, dataclasses.replace(PEERS, others=others))
     assert read_peers(file_of(tmp_path)).others == others[:MAX_PEERS]
 
 
 def changed(**fields: object) -> str:
     """A list of peers with some fields changed."""
-    whole = {"token": TOKEN.hex(), "seat": 0, "host": HOST, "others": [[4, "node-b", HOST, 4711, 4]]}
+    whole = {"token": TOKEN.hex(), "agent_id": 0, "host": HOST, "others": [[4, "node-b", HOST, 4711, 4]]}
     return json.dumps(whole | fields)
 
 
@@ -118,15 +118,15 @@ BAD = {
     "short token": changed(token="00"),
     "token that is no hex": changed(token="x" * 64),
     "token that is a number": changed(token=1),
-    "seat that is none": changed(seat="first"),
-    "seat without an end": changed().replace('"seat": 0', '"seat": 1e999'),
+    "id that is none": changed(agent_id="first"),
+    "id without an end": changed().replace('"agent_id": 0', '"agent_id": 1e999'),
     "others that are none": changed(others=3),
     "peer that is none": changed(others=[7]),
     "peer with too little": changed(others=[[4, "node-b", HOST]]),
     "peer with port 0": changed(others=[[4, "node-b", HOST, 0, 4]]),
     "peer with too great a port": changed(others=[[4, "node-b", HOST, 65536, 4]]),
     "peer with a port without an end": changed(others=[[4, "node-b", HOST, float("inf"), 4]]),
-    "peer with a seat below 0": changed(others=[[-1, "node-b", HOST, 4711, 4]]),
+    "peer with an id below 0": changed(others=[[-1, "node-b", HOST, 4711, 4]]),
 }
 
 

@@ -67,7 +67,7 @@ class RankProcess:
         """Where its stacks go."""
         return offer_path(self.tape.path)
 
-    def tell(self, command: str) -> str:
+    def send(self, command: str) -> str:
         """Make it do something; returns its answer."""
         self.write(command + "\n")
         return self._line().strip()

@@ -112,7 +112,7 @@ def signal_itself(tape: TapeWriter) -> None:
     acknowledge(ask_by_signal(MappedTape.of_writer(tape), 0))
 
 
-def tell_taken(tape: TapeWriter) -> None:
+def report_taken(tape: TapeWriter) -> None:
     """Report how many signals this program's own handler received."""
     acknowledge(len(taken))
 
@@ -121,7 +121,7 @@ COMMANDS = {
     function.__name__: function
     for function in (
         hold, hold_elsewhere, enter_elsewhere, take_signal, give_signal_up, block_signal, use_descriptor, close_tape,
-        offer_again, take_long_turns, become_another_program, signal_itself, tell_taken,
+        offer_again, take_long_turns, become_another_program, signal_itself, report_taken,
     )
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 HERE = Path(__file__).parent
 KERNEL = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
-TELLS_STATUS = KERNEL >= (6, 15)
+SHOWS_STATUS = KERNEL >= (6, 15)
 """Whether a pidfd gives the wait status of a process that has been reaped."""
 
 
@@ -125,7 +125,7 @@ def test_watcher_that_did_not_run_meanwhile(ranks: DyingRanks, reaped: bool) -> 
     deaths = seen_by(watcher)
     assert order_of(deaths) == [1, 2, 0]
     assert all(death.is_exact for death in deaths)
-    if not reaped or TELLS_STATUS:
+    if not reaped or SHOWS_STATUS:
         assert [death.signal_name for death in deaths] == ["SIGUSR1", "SIGKILL", "SIGTERM"]
 
 

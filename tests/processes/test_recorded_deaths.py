@@ -33,7 +33,7 @@ def follower(tmp_path: Path) -> tuple[RankTape, TapeFollower]:
     return tape, found
 
 
-def test_word_of_the_agent_is_awaited(follower: tuple[RankTape, TapeFollower]) -> None:
+def test_record_of_the_agent_is_awaited(follower: tuple[RankTape, TapeFollower]) -> None:
     """A free lock is not a death until the agent has recorded one, and then it is that death."""
     tape, found = follower
     now_ns = time.monotonic_ns()
@@ -72,7 +72,7 @@ def test_cause_that_is_known_later(tmp_path: Path) -> None:
     tape.writer.close()
 
 
-def test_watch_says_what_the_agent_says(tmp_path: Path) -> None:
+def test_watch_reports_what_the_agent_reports(tmp_path: Path) -> None:
     """One of four ranks is killed, and the launcher ends the others: which, how, and how long before."""
     ranks = [SimulatedRank(tmp_path, rank) for rank in range(4)]
     watch = PassiveWatch(tmp_path, 10.0, None)

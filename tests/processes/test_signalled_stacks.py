@@ -19,7 +19,7 @@ class Followed:
 
     def __init__(self, rank: RankProcess) -> None:
         self.rank = rank
-        self.thread = int(rank.tell("enter_elsewhere"))
+        self.thread = int(rank.send("enter_elsewhere"))
         self.reader = TapeReader(rank.tape.path)
         self.follower = TapeFollower(self.reader)
         self.follower.observe(self.reader.poll())

@@ -104,10 +104,10 @@ def first_verdict(readers: list[TapeReader], operation: str) -> VerdictGiven:
     while time.monotonic() < deadline:
         for reader in readers:
             watch.observe(reader.identity.nonce, reader.poll())
-        for event in watch.look(time.monotonic_ns()):
+        for event in watch.check(time.monotonic_ns()):
             if isinstance(event, VerdictGiven) and event.verdict.operation == operation:
                 return event
-        time.sleep(watch.next_look_s)
+        time.sleep(watch.next_check_s)
     raise AssertionError("no verdict")
 
 
@@ -131,7 +131,7 @@ def test_rank_that_holds_the_gil(run: Callable[..., Job], memory: Path) -> None:
     assert THRESHOLD_S <= age_s <= THRESHOLD_S + PROMISE_S
     place, line = verdict.places[1], line_of("holds_gil.py", "ctypes.PyDLL(None).read")
     assert place.source is Source.SIGNAL
-    assert f"it is in decode_batch at holds_gil.py:{line} (seen by a signal while the GIL was held)" in sentence(
+    assert f"it is in decode_batch at holds_gil.py:{line} (stack taken by a signal while the GIL was held)" in sentence(
         verdict, age_s
     )
     assert f'holds_gil.py", line {line}, in decode_batch' in place.stacktrace

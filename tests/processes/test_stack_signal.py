@@ -45,20 +45,20 @@ def assert_left_alone(rank: RankProcess, thread: int = 0) -> None:
 def test_stack_while_the_gil_is_held(start: Start) -> None:
     """The stack of a main thread in native code with the GIL is returned, innermost first; then the call goes on."""
     rank = start()
-    assert rank.tell("hold") == str(rank.pid)
+    assert rank.send("hold") == str(rank.pid)
     stack = stack_of(rank, 0)
     assert (stack.thread, stack.frames[0].line) == (rank.pid, HOLD_LINE)
     assert [frame.function for frame in stack.frames] == ["hold", "main", "<module>"]
     assert {frame.file for frame in stack.frames} == {signalled_rank.__file__}
     rank.write("\n")
-    assert rank.tell("tell_taken") == "0"
+    assert rank.send("report_taken") == "0"
 
 
 @needs_signals_for_threads
 def test_stack_of_the_thread_that_is_meant(start: Start) -> None:
     """The stack is that of the named thread; the main thread's is another."""
     rank = start()
-    thread = int(rank.tell("hold_elsewhere"))
+    thread = int(rank.send("hold_elsewhere"))
     assert thread != rank.pid
     assert [frame.function for frame in stack_of(rank, thread).frames][:2] == ["hold", "run"]
     functions = [frame.function for frame in stack_of(rank, 0).frames]
@@ -69,7 +69,7 @@ def test_kernel_that_knows_no_threads(start: Start, monkeypatch: pytest.MonkeyPa
     """Before Linux 6.9 the signal is sent to the process, and the main thread's stack comes, whichever was meant."""
     monkeypatch.setattr(pidfd, "_PIDFD_THREAD", 1 << 20)  # a flag that this kernel does not know
     rank = start()
-    thread = int(rank.tell("hold_elsewhere"))
+    thread = int(rank.send("hold_elsewhere"))
     stack = stack_of(rank, thread)
     assert stack.thread == rank.pid
     assert [frame.function for frame in stack.frames][-3:] == ["hold_elsewhere", "main", "<module>"]
@@ -141,31 +141,31 @@ def test_signal_that_is_in_use(start: Start, owner: str) -> None:
     assert_left_alone(rank)
     if owner == "python":
         os.kill(rank.pid, SIGNAL)
-        assert rank.tell("tell_taken") == "1"
+        assert rank.send("report_taken") == "1"
 
 
 def test_handler_that_was_replaced(start: Start) -> None:
     """A program that takes over the signal later keeps it for its next tapes too."""
     rank = start()
-    rank.tell("take_signal")
-    assert rank.tell("offer_again") == "False"
-    rank.tell("give_signal_up")
+    rank.send("take_signal")
+    assert rank.send("offer_again") == "False"
+    rank.send("give_signal_up")
     assert_left_alone(rank)
-    assert rank.tell("offer_again") == "False"
+    assert rank.send("offer_again") == "False"
 
 
 def test_threads_that_take_long_turns(start: Start) -> None:
     """Where Python code itself may hold the GIL for seconds, a late heartbeat does not show that none runs."""
     rank = start()
-    rank.tell("take_long_turns")
-    assert rank.tell("offer_again") == "False"
+    rank.send("take_long_turns")
+    assert rank.send("offer_again") == "False"
 
 
 @pytest.mark.parametrize("command", ["give_signal_up", "block_signal", "use_descriptor"])
 def test_handler_that_does_not_take_it(start: Start, command: str) -> None:
     """No signal if the handler is gone, the thread blocks it, or the descriptor leads to a file of the user."""
     rank = start()
-    rank.tell(command)
+    rank.send(command)
     assert_left_alone(rank)
 
 
@@ -175,23 +175,23 @@ def test_stack_that_is_being_written(start: Start) -> None:
     asked = ask_by_signal(rank.tape, 0)
     assert asked is not None
     assert until(asked.answer)
-    rank.tell("block_signal")
+    rank.send("block_signal")
     assert asked.answer() is None
 
 
 def test_descriptor_that_became_the_users(start: Start) -> None:
     """A user's file under our descriptor's number is never written to, and the next tape has another descriptor."""
     rank = start()
-    rank.tell("use_descriptor")
+    rank.send("use_descriptor")
     before = signalled_rank.decode_offer(rank.file.read_bytes())
-    assert rank.tell("offer_again") == "True"
+    assert rank.send("offer_again") == "True"
     after = signalled_rank.decode_offer(rank.file.read_bytes())
     assert before is not None and after is not None
     assert before.descriptor != after.descriptor
     assert stack_of(rank, 0)
-    rank.tell("close_tape")
+    rank.send("close_tape")
     os.kill(rank.pid, SIGNAL)
-    assert rank.tell("tell_taken") == "0"
+    assert rank.send("report_taken") == "0"
     assert rank.file.with_name("of-the-user").read_bytes() == b""
     assert os.path.samefile(f"/proc/{rank.pid}/fd/{before.descriptor}", rank.file.with_name("of-the-user"))
 
@@ -199,7 +199,7 @@ def test_descriptor_that_became_the_users(start: Start) -> None:
 def test_after_exec(start: Start) -> None:
     """A process that now runs another program is left alone."""
     rank = start()
-    rank.tell("become_another_program")
+    rank.send("become_another_program")
     assert_left_alone(rank)
     rank.write("\n")
     assert rank.process.wait(10) == 0
@@ -208,12 +208,12 @@ def test_after_exec(start: Start) -> None:
 def test_after_the_tapes_end(start: Start) -> None:
     """After the end of the tape no signal is sent; one that comes late finds a handler, and writes nowhere."""
     rank = start()
-    rank.tell("close_tape")
+    rank.send("close_tape")
     assert_left_alone(rank)
     assert not rank.file.exists()
     os.kill(rank.pid, SIGNAL)
-    assert rank.tell("tell_taken") == "0"
-    assert rank.tell("offer_again") == "True"
+    assert rank.send("report_taken") == "0"
+    assert rank.send("offer_again") == "True"
     head = rank.file.read_bytes()
     os.kill(rank.pid, SIGNAL)
     until(lambda: rank.file.read_bytes() != head)
@@ -232,7 +232,7 @@ def test_own_process(start: Start) -> None:
     rank = start()
     assert rank.offers
     head = rank.file.read_bytes()
-    assert rank.tell("signal_itself") == "None"
+    assert rank.send("signal_itself") == "None"
     assert rank.file.read_bytes() == head
 
 

@@ -35,24 +35,24 @@ def identity_of(process: subprocess.Popen[bytes]) -> TapeIdentity:
 def test_stopped_and_continued(process: subprocess.Popen[bytes]) -> None:
     """A waiting process is not stopped; after SIGSTOP it is, since the first check; after SIGCONT no more."""
     state = ProcessState(identity_of(process))
-    assert state.look(1, 1) is None
+    assert state.check(1, 1) is None
     os.kill(process.pid, signal.SIGSTOP)
-    until(lambda: state.look(2, 2))
-    stopped = state.look(3, 3)
+    until(lambda: state.check(2, 2))
+    stopped = state.check(3, 3)
     assert stopped is not None
     assert (stopped.state, stopped.since_ns) == ("T", 2)
     os.kill(process.pid, signal.SIGCONT)
-    until(lambda: state.look(4, 4) is None)
+    until(lambda: state.check(4, 4) is None)
 
 
-def test_pid_of_somebody_else_means_nothing(process: subprocess.Popen[bytes]) -> None:
+def test_pid_of_another_process_means_nothing(process: subprocess.Popen[bytes]) -> None:
     """Another start time, PID namespace or boot means another process."""
     own = identity_of(process)
     os.kill(process.pid, signal.SIGSTOP)
-    until(lambda: ProcessState(own).look(1, 1))
-    assert ProcessState(dataclasses.replace(own, pid_start_ticks=own.pid_start_ticks + 1)).look(1, 1) is None
-    assert ProcessState(dataclasses.replace(own, pid_namespace=own.pid_namespace + 1)).look(1, 1) is None
-    assert ProcessState(dataclasses.replace(own, boot_id=own.boot_id + 1)).look(1, 1) is None
+    until(lambda: ProcessState(own).check(1, 1))
+    assert ProcessState(dataclasses.replace(own, pid_start_ticks=own.pid_start_ticks + 1)).check(1, 1) is None
+    assert ProcessState(dataclasses.replace(own, pid_namespace=own.pid_namespace + 1)).check(1, 1) is None
+    assert ProcessState(dataclasses.replace(own, boot_id=own.boot_id + 1)).check(1, 1) is None
 
 
 def test_process_that_is_gone(process: subprocess.Popen[bytes]) -> None:
@@ -60,4 +60,4 @@ def test_process_that_is_gone(process: subprocess.Popen[bytes]) -> None:
     state = ProcessState(identity_of(process))
     process.kill()
     process.wait()
-    assert state.look(1, 1) is None
+    assert state.check(1, 1) is None

@@ -96,8 +96,8 @@ def markers_in(trace: list[JaegerSpan]) -> list[JaegerSpan]:
 
 def _is_over(story: Story, stack: Stack) -> bool:
     """Whether the end of the stall has been reported, and the agent is no longer scraped."""
-    told = [alert["status"] for message in _messages(stack) for alert in _stall_alerts(message)]
-    return "resolved" in told and not stack.metrics.query('up{job="torchdist"}')
+    reported = [alert["status"] for message in _messages(stack) for alert in _stall_alerts(message)]
+    return "resolved" in reported and not stack.metrics.query('up{job="torchdist"}')
 
 
 def _look(story: Story, stack: Stack, now_s: float) -> None:

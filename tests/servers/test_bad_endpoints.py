@@ -117,17 +117,17 @@ class Case:
 
 GRPC_PORT, HTTP_PORT = "collector_otlp_grpc_port", "collector_otlp_http_port"
 NOT_TRUSTED = "OTEL_EXPORTER_OTLP_CERTIFICATE must name"
-NO_TOKEN = "OTEL_EXPORTER_OTLP_HEADERS must bring a token"
+NO_TOKEN = "OTEL_EXPORTER_OTLP_HEADERS must contain a token"
 PLAIN = {
-    "nobody": Case("http", "webhook_port", "nobody listens there"),
+    "nobody": Case("http", "webhook_port", "no process listens there"),
     "grpc-to-http": Case("http", HTTP_PORT, "that port speaks HTTP: OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"),
     "http-to-grpc": Case("http", GRPC_PORT, "that port may speak gRPC", HTTP),
-    "tls-to-plain": Case("https", GRPC_PORT, "that port does not speak TLS: name it with http://"),
+    "tls-to-plain": Case("https", GRPC_PORT, "that port does not speak TLS: use http://"),
     "tls-to-plain-http": Case("https", HTTP_PORT, "that port does not speak TLS", HTTP),
 }
 SECURE = {
-    "plain": Case("http", GRPC_PORT, "that port may ask for TLS"),
-    "plain-http": Case("http", HTTP_PORT, "or ask for TLS (https://)", HTTP),
+    "plain": Case("http", GRPC_PORT, "that port may require TLS"),
+    "plain-http": Case("http", HTTP_PORT, "or require TLS (https://)", HTTP),
     "not-trusted": Case("https", GRPC_PORT, NOT_TRUSTED, {}, "another", TOKEN),
     "not-trusted-http": Case("https", HTTP_PORT, NOT_TRUSTED, HTTP, "another", TOKEN),
     "no-token": Case("https", GRPC_PORT, NO_TOKEN, {}, "certificate"),
@@ -164,10 +164,10 @@ def said(stack: Stack, secure: Secure, ended_run: Path) -> dict[str, str]:
 @pytest.mark.parametrize("name", PLAIN)
 def test_wrong_endpoint_is_named(name: str, said: dict[str, str]) -> None:
     """One warning names the endpoint and the probable fault, and how many spans are lost by it at the end."""
-    told = [line for line in said[name].splitlines() if "cannot be exported (" in line]
-    assert len(told) == 1
-    assert f"OTEL_EXPORTER_OTLP_ENDPOINT={PLAIN[name].scheme}://{HOST}:" in told[0]
-    assert PLAIN[name].hint in told[0]
+    reported = [line for line in said[name].splitlines() if "cannot be exported (" in line]
+    assert len(reported) == 1
+    assert f"OTEL_EXPORTER_OTLP_ENDPOINT={PLAIN[name].scheme}://{HOST}:" in reported[0]
+    assert PLAIN[name].hint in reported[0]
     assert "spans could not be exported" in said[name]
 
 

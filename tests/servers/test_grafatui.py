@@ -54,7 +54,7 @@ def test_dashboard_opens(dashboard: Path, grafatui: Path, stack: Stack, story: S
         [*command, *variables, "--range", "10m"],
         {**os.environ, "TERM": "xterm-256color"},
         shows_data,
-        patience_s=20,
+        deadline_s=20,
         lines=240,
     )
     assert "skipped 0" in " ".join(screen.plain.split())

@@ -94,7 +94,7 @@ def test_page_has_these_recipes() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(WHAT_IS_FOUND)), ids=lambda number: WHAT_IS_FOUND[number].__name__)
-def test_search_finds_what_the_page_says(number: int, story: Story, stack: Stack) -> None:
+def test_search_finds_what_the_page_states(number: int, story: Story, stack: Stack) -> None:
     """Each recipe works with the run and group of a real job, in Jaeger's own API."""
     recipe = recipes()[number]
     world = next(one.labels["group"] for one in story.groups if one.labels["description"] == "default_pg")

@@ -18,7 +18,7 @@ from tests.support.warm_python import WarmPython
 STEPS, PAUSE_S = 120, 0.08
 FEW_STEPS = 20
 AWAY_S = 4.0
-PATIENCE_S = 40.0
+DEADLINE_S = 40.0
 
 
 def test_jaeger_killed_in_the_middle_loses_nothing(
@@ -37,14 +37,14 @@ def test_jaeger_killed_in_the_middle_loses_nothing(
     environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"}
     otlp = stack.addresses.otlp_http
     with running_job(warm_python, tmp_path, "steady.py", STEPS, PAUSE_S, otlp=otlp, tapes=tapes, **environment) as job:
-        until(lambda: finished() > 0, PATIENCE_S)
+        until(lambda: finished() > 0, DEADLINE_S)
         try:
             stack.jaeger.stop(signal.SIGKILL)
             time.sleep(AWAY_S)
         finally:
             stack.jaeger.start()
         assert job.wait(60) == 0, job.log
-    until(lambda: finished() >= 2 * STEPS * RANKS, PATIENCE_S)
+    until(lambda: finished() >= 2 * STEPS * RANKS, DEADLINE_S)
     assert finished() == 2 * STEPS * RANKS
     assert [id_ for id_, count in Counter(span.span_id for span in spans()).items() if count > 1] == []
     assert [span.warnings for span in spans() if span.warnings] == []
@@ -72,7 +72,7 @@ def test_jaeger_without_a_collector(
     def finished() -> int:
         return Counter(span.name for span in spans())["all_reduce"]
 
-    until(lambda: finished() >= 2 * FEW_STEPS * RANKS, PATIENCE_S)
+    until(lambda: finished() >= 2 * FEW_STEPS * RANKS, DEADLINE_S)
     assert finished() == 2 * FEW_STEPS * RANKS
     assert len({span.span_id for span in spans()}) == len(spans())
     assert [span.warnings for span in spans() if span.warnings] == []

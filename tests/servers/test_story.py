@@ -81,18 +81,18 @@ def test_alert_names_the_rank_and_links_to_the_stall(story: Story, stack: Stack)
     assert any("read_shard" in span.tags.get("code.stacktrace", "") for span in absent)
 
 
-def test_message_says_when_it_begins_and_when_it_is_over(story: Story) -> None:
+def test_message_when_it_begins_and_when_it_is_over(story: Story) -> None:
     """The webhook is notified of the stall, with rank and link, and then of its end."""
-    told = [
+    reported = [
         (alert["status"], alert["annotations"])
         for message in story.messages
         for alert in message["alerts"]
         if alert["labels"]["alertname"] == "TorchdistStalled"
     ]
     # A message may come twice, and the death at the end may stall the others for a moment before they are ended.
-    assert list(dict.fromkeys(status for status, _ in told)) == ["firing", "resolved"]
-    assert f"ranks {ABSENT} (4/4 report)" in told[0][1]["summary"]
-    assert "/trace/" in told[0][1]["trace"]
+    assert list(dict.fromkeys(status for status, _ in reported)) == ["firing", "resolved"]
+    assert f"ranks {ABSENT} (4/4 report)" in reported[0][1]["summary"]
+    assert "/trace/" in reported[0][1]["trace"]
 
 
 def test_end_of_the_stall_is_in_jaeger(story: Story, stack: Stack) -> None:

@@ -78,7 +78,7 @@ def server(registry: CollectorRegistry) -> Iterator[MetricsServer]:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "0.0.0.0"])
-def test_serves_where_it_was_told(registry: CollectorRegistry, host: str) -> None:
+def test_serves_where_it_is_configured(registry: CollectorRegistry, host: str) -> None:
     """Port 0 is any free one, and IPv4 clients are served under the default host `localhost` too."""
     server = MetricsServer(host, 0, registry)
     assert server.start()
@@ -164,7 +164,7 @@ def test_port_that_becomes_free(
     assert BODY_VALUE in get(server.port)
     server.stop()
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert caplog.messages[1] == f"/metrics is served after all, on port {first}"
+    assert caplog.messages[1] == f"/metrics is now served on port {first}"
 
 
 def test_last_port(registry: CollectorRegistry) -> None:
@@ -210,7 +210,7 @@ def test_stop_leaves_nothing(registry: CollectorRegistry) -> None:
     server.stop()
 
 
-def test_slow_clients_hold_up_nobody(server: MetricsServer) -> None:
+def test_slow_clients_delay_no_other_client(server: MetricsServer) -> None:
     """Clients that send nothing, or half of a request, delay neither scrapes nor `stop`."""
     port = server.port or 0
     with ExitStack() as stack:

@@ -80,10 +80,10 @@ def connect(server: MetricsServer) -> Iterator[Callable[..., socket.socket]]:
     """Connects a client that sends something and then nothing more."""
     with ExitStack() as stack:
 
-        def connect(says: bytes = b"", **options: Any) -> socket.socket:
+        def connect(sent: bytes = b"", **options: Any) -> socket.socket:
             client = socket.create_connection(("127.0.0.1", server.port or 0), timeout=10, **options)
             stack.enter_context(client)
-            client.sendall(says)
+            client.sendall(sent)
             return client
 
         yield connect
@@ -125,11 +125,13 @@ def test_shared_only_by_the_same_question() -> None:
     assert all(said.count(("200 OK", [("Content-Type", kind)])) == 4 for kind in ("text", "json"))
 
 
-@pytest.mark.parametrize("says", [b"", b"GET /metrics HTTP/1.1\r\nX-Slow: "], ids=["half-open", "slow loris"])
-def test_clients_that_never_ask(server: MetricsServer, connect: Callable[..., socket.socket], says: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nX-Slow: "], ids=["half-open", "slow loris"])
+def test_clients_that_never_send_a_request(
+    server: MetricsServer, connect: Callable[..., socket.socket], sent: bytes
+) -> None:
     """However many there are, others are answered within a second, and threads and descriptors stay bounded."""
     files = len(os.listdir("/proc/self/fd"))
-    clients = [connect(says) for _ in range(2 * MAX_CLIENTS)]
+    clients = [connect(sent) for _ in range(2 * MAX_CLIENTS)]
     for _ in range(5):
         began, waited_s = time.monotonic(), waited_for_a_core_s()
         get(server.port)
@@ -137,7 +139,7 @@ def test_clients_that_never_ask(server: MetricsServer, connect: Callable[..., so
         assert took_s < PROMISE_S + max(waited_for_a_core_s() - waited_s, 0.0)
         assert len(our_threads()) <= MAX_CLIENTS + 3
         assert len(os.listdir("/proc/self/fd")) <= files + len(clients) + MAX_CLIENTS + 3
-        clients.append(connect(says))
+        clients.append(connect(sent))
     assert clients[0].recv(1) == b"", "who came first was sent away first"
 
 
@@ -170,7 +172,7 @@ def test_room_for_others_when_some_leave(server: MetricsServer, connect: Callabl
     assert until(lambda: len(our_threads()) == 1)
 
 
-def test_stop_while_somebody_waits_for_room(server: MetricsServer, connect: Callable[..., socket.socket]) -> None:
+def test_stop_while_a_client_waits_for_room(server: MetricsServer, connect: Callable[..., socket.socket]) -> None:
     """A server that is full, with more clients waiting, stops at once."""
     for _ in range(MAX_CLIENTS + 20):
         connect()

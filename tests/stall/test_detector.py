@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from otel_torchdist.stall.events import IncidentResolved, MarkerDue, Occasion, StacksWanted
-from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
+from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Outcome, VerdictKind
 from tests.support.simulated_world import SECOND, SimulatedWorld, group_of
@@ -27,10 +27,10 @@ def test_verdict_comes_with_the_stacks() -> None:
     *early, (asked_s, wanted) = wishes
     assert [round(at_s - 1.0) for at_s, _ in early] == [8]
     assert {event.nonces for _, event in early} == {frozenset({0x1002})}
-    assert 15.0 <= asked_s <= 15.0 + LOOK_S
+    assert 15.0 <= asked_s <= 15.0 + CHECK_S
     assert wanted.nonces == {0x1000, 0x1001, 0x1002, 0x1003}
     ((given_s, given),) = watching.verdicts
-    assert given_s <= asked_s + 0.6 + 2 * HURRIED_LOOK_S
+    assert given_s <= asked_s + 0.6 + 2 * HURRIED_CHECK_S
     assert (given.occasion, given.verdict.kind, given.verdict.ranks) == (Occasion.OPENED, VerdictKind.ABSENT, (2,))
     assert given.verdict.places[2].frame == LOAD_BATCH
     assert (given.epoch, given.epoch_before) == (1, None)
@@ -42,7 +42,7 @@ def test_verdict_does_not_wait_long_for_stacks(offset_s: float) -> None:
     watching = Watching(stalled()[0], answers_after_s=None, began_s=offset_s)
     watching.until(20.0)
     ((given_s, given),) = watching.verdicts
-    assert 15.0 + 1.4 <= given_s <= 15.0 + 1.5 + HURRIED_LOOK_S
+    assert 15.0 + 1.4 <= given_s <= 15.0 + 1.5 + HURRIED_CHECK_S
     assert given.verdict.places[2].stacktrace == ""
 
 
@@ -54,7 +54,7 @@ def test_markers_at_doubling_ages() -> None:
         markers = watching.markers(rank)
         assert [marker.nth for marker in markers] == [1, 2, 3, 4]
         for age_s, due_s in zip(ages_s(markers), (10, 20, 40, 80), strict=True):
-            assert due_s <= age_s <= due_s + LOOK_S
+            assert due_s <= age_s <= due_s + CHECK_S
     assert watching.markers(2) == []
 
 
@@ -77,7 +77,7 @@ def test_incident_is_resolved_with_its_length() -> None:
         world.ranks[rank].end(number, 24.1)
     watching.until(40.0)
     ((ended_s, end),) = watching.ends
-    assert ended_s <= 24.1 + LOOK_S
+    assert ended_s <= 24.1 + CHECK_S
     assert (end.outcome, end.length_ns) == (Outcome.COMPLETED, round((ended_s - 5.0) * SECOND))
     assert (end.epoch, end.epoch_before) == (2, 1)
     assert watching.reported[-1][0] == ended_s
@@ -108,7 +108,7 @@ def test_rank_that_comes_before_the_verdict() -> None:
     watching.until(20.0)
     assert watching.verdicts == []
     assert watching.ends == []
-    assert watching.detector.next_look_s == LOOK_S
+    assert watching.detector.next_check_s == CHECK_S
 
 
 def test_changed_verdict_is_a_new_epoch() -> None:
@@ -124,7 +124,7 @@ def test_changed_verdict_is_a_new_epoch() -> None:
     assert (opened.verdict.ranks, changed.verdict.ranks) == ((2, 3), (2,))
     assert (changed.occasion, changed.epoch, changed.epoch_before) == (Occasion.CHANGED, 2, 1)
     assert changed.incident == opened.incident
-    assert 18.0 <= changed_s <= 17.0 + LOOK_S + 1.0 + HURRIED_LOOK_S
+    assert 18.0 <= changed_s <= 17.0 + CHECK_S + 1.0 + HURRIED_CHECK_S
 
 
 def test_verdict_that_changes_all_the_time_is_bounded() -> None:
@@ -168,7 +168,7 @@ def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:
     assert len(watching.verdicts) == 1
 
 
-def test_told_root_stays_among_equals() -> None:
+def test_reported_root_stays_among_equals() -> None:
     """An independent stall that has waited longer than the root does not replace it: there is one incident."""
     world = SimulatedWorld(5)
     world.ranks[0].enter(group_of(0, 1), 5.0)
@@ -204,7 +204,7 @@ def test_tapes_that_come_back_get_later_numbers() -> None:
     """Reports from before the tapes were out of sight are forgotten, and their numbers are not used again."""
     watching = Watching(stalled()[0])
     watching.until(17.0)
-    (end,) = watching.detector.look([])
+    (end,) = watching.detector.process([])
     assert isinstance(end, IncidentResolved)
     watching.until(20.0)
     again = watching.verdicts[-1][1]
@@ -239,7 +239,7 @@ def test_asynchronous_operation_counts_from_its_start() -> None:
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(1,)]
 
 
-def test_who_takes_over_continues_the_numbers() -> None:
+def test_successor_continues_the_numbers() -> None:
     """A process that takes over reports the same incident under later numbers, so that no id can come twice."""
     world, _ = stalled()
     before = Watching(world)
@@ -255,7 +255,7 @@ def test_who_takes_over_continues_the_numbers() -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_take_over_from_who_took_over() -> None:
+def test_take_over_from_a_successor() -> None:
     """The third process does not reuse a number of the second either."""
     world, _ = stalled()
     numbers: list[int] = []

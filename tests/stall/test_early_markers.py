@@ -19,7 +19,7 @@ def marked(watching: Watching) -> list[tuple[float, int, int]]:
     return [(at_s, event.wait.view.rank, event.nth) for at_s, event in found]
 
 
-def test_death_brings_the_markers_of_those_who_wait() -> None:
+def test_death_brings_the_markers_of_waiting_ranks() -> None:
     """Rank 2 dies after two seconds of waiting: markers come with the verdict, and the next ones at the usual times."""
     world, _ = stalled(since_s=5.0)
     watching = Watching(world)

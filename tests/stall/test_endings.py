@@ -3,20 +3,20 @@
 import pytest
 
 from otel_torchdist.stall.events import IncidentResolved, StacksWanted
-from otel_torchdist.stall.watch import LOOK_S
+from otel_torchdist.stall.watch import CHECK_S
 from otel_torchdist.tape.layout import Flag, How, TapeState
 from otel_torchdist.verdict.model import Outcome, VerdictKind
 from tests.support.simulated_world import SimulatedWorld, group_of
 from tests.support.watching import EVERYBODY, Watching, stalled
 
 
-def test_death_is_told_at_once() -> None:
+def test_death_is_reported_at_once() -> None:
     """A rank dies while others wait for it: reported at the second poll, without the threshold and without stacks."""
     world, _ = stalled()
     watching = Watching(world)
     watching.until(6.0)
     world.ranks[2].die(6.1)
-    watching.until(6.1 + 2 * LOOK_S)
+    watching.until(6.1 + 2 * CHECK_S)
     ((_, given),) = watching.verdicts
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
     assert not any(isinstance(event, StacksWanted) for _, event in watching.events)
@@ -35,7 +35,7 @@ def test_death_waits_for_what_the_rank_had_still_written() -> None:
     assert watching.reported == []
 
 
-def test_death_is_told_though_the_others_failed_at_once() -> None:
+def test_death_is_reported_though_the_others_failed_at_once() -> None:
     """On gloo the peers of a dead rank get an exception and end within milliseconds: the first poll must suffice."""
     world, numbers = stalled()
     watching = Watching(world)
@@ -53,7 +53,7 @@ def test_death_is_told_though_the_others_failed_at_once() -> None:
     assert [end.outcome for _, end in watching.ends] == [Outcome.FAILED]
 
 
-def test_death_is_told_though_the_rank_was_seen_after_the_exception() -> None:
+def test_death_is_reported_though_the_rank_was_seen_after_the_exception() -> None:
     """The kernel closes a dead process's sockets before it releases the tape's lock: a poll may fall in between."""
     world, numbers = stalled()
     watching = Watching(world)
@@ -81,7 +81,7 @@ def test_old_exception_is_no_sign_of_a_death() -> None:
     assert watching.reported == []
 
 
-def test_death_is_told_though_all_were_gone_at_the_same_look() -> None:
+def test_death_is_reported_though_all_were_gone_at_the_same_check() -> None:
     """A rank is killed, gloo raises in its peers, and torchrun ends the rest, all between two polls.
 
     Rank 2 is gone without reporting, ranks 0 and 1 left their operation with an exception, and rank 3 showed a
@@ -139,10 +139,10 @@ def test_incident_ends_with_its_tapes() -> None:
     """The tapes are removed: the incident is closed, and no state of the run is kept."""
     watching = Watching(stalled()[0])
     watching.until(17.0)
-    (end,) = watching.detector.look([])
+    (end,) = watching.detector.process([])
     assert isinstance(end, IncidentResolved)
     assert end.outcome is Outcome.OUT_OF_SIGHT
-    assert watching.detector.look([]) == []
+    assert watching.detector.process([]) == []
 
 
 def test_finished_rank_does_not_stall() -> None:
@@ -157,7 +157,7 @@ def test_finished_rank_does_not_stall() -> None:
     assert watching.reported == []
 
 
-def test_all_die_before_the_stall_is_told() -> None:
+def test_all_die_before_the_stall_is_reported() -> None:
     """All are killed while stacks are awaited: what was seen until then is reported, and then that they ended."""
     world, _ = stalled(late=2)
     watching = Watching(world, answers_after_s=None)

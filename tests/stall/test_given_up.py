@@ -17,7 +17,7 @@ ALL = group_of(0, 1, 2)
 
 def verdicts_at(world: SimulatedWorld, watch: RunWatch, *looks_s: float) -> list[Verdict]:
     """The verdicts that are given at these polls."""
-    events = [event for at_s in looks_s for event in watch.look(world.snapshot(at_s))]
+    events = [event for at_s in looks_s for event in watch.judge(world.snapshot(at_s))]
     return [event.verdict for event in events if isinstance(event, VerdictGiven)]
 
 
@@ -58,7 +58,7 @@ def test_a_death_that_made_them_give_up() -> None:
     assert (first.kind, first.ranks) == (VerdictKind.DEAD, (2,))
 
 
-def test_a_word_that_came_to_nothing() -> None:
+def test_an_announcement_that_came_to_nothing() -> None:
     """A rank that continues after its backend gave up, and ends cleanly, has not died and waits for no rank."""
     world, watch = two_wait_for_one()
     world.ranks[0].failure = GIVEN_UP

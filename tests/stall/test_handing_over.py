@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_torchdist.stall.events import Incident, IncidentHandedOver, Occasion
 from otel_torchdist.stall.peer_agents import Leads
 from otel_torchdist.stall.spans import incident_spans
-from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
+from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from tests.support.accompanied import Accompanied, a_ruling, follows
 from tests.support.simulated_world import RUN
 from tests.support.watching import EVERYBODY, stalled
@@ -18,7 +18,7 @@ def test_incident_is_handed_over() -> None:
     watching.until(17.0)
     (_, given), *_ = watching.verdicts
     watching.events.clear()
-    watching.peer_agents.seating = follows(None)
+    watching.peer_agents.role = follows(None)
     watching.until(30.0)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 30.1)
@@ -31,12 +31,12 @@ def test_nothing_to_hand_over() -> None:
     watching = Accompanied(stalled()[0], Leads)
     watching.answers_after_s = None
     watching.until(15.5)
-    assert watching.detector.next_look_s == HURRIED_LOOK_S
+    assert watching.detector.next_check_s == HURRIED_CHECK_S
     watching.events.clear()
-    watching.peer_agents.seating = follows(None)
+    watching.peer_agents.role = follows(None)
     watching.until(20.0)
     assert watching.reported == []
-    assert watching.detector.next_look_s == LOOK_S
+    assert watching.detector.next_check_s == CHECK_S
 
 
 def test_taking_over_continues_the_incident() -> None:
@@ -45,7 +45,7 @@ def test_taking_over_continues_the_incident() -> None:
     world, _ = stalled()
     watching = Accompanied(world, follows(ruling))
     watching.until(17.0)
-    watching.peer_agents.seating = lambda seen: Leads(seen, 2)
+    watching.peer_agents.role = lambda seen: Leads(seen, 2)
     watching.until(40.0)
     (_, given), (_, grown), *_ = watching.verdicts
     assert given.incident == Incident(RUN, ruling.incident.name, 2)
@@ -62,22 +62,22 @@ def test_taking_over_continues_the_incident() -> None:
 
 def test_epochs_after_a_take_over_only_grow() -> None:
     """However far the other agent came, and however old the wait is, the next epoch is greater than both."""
-    for told in (1, 1_000_000):
+    for last_epoch in (1, 1_000_000):
         world, _ = stalled()
-        watching = Accompanied(world, follows(a_ruling(epoch=told)), began_s=10.0)
+        watching = Accompanied(world, follows(a_ruling(epoch=last_epoch)), began_s=10.0)
         watching.until(17.0)
-        watching.peer_agents.seating = Leads
+        watching.peer_agents.role = Leads
         watching.until(20.0)
         (_, given), *_ = watching.verdicts
-        assert given.epoch > max(told, 10_000)
+        assert given.epoch > max(last_epoch, 10_000)
 
 
 def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
     """Two agents that cannot reach each other report the same incident in one trace, under ids of their own."""
     ids: list[set[int]] = []
     traces: set[int] = set()
-    for seat in (0, 2):
-        watching = Accompanied(stalled()[0], lambda seen, seat=seat: Leads(seen, seat))
+    for agent_id in (0, 2):
+        watching = Accompanied(stalled()[0], lambda seen, agent_id=agent_id: Leads(seen, agent_id))
         watching.until(17.0)
         spans = incident_spans(watching.verdicts[0][1])
         ids.append({span.span_id for span in spans})
@@ -86,21 +86,21 @@ def test_agents_that_judge_at_once_share_a_trace_and_no_span() -> None:
     assert ids[0].isdisjoint(ids[1])
 
 
-def test_what_was_heard_of_is_over() -> None:
+def test_received_ruling_is_over() -> None:
     """A stall that begins after the other agent has gone is another one, with a name and epochs of its own."""
-    heard = a_ruling(epoch=3)
-    for ruling in (heard, None):
+    received = a_ruling(epoch=3)
+    for ruling in (received, None):
         world, numbers = stalled()
         watching = Accompanied(world, follows(ruling))
         watching.until(16.0)
         world.ranks[2].end(world.ranks[2].enter(EVERYBODY, 16.0), 16.1)
         for rank, number in numbers.items():
             world.ranks[rank].end(number, 16.1)
-        watching.peer_agents.seating = Leads
+        watching.peer_agents.role = Leads
         watching.until(20.0)
         for rank in (0, 1, 3):
             world.ranks[rank].enter(EVERYBODY, 20.0)
         watching.until(33.0)
         ((_, given),) = watching.verdicts
-        assert given.incident.name != heard.incident.name
+        assert given.incident.name != received.incident.name
         assert (given.epoch, given.predecessor) == (1, None)

@@ -8,7 +8,7 @@ from otel_torchdist import semconv
 from otel_torchdist.stall.events import MarkerDue
 from otel_torchdist.stall.peer_agents import Leads, Undecided
 from otel_torchdist.stall.spans import NoStepTraces, marker_span
-from otel_torchdist.stall.watch import HURRIED_LOOK_S, LOOK_S
+from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.accompanied import LOCAL, Accompanied, a_ruling, follows, with_others
 from tests.support.simulated_world import SimulatedWorld, group_of
@@ -17,19 +17,19 @@ from tests.support.watching import EVERYBODY, stalled
 # --- another agent judges -----------------------------------------------------------------------------------------
 
 
-def test_who_follows_gives_no_verdict() -> None:
+def test_follower_gives_no_verdict() -> None:
     """Ranks stall for long, another agent leads and reports nothing: this one neither reports nor asks ranks."""
     watching = Accompanied(stalled()[0], follows(None))
     watching.until(60.0)
     assert watching.reported == []
-    assert watching.peer_agents.told == []
+    assert watching.peer_agents.published == []
 
 
-def test_who_follows_marks_with_the_words_of_who_judges() -> None:
+def test_follower_marks_with_the_wording_of_the_leader() -> None:
     """Markers come at doubling ages, as usual, and each carries the other agent's verdict at that time."""
     watching = Accompanied(stalled()[0], follows(a_ruling(1)))
     watching.until(20.0)
-    watching.peer_agents.seating = follows(a_ruling(2))
+    watching.peer_agents.role = follows(a_ruling(2))
     watching.until(60.0)
     assert {type(event) for _, event in watching.events} == {MarkerDue}
     for rank in (0, 1, 3):
@@ -38,7 +38,7 @@ def test_who_follows_marks_with_the_words_of_who_judges() -> None:
     assert watching.markers(2) == []
 
 
-def test_marker_of_who_follows() -> None:
+def test_marker_of_a_follower() -> None:
     """Its text is the other agent's sentence, and it links to that agent's root; a marker elsewhere mentions that."""
     world, _ = stalled()
     pair = group_of(2, 3, nth=1)
@@ -49,32 +49,32 @@ def test_marker_of_who_follows() -> None:
     here, elsewhere = (marker_span(watching.markers(rank)[0], NoStepTraces()) for rank in (0, 2))
     assert here.error == ruling.text
     assert elsewhere.error is not None
-    assert elsewhere.error.endswith("; the cause lies elsewhere: rank 2 sleeps")
+    assert elsewhere.error.endswith("; the cause is elsewhere: rank 2 sleeps")
     for span in (here, elsewhere):
         assert ruling.incident.root(3) in span.links
         assert span.attributes[semconv.VERDICT] == "absent"
         age_s = span.attributes[semconv.STALL_AGE]
-        assert isinstance(age_s, float) and 10 <= age_s <= 10 + LOOK_S
+        assert isinstance(age_s, float) and 10 <= age_s <= 10 + CHECK_S
 
 
-def test_looks_are_hurried_while_who_judges_is() -> None:
+def test_checks_are_hurried_while_the_leader_is() -> None:
     """An agent that is polled at short intervals polls as often, so that its answers are current."""
     watching = Accompanied(stalled()[0], follows(None, is_hurried=True))
     watching.look()
-    assert watching.detector.next_look_s == HURRIED_LOOK_S
-    watching.peer_agents.seating = follows(None)
+    assert watching.detector.next_check_s == HURRIED_CHECK_S
+    watching.peer_agents.role = follows(None)
     watching.look()
-    assert watching.detector.next_look_s == LOOK_S
+    assert watching.detector.next_check_s == CHECK_S
 
 
-def test_who_awaits_says_nothing_and_looks_again_soon() -> None:
+def test_undecided_agent_reports_nothing_and_checks_again_soon() -> None:
     """Until the others have answered there is neither verdict nor marker; then the verdict comes in time."""
     watching = Accompanied(stalled()[0], lambda world: Undecided())
     watching.until(15.5)
     assert watching.reported == []
-    assert watching.detector.next_look_s == HURRIED_LOOK_S
-    assert watching.peer_agents.told == []
-    watching.peer_agents.seating = Leads
+    assert watching.detector.next_check_s == HURRIED_CHECK_S
+    assert watching.peer_agents.published == []
+    watching.peer_agents.role = Leads
     watching.until(17.0)
     ((given_s, given),) = watching.verdicts
     assert given_s <= 16.7
@@ -84,7 +84,7 @@ def test_who_awaits_says_nothing_and_looks_again_soon() -> None:
 # --- when the others are asked ------------------------------------------------------------------------------------
 
 
-def uneasy_times(watching: Accompanied) -> list[float]:
+def suspicion_times(watching: Accompanied) -> list[float]:
     """The polls at which the detector suspected a stall; one poll every tenth of a second."""
     times: list[float] = []
     while watching.now_s < 16.0:
@@ -95,24 +95,24 @@ def uneasy_times(watching: Accompanied) -> list[float]:
     return times
 
 
-def test_uneasy_before_the_threshold() -> None:
+def test_stall_is_suspected_before_the_threshold() -> None:
     """The others are asked from a second before a wait is a stall, and not before."""
-    times = uneasy_times(Accompanied(stalled()[0], follows(None)))
+    times = suspicion_times(Accompanied(stalled()[0], follows(None)))
     assert times[0] == 14.0
     assert len(times) == 21
 
 
-def test_uneasy_where_somebody_has_died() -> None:
+def test_stall_is_suspected_where_a_rank_has_died() -> None:
     """A rank that is gone makes its node suspect a stall at once; one that has ended cleanly does not."""
     world = SimulatedWorld(2)
     watching = Accompanied(world, follows(None))
     world.ranks[0].die(1.0)
-    assert uneasy_times(watching)[0] == 0.1
+    assert suspicion_times(watching)[0] == 0.1
     healthy = Accompanied(SimulatedWorld(2), follows(None))
-    assert uneasy_times(healthy) == []
+    assert suspicion_times(healthy) == []
 
 
-def test_uneasy_while_an_incident_is_on() -> None:
+def test_stall_is_suspected_while_an_incident_is_open() -> None:
     """The others are asked as long as an incident is ongoing, though no rank of this node waits in it."""
     world, _ = stalled(late=0)
     watching = Accompanied(world, with_others(world), only=(0,))
@@ -125,7 +125,7 @@ def test_uneasy_while_an_incident_is_on() -> None:
 # --- this agent judges for all ------------------------------------------------------------------------------------
 
 
-def test_who_judges_tells_the_others() -> None:
+def test_leader_publishes_its_ruling() -> None:
     """The others get each ruling in words: none at first, each epoch of an incident, and none when it is over."""
     world, numbers = stalled()
     watching = Accompanied(world, with_others(world), only=LOCAL)
@@ -134,11 +134,11 @@ def test_who_judges_tells_the_others() -> None:
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 30.1)
     watching.until(32.0)
-    told = watching.peer_agents.told
-    assert told[0] is None and told[-1] is None
-    rulings = list(dict.fromkeys(ruling.epoch for ruling in told if ruling is not None))
+    published = watching.peer_agents.published
+    assert published[0] is None and published[-1] is None
+    rulings = list(dict.fromkeys(ruling.epoch for ruling in published if ruling is not None))
     assert rulings == [1, 2]
-    first = next(ruling for ruling in told if ruling is not None)
+    first = next(ruling for ruling in published if ruling is not None)
     (_, given), *_ = watching.verdicts
     age_s = (given.world.taken_ns - given.verdict.since_ns) / 1e9
     assert first.text == sentence(given.verdict, age_s)
@@ -161,12 +161,12 @@ def test_ranks_seen_some_time_ago_do_not_age() -> None:
     world.ranks[2].enter(EVERYBODY, 5.0)
     shown = with_others(world)(world.snapshot(6.0, LOCAL))
     assert isinstance(shown, Leads)
-    afar = {rank: view for rank, view in shown.world.ranks.items() if view.is_remote}
+    remote = {rank: view for rank, view in shown.world.ranks.items() if view.is_remote}
     watching = Accompanied(
-        world, lambda seen: Leads(dataclasses.replace(seen, ranks={**seen.ranks, **afar})), only=LOCAL
+        world, lambda seen: Leads(dataclasses.replace(seen, ranks={**seen.ranks, **remote})), only=LOCAL
     )
     watching.until(60.0)
     assert watching.reported == []
-    watching.peer_agents.seating = with_others(world)
+    watching.peer_agents.role = with_others(world)
     watching.until(62.0)
     assert len(watching.verdicts) == 1

@@ -41,7 +41,7 @@ class Anchors:
         return self.known[nonce]
 
 
-class Told:
+class Reported:
     """A watched world whose stalls are reported."""
 
     def __init__(self, world: SimulatedWorld, began_s: float = 0.0, anchors: Anchors | None = None) -> None:
@@ -74,9 +74,9 @@ def view_of(rank: int) -> RankView:
 def test_marker_is_the_open_ended_bar() -> None:
     """From the operation's start to now, in its step's trace under the anchor, error and links as designed."""
     world, numbers = stalled(since_s=STALLED_S)
-    told = Told(world)
-    told.until(17.0)
-    markers = told.named("all_reduce (in progress)")
+    watching = Reported(world)
+    watching.until(17.0)
+    markers = watching.named("all_reduce (in progress)")
     assert [span.attributes[semconv.RANK] for span in markers] == [0, 1, 3]
     marker, nonce = markers[0], view_of(0).nonce
     assert marker.trace_id == trace_id_of_step(RUN, 0)
@@ -85,10 +85,10 @@ def test_marker_is_the_open_ended_bar() -> None:
     assert 10.0 <= (marker.end_ns - marker.start_ns) / 1e9 <= 10.3
     assert marker.error is not None
     assert marker.error.startswith("rank 2 has not entered all_reduce (sequence 2, default_pg) for 10.")
-    (root,) = told.named("stall: ")
+    (root,) = watching.named("stall: ")
     future = LinkTarget(marker.trace_id, operation_span_id(nonce, numbers[0]))
     assert marker.links == (future, LinkTarget(root.trace_id, root.span_id))
-    assert told.anchors.incidents == {marker.links[1]}
+    assert watching.anchors.incidents == {marker.links[1]}
     assert marker.attributes[semconv.STALLED] is True
     assert marker.attributes[semconv.VERDICT] == "absent"
     assert marker.attributes[semconv.VERDICT_RANKS] == "2"
@@ -114,27 +114,27 @@ def test_marker_of_a_consequence_names_its_own_operation_and_the_cause() -> None
     world = SimulatedWorld(3)
     world.ranks[0].enter(group_of(0, 1, description="tp"), 5.0)
     world.ranks[1].enter(group_of(1, 2, description="dp"), 5.0)
-    told = Told(world)
-    told.until(17.0)
-    error = told.named("(in progress)")[0].error
+    watching = Reported(world)
+    watching.until(17.0)
+    error = watching.named("(in progress)")[0].error
     assert error is not None
     assert error.startswith(
-        "all_reduce (sequence 1, tp) has waited for 10.0 s; the cause lies elsewhere: rank 2 has not"
+        "all_reduce (sequence 1, tp) has been blocked for 10.0 s; the cause is elsewhere: rank 2 has not"
     )
 
 
 def test_incident_trace() -> None:
     """A root with the verdict, and a bar for each member: the missing first, with its stack, then the waiting ones."""
     world, numbers = stalled(since_s=STALLED_S)
-    told = Told(world)
-    told.until(17.0)
-    (root,) = told.named("stall: ")
+    watching = Reported(world)
+    watching.until(17.0)
+    (root,) = watching.named("stall: ")
     assert root.name == "stall: all_reduce (absent)"
     assert root.parent_id is None
     assert root.error is not None
     assert "it is in load_batch at train.py:57" in root.error
     assert root.attributes[semconv.STALL_EPOCH] == 1
-    bars = told.sink.under(root)
+    bars = watching.sink.under(root)
     assert [bar.name for bar in bars] == ["rank 2: absent", "rank 0: waiting", "rank 1: waiting", "rank 3: waiting"]
     missing, waiting = bars[0], bars[1]
     assert missing.attributes[semconv.CODE_FUNCTION] == LOAD_BATCH.function
@@ -150,16 +150,16 @@ def test_incident_trace() -> None:
 def test_all_evidence_is_urgent_and_every_id_is_new() -> None:
     """From opening to end: all spans are urgent, no id is duplicated, no child lacks its parent (the sink checks)."""
     world, numbers = stalled(since_s=STALLED_S)
-    told = Told(world)
-    told.until(50.0)
+    watching = Reported(world)
+    watching.until(50.0)
     numbers[2] = world.ranks[2].enter(EVERYBODY, 50.0)
-    told.until(62.0)
+    watching.until(62.0)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 62.0)
-    told.until(70.0)
-    evidence = [(spans, urgent) for spans, urgent in told.sink.groups if spans[0].name != "step"]
+    watching.until(70.0)
+    evidence = [(spans, urgent) for spans, urgent in watching.sink.groups if spans[0].name != "step"]
     assert all(urgent for _, urgent in evidence)
-    roots = told.named("stall: ")
+    roots = watching.named("stall: ")
     assert [root.name for root in roots] == [
         "stall: all_reduce (absent)",
         "stall: all_reduce (absent)",
@@ -180,12 +180,12 @@ def test_all_evidence_is_urgent_and_every_id_is_new() -> None:
 def test_failed_end_is_not_called_resolved() -> None:
     """An incident that ends because the operation raised is over, but not resolved, and shows the error."""
     world, numbers = stalled(since_s=STALLED_S)
-    told = Told(world)
-    told.until(17.0)
+    watching = Reported(world)
+    watching.until(17.0)
     for rank, number in numbers.items():
         world.ranks[rank].end(number, 17.1, How.FAILED, "RuntimeError")
-    told.until(18.0)
-    last = told.named("stall: ")[-1]
+    watching.until(18.0)
+    last = watching.named("stall: ")[-1]
     assert last.attributes[semconv.STALL_RESOLVED] is False
     assert last.error is not None
     assert last.error.startswith("all_reduce (sequence 2, default_pg) failed after 12.")
@@ -194,9 +194,9 @@ def test_failed_end_is_not_called_resolved() -> None:
 def test_process_that_takes_over_repeats_no_id() -> None:
     """Two processes report the same stall one after the other into one sink, which refuses an id that comes twice."""
     world, _ = stalled(since_s=STALLED_S)
-    first = Told(world)
+    first = Reported(world)
     first.until(50.0)
-    second = Told(world, began_s=50.0, anchors=first.anchors)
+    second = Reported(world, began_s=50.0, anchors=first.anchors)
     second.until(100.0)
     roots = first.named("stall: ")
     assert len({root.trace_id for root in roots}) == 1
@@ -209,10 +209,10 @@ def test_large_group_has_bounded_bars() -> None:
     world = SimulatedWorld(100)
     for rank in range(99):
         world.ranks[rank].enter(everybody, 5.0)
-    told = Told(world)
-    told.until(17.0)
-    (root,) = told.named("stall: ")
-    bars = told.sink.under(root)
+    watching = Reported(world)
+    watching.until(17.0)
+    (root,) = watching.named("stall: ")
+    bars = watching.sink.under(root)
     assert (bars[0].name, bars[-1].name, len(bars)) == ("rank 99: absent", "136 more ranks", 65)
     assert root.attributes[semconv.VERDICT_COVERAGE] == "100/200"
 
@@ -220,15 +220,15 @@ def test_large_group_has_bounded_bars() -> None:
 def test_log_event_and_line(caplog: pytest.LogCaptureFixture) -> None:
     """Opening and end are each one OpenTelemetry event in the incident's trace and one warning with the sentence."""
     world, numbers = stalled(since_s=STALLED_S)
-    told = Told(world)
+    watching = Reported(world)
     with caplog.at_level(logging.WARNING, logger="otel_torchdist"):
-        told.until(17.0)
+        watching.until(17.0)
         numbers[2] = world.ranks[2].enter(EVERYBODY, 17.1)
         for rank, number in numbers.items():
             world.ranks[rank].end(number, 17.1)
-        told.until(18.0)
-    opened, ended = [data.log_record for data in told.logs.get_finished_logs()]
-    root, last = told.named("stall: ")
+        watching.until(18.0)
+    opened, ended = [data.log_record for data in watching.logs.get_finished_logs()]
+    root, last = watching.named("stall: ")
     assert (opened.event_name, ended.event_name) == ("torchdist.stall", "torchdist.stall.resolved")
     assert (opened.trace_id, opened.span_id) == (root.trace_id, root.span_id)
     assert (ended.trace_id, ended.span_id) == (last.trace_id, last.span_id)
@@ -240,4 +240,4 @@ def test_log_event_and_line(caplog: pytest.LogCaptureFixture) -> None:
     assert opened.attributes[semconv.STALL_TRACE_ID] == f"{root.trace_id:032x}"
     first_line, last_line = [record.getMessage() for record in caplog.records]
     assert first_line == f"stall: {root.error} (run {run_label(RUN)}, trace {root.trace_id:032x})"
-    assert last_line.startswith("stall over: all_reduce (sequence 2, default_pg) was completed after 12.")
+    assert last_line.startswith("stall over: all_reduce (sequence 2, default_pg) completed after 12.")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection
 
 from otel_torchdist.stall.events import MismatchFound
-from otel_torchdist.stall.peer_agents import Follows, Leads, Seating
+from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.accompanied import Accompanied
@@ -22,12 +22,12 @@ class ShortJob(Accompanied):
     """A job of two nodes with one mismatched call on one rank; all ranks have ended by 3 s."""
 
     def __init__(self, shown: Collection[int]) -> None:
-        self.seating: Seating | None = None
-        super().__init__(SimulatedWorld(4), lambda world: self.seating or Leads(world, 2), only=shown)
+        self.role: Role | None = None
+        super().__init__(SimulatedWorld(4), lambda world: self.role or Leads(world, 2), only=shown)
         for rank in self.world.ranks:
             rank.end(rank.enter(EVERYBODY, 1.0, dtype="int32" if rank.rank == ODD else "float32"), 1.001)
 
-    def look_until_over(self) -> None:
+    def check_until_over(self) -> None:
         """Run until just after the end."""
         self.until(OVER_S)
         for rank in self.world.ranks:
@@ -50,7 +50,7 @@ class ShortJob(Accompanied):
 def test_other_nodes_that_come_late() -> None:
     """Half of the ranks are not seen yet when the others have ended: no conclusion from those alone for 2 s."""
     job = ShortJob(HERE)
-    job.look_until_over()
+    job.check_until_over()
     job.until(OVER_S + 1.5)
     assert job.found == []
     job._only = range(4)
@@ -61,7 +61,7 @@ def test_other_nodes_that_come_late() -> None:
 def test_other_nodes_that_never_come() -> None:
     """Findings from the ranks that are seen are reported after two seconds."""
     job = ShortJob(HERE)
-    job.look_until_over()
+    job.check_until_over()
     job.until(OVER_S + 3.0)
     assert job.found == [HERE]
 
@@ -69,20 +69,20 @@ def test_other_nodes_that_never_come() -> None:
 def test_judge_that_leaves_first() -> None:
     """The leading agent has compared all ranks, and is gone: the other one does not compare half of them again."""
     job = ShortJob(HERE)
-    job.seating = Follows(None)
-    job.look_until_over()
-    job.seating = None
+    job.role = Follows(None)
+    job.check_until_over()
+    job.role = None
     job.until(OVER_S + 30.0)
-    assert job.detector.look([job._snapshot()], is_last=True) == []
+    assert job.detector.process([job._snapshot()], is_last=True) == []
     assert job.found == []
 
 
 def test_judge_that_leaves_while_ranks_live() -> None:
     """An agent that led while the ranks ran has not compared them to the end: the one that follows it does."""
     job = ShortJob(HERE)
-    job.seating = Follows(None)
+    job.role = Follows(None)
     job.until(OVER_S - 1.0)
-    job.seating = None
-    job.look_until_over()
+    job.role = None
+    job.check_until_over()
     job.until(OVER_S + 3.0)
     assert job.found == [HERE]

@@ -41,7 +41,7 @@ class RankProcess:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ok\n"
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         """Make it do something."""
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
@@ -74,11 +74,11 @@ class Job:
         while True:
             for reader in self.readers:
                 self.watch.observe(reader.identity.nonce, reader.poll())
-            self.events += self.watch.look(time.monotonic_ns())
+            self.events += self.watch.check(time.monotonic_ns())
             if done():
                 return
             assert time.monotonic() < give_up
-            time.sleep(self.watch.next_look_s)
+            time.sleep(self.watch.next_check_s)
 
     @property
     def verdicts(self) -> list[VerdictGiven]:
@@ -92,9 +92,9 @@ class Job:
 
     def stall(self) -> None:
         """Ranks 0 and 1 wait in an operation while rank 2 loads a batch."""
-        self.ranks[2].tell("load")
+        self.ranks[2].send("load")
         for rank in self.ranks[:2]:
-            rank.tell("enter 1")
+            rank.send("enter 1")
 
     def close(self) -> None:
         """Kill the ranks and close the tapes."""
@@ -134,10 +134,10 @@ def test_late_rank_is_found_with_its_stack_and_recovers(job: Job) -> None:
     assert place.source is Source.STACK
     assert f"line {LOAD_LINE}, in load_batch" in place.stacktrace
     assert {event.wait.view.rank for event in job.events if isinstance(event, MarkerDue)} == {0, 1}
-    job.ranks[2].tell("")
-    job.ranks[2].tell("enter 1")
+    job.ranks[2].send("")
+    job.ranks[2].send("enter 1")
     for rank in job.ranks:
-        rank.tell("end")
+        rank.send("end")
     job.until(lambda: job.ends)
     assert job.ends[0].outcome is Outcome.COMPLETED
     assert job.ends[0].length_ns >= age_s * 1e9
@@ -147,12 +147,12 @@ def test_late_rank_is_found_with_its_stack_and_recovers(job: Job) -> None:
 def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
     """A stopped process cannot answer: its stack is not awaited, and the verdict comes with its last record."""
     for rank in job.ranks:
-        rank.tell("enter 1")
+        rank.send("enter 1")
     for rank in job.ranks:
-        rank.tell("end")
+        rank.send("end")
     os.kill(job.ranks[2].process.pid, signal.SIGSTOP)
     for rank in job.ranks[:2]:
-        rank.tell("enter 2")
+        rank.send("enter 2")
     job.until(lambda: job.verdicts)
     verdict = job.verdicts[0].verdict
     assert (job.verdicts[0].world.taken_ns - verdict.since_ns) / 1e9 <= 4.0
@@ -165,9 +165,9 @@ def test_frozen_rank_is_found_without_its_stack(job: Job) -> None:
 def test_gil_is_held_in_every_rank(job: Job) -> None:
     """No heartbeat continues, but no process is suspended either: the rank that is late is named at the threshold."""
     for rank in job.ranks[:2]:
-        rank.tell("enter 1")
+        rank.send("enter 1")
     for rank in job.ranks:
-        rank.tell("hold")
+        rank.send("hold")
     job.until(lambda: job.verdicts)
     [given] = job.verdicts
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (2,))
@@ -207,11 +207,11 @@ def test_killed_rank_is_named_at_once(job: Job) -> None:
 
 
 @threshold_s(1.0)
-def test_ranks_that_end_in_good_order_are_silent(job: Job) -> None:
+def test_ranks_that_end_cleanly_are_silent(job: Job) -> None:
     """Nothing is reported about a job that finishes, rank after rank."""
     for command in ("enter 1", "end"):
         for rank in job.ranks:
-            rank.tell(command)
+            rank.send(command)
     job.until(lambda: True)
     for rank in job.ranks:
         rank.process.communicate("exit\n", timeout=10)

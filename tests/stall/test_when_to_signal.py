@@ -41,7 +41,7 @@ class WatchingWithSignals(Watching):
     def until(self, then_s: float) -> None:
         """Poll as often as the detector asks, with a heartbeat that stands still from some moment on."""
         while self.now_s < then_s:
-            next_s = self.now_s + self.detector.next_look_s
+            next_s = self.now_s + self.detector.next_check_s
             if self.held_since_s is not None:
                 self.world.ranks[LATE].heartbeat_age_s = max(next_s - self.held_since_s, 0.0)
             super().until(min(next_s, then_s))
@@ -66,7 +66,7 @@ def test_first_verdict_has_the_stack_in_time() -> None:
     place = given.verdict.places[LATE]
     assert (place.source, place.frame) == (Source.SIGNAL, LOAD_BATCH)
     assert describe_place(dataclasses.replace(place, frozen_for_ns=12_300_000_000), "it") == (
-        "it is in load_batch at train.py:57 (seen by a signal while the GIL was held), "
+        "it is in load_batch at train.py:57 (stack taken by a signal while the GIL was held), "
         "and its Python threads have not run for 12.3 s"
     )
 

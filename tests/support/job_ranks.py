@@ -37,7 +37,7 @@ class Ranks:
             text=True,
         )
 
-    def tell(self, rank: int, command: str) -> None:
+    def send(self, rank: int, command: str) -> None:
         """Make a rank do something, and wait until it acknowledges."""
         self._write(rank, command)
         self._acknowledged(rank)
@@ -45,9 +45,9 @@ class Ranks:
     def meet(self, sequence: int) -> None:
         """Make all ranks complete an operation."""
         for rank in self._processes:
-            self.tell(rank, f"enter {sequence}")
+            self.send(rank, f"enter {sequence}")
         for rank in self._processes:
-            self.tell(rank, "end")
+            self.send(rank, "end")
 
     def exit(self) -> None:
         """End all ranks cleanly."""

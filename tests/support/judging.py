@@ -21,5 +21,5 @@ def the_verdict(world: WorldSnapshot) -> Verdict:
     assert found
     first = found[0]
     assert first is not None
-    assert all(other is not None and first.says_the_same_as(other) for other in found)
+    assert all(other is not None and first.agrees_with(other) for other in found)
     return first

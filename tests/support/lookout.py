@@ -10,8 +10,8 @@ from otel_torchdist.stall.events import Event, MarkerDue, VerdictGiven
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reader import TapeReader
 
-LOOK_S = 0.02
-PATIENCE_S = 30.0
+CHECK_S = 0.02
+DEADLINE_S = 30.0
 
 
 class Lookout:
@@ -35,7 +35,7 @@ class Lookout:
         """Read what is new and check once."""
         for tape in self._tapes:
             self._watch.observe(tape.identity.nonce, tape.poll())
-        self.events += self._watch.look(time.monotonic_ns())
+        self.events += self._watch.check(time.monotonic_ns())
 
     def until(self, condition: Callable[[], object]) -> None:
         """Check until a condition holds.
@@ -43,12 +43,12 @@ class Lookout:
         Raises:
             TimeoutError: It did not hold in time.
         """
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + DEADLINE_S
         while not condition():
             if time.monotonic() > deadline:
                 raise TimeoutError("what the lookout waits for did not happen")
             self.look()
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
 
     def well_past_the_threshold(self) -> None:
         """Check until everything open now has been open for twice the threshold, and was checked then."""

@@ -19,7 +19,7 @@ TAPES = "TAPES"
 STORE = "STORE"
 """Variable: the file of the job's store."""
 TIMEOUT = timedelta(seconds=45)
-TELLS_REDUCE_OP = "op" in torch.classes.c10d.ReduceOp()._method_names()
+SHOWS_REDUCE_OP = "op" in torch.classes.c10d.ReduceOp()._method_names()
 """Whether this torch lets a kernel read the reduce op; 2.8 does not."""
 GATHERS_INTO_TENSOR = hasattr(dist, "gather_into_tensor")
 """Whether this torch can gather into one tensor, and gathers the lengths of objects that way; it can from 2.15 on."""

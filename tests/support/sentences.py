@@ -28,6 +28,6 @@ def late_world(*late: int, size: int = 4) -> SimulatedWorld:
     return world
 
 
-def site_of(world: SimulatedWorld, rank: int) -> OperationId:
+def operation_id_of(world: SimulatedWorld, rank: int) -> OperationId:
     """Where a rank waits."""
     return next(iter(world.ranks[rank].open.values())).operation_id

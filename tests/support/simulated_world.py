@@ -53,7 +53,7 @@ class SimulatedRank:
     stopped: str = ""
     stopped_since_s: float = 0.0
     expects_until_s: float = -START_NS / SECOND
-    patience_s: float = 0.0
+    tolerance_s: float = 0.0
     label: str = ""
     count: int = 0
     seen_alive_s: float = -START_NS / SECOND
@@ -110,7 +110,7 @@ class SimulatedRank:
         )
         site = CallSiteName("train", "/home/user/train.py", 42)
         since_ns = record.waiting_since_ns
-        tolerance_ns = round(self.patience_s * SECOND)
+        tolerance_ns = round(self.tolerance_s * SECOND)
         self.open[self.count] = OperationView(
             record, name, OperationId(channel, place), group, signature, site, self.label, "", since_ns, tolerance_ns
         )

@@ -65,7 +65,7 @@ class WriterProcess:
         assert line, f"the rank has ended with {self._process.poll()}"
         return line
 
-    def tell(self, command: str) -> str:
+    def send(self, command: str) -> str:
         """Give it a command and wait for its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(command + "\n")
@@ -74,7 +74,7 @@ class WriterProcess:
 
     def fork(self) -> int:
         """Make it fork a child, which sleeps."""
-        self._children.append(int(self.tell("fork")))
+        self._children.append(int(self.send("fork")))
         return self._children[-1]
 
     def stop(self) -> None:

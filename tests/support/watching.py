@@ -44,7 +44,7 @@ class Watching:
 
     def look(self) -> list[Event]:
         """Poll now."""
-        found = self.detector.look([self._snapshot()])
+        found = self.detector.process([self._snapshot()])
         for event in found:
             if isinstance(event, StacksWanted):
                 self.asked_s |= dict.fromkeys(event.nonces, self.now_s)
@@ -54,7 +54,7 @@ class Watching:
     def until(self, then_s: float) -> None:
         """Poll as often as the detector asks."""
         while self.now_s < then_s:
-            self.now_s = min(self.now_s + self.detector.next_look_s, then_s)
+            self.now_s = min(self.now_s + self.detector.next_check_s, then_s)
             self.look()
 
     def _snapshot(self) -> WorldSnapshot:

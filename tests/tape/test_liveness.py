@@ -29,7 +29,7 @@ def alive_for_others(path: Path) -> bool:
 def test_killed(memory: Path) -> None:
     """SIGKILL ends the life of a tape; it stays readable, and its state is still running."""
     with WriterProcess(memory) as rank:
-        number = int(rank.tell("begin"))
+        number = int(rank.send("begin"))
         reader = TapeReader(rank.path)
         assert reader.is_alive()
         rank.kill()
@@ -42,7 +42,7 @@ def test_killed(memory: Path) -> None:
 def test_ended(memory: Path) -> None:
     """A process that ends by itself is not alive, and its tape shows how it ended."""
     with WriterProcess(memory) as rank:
-        rank.tell("finish")
+        rank.send("finish")
         reader = TapeReader(rank.path)
         assert reader.is_alive(), "it may still communicate"
         assert rank.leave() == 0
@@ -54,7 +54,7 @@ def test_closed(memory: Path) -> None:
     """A tape whose group was destroyed is not alive, though its process is."""
     with WriterProcess(memory) as rank:
         reader = TapeReader(rank.path)
-        rank.tell("close")
+        rank.send("close")
         assert not reader.is_alive()
 
 
@@ -81,8 +81,8 @@ def test_death_of_a_child(memory: Path) -> None:
 def test_stopped(memory: Path) -> None:
     """A stopped process is alive, and its tape can be read meanwhile."""
     with WriterProcess(memory) as rank:
-        number = int(rank.tell("begin"))
-        rank.tell(f"wait {number}")
+        number = int(rank.send("begin"))
+        rank.send(f"wait {number}")
         rank.stop()
         reader = TapeReader(rank.path)
         assert reader.is_alive()
@@ -90,15 +90,15 @@ def test_stopped(memory: Path) -> None:
         (operation,) = reader.open_operations()
         assert (operation.number, operation.wait_entered_ns) == (number, 1_005)
         os.kill(rank.pid, signal.SIGCONT)
-        rank.tell("begin")
+        rank.send("begin")
         assert len(reader.poll().entered) == 1
 
 
 def test_own_tape(memory: Path) -> None:
     """A process can read its own tape without appearing dead to others."""
     with WriterProcess(memory) as rank:
-        rank.tell("begin")
-        assert rank.tell("read") == "1"
+        rank.send("begin")
+        assert rank.send("read") == "1"
         assert TapeReader(rank.path).is_alive()
 
 

@@ -31,7 +31,9 @@ def test_stage_that_forgot_to_send_is_named(since: tuple[float, float, float]) -
     world.ranks[2].enter(THREE, since[2])
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (2,))
-    assert sentence(verdict, 20).startswith("rank 2 has no send for recv (from rank 2 to rank 1, tag 0, sequence 1")
+    assert sentence(verdict, 20).startswith(
+        "rank 2 has no matching send for recv (from rank 2 to rank 1, tag 0, sequence 1"
+    )
 
 
 def test_first_stage_that_forgot_to_send_is_named() -> None:
@@ -73,7 +75,8 @@ def test_rank_that_left_out_a_creation_is_named() -> None:
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.MISMATCHED, (2,))
     assert spoken(world.snapshot(25.0), verdict) == (
-        "rank 2 has entered all_reduce where ranks 0-1 have entered new_group (mesh), and it has waited for 24.0 s; "
+        "rank 2 has entered all_reduce where ranks 0-1 have entered new_group (mesh), "
+        "and the operation has been blocked for 24.0 s; "
         "2 of 3 ranks wait; the group is created in train at train.py:42; "
         "it is in all_reduce, called in train at train.py:42"
     )
@@ -163,7 +166,8 @@ def test_waits_of_other_threads_make_no_circle() -> None:
     verdict = the_verdict(checkpoint_world().snapshot(25.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.THREADS)
     assert sentence(verdict, 24).startswith(
-        "barrier (sequence 1, checkpoint) is not over after 24.0 s, and who is missing is not known: other threads of "
+        "barrier (sequence 1, checkpoint) has not completed after 24.0 s; which ranks are missing is unknown: "
+        "other threads of "
         "the ranks that are missing wait elsewhere, rank 0 in barrier (sequence 1, checkpoint), rank 1 in all_reduce"
     )
 
@@ -192,7 +196,7 @@ def test_thread_of_backward_waits_for_its_rank() -> None:
 # --- what is expected -----------------------------------------------------------------------------------------------
 
 
-def test_expectation_excuses_nobody_else_at_the_same_place() -> None:
+def test_expectation_excuses_no_other_rank_at_the_same_place() -> None:
     """Rank 0 evaluates and has announced it; rank 2, which should be waiting too, hangs: it is named, alone."""
     world = SimulatedWorld(3)
     world.meet(THREE, 0.1)

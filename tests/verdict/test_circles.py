@@ -17,7 +17,7 @@ def test_circle_names_all_ranks_and_where_each_waits() -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.CIRCULAR, (0, 1, 2))
     assert [(link.rank, link.group.label) for link in verdict.circle if link.group] == [(0, "a"), (1, "b"), (2, "c")]
     assert sentence(verdict, 19).startswith(
-        "ranks 0-2 wait for each other for 19.0 s: rank 0 in all_reduce (sequence 1, a), "
+        "ranks 0-2 have waited for each other for 19.0 s: rank 0 in all_reduce (sequence 1, a), "
         "rank 1 in all_reduce (sequence 1, b), rank 2 in all_reduce (sequence 1, c); "
     )
 
@@ -39,7 +39,7 @@ def test_circle_that_may_be_none() -> None:
         world.ranks[rank].enter(pair, 1.0, blocking=rank == 0, flags=Flag.ASYNC)
     verdict = the_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.CYCLE, (0, 1, 2))
-    assert sentence(verdict, 19).startswith("ranks 0-2 wait for each other, among others in all_reduce (sequence 1")
+    assert sentence(verdict, 19).startswith("ranks 0-2 have waited for each other, in all_reduce (sequence 1")
 
 
 def test_circle_through_a_rank_that_may_be_busy() -> None:

@@ -62,7 +62,7 @@ def test_a_device_that_has_not_come_to_it() -> None:
     assert verdict.roll.standings[1] is Standing.QUEUED
     assert verdict.since_ns - START_NS == 1_000_000_000
     assert sentence(verdict, 19.0).startswith(
-        "rank 1 has enqueued all_reduce (sequence 1, default_pg), but its device has not come to it for 19.0 s; "
+        "rank 1 has enqueued all_reduce (sequence 1, default_pg), but its device has not reached it for 19.0 s; "
         "2 of 3 ranks wait"
     )
 
@@ -76,11 +76,11 @@ def test_two_devices_that_have_not_come_to_it() -> None:
     verdict = judge(world, EVERYBODY)
     assert verdict is not None
     assert sentence(verdict, 19.0).startswith(
-        "ranks 1-2 have enqueued all_reduce (sequence 1, default_pg), but their devices have not come to it for 19.0 s"
+        "ranks 1-2 have enqueued all_reduce (sequence 1, default_pg), but their devices have not reached it for 19.0 s"
     )
 
 
-def test_who_has_not_even_enqueued_comes_first() -> None:
+def test_rank_that_has_not_even_enqueued_comes_first() -> None:
     """A rank that has not entered is named rather than one whose device has it in its queue."""
     world = SimulatedWorld(3)
     enqueue(world, 0, EVERYBODY, at_s=0.0, begun_s=1.0)
@@ -111,7 +111,7 @@ def test_all_devices_are_in_it(last_s: float, expected: VerdictKind | None) -> N
     assert (verdict.kind if verdict is not None else None) is expected
 
 
-def test_what_nobody_asks_the_device_about() -> None:
+def test_operations_that_are_not_queried_on_the_device() -> None:
     """For such an operation the tape shows that it began when it was entered: inside the call it waits since then."""
     untracked = Operation(
         number=1, kind=RecordKind.OPERATION, entered_ns=5, step=0, sequence=1, message_bytes=0, group=1, signature=1,

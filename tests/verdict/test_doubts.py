@@ -13,7 +13,8 @@ def test_other_nodes_do_not_report() -> None:
     assert (verdict.kind, verdict.doubt, verdict.ranks) == (VerdictKind.UNKNOWN, Doubt.SILENT, ())
     assert (verdict.reporting, verdict.members) == (2, 4)
     assert sentence(verdict, 11) == (
-        "all_reduce (sequence 2, default_pg) is not over after 11.0 s, and all ranks that report have entered; "
+        "all_reduce (sequence 2, default_pg) has not completed after 11.0 s, "
+        "although all ranks that report have entered it; "
         "2 of 4 ranks wait; rank 0 is in all_reduce, called in train at train.py:42; 2 of 4 ranks report"
     )
 
@@ -25,7 +26,7 @@ def test_absent_rank_is_named_though_others_do_not_report() -> None:
     assert sentence(verdict, 11).endswith("2 of 4 ranks report")
 
 
-def test_unaligned_sequence_says_nothing() -> None:
+def test_unaligned_sequence_decides_nothing() -> None:
     """A group first seen after it was in use has its own counts on each rank: no rank is blamed by them."""
     world = SimulatedWorld(2)
     world.ranks[0].enter(group_of(0, 1, aligned=False), 1.0)
@@ -46,7 +47,7 @@ def test_rank_whose_own_count_is_unaligned_is_not_blamed() -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNKNOWN, ())
 
 
-def test_lost_records_blame_nobody() -> None:
+def test_lost_records_blame_no_rank() -> None:
     """Records of the missing rank were overwritten unread: it may have entered, so it is not blamed."""
     world = late_world(2)
     world.ranks[2].losses = 1

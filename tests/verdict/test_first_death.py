@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from otel_torchdist.stall.watch import LOOK_S
+from otel_torchdist.stall.watch import CHECK_S
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.model import VerdictKind
@@ -143,7 +143,7 @@ def test_order_that_locks_do_not_show() -> None:
     assert (first.ranks, first.is_inferred) == ((1,), True)
 
 
-def test_verdict_on_a_job_that_was_gone_at_the_next_look() -> None:
+def test_verdict_on_a_job_that_was_gone_at_the_next_check() -> None:
     """The agent names the one that died first, and how; after that it reports only that all have ended."""
     world, _ = busy(5.9)
     watching = Watching(world)
@@ -154,12 +154,12 @@ def test_verdict_on_a_job_that_was_gone_at_the_next_look() -> None:
     assert watching.verdicts == []  # something else may have ended all of them
     watching.until(30.0)
     ((at_s, given),) = watching.verdicts
-    assert at_s <= 6.52 + 2 * LOOK_S
+    assert at_s <= 6.52 + 2 * CHECK_S
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.DEAD, (2,))
     assert len(watching.ends) == 1
 
 
-def test_verdict_on_a_rank_killed_while_nobody_communicates() -> None:
+def test_verdict_on_a_rank_killed_while_no_rank_communicates() -> None:
     """All compute when one is killed and the launcher ends the others: named with the last operation they shared."""
     world = SimulatedWorld(4)
     world.meet(EVERYBODY, 1.0)
@@ -239,7 +239,7 @@ def vanish(watch: Watching, at_s: float, ranks: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("entered", [(0, 2), (0, 1, 2, 3)], ids=["two had come", "all had come"])
-def test_gone_from_one_look_to_the_next(entered: tuple[int, ...]) -> None:
+def test_gone_from_one_check_to_the_next(entered: tuple[int, ...]) -> None:
     """A launcher ends all, and a poll falls between the first and the others: the first was not the cause."""
     world, _ = stalled(late=-1, since_s=1.0)
     for rank in range(4):
@@ -265,7 +265,7 @@ def test_the_only_one_that_is_behind_is_named() -> None:
     assert [(given.verdict.kind, given.verdict.ranks) for _, given in watch.verdicts] == [(VerdictKind.DEAD, (3,))]
 
 
-def test_cancelled_between_two_looks() -> None:
+def test_cancelled_between_two_checks() -> None:
     """At one poll a waiting rank has been terminated, at the next one all have: none was first."""
     world, _ = stalled(late=-1, since_s=1.0)
     for rank in range(4):

@@ -35,7 +35,8 @@ def test_frozen_inside_an_operation() -> None:
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (1,))
     assert sentence(verdict, 15).startswith(
-        "rank 1 is frozen (stopped by a signal) inside all_reduce (sequence 2, default_pg) for 15.0 s"
+        "rank 1 is frozen (stopped by a signal) inside all_reduce (sequence 2, default_pg), "
+        "which has been blocked for 15.0 s"
     )
 
 
@@ -49,7 +50,7 @@ def test_frozen_rank_elsewhere_is_found() -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.FROZEN, (2,))
 
 
-def test_frozen_process_is_said_to_be_frozen() -> None:
+def test_frozen_process_is_reported_as_frozen() -> None:
     """A rank whose heartbeat has stopped does not answer: the sentence states how long its threads have not run."""
     world = late_world(2)
     world.ranks[2].heartbeat_age_s = 12.0

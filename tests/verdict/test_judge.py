@@ -7,7 +7,7 @@ from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import OperationId
 from tests.support.judging import verdicts
-from tests.support.sentences import EVERYBODY, late_world, site_of, spoken, the_verdict
+from tests.support.sentences import EVERYBODY, late_world, operation_id_of, spoken, the_verdict
 from tests.support.simulated_world import THRESHOLD_NS, SimulatedWorld, group_of
 
 
@@ -45,11 +45,11 @@ def test_rank_that_passes_through_an_operation_is_blamed() -> None:
     """A missing rank that has been in another operation only for a moment does not wait there."""
     world = late_world(2)
     world.ranks[2].enter(group_of(2, 3), 19.9)
-    assert verdicts(world.snapshot(20.0))[OperationId(*site_of(world, 0))] == _absent(world, 20.0, 2)
+    assert verdicts(world.snapshot(20.0))[OperationId(*operation_id_of(world, 0))] == _absent(world, 20.0, 2)
 
 
 def _absent(world: SimulatedWorld, now_s: float, rank: int) -> Verdict:
-    verdict = Judge(world.snapshot(now_s), THRESHOLD_NS).verdict_on(site_of(world, 0))
+    verdict = Judge(world.snapshot(now_s), THRESHOLD_NS).verdict_on(operation_id_of(world, 0))
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (rank,))
     return verdict
@@ -61,7 +61,7 @@ def test_block_outweighs_what_is_in_flight() -> None:
     world.ranks[1].enter(group_of(1, 3), 1.0, blocking=False, flags=Flag.ASYNC)
     world.ranks[1].enter(group_of(1, 2), 2.0)
     world.ranks[0].enter(group_of(0, 1), 3.0)
-    verdict = Judge(world.snapshot(20.0), THRESHOLD_NS).verdict_on(site_of(world, 0))
+    verdict = Judge(world.snapshot(20.0), THRESHOLD_NS).verdict_on(operation_id_of(world, 0))
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
 
@@ -74,7 +74,7 @@ def test_all_entered_is_transport_only_after_the_threshold() -> None:
     verdict = the_verdict(world.snapshot(31.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.TRANSPORT, ())
     assert sentence(verdict, 21).startswith(
-        "all 4 ranks have entered all_reduce (sequence 2, default_pg) and it is not"
+        "all 4 ranks have entered all_reduce (sequence 2, default_pg), but it has not"
     )
 
 
@@ -84,7 +84,7 @@ def test_some_came_out() -> None:
     world.ranks[1].end(2, 11.0)
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.waiting) == (VerdictKind.TRANSPORT, (0, 2, 3))
-    assert "3 of 4 ranks wait; rank 1 came out" in sentence(verdict, 15)
+    assert "3 of 4 ranks wait; rank 1 has left it" in sentence(verdict, 15)
 
 
 def test_member_that_failed_is_named_under_transport() -> None:
@@ -93,7 +93,7 @@ def test_member_that_failed_is_named_under_transport() -> None:
     world.ranks[1].end(2, 12.0, How.FAILED, "RuntimeError")
     verdict = the_verdict(world.snapshot(25.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.TRANSPORT, (1,))
-    assert "rank 1 got RuntimeError" in sentence(verdict, 15)
+    assert "rank 1 raised RuntimeError" in sentence(verdict, 15)
 
 
 def test_dead_rank() -> None:
@@ -103,7 +103,7 @@ def test_dead_rank() -> None:
     verdict = the_verdict(world.snapshot(16.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2,))
     assert sentence(verdict, 6) == (
-        "rank 2 is dead, and all_reduce (sequence 2, default_pg) has waited for 6.0 s; 3 of 4 ranks wait; "
+        "rank 2 is dead, and all_reduce (sequence 2, default_pg) has been blocked for 6.0 s; 3 of 4 ranks wait; "
         "the process of rank 2 is gone; it was last in all_reduce, called in train at train.py:42"
     )
     world.ranks[2].die(15.0, TapeState.FAILED, "ValueError")
@@ -118,14 +118,14 @@ def test_first_to_die_is_named() -> None:
     assert the_verdict(world.snapshot(17.0)).ranks == (2,)
 
 
-def test_rank_that_ended_in_good_order_is_absent() -> None:
+def test_rank_that_ended_cleanly_is_absent() -> None:
     """A finished member will not enter: absent, and the sentence states that it ended."""
     world = late_world(2)
     world.ranks[2].die(15.0, TapeState.FINISHED)
     verdict = the_verdict(world.snapshot(21.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
     assert verdict.roll.standings[2] is Standing.ENDED
-    assert "rank 2 has ended in good order" in sentence(verdict, 11)
+    assert "rank 2 has exited cleanly" in sentence(verdict, 11)
 
 
 def test_creation_of_a_group() -> None:
@@ -135,7 +135,7 @@ def test_creation_of_a_group() -> None:
     world.ranks[0].enter(pair, 1.0, "new_group", kind=RecordKind.RENDEZVOUS)
     verdict = the_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (1,))
-    assert sentence(verdict, 14).startswith("rank 1 has not come to new_group (mesh_tp) for 14.0 s")
+    assert sentence(verdict, 14).startswith("rank 1 has not joined new_group (mesh_tp) for 14.0 s")
 
 
 def test_rank_that_never_came_at_all() -> None:
@@ -146,5 +146,5 @@ def test_rank_that_never_came_at_all() -> None:
     verdict = the_verdict(world.snapshot(15.0, only=(0, 1, 3)))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.RENDEZVOUS, (2,))
     said = sentence(verdict, 14)
-    assert said.startswith("rank 2 has not come to init_process_group (default_pg) for 14.0 s; 3 of 4 ranks wait")
+    assert said.startswith("rank 2 has not joined init_process_group (default_pg) for 14.0 s; 3 of 4 ranks wait")
     assert said.endswith("rank 2 has not been seen at all; 3 of 4 ranks report")

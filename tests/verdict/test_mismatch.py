@@ -118,7 +118,9 @@ def test_the_odd_one_out_is_named(operation: str, odd: str, differs: dict[str, A
     snapshot = odd_world(operation, odd, **differs).snapshot(25.0)
     mismatch = the_mismatch(snapshot)
     assert (mismatch.field, mismatch.ranks, mismatch.operation_id.sequence) == (field, (2,), 2)
-    assert sentence(the_verdict(snapshot), 15).startswith(f"{said}, and it has waited for 15.0 s; 4 of 4 ranks wait")
+    assert sentence(the_verdict(snapshot), 15).startswith(
+        f"{said}, and the operation has been blocked for 15.0 s; 4 of 4 ranks wait"
+    )
 
 
 def test_without_a_majority_all_are_named() -> None:
@@ -131,7 +133,7 @@ def test_without_a_majority_all_are_named() -> None:
     assert (mismatch.has_majority, mismatch.ranks) == (False, (0, 1, 2, 3))
     assert sentence(the_verdict(snapshot), 15).startswith(
         "ranks disagree on the dtype of all_reduce (sequence 1, default_pg): "
-        "ranks 0-1 have float32, ranks 2-3 have bfloat16, and it has waited for 15.0 s"
+        "ranks 0-1 have float32, ranks 2-3 have bfloat16, and the operation has been blocked for 15.0 s"
     )
 
 

@@ -6,7 +6,7 @@ from otel_torchdist.tape.layout import Flag, TapeState
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
-from tests.support.sentences import EVERYBODY, site_of, the_verdict
+from tests.support.sentences import EVERYBODY, operation_id_of, the_verdict
 from tests.support.simulated_world import THRESHOLD_NS, SimulatedWorld, group_of
 
 P2P = Flag.POINT_TO_POINT
@@ -18,7 +18,7 @@ def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: 
     world = SimulatedWorld(4)
     world.ranks[0].enter(EVERYBODY, 1.0, waiting, flags=P2P, peer=3, tag=5)
     world.ranks[3].enter(EVERYBODY, 2.0, missing, flags=P2P, peer=0, tag=6)
-    verdict = Judge(world.snapshot(15.0), THRESHOLD_NS).verdict_on(site_of(world, 0))
+    verdict = Judge(world.snapshot(15.0), THRESHOLD_NS).verdict_on(operation_id_of(world, 0))
     assert verdict is not None
     # Rank 3 waits with another tag for rank 0, which waits for rank 3.
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (3,))
@@ -31,7 +31,7 @@ def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: 
     )
 
 
-def test_receive_from_anybody_blames_nobody() -> None:
+def test_receive_from_any_rank_blames_no_rank() -> None:
     """It is unknown which peer should have sent."""
     world = SimulatedWorld(4)
     world.ranks[0].enter(EVERYBODY, 1.0, "recv", flags=P2P, peer=-1)
@@ -39,7 +39,7 @@ def test_receive_from_anybody_blames_nobody() -> None:
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.ANY_SOURCE)
 
 
-def test_receive_from_anybody_upsets_the_count() -> None:
+def test_receive_from_any_rank_upsets_the_count() -> None:
     """A send taken by a receive from any rank leaves the counts of both sides different: they are not compared."""
     world = SimulatedWorld(2)
     pair = group_of(0, 1)
@@ -59,7 +59,8 @@ def test_receive_whose_sender_waits_in_a_collective() -> None:
     verdict = the_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.ranks) == (VerdictKind.UNMATCHED, (1,))
     assert sentence(verdict, 14).startswith(
-        "rank 1 has no send for recv (from rank 1 to rank 0, tag 5, sequence 1, pair), which has waited for 14.0 s; "
+        "rank 1 has no matching send for recv (from rank 1 to rank 0, tag 5, sequence 1, pair), "
+        "which has been blocked for 14.0 s; "
         "1 of 2 ranks waits; it is in barrier"
     )
 

@@ -119,7 +119,7 @@ def test_one_raised_and_the_launcher_killed_the_others(world: SimulatedWorld, gr
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_one_died_and_the_others_were_torn_out(world: SimulatedWorld, group: GroupView, ends: bool) -> None:
+def test_one_died_and_the_others_were_interrupted(world: SimulatedWorld, group: GroupView, ends: bool) -> None:
     """The rank that ended without a record and without a failed operation died first, however close they are."""
     for rank in (0, 1, 3):
         tear(world, group, rank, 19.0 + rank / 10, ends)
@@ -138,7 +138,7 @@ def test_order_that_heartbeats_do_not_show(world: SimulatedWorld, group: GroupVi
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2, 3))
 
 
-def test_one_left_in_good_order(world: SimulatedWorld, group: GroupView) -> None:
+def test_one_left_cleanly(world: SimulatedWorld, group: GroupView) -> None:
     """A rank that finished before an operation that failed on the others is the one that was missing there."""
     world.ranks[2].die(18.0, TapeState.FINISHED)
     for rank in (0, 1, 3):

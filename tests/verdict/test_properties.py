@@ -23,7 +23,7 @@ SIZE = 6
 
 @settings(max_examples=300, deadline=None)
 @given(schedules(SIZE), st.integers(0, SIZE - 1), st.data())
-def test_one_late_rank_is_named_and_nobody_else(schedule: list[Meeting], late: int, data: st.DataObject) -> None:
+def test_one_late_rank_is_named_and_no_other(schedule: list[Meeting], late: int, data: st.DataObject) -> None:
     """Whatever the groups and the order: if the others come to a halt, each halt leads to the late rank alone.
 
     Where ranks besides the late one have operations in flight and do not block as far as records show, a circle may

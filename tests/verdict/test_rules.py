@@ -18,7 +18,7 @@ def late_world(late: int = 2) -> SimulatedWorld:
     return world
 
 
-def test_late_rank_is_told_without_rules() -> None:
+def test_late_rank_is_reported_without_rules() -> None:
     """The world of the tests below is a stall without their rules."""
     watching = Watching(late_world())
     watching.until(1 + THRESHOLD_S + 2)
@@ -29,7 +29,7 @@ def test_call_site_that_usually_takes_long() -> None:
     """The waiting call site usually takes half a minute: nothing is reported before."""
     world = SimulatedWorld(4)
     for rank in world.ranks[:3]:
-        rank.patience_s = 30.0
+        rank.tolerance_s = 30.0
         rank.enter(EVERYBODY, 1.0)
     watching = Watching(world)
     watching.until(30.9)
@@ -60,7 +60,7 @@ def test_ages_count_from_the_end_of_what_was_expected() -> None:
     assert [event.verdict.ranks for _, event in watching.verdicts] == [(2,)]
 
 
-def test_expected_by_all_who_wait() -> None:
+def test_expected_by_all_that_wait() -> None:
     """Workers that wait for requests expect to; if one of them does not, it is a stall."""
     world = late_world()
     for rank in (0, 1, 3):

@@ -28,19 +28,19 @@ def test_unreachable_ranks_are_named() -> None:
     verdict = the_verdict(cut_off(world, (0, 1), beta=2, alpha=3))
     assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.UNREACHABLE, (2, 3), ("alpha", "beta"))
     assert sentence(verdict, 25.0) == (
-        "ranks 2-3 are out of reach (the agents on alpha, beta do not answer), "
-        "and all_reduce (sequence 2, default_pg) has waited for 25.0 s; 2 of 4 ranks wait; 2 of 4 ranks report"
+        "ranks 2-3 are unreachable (the agents on alpha, beta do not answer), "
+        "and all_reduce (sequence 2, default_pg) has been blocked for 25.0 s; 2 of 4 ranks wait; 2 of 4 ranks report"
     )
 
 
-def test_who_is_seen_to_be_absent_is_blamed_first() -> None:
+def test_rank_that_is_seen_to_be_absent_is_blamed_first() -> None:
     """A visible rank that is missing is named, not those of which nothing is known."""
     world, _ = stalled()
     verdict = the_verdict(cut_off(world, (0, 1, 2), beta=3))
     assert (verdict.kind, verdict.ranks, verdict.hosts) == (VerdictKind.ABSENT, (2,), ())
 
 
-def test_who_is_seen_to_be_dead_is_blamed_first() -> None:
+def test_rank_that_is_seen_to_be_dead_is_blamed_first() -> None:
     """A visible rank that has died is named too."""
     world, _ = stalled()
     world.ranks[2].die(6.0)
@@ -72,7 +72,7 @@ def test_reach_that_comes_back_changes_the_verdict() -> None:
     away = {2: "beta", 3: "beta"}
     lost = Accompanied(world, lambda seen: Leads(dataclasses.replace(seen, unreachable=away)), only=LOCAL)
     lost.until(17.0)
-    lost.peer_agents.seating = with_others(world)
+    lost.peer_agents.role = with_others(world)
     lost.until(20.0)
     assert [(event.occasion, event.verdict.kind, event.verdict.ranks) for _, event in lost.verdicts] == [
         (Occasion.OPENED, VerdictKind.UNREACHABLE, (2, 3)),

@@ -35,92 +35,92 @@ def ended(took_s: float, how: How = How.WAIT, **changes: Any) -> Operation:
     return dataclasses.replace(OPERATION, completed_ns=completed_ns, how=how, **changes)
 
 
-def test_routine_of_a_minute_earns_its_patience() -> None:
+def test_routine_of_a_minute_earns_its_tolerance() -> None:
     """A barrier around a checkpoint takes a minute each time: a minute more than that is not unusual yet."""
-    habits = Baselines()
-    assert habits.tolerance_ns(OPERATION) == 0
-    habits.ended(ended(60))
-    assert habits.tolerance_ns(OPERATION) == 60 * SECOND + MOST_ADDED_NS
+    baselines = Baselines()
+    assert baselines.tolerance_ns(OPERATION) == 0
+    baselines.ended(ended(60))
+    assert baselines.tolerance_ns(OPERATION) == 60 * SECOND + MOST_ADDED_NS
 
 
 def test_short_routine_is_multiplied() -> None:
     """Five times three seconds."""
-    habits = Baselines()
+    baselines = Baselines()
     for _ in range(20):
-        habits.ended(ended(3))
-    assert habits.tolerance_ns(OPERATION) == 15 * SECOND
+        baselines.ended(ended(3))
+    assert baselines.tolerance_ns(OPERATION) == 15 * SECOND
 
 
 def test_one_long_one_among_many_counts_half_as_much_again_for_a_while() -> None:
     """A single long call is not routine: only the maximum of the last hundred remembers it, and then nothing does."""
-    habits = Baselines()
+    baselines = Baselines()
     for _ in range(200):
-        habits.ended(ended(0.001))
-    habits.ended(ended(8))
-    assert habits.tolerance_ns(OPERATION) == 12 * SECOND
+        baselines.ended(ended(0.001))
+    baselines.ended(ended(8))
+    assert baselines.tolerance_ns(OPERATION) == 12 * SECOND
     for _ in range(100):
-        habits.ended(ended(0.001))
-    assert habits.tolerance_ns(OPERATION) == 0
+        baselines.ended(ended(0.001))
+    assert baselines.tolerance_ns(OPERATION) == 0
 
 
 def test_another_call_site_group_or_kind_of_end_earns_nothing() -> None:
     """The baseline of one place does not apply to another; nor does an operation with an uncertain end count."""
-    habits = Baselines()
+    baselines = Baselines()
     for other in (ended(60, call_site=9), ended(60, group=9), ended(60, How.POLL), ended(60, How.FAILED)):
-        habits.ended(other)
-    assert habits.tolerance_ns(OPERATION) == 0
+        baselines.ended(other)
+    assert baselines.tolerance_ns(OPERATION) == 0
 
 
-def test_calls_from_native_code_are_told_apart_by_their_signature() -> None:
+def test_calls_from_native_code_are_distinguished_by_their_signature() -> None:
     """DDP's reducer has no call site: its buckets differ in shape."""
-    habits = Baselines()
-    habits.ended(ended(10, call_site=0, signature=4))
+    baselines = Baselines()
+    baselines.ended(ended(10, call_site=0, signature=4))
     native = dataclasses.replace(OPERATION, call_site=0)
-    assert habits.tolerance_ns(dataclasses.replace(native, signature=4)) > 0
-    assert habits.tolerance_ns(native) == 0
+    assert baselines.tolerance_ns(dataclasses.replace(native, signature=4)) > 0
+    assert baselines.tolerance_ns(native) == 0
 
 
 def test_overlapped_time_is_not_waiting() -> None:
     """A receive posted long before a thread waited for it has taken only as long as the wait."""
-    habits = Baselines()
+    baselines = Baselines()
     posted = ended(60, flags=int(Flag.END_BY_WAIT), returned_ns=SECOND + 1, wait_entered_ns=60 * SECOND)
-    habits.ended(posted)
-    assert habits.tolerance_ns(dataclasses.replace(OPERATION, flags=Flag.END_BY_WAIT)) == 5 * SECOND
+    baselines.ended(posted)
+    assert baselines.tolerance_ns(dataclasses.replace(OPERATION, flags=Flag.END_BY_WAIT)) == 5 * SECOND
 
 
 @pytest.mark.parametrize("took_s", [150, 300, 600, 1500])
 def test_one_very_long_wait_earns_two_minutes(took_s: float) -> None:
     """The first step: once is not routine, and the next stall must be reported before a backend gives up."""
-    habits = Baselines()
-    habits.ended(ended(took_s))
+    baselines = Baselines()
+    baselines.ended(ended(took_s))
     for _ in range(50):
-        habits.ended(ended(0.05))
-    assert habits.tolerance_ns(OPERATION) == MOST_ONCE_NS
+        baselines.ended(ended(0.05))
+    assert baselines.tolerance_ns(OPERATION) == MOST_ONCE_NS
 
 
 @pytest.mark.parametrize("took_s", [150, 600, 1500])
-def test_what_has_come_twice_is_a_habit(took_s: float) -> None:
+def test_what_has_occurred_twice_counts_as_usual(took_s: float) -> None:
     """A checkpoint of ten minutes may take one minute more than that."""
-    habits = Baselines()
+    baselines = Baselines()
     for _ in range(2):
-        habits.ended(ended(took_s))
+        baselines.ended(ended(took_s))
         for _ in range(90):
-            habits.ended(ended(0.001))
-    assert habits.tolerance_ns(OPERATION) == took_s * SECOND + MOST_ADDED_NS
+            baselines.ended(ended(0.001))
+    assert baselines.tolerance_ns(OPERATION) == took_s * SECOND + MOST_ADDED_NS
 
 
 def test_one_very_long_wait_among_long_ones() -> None:
     """An exceptionally long call does not change the tolerance that the others have earned."""
-    habits = Baselines()
+    baselines = Baselines()
     for took_s in (300, 300, 1500, 300):
-        habits.ended(ended(took_s))
-    assert habits.tolerance_ns(OPERATION) == 300 * SECOND + MOST_ADDED_NS
+        baselines.ended(ended(took_s))
+    assert baselines.tolerance_ns(OPERATION) == 300 * SECOND + MOST_ADDED_NS
 
 
 def test_long_waits_that_are_too_old_earn_nothing() -> None:
     """A thousand calls later no trace of them is left."""
-    habits = Baselines()
-    habits.ended(ended(60))
+    baselines = Baselines()
+    baselines.ended(ended(60))
     for _ in range(1_001):
-        habits.ended(ended(0.001))
-    assert habits.tolerance_ns(OPERATION) == 0
+        baselines.ended(ended(0.001))
+    assert baselines.tolerance_ns(OPERATION) == 0

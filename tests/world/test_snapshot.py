@@ -180,7 +180,7 @@ def test_evidence_of_what_ends_by_wait(
     assert operation.operation_id.channel == Channel(OPERATION, EVERYBODY.key, 1, 0, 0)
 
 
-def test_lapped_tape_blames_nobody(tmp_path: Path) -> None:
+def test_lapped_tape_blames_no_rank(tmp_path: Path) -> None:
     """A rank writes a ring full between two polls: what it entered meanwhile is unknown, so it is not blamed."""
     ranks = [WrittenRank(tmp_path, 0), WrittenRank(tmp_path, 1)]
     other = GroupName("1", "other", (1,), 0, "gloo", True)
@@ -352,14 +352,14 @@ def test_damaged_tape_is_left_out(ranks: list[WrittenRank]) -> None:
 
 def test_tags_do_not_grow_without_bound(ranks: list[WrittenRank], monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels of old tags are forgotten; then an unknown channel proves nothing."""
-    monkeypatch.setattr(snapshot, "MAX_LANES", 16)
+    monkeypatch.setattr(snapshot, "MAX_CHANNELS", 16)
     for tag in range(40):
         ranks[0].enter(1, name="send", flags=Flag.POINT_TO_POINT, peer=1, tag=tag)
         assert len(ranks[0].view().progress) <= 16
     assert ranks[0].view().forgotten
 
 
-def test_looks_are_cheap_with_thousands_of_groups(tmp_path: Path) -> None:
+def test_checks_are_cheap_with_thousands_of_groups(tmp_path: Path) -> None:
     """With eight ranks of 2,000 groups each, a poll takes a small part of the quarter second between two polls."""
     written = [WrittenRank(tmp_path, rank, capacity=4096) for rank in range(8)]
     for nth in range(2_000):

@@ -34,7 +34,7 @@ class BootReport:
         self._text = b""
 
     @contextlib.contextmanager
-    def saying(self) -> Generator[int, None, None]:
+    def writing_end(self) -> Generator[int, None, None]:
         """Yield the end for the process to write to; closed here afterwards."""
         try:
             yield self._writing
@@ -52,12 +52,12 @@ class BootReport:
         is_open = self._read_until(self._runs, timeout_s)
         if is_open and self._runs not in self._text:
             kill_session(session)
-            return f"{program} did not run within {timeout_s:.0f} s"
+            return f"{program} did not start within {timeout_s:.0f} s"
         is_open = is_open and self._read_until(self._ready, READY_TIMEOUT_S)
         if is_open or self._ready in self._text:
             return ""
         lines = self._text.replace(self._runs, b"").decode(errors="replace").strip().splitlines()
-        return f"{program} failed: {lines[-1].strip()}" if lines else f"{program} ended at once"
+        return f"{program} failed: {lines[-1].strip()}" if lines else f"{program} exited immediately"
 
     def _read_until(self, word: bytes, timeout_s: float) -> bool:
         """Read until the word comes or time is up; return whether the other end is still open."""

@@ -33,9 +33,9 @@ def find_interpreter() -> str:
 def why_none() -> str:
     """Why `find_interpreter` found none, as the first half of a sentence."""
     if _is_bundled():
-        return f"{sys.executable or 'this program'} is an application with Python built in"
+        return f"{sys.executable or 'this program'} is an application with an embedded Python"
     if not sys.executable:
-        return "it is not known which Python this is"
+        return "the path of the Python interpreter is unknown"
     return f"{sys.executable} is not a Python interpreter"
 
 

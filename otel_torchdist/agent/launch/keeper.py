@@ -30,7 +30,7 @@ MAX_STARTS: Final = 5
 STARTS_WITHIN_S: Final = 600.0
 FIRST_PAUSE_S: Final = 1.0
 
-PATIENCE_S: Final = 30.0
+PUT_OFF_WARNING_S: Final = 30.0
 """How long a program may wait for its children before we warn that this keeps the agent from being started."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -59,11 +59,11 @@ class AgentKeeper:
             self._post = None
         self._wanted = directory
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Start an agent if there is none, and relay its warnings. Called once a second, on one thread."""
         wanted = self._wanted
         if wanted is not None:
-            self._post_in(wanted).look()
+            self._post_in(wanted).check()
 
     def _post_in(self, wanted: Path) -> _Post:
         if self._post is None or self._post.directory != wanted:
@@ -104,7 +104,7 @@ class _Post:
         self._is_ending = False
         self._relay = LogRelay(directory)
 
-    def look(self) -> None:
+    def check(self) -> None:
         self._relay.pass_on()
         is_read = is_locked_elsewhere(self._watch_lock)
         self._was_read |= is_read
@@ -130,7 +130,7 @@ class _Post:
     def close(self) -> None:
         self._is_ending = True
         if not self._was_read:
-            self.look()
+            self.check()
         if self._starting is not None:
             self._detached.wait(FORK_TIMEOUT_S)  # or it would end halfway, with this process
         self._relay.close()
@@ -145,11 +145,12 @@ class _Post:
         now = time.monotonic()
         if self._put_off_since is None:
             self._put_off_since = now
-        elif now - self._put_off_since > PATIENCE_S:
+        elif now - self._put_off_since > PUT_OFF_WARNING_S:
             self._put_off_since = math.inf
             _logger.warning(
-                "no agent is started while this process waits for any of its children (os.wait); until it does not, "
-                "nothing of this job is exported, unless another rank of the node or `otel-torchdist agent` does it"
+                "no agent is started while this process waits for any of its children (os.wait): until then nothing "
+                "of this job is exported, unless another rank of the node starts an agent or you run `otel-torchdist "
+                "agent`"
             )
         return True
 
@@ -173,8 +174,8 @@ class _Post:
             if not self._has_warned:
                 self._has_warned = True
                 _logger.warning(
-                    "the agent has ended %d times in %d minutes and is not started again before these are over: "
-                    "nothing of this job is exported meanwhile; what it said is in %s",
+                    "the agent has exited %d times within %d minutes and is not restarted until they have passed: "
+                    "nothing of this job is exported until then; its log is %s",
                     len(recent), STARTS_WITHIN_S / 60, self._relay.path,
                 )  # fmt: skip
             return False

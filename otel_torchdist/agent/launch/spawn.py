@@ -20,16 +20,16 @@ BOOT: Final = f"""\
 import sys
 sys.path[:] = sys.argv[2:]
 import os
-def say(word):
+def report(word):
     try: os.write(2, word)
     except OSError: pass  # the rank has ended
-say({RUNS!r})
+report({RUNS!r})
 for fd in map(int, os.listdir("/proc/self/fd")):
     try: fd > 2 and os.get_inheritable(fd) and os.close(fd)
     except OSError: pass  # it was that of the folder
 os.environ[{OTEL_PYTHON_TORCHDIST_ENABLED!r}] = "true"
 from otel_torchdist.agent.launch.background import main
-say({READY!r})
+report({READY!r})
 os.dup2(1, 2)
 main(sys.argv[1])
 """
@@ -62,15 +62,13 @@ def spawn_agent(directory: Path, detached: Callable[[], object], last: bool = Fa
     """
     python = find_interpreter()
     if not python:
-        return (
-            f"{why_none()}; OTEL_PYTHON_TORCHDIST_READER=thread needs none, `otel-torchdist agent` can be started apart"
-        )
+        return f"{why_none()}; OTEL_PYTHON_TORCHDIST_READER=thread needs none, or run `otel-torchdist agent` yourself"
     path = [entry for entry in module_path(sys.path) if _AUTO_INSTRUMENTATION not in entry]
     try:
         with contextlib.closing(BootReport(RUNS, READY)) as report:
             boot = BOOT if has_shell() else BOOT.replace("import os\n", FORK)
             command = [python, *interpreter_flags(), "-c", boot, str(directory), *path]
-            with report.saying() as stderr:
+            with report.writing_end() as stderr:
                 session = run_detached(command, _environment(), stderr, FORK_TIMEOUT_S, last)
             detached()
             return report.problem(python, session, FORK_TIMEOUT_S) if follows else ""

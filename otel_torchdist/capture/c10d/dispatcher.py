@@ -16,7 +16,13 @@ from otel_torchdist import guard
 from otel_torchdist.capture.c10d.completion import AFTER, BEFORE, INSIDE, Works
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.schemas import OperationSchema, collective_schemas
-from otel_torchdist.capture.torch_api import DISPATCH_KEY, has_our_place, redispatch_of, remove_library, skip_in_dynamo
+from otel_torchdist.capture.torch_api import (
+    DISPATCH_KEY,
+    has_foreign_kernel,
+    redispatch_of,
+    remove_library,
+    skip_in_dynamo,
+)
 from otel_torchdist.tape.layout import How
 
 if TYPE_CHECKING:
@@ -48,8 +54,10 @@ class Dispatcher:
                 self._register(self._functional, wait.default, kernel)
 
     def _register(self, library: Any, overload: Any, kernel: Callable[..., Any]) -> None:
-        if has_our_place(overload):  # ours would hide it
-            _logger.warning("another library has a kernel for %s in our place: it is not recorded", overload.name())
+        if has_foreign_kernel(overload):  # ours would hide it
+            _logger.warning(
+                "another library has already registered a kernel for %s: it is not recorded", overload.name()
+            )
             return
         name = overload._schema.name.partition("::")[2]
         overload_name = overload._schema.overload_name

@@ -14,10 +14,10 @@ from otel_torchdist import guard
 from otel_torchdist.capture.cuda.driver import DeviceDriver, DriverError, EventPool
 from otel_torchdist.capture.cuda.queues import QueuedOperation, Queues, Wait
 
-LOOK_S: Final = 0.02
-IDLE_LOOKS: Final = 25
+POLL_S: Final = 0.02
+IDLE_POLLS: Final = 25
 """Empty polls after which the thread sleeps: waking it costs the caller more than letting it poll."""
-PATIENCE_S: Final = 0.25
+SETTLE_S: Final = 0.25
 """How long to wait for the last operations of a tape: PyTorch's watchdog checks every 0.1 s."""
 
 _logger = logging.getLogger("otel_torchdist")
@@ -77,7 +77,7 @@ class DevicePoller:
         """Wait briefly for operations in flight, and drop the rest."""
         if self._thread is None or not self._thread.is_alive():
             return
-        settling = _Settling(time.monotonic() + PATIENCE_S, threading.Event())
+        settling = _Settling(time.monotonic() + SETTLE_S, threading.Event())
         self._settling.append(settling)
         self._wake.set()
         settling.settled.wait(timeout_s)
@@ -105,20 +105,20 @@ class DevicePoller:
                 self._driver.prepare_thread()
             except DriverError as error:
                 self.leave_alone(error)
-            empty_looks = 0
+            empty_polls = 0
             while not self._is_stopping:
-                empty_looks = 0 if self._look() else empty_looks + 1
-                self._sleep(empty_looks)
-            self._look()
+                empty_polls = 0 if self._poll_queues() else empty_polls + 1
+                self._sleep(empty_polls)
+            self._poll_queues()
             if self._gives_events_up and not self.is_broken:
                 self._destroy_events()
 
-    def _look(self) -> bool:
+    def _poll_queues(self) -> bool:
         """Poll everything; returns whether anything is in flight."""
         self._take_up()
         if not self.is_broken:
             try:
-                self._queues.look()
+                self._queues.poll()
             except DriverError as error:
                 self.leave_alone(error)
         if self.is_broken:
@@ -156,9 +156,9 @@ class DevicePoller:
         self._pool.give_back(enqueued.device, events)
         self._dropped(enqueued)
 
-    def _sleep(self, empty_looks: int) -> None:
-        if empty_looks < IDLE_LOOKS:
-            self._wake.wait(LOOK_S)
+    def _sleep(self, empty_polls: int) -> None:
+        if empty_polls < IDLE_POLLS:
+            self._wake.wait(POLL_S)
         else:
             self.is_asleep = True
             if not self._inbox and not self._settling and not self._is_stopping:  # an item may have arrived in between

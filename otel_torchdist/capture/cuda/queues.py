@@ -132,7 +132,7 @@ def _queue(call: Call, device: int, stream: int, peer: int) -> Hashable:
     return device, call.group, peer if is_pair else -1
 
 
-class _Lane:
+class _Queue:
     """Operations that a device runs one after the other; `free_ns` is when the last of them ended."""
 
     __slots__ = ("free_how", "free_ns", "queue")
@@ -150,7 +150,7 @@ class Queues:
         """Initialize without queues; `dropped` is called with each operation that has left its queue."""
         self._driver = driver
         self._dropped = dropped
-        self._queues: dict[Hashable, _Lane] = {}
+        self._queues: dict[Hashable, _Queue] = {}
         self._clocks: dict[int, DeviceClock] = {}
 
     @property
@@ -162,10 +162,10 @@ class Queues:
         """Enqueue an operation behind those that were handed over before it."""
         queue = self._queues.get(enqueued.queue)
         if queue is None:
-            queue = self._queues[enqueued.queue] = _Lane()
+            queue = self._queues[enqueued.queue] = _Queue()
         queue.queue.append(enqueued)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Find out what the devices have started and ended.
 
         Raises:
@@ -202,7 +202,7 @@ class Queues:
                     enqueued.ended(_now(), How.UNTRACKED)
         self.forget_all()
 
-    def _is_over(self, enqueued: QueuedOperation, queue: _Lane) -> bool:
+    def _is_over(self, enqueued: QueuedOperation, queue: _Queue) -> bool:
         """Poll the operation at the head of a queue; returns whether it is over."""
         if enqueued.is_void:
             return True
@@ -218,14 +218,14 @@ class Queues:
             return enqueued.is_issued and self._driver.is_done(enqueued.end)
         return enqueued.result is not None and enqueued.result.done()
 
-    def _begin(self, enqueued: QueuedOperation, queue: _Lane) -> None:
+    def _begin(self, enqueued: QueuedOperation, queue: _Queue) -> None:
         """Record a start: the caller's stream has reached the operation, and all ahead of it in its queue has ended."""
         started_ns, how = self._clocks[enqueued.device].date(enqueued.start)
         if started_ns < queue.free_ns:
             started_ns, how = queue.free_ns, queue.free_how
         enqueued.begun(max(started_ns, enqueued.call.entered_ns), how)
 
-    def _end(self, enqueued: QueuedOperation, queue: _Lane) -> None:
+    def _end(self, enqueued: QueuedOperation, queue: _Queue) -> None:
         failure = _failure_of(enqueued.result) if not enqueued.end else ""
         if failure:
             enqueued.ended(_now(), How.FAILED, failure)

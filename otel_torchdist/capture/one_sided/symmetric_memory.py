@@ -25,7 +25,7 @@ from otel_torchdist.capture.torch_api import (
     DISPATCH_KEY,
     LIST,
     dispatcher_overloads,
-    has_our_place,
+    has_foreign_kernel,
     redispatch_of,
     remove_library,
     resolve_group,
@@ -149,7 +149,7 @@ class SymmetricMemory:
         """Register the kernels."""
         self._library: Any = torch.library.Library("symm_mem", "IMPL")
         for schema in symmetric_schemas():
-            if not has_our_place(schema.overload):
+            if not has_foreign_kernel(schema.overload):
                 name = schema.overload.name().partition("::")[2]
                 kernel = _make_kernel(schema, one_sided)
                 self._library.impl(name, kernel, DISPATCH_KEY.name, with_keyset=True)

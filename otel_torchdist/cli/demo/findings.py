@@ -68,7 +68,7 @@ class Findings:
     def _take_verdict(self, event: VerdictGiven) -> None:
         self.verdict = self.latest = event.verdict
         # Ranks that end while they wait may cause the same verdict to be given again.
-        is_known = self.named is not None and event.verdict.says_the_same_as(self.named)
+        is_known = self.named is not None and event.verdict.agrees_with(self.named)
         if event.occasion is Occasion.GROWN or is_known:
             self.view.report(f"still: {alarm(event).text}")
             return

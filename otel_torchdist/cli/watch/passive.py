@@ -94,7 +94,7 @@ class PassiveWatch:
             return None
         world = shown[0]
         # The detector's requests to ranks are not sent: the reader of this job sends the same.
-        events = self._detector.look(shown)
+        events = self._detector.process(shown)
         for event in events:
             if isinstance(event, ArrivalsCompared) and event.run == world.run:
                 self._lateness.observe(event, world.taken_ns)

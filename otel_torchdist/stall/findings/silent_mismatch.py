@@ -13,10 +13,10 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.mismatch import Field, Mismatch, differ, find_difference
 from otel_torchdist.world.model import Arrival, Channel, OperationId, Progress, RankView, Window, WorldSnapshot
 
-LOOKS_APART_NS: Final = 1_000_000_000
-TOLD_AFTER_NS: Final = 12_000_000_000
+PASSES_APART_NS: Final = 1_000_000_000
+REPORTED_AFTER_NS: Final = 12_000_000_000
 """With the usual threshold, a stall with this cause has been reported by then."""
-MAX_TOLD: Final = 64
+MAX_REPORTED: Final = 64
 """Maximum mismatches reported for a run; more would add no information."""
 
 
@@ -28,20 +28,20 @@ class SilentMismatches:
     """
 
     def __init__(self) -> None:
-        self._looked_ns = 0
+        self._compared_ns = 0
         self._compared: dict[Channel, tuple[Progress, ...]] = {}
         self._windows: dict[Channel, ComparedWindows] = {}
         self._suspected_ns: dict[Channel, int] = {}
         self._found: dict[Channel, Mismatch] = {}
-        self._told: set[Channel] = set()
-        self._told_dimensions: set[Channel] = set()
+        self._reported: set[Channel] = set()
+        self._reported_dimensions: set[Channel] = set()
         self.wanted: frozenset[tuple[Channel, int]] = frozenset()
 
-    def look(self, world: WorldSnapshot) -> list[Mismatch]:
+    def find(self, world: WorldSnapshot) -> list[Mismatch]:
         """The mismatches to report now."""
-        if world.taken_ns - self._looked_ns < LOOKS_APART_NS:
+        if world.taken_ns - self._compared_ns < PASSES_APART_NS:
             return []
-        self._looked_ns = world.taken_ns
+        self._compared_ns = world.taken_ns
         self._compare(world, only_changed=True)
         return self._due(world.taken_ns)
 
@@ -57,20 +57,20 @@ class SilentMismatches:
     def _compare(self, world: WorldSnapshot, only_changed: bool) -> None:
         wanted: set[tuple[Channel, int]] = set()
         for channel, views in _channels(world).items():
-            if channel in self._told:
+            if channel in self._reported:
                 continue
             if channel in self._found:
-                wanted |= self._look_again(channel, views, world.taken_ns)
+                wanted |= self._compare_again(channel, views, world.taken_ns)
             elif self._has_changed(channel, views) or not only_changed:
-                wanted |= self._look_at(channel, views, world.taken_ns)
+                wanted |= self._compare_channel(channel, views, world.taken_ns)
         self.wanted = frozenset(wanted)
 
-    def _look_at(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
+    def _compare_channel(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
         windows = self._windows.setdefault(channel, ComparedWindows())
         for view in views:
             windows.add(view.rank, view.windows.get(channel, ()))
         number = windows.first_odd
-        dimensions = channel not in self._told_dimensions
+        dimensions = channel not in self._reported_dimensions
         # Snapshots of other nodes are older: their latest calls may include some that are not among our latest.
         found = find_difference(views, channel, dimensions)
         if number is None and found is None:
@@ -87,24 +87,24 @@ class SilentMismatches:
             return set()
         return {(channel, number)} if number is not None and calls is None else set()
 
-    def _look_again(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
+    def _compare_again(self, channel: Channel, views: list[RankView], now_ns: int) -> set[tuple[Channel, int]]:
         """Compare again with ranks of other nodes seen only now: their calls, if available, decide the minority."""
         before = self._found[channel]
         if sum(len(ranks) for _, ranks in before.parties) >= len(views):
             return set()
         del self._found[channel]
         self._windows.pop(channel, None)
-        wanted = self._look_at(channel, views, now_ns)
+        wanted = self._compare_channel(channel, views, now_ns)
         self._found.setdefault(channel, before)
         return wanted
 
-    def told_as_stall(self, mismatch: Mismatch) -> None:
+    def mark_reported(self, mismatch: Mismatch) -> None:
         """Mark a mismatch as reported by a verdict."""
         channel = mismatch.operation_id.channel
         if mismatch.field is Field.DIMENSIONS:
-            self._told_dimensions.add(channel)  # something worse may come yet
+            self._reported_dimensions.add(channel)  # something worse may come yet
         else:
-            self._told.add(channel)
+            self._reported.add(channel)
         self._found.pop(channel, None)
         self._windows.pop(channel, None)
 
@@ -117,13 +117,15 @@ class SilentMismatches:
         return any(one is not other for one, other in zip(before, progress, strict=True))
 
     def _due(self, now_ns: int) -> list[Mismatch]:
-        due = [found for channel, found in self._found.items() if now_ns - self._suspected_ns[channel] >= TOLD_AFTER_NS]
+        due = [
+            found for channel, found in self._found.items() if now_ns - self._suspected_ns[channel] >= REPORTED_AFTER_NS
+        ]
         return self._report(due)
 
     def _report(self, due: list[Mismatch]) -> list[Mismatch]:
-        due = due[: max(MAX_TOLD - len(self._told), 0)]
+        due = due[: max(MAX_REPORTED - len(self._reported), 0)]
         for found in due:
-            self.told_as_stall(found)
+            self.mark_reported(found)
         return due
 
 

@@ -19,7 +19,7 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.rules import expects
 from otel_torchdist.world.model import Channel, GroupView, RankView, TimedWindow, WorldSnapshot
 
-LOOKS_APART_NS: Final = 1_000_000_000
+PASSES_APART_NS: Final = 1_000_000_000
 LEAST_SPAN_NS: Final = 5_000_000_000
 """How long a group must have been seen before anything is reported about it."""
 LEAST_SHARE: Final = 0.10
@@ -118,26 +118,26 @@ class Stragglers:
     """
 
     def __init__(self) -> None:
-        self._looked_ns = 0
+        self._compared_ns = 0
         self._expected_ns = 0
         self._channels: dict[Channel, _Channel] = {}
         self.gone: list[tuple[Channel, int]] = []
         self.lateness: list[Lateness] = []
 
-    def look(self, world: WorldSnapshot) -> list[Straggler]:
+    def find(self, world: WorldSnapshot) -> list[Straggler]:
         """The stragglers to report now."""
         self.gone, self.lateness = [], []
-        if world.taken_ns - self._looked_ns < LOOKS_APART_NS:
+        if world.taken_ns - self._compared_ns < PASSES_APART_NS:
             return []
-        self._looked_ns = world.taken_ns
+        self._compared_ns = world.taken_ns
         if any(expects(view, world) for view in world.ranks.values()):
             self._expected_ns = world.taken_ns
         views = _timed_channels(world)
         self._channels = {channel: known for channel, known in self._channels.items() if channel in views}
-        found = [self._look_at(channel, views[channel]) for channel in views]
+        found = [self._compare_channel(channel, views[channel]) for channel in views]
         return [straggler for straggler in found if straggler is not None]
 
-    def _look_at(self, channel: Channel, views: list[RankView]) -> Straggler | None:
+    def _compare_channel(self, channel: Channel, views: list[RankView]) -> Straggler | None:
         known = self._channels.setdefault(channel, _Channel())
         counted = _Tally()
         for number in _common_numbers(channel, views, known.compared):

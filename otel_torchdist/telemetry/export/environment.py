@@ -90,7 +90,7 @@ def _exporter(name: str) -> SpanExporter | None:
         return factory()
     except Exception as error:
         _logger.warning(
-            "%s=%s: the exporter cannot be built (%s): no spans are exported there", OTEL_TRACES_EXPORTER, name, error
+            "%s=%s: the exporter cannot be created (%s): no spans are exported there", OTEL_TRACES_EXPORTER, name, error
         )
         return None
 

@@ -90,8 +90,8 @@ class _Exporter:
             _logger.warning("the receiver of spans (%s) warns: %.500r", self.name, message)
             return
         _logger.warning(
-            "the receiver of spans (%s) has refused %d of %d spans of a request that it accepted: %.500r. They are "
-            "gone, and counted as dropped like all that follow",
+            "the receiver of spans (%s) has rejected %d of %d spans of a request that it accepted: %.500r. They are "
+            "lost; these and all later ones are counted as dropped",
             self.name, rejected, sent, message,
         )  # fmt: skip
 

@@ -144,20 +144,26 @@ def give_exporters_private_random() -> None:
             vars(module)["random"] = random.Random()
 
 
-_TOKEN: Final = "OTEL_EXPORTER_OTLP_HEADERS must bring a token that it accepts"
-_GRPC_OR_TLS: Final = "that port may speak gRPC (OTEL_EXPORTER_OTLP_PROTOCOL=grpc), or ask for TLS (https://)"
+_TOKEN: Final = "OTEL_EXPORTER_OTLP_HEADERS must contain a token that it accepts"
+_GRPC_OR_TLS: Final = "that port may speak gRPC (OTEL_EXPORTER_OTLP_PROTOCOL=grpc) or require TLS (https://)"
 
 # Messages of gRPC, requests and OpenSSL, as seen with a real Collector on the other side; the first match decides.
 _HINTS: Final = (
-    ("http1.x server", "that port speaks HTTP: OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or name the port for gRPC"),
-    ("WRONG_VERSION_NUMBER", "that port does not speak TLS: name it with http://"),
-    ("CERTIFICATE_VERIFY_FAILED", "OTEL_EXPORTER_OTLP_CERTIFICATE must name the certificate of its authority"),
+    (
+        "http1.x server",
+        "that port speaks HTTP: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or use the port for gRPC",
+    ),
+    ("WRONG_VERSION_NUMBER", "that port does not speak TLS: use http://"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE must name the certificate of the authority that signed its own",
+    ),
     ("UNAUTHENTICATED", _TOKEN),
     ("PERMISSION_DENIED", _TOKEN),
     ("code: 401", _TOKEN),
     ("code: 403", _TOKEN),
-    ("Connection refused", "nobody listens there"),
-    ("Socket closed", "that port may ask for TLS: name it with https://"),
+    ("Connection refused", "no process listens there"),
+    ("Socket closed", "that port may require TLS: use https://"),
     ("Connection reset by peer", _GRPC_OR_TLS),
     ("Connection aborted", _GRPC_OR_TLS),
     ("code: 400", _GRPC_OR_TLS),
@@ -166,9 +172,9 @@ _HINTS: Final = (
 
 def with_hint(complaint: str) -> str:
     """Append to an exporter's message what it probably means."""
-    said = complaint.rstrip(". ")
-    hint = next((hint for sign, hint in _HINTS if sign in said), "")
-    return f"{said} ({hint})" if hint else said
+    text = complaint.rstrip(". ")
+    hint = next((hint for sign, hint in _HINTS if sign in text), "")
+    return f"{text} ({hint})" if hint else text
 
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)

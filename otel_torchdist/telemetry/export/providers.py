@@ -88,7 +88,7 @@ def _reader(name: str) -> MetricReader | None:
         return built if isinstance(built, MetricReader) else _push(built, name)
     except Exception as error:  # not installed, a certificate that is missing, a timeout that is no number, …
         _logger.warning(
-            "%s=%.100s: the exporter cannot be built (%s): no metrics are pushed there",
+            "%s=%.100s: the exporter cannot be created (%s): no metrics are pushed there",
             OTEL_METRICS_EXPORTER,
             name,
             error,
@@ -162,8 +162,8 @@ class MetricPush(PeriodicExportingMetricReader):
         was_failed, self._failed = self._failed, failed
         if failed and not was_failed:
             _logger.warning(
-                "metrics cannot be exported (%s): %s. Training is not affected. It is tried again at every interval, "
-                "silently, until it works.",
+                "metrics cannot be exported (%s): %s. Training is not affected. Further attempts, one per interval, "
+                "are not logged until one succeeds.",
                 self._name,
                 problem or "the exporter gives no reason",
             )
@@ -198,6 +198,6 @@ def _exporter(name: str) -> Any | None:
         return cast("Callable[[], Any]", loaded)()
     except Exception as error:  # not installed, a certificate that is missing, a timeout that is no number, …
         _logger.warning(
-            "%s=%.100s: the exporter cannot be built (%s): no events go there", OTEL_LOGS_EXPORTER, name, error
+            "%s=%.100s: the exporter cannot be created (%s): no events are sent there", OTEL_LOGS_EXPORTER, name, error
         )
         return None

@@ -243,7 +243,7 @@ class QueuedSink:
         self._warned_at = now
         _logger.warning(
             "spans cannot be exported (%s): %s. Training is not affected; spans that do not fit into the queue are "
-            "dropped and counted. It is tried again, silently, until it works.",
+            "dropped and counted. Further attempts are not logged until one succeeds.",
             self._destination.name,
             error,
         )

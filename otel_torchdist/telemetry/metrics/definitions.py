@@ -101,8 +101,7 @@ NUMBER_METRICS: Final = (
         semconv.UP,
         Kind.GAUGE,
         Unit.NONE,
-        "1 while the rank's process lives, 0 when it has failed or is gone without having finished; "
-        "no series after it has finished.",
+        "1 while the rank's process is alive, 0 after it has failed or died, no series after it has finished.",
         _RANK,
         of_rank(lambda rank: None if rank.up is None else int(rank.up)),
     ),
@@ -142,8 +141,8 @@ NUMBER_METRICS: Final = (
         semconv.OPERATION_OLDEST_AGE,
         Kind.GAUGE,
         Unit.SECONDS,
-        "Age of the oldest operation in flight, 0 when there is none. An operation whose end only a wait can show "
-        "ages from that wait, one on a device from its start there.",
+        "Age of the oldest operation in flight, 0 if there is none. It counts from the wait for an operation whose end "
+        "only a wait can show, and from the start on the device for one that runs there.",
         _OPERATION,
         of_operation(lambda one: one.oldest_age_s),
     ),
@@ -200,7 +199,7 @@ NUMBER_METRICS: Final = (
         semconv.COMMUNICATION_SECONDS,
         Kind.COUNTER,
         Unit.SECONDS,
-        "Time in which at least one operation of the rank was in flight, overlapping with computation or not.",
+        "Time with at least one operation of the rank in flight, whether it overlapped with computation or not.",
         _RANK,
         of_rank(lambda rank: rank.communicating_s),
     ),
@@ -224,8 +223,8 @@ NUMBER_METRICS: Final = (
         semconv.FINDING_INFO,
         Kind.INFO,
         Unit.NONE,
-        "Something that was found without a stall: calls that do not fit (mismatched), or a rank that is always last "
-        "(straggler), as long as it is.",
+        "A finding without a stall: calls that do not match (mismatched), or, while it holds, a rank that always comes "
+        "last (straggler).",
         (
             LABEL_RUN,
             LABEL_GROUP,
@@ -240,7 +239,7 @@ NUMBER_METRICS: Final = (
         semconv.ARRIVALS,
         Kind.COUNTER,
         Unit.OPERATIONS,
-        "Collectives of the group to which the node's ranks came at times that have been compared.",
+        "Collectives of the group for which the arrival times of the node's ranks were compared.",
         (LABEL_RUN, LABEL_GROUP),
         arrivals,
     ),
@@ -248,7 +247,7 @@ NUMBER_METRICS: Final = (
         semconv.LAST_ARRIVALS,
         Kind.COUNTER,
         Unit.OPERATIONS,
-        "Of these, those to which the rank came last.",
+        "Compared collectives at which the rank arrived last.",
         _GROUP,
         last_arrivals,
     ),
@@ -256,7 +255,7 @@ NUMBER_METRICS: Final = (
         semconv.LATENESS,
         Kind.COUNTER,
         Unit.SECONDS,
-        "For how long the other ranks of the node waited in these for this rank alone.",
+        "Time that the other ranks of the node waited in compared collectives for this rank alone.",
         _GROUP,
         lateness,
     ),
@@ -264,7 +263,7 @@ NUMBER_METRICS: Final = (
         semconv.WAITED_SECONDS,
         Kind.COUNTER,
         Unit.SECONDS,
-        "For how long a rank of the node waited in these for the last one, on average over its ranks.",
+        "Time that a rank of the node waited in compared collectives for the last one, averaged over the node's ranks.",
         (LABEL_RUN, LABEL_GROUP),
         waited,
     ),
@@ -344,7 +343,7 @@ NUMBER_METRICS: Final = (
         semconv.SPANS_DROPPED,
         Kind.COUNTER,
         Unit.SPANS,
-        "Spans that could not be exported, or that a receiver accepted and threw away.",
+        "Spans that could not be exported, or that a receiver rejected in a request that it accepted.",
         (),
         lambda node: (((), node.spans_dropped),),
     ),
@@ -353,8 +352,8 @@ NUMBER_METRICS: Final = (
 HISTOGRAM_METRICS: Final = (
     HistogramMetric(
         semconv.OPERATION_DURATION,
-        "Durations of the node's operations, from entering the call, or the start on the device, until the end, "
-        "by size of what a rank contributes: at most so much (4KiB to 256MiB), or larger.",
+        "Durations of the node's operations, from entering the call, or the start on the device, to the end, "
+        "by the size of a rank's contribution: an upper bound (4KiB to 256MiB), or larger.",
         _SIZED,
         operation_durations,
     ),

@@ -157,9 +157,9 @@ class RankMetrics:
             self.run.update(status, is_running, now_ns)
         self._publish_durations()
 
-    def gone(self, in_good_order: bool) -> None:
+    def gone(self, cleanly: bool) -> None:
         """Mark a rank whose process disappeared silently, which need not be a death; determined by comparing tapes."""
-        self._up = None if in_good_order else False
+        self._up = None if cleanly else False
 
     def exemplify(self, segment: Segment, anchor: FinishedSpan) -> None:
         """Add exemplars for an exported trace: its longest operation with an exact end, and its step.
@@ -343,7 +343,7 @@ class RankMetrics:
         run = self.run.shown
         durations = [duration._replace(labels=(run, *duration.labels)) for duration in self._unpublished]
         self._unpublished.clear()
-        self._listeners.tell(durations)
+        self._listeners.publish(durations)
 
 
 def _lasted_s(operation: Operation) -> float:

@@ -214,7 +214,7 @@ class DurationListeners:
         """Undo `add`."""
         self._listeners = tuple(one for one in self._listeners if one != listener)
 
-    def tell(self, durations: Sequence[Duration]) -> None:
+    def publish(self, durations: Sequence[Duration]) -> None:
         """Pass durations to all listeners, on this thread."""
         for listener in self._listeners:
             listener(durations)

@@ -40,7 +40,7 @@ def _their_side(verdict: Verdict) -> str:
 def _dead(verdict: Verdict, age: str) -> str:
     if all(operation.record.how not in (None, How.FAILED) for operation in verdict.roll.waits.values()):
         return f"{describe_deaths(verdict)}, after {_operation_id(verdict)}"
-    return f"{describe_deaths(verdict)}, and {_operation_id(verdict)} has waited for {age}"
+    return f"{describe_deaths(verdict)}, and {_operation_id(verdict)} has been blocked for {age}"
 
 
 def _frozen(verdict: Verdict, age: str) -> str:
@@ -49,28 +49,32 @@ def _frozen(verdict: Verdict, age: str) -> str:
     how = _STOPPED.get(place.stopped if place is not None else "", "not running")
     verb = "is" if len(ranks) == 1 else "are"
     inside = all(verdict.roll.standings[rank] is Standing.WAITING for rank in ranks)
-    where = f"inside {_operation_id(verdict)}" if inside else f"and {have(ranks)} not entered {_their_side(verdict)}"
-    return f"{name_ranks(ranks)} {verb} frozen ({how}) {where} for {age}"
+    frozen = f"{name_ranks(ranks)} {verb} frozen ({how})"
+    if inside:
+        return f"{frozen} inside {_operation_id(verdict)}, which has been blocked for {age}"
+    return f"{frozen} and {have(ranks)} not entered {_their_side(verdict)} for {age}"
 
 
 def _mismatched(verdict: Verdict, age: str) -> str:
     mismatch = verdict.mismatch
     assert mismatch is not None
-    return f"{describe_mismatch(mismatch, verdict.group)}, and it has waited for {age}"
+    return f"{describe_mismatch(mismatch, verdict.group)}, and the operation has been blocked for {age}"
 
 
 def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
     """Which ranks made which call, the minority first."""
     operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
     if not mismatch.has_majority:
-        said = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
-        return f"ranks disagree on the {mismatch.field.value} of {operation_id}: {said}"
+        parties = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
+        return f"ranks disagree on the {mismatch.field.value} of {operation_id}: {parties}"
     (majority, many), *others = mismatch.parties
     if mismatch.field is Field.OPERATION:
-        said = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
-        return f"{said} where {_describe_party(many, 'entered')} {operation_id}"
-    said = ", ".join(_describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES])
-    return f"{said} where {_describe_party(many, majority)} in {operation_id}"
+        parties = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
+        return f"{parties} where {_describe_party(many, 'entered')} {operation_id}"
+    parties = ", ".join(
+        _describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES]
+    )
+    return f"{parties} where {_describe_party(many, majority)} in {operation_id}"
 
 
 def _describe_party(ranks: tuple[int, ...], what: str) -> str:
@@ -78,7 +82,7 @@ def _describe_party(ranks: tuple[int, ...], what: str) -> str:
 
 
 def _circular(verdict: Verdict, age: str) -> str:
-    return f"{name_ranks(verdict.ranks)} wait for each other for {age}: {_describe_circle(verdict)}"
+    return f"{name_ranks(verdict.ranks)} have waited for each other for {age}: {_describe_circle(verdict)}"
 
 
 def _describe_circle(verdict: Verdict) -> str:
@@ -94,23 +98,24 @@ def _describe_link(link: Link) -> str:
 def _unmatched(verdict: Verdict, age: str) -> str:
     ranks = verdict.ranks
     side = "send" if ranks == (verdict.operation_id.channel.source,) else "recv"
-    return f"{name_ranks(ranks)} {have(ranks)} no {side} for {_operation_id(verdict)}, which has waited for {age}"
+    missing = f"{name_ranks(ranks)} {have(ranks)} no matching {side}"
+    return f"{missing} for {_operation_id(verdict)}, which has been blocked for {age}"
 
 
 def _rendezvous(verdict: Verdict, age: str) -> str:
-    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not come to {_operation_id(verdict)} for {age}"
+    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not joined {_operation_id(verdict)} for {age}"
 
 
 def _device(verdict: Verdict, age: str) -> str:
     named, operation_id = name_ranks(verdict.ranks), _operation_id(verdict)
     if len(verdict.ranks) == 1:
-        return f"{named} has enqueued {operation_id}, but its device has not come to it for {age}"
-    return f"{named} have enqueued {operation_id}, but their devices have not come to it for {age}"
+        return f"{named} has enqueued {operation_id}, but its device has not reached it for {age}"
+    return f"{named} have enqueued {operation_id}, but their devices have not reached it for {age}"
 
 
 def _transport(verdict: Verdict, age: str) -> str:
-    everybody = "both ranks" if verdict.members == 2 else f"all {verdict.members} ranks"
-    return f"{everybody} have entered {_operation_id(verdict)} and it is not over after {age}"
+    members = "both ranks" if verdict.members == 2 else f"all {verdict.members} ranks"
+    return f"{members} have entered {_operation_id(verdict)}, but it has not completed after {age}"
 
 
 def _unreachable(verdict: Verdict, age: str) -> str:
@@ -118,20 +123,21 @@ def _unreachable(verdict: Verdict, age: str) -> str:
     hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
     agents = f"the agent on {hosts} does" if len(verdict.hosts) == 1 else f"the agents on {hosts} do"
     return (
-        f"{name_ranks(verdict.ranks)} {verb} out of reach ({agents} not answer), "
-        f"and {_operation_id(verdict)} has waited for {age}"
+        f"{name_ranks(verdict.ranks)} {verb} unreachable ({agents} not answer), "
+        f"and {_operation_id(verdict)} has been blocked for {age}"
     )
 
 
 def _unknown(verdict: Verdict, age: str) -> str:
     if verdict.doubt is Doubt.CYCLE:
-        return f"{name_ranks(verdict.ranks)} wait for each other, among others in {_operation_id(verdict)}, for {age}"
-    cause = f"{_operation_id(verdict)} is not over after {age}"
+        where = f"in {_operation_id(verdict)} and elsewhere"
+        return f"{name_ranks(verdict.ranks)} have waited for each other, {where}, for {age}"
+    cause = f"{_operation_id(verdict)} has not completed after {age}"
     if verdict.doubt is Doubt.THREADS:
-        return f"{cause}, and who is missing is not known: {verdict.doubt.value}, {_describe_circle(verdict)}"
+        return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}, {_describe_circle(verdict)}"
     if verdict.doubt is Doubt.SILENT:
-        return f"{cause}, and all ranks that report have entered"
-    return f"{cause}, and who is missing is not known: {verdict.doubt.value}" if verdict.doubt else cause
+        return f"{cause}, although all ranks that report have entered it"
+    return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}" if verdict.doubt else cause
 
 
 _CAUSES: Final[Mapping[VerdictKind, Callable[[Verdict, str], str]]] = {

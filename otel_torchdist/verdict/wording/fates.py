@@ -30,15 +30,15 @@ def describe_way(death: Death, failure: str = "") -> str:
 
 
 def describe_together(first: FirstDeath, are_all_seen: bool = True) -> str:
-    """`all ranks that died did so within 0.012 s, the first of them was killed by SIGTERM: no rank caused it`."""
+    """`all ranks that died did so within 0.012 s, and the first of them was killed by SIGTERM: no rank caused it`."""
     ways = {describe_way(death) for death in first.deaths.values()} - {""}
-    how = f", the first of them {ways.pop()}" if len(ways) == 1 else ""
+    how = f", and the first of them {ways.pop()}" if len(ways) == 1 else ""
     here = "" if are_all_seen else " here"
     spread_s = max(first.spread_ns / 1e9, SHORTEST_LEAD_S)
     return f"all ranks{here} that died did so within {spread_s:.3f} s{how}: no rank{here} caused it"
 
 
-def is_told_by_cause(verdict: Verdict) -> bool:
+def cause_states_death(verdict: Verdict) -> bool:
     """Whether `describe_deaths` states how the ranks that the verdict names died."""
     return bool(_common_way(verdict))
 
@@ -53,7 +53,7 @@ def describe_circumstances(verdict: Verdict) -> list[str]:
     counted = {cgroup if death.oom == BY_CGROUP else "the node" for death in first.deaths.values() if death.oom}
     parts += [f"{who} counted an out-of-memory kill at that moment" for who in sorted(counted)]
     if first.is_inferred and first.deaths:
-        parts.append("in which order ranks died is inferred")
+        parts.append("the order in which ranks died is inferred")
     return parts
 
 

@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.model import ANYBODY, GroupView, OperationId
+from otel_torchdist.world.model import ANY_RANK, GroupView, OperationId
 from otel_torchdist.world.places import Place, Source
 
 
@@ -15,7 +15,7 @@ def describe_operation(operation: str, group: GroupView | None, operation_id: Op
     channel = operation_id.channel
     details: list[str] = []
     if channel.is_point_to_point:
-        source = "any rank" if channel.source == ANYBODY else f"rank {channel.source}"
+        source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
         details.append(f"from {source} to rank {channel.destination}")
         details.append(f"tag {channel.tag}")
     if channel.kind is not RecordKind.RENDEZVOUS:
@@ -29,7 +29,7 @@ def describe_place(place: Place, subject: str) -> str:
     line = "" if place.frame is None else describe_frame(place.frame)
     clauses = {
         Source.STACK: f"{subject} is in {line}" if line else "",
-        Source.SIGNAL: f"{subject} is in {line} (seen by a signal while the GIL was held)" if line else "",
+        Source.SIGNAL: f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else "",
         Source.OPEN_OPERATION: f"{subject} is in {place.operation}" + (f", called in {line}" if line else ""),
         Source.LAST_OPERATION: f"{subject} was last in {place.operation}" + (f", called in {line}" if line else ""),
         Source.NOTHING: "",

@@ -10,7 +10,7 @@ from otel_torchdist.verdict.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.causes import cause_of
-from otel_torchdist.verdict.wording.fates import describe_circumstances, is_told_by_cause
+from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances
 from otel_torchdist.verdict.wording.phrases import describe_frame, describe_place
 
 MAX_PLACES: Final = 3
@@ -30,12 +30,12 @@ def sentence(verdict: Verdict, age_s: float) -> str:
 
 
 def _crowd(verdict: Verdict) -> list[str]:
-    """How many ranks wait, and whether some came out."""
+    """How many ranks wait, and whether some have left the operation."""
     waiting = len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
     out = verdict.roll.ranks(Standing.OUT)
     if out and verdict.kind is VerdictKind.TRANSPORT:
-        parts.append(f"{name_ranks(out)} came out")
+        parts.append(f"{name_ranks(out)} {have(out)} left it")
     return parts
 
 
@@ -53,21 +53,21 @@ def _endings(verdict: Verdict) -> list[str]:
     for rank in verdict.ranks[:MAX_PLACES]:
         failure = verdict.failures.get(rank)
         standing = verdict.roll.standings.get(rank)
-        if standing is Standing.DEAD and not is_told_by_cause(verdict):
+        if standing is Standing.DEAD and not cause_states_death(verdict):
             parts.append(f"rank {rank} ended with {failure}" if failure else f"the process of rank {rank} is gone")
         elif standing is Standing.ENDED:
-            parts.append(f"rank {rank} has ended in good order")
-        elif failure and not is_told_by_cause(verdict):
-            parts.append(f"rank {rank} got {failure}")
+            parts.append(f"rank {rank} has exited cleanly")
+        elif failure and not cause_states_death(verdict):
+            parts.append(f"rank {rank} raised {failure}")
     return [*parts, *describe_circumstances(verdict)]
 
 
 def _places(verdict: Verdict) -> list[str]:
     """Where the ranks are that the verdict names or, if it names none, where the first waiting rank is."""
     named = verdict.ranks or verdict.waiting[:1]
-    told = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
+    located = [rank for rank in named[:MAX_PLACES] if rank in verdict.places]
     alone = len(verdict.ranks) == 1
-    clauses = [describe_place(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in told]
+    clauses = [describe_place(verdict.places[rank], "it" if alone else f"rank {rank}") for rank in located]
     if verdict.kind is VerdictKind.DEAD:
         clauses = [clause.replace(" is in ", " was in ", 1) for clause in clauses]
     return [clause for clause in clauses if clause]
@@ -77,6 +77,6 @@ def _coverage(verdict: Verdict) -> list[str]:
     if verdict.reporting == verdict.members:
         return []
     unseen = sorted({*verdict.ranks} & {*verdict.roll.unseen})
-    is_news = unseen and verdict.kind is not VerdictKind.UNREACHABLE
-    parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if is_news else []
+    adds = unseen and verdict.kind is not VerdictKind.UNREACHABLE
+    parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if adds else []
     return [*parts, f"{verdict.reporting} of {verdict.members} ranks report"]

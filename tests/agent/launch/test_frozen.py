@@ -19,6 +19,6 @@ def test_a_frozen_application_exports_by_itself(base: Path, receiver: OtlpReceiv
     done = subprocess.run(command, env=environment(base, receiver), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["trained"]), done.stderr  # gloo of torch 2.8 prints
     [warning] = [line for line in done.stderr.splitlines() if "otel_torchdist" in line or "agent" in line]
-    assert f"{application} is an application with Python built in, so no agent can be started" in warning
+    assert f"{application} is an application with an embedded Python, so no agent can be started" in warning
     assert not started.exists()
     assert [span.name for span in receiver.spans()].count("all_reduce") == 3

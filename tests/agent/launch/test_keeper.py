@@ -83,7 +83,7 @@ def kept(tmp_path: Path) -> Iterator[AgentKeeper]:
 def look(kept: AgentKeeper, starts: Starts, seconds: float) -> None:
     """Let time pass, with a check every second."""
     for _ in range(int(seconds)):
-        kept.look()
+        kept.check()
         for thread in threading.enumerate():
             if thread.name == "otel-torchdist-start":
                 thread.join()
@@ -97,7 +97,7 @@ def test_agents_that_fail_are_put_off(kept: AgentKeeper, starts: Starts, caplog:
     pauses = [later - earlier for earlier, later in zip(starts.at, starts.at[1:], strict=False)]
     assert pauses == sorted(pauses)
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "has ended 5 times in 10 minutes and is not started again before" in warning.getMessage()
+    assert "has exited 5 times within 10 minutes and is not restarted until" in warning.getMessage()
     look(kept, starts, STARTS_WITHIN_S - 205)
     assert len(starts.at) == MAX_STARTS
     look(kept, starts, STARTS_WITHIN_S)
@@ -159,7 +159,7 @@ def test_files_are_closed(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         kept.keep(tmp_path / name)
-        kept.look()
+        kept.check()
     kept.close()
     assert len(os.listdir("/proc/self/fd")) == before
 

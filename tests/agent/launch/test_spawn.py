@@ -59,7 +59,7 @@ def test_a_host_program_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "base_exec_prefix", "/nowhere")
     assert find_interpreter() == ""
     assert why_none() == (
-        f"/opt/bin/{name} is not a Python interpreter" if name else "it is not known which Python this is"
+        f"/opt/bin/{name} is not a Python interpreter" if name else "the path of the Python interpreter is unknown"
     )
 
 
@@ -72,7 +72,7 @@ def test_a_frozen_application_is_none(how: str, monkeypatch: pytest.MonkeyPatch)
     else:
         monkeypatch.setattr(sys, how, True, raising=False)
     assert find_interpreter() == ""
-    assert why_none() == f"{sys.executable} is an application with Python built in"
+    assert why_none() == f"{sys.executable} is an application with an embedded Python"
     assert "OTEL_PYTHON_TORCHDIST_READER=thread" in spawn_agent(Path("/nowhere"), nothing)
 
 
@@ -143,7 +143,7 @@ def test_no_interpreter_in_spite_of_its_name(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(sys, "executable", str(application))
     monkeypatch.setattr(spawn, "FORK_TIMEOUT_S", 1.0)
     monkeypatch.setenv("OTEL_PYTHON_TORCHDIST_ENABLED", "true")
-    assert "did not run within 1 s" in spawn_agent(tmp_path, nothing)
+    assert "did not start within 1 s" in spawn_agent(tmp_path, nothing)
     [line] = seen.read_text().splitlines()
     process, enabled = line.split()
     assert enabled == "false"

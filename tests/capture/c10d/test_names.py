@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from otel_torchdist.tape.layout import Flag
 from tests.support.jobs import Jobs
-from tests.support.rank import TELLS_REDUCE_OP
+from tests.support.rank import SHOWS_REDUCE_OP
 
 
 def test_shapes_that_never_repeat(jobs: Jobs) -> None:
@@ -23,6 +23,6 @@ def test_shapes_that_never_repeat(jobs: Jobs) -> None:
         assert operation.raw.message_bytes == 4 * size
         assert Flag.SIGNATURE_CAPPED in operation.raw.flags
     assert largest.signature.dtypes == ("int32",)
-    if TELLS_REDUCE_OP:
+    if SHOWS_REDUCE_OP:
         assert (sums[0].signature.reduce_op, largest.signature.reduce_op) == ("sum", "max")
     assert Flag.SIGNATURE_CAPPED not in barrier.raw.flags

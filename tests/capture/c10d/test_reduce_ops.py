@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.stall.findings.silent_mismatch import LOOKS_APART_NS, SilentMismatches
+from otel_torchdist.stall.findings.silent_mismatch import PASSES_APART_NS, SilentMismatches
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.world.assembly import worlds
@@ -15,10 +15,10 @@ from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.mismatch import Field, Mismatch
 from tests.support.jobs import Job, Jobs
 
-CALLS_PER_LOOK = 16
+CALLS_PER_PASS = 16
 
 
-def told(tapes: list[Path]) -> list[Mismatch]:
+def reported(tapes: list[Path]) -> list[Mismatch]:
     """Mismatches that a reader reports of a job that goes on and is read periodically."""
     followers = [TapeFollower(TapeReader(tape)) for tape in tapes]
     watched = SilentMismatches()
@@ -26,10 +26,10 @@ def told(tapes: list[Path]) -> list[Mismatch]:
     now_ns = 1
     for _ in range(60):
         for follower in followers:
-            follower.observe(follower.reader.poll(CALLS_PER_LOOK))
-        now_ns += LOOKS_APART_NS
+            follower.observe(follower.reader.poll(CALLS_PER_PASS))
+        now_ns += PASSES_APART_NS
         [world] = worlds(followers, now_ns)
-        found += watched.look(dataclasses.replace(world, taken_ns=now_ns))
+        found += watched.find(dataclasses.replace(world, taken_ns=now_ns))
     return found
 
 
@@ -52,12 +52,12 @@ def test_one_line_with_two_ops(jobs: Jobs, every: str) -> None:
     count = len(job.tapes[0].operations)
     assert all(set(range(31, count, 31)) <= of for of in read), "read on every rank"
     assert min(map(len, read)) < count
-    assert told([tape.path for tape in job.tapes]) == []
+    assert reported([tape.path for tape in job.tapes]) == []
 
 
 def test_wrong_op_is_found(jobs: Jobs) -> None:
     """A rank that calls with another op is found, from the ops that were read."""
     job = run(jobs, "4", "wrong")
-    [found] = told([tape.path for tape in job.tapes])
+    [found] = reported([tape.path for tape in job.tapes])
     assert found.field is Field.REDUCE_OP
     assert {text for text, _ in found.parties} == {"max", "min"}

@@ -132,7 +132,7 @@ def test_a_device_that_breaks_inside_a_call(rank: DeviceRank, caplog: pytest.Log
 
 def test_the_thread_sleeps_and_wakes(rank: DeviceRank, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing to query the device is left alone; the next operation wakes the thread."""
-    monkeypatch.setattr(cuda_watch, "IDLE_LOOKS", 2)
+    monkeypatch.setattr(cuda_watch, "IDLE_POLLS", 2)
     rank.until_ended(rank.run(50_000))
     rank.until(lambda: rank.cuda.watch.is_asleep)
     rank.until_ended(rank.run(50_000))

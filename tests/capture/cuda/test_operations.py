@@ -143,7 +143,7 @@ def test_peers_have_streams_of_their_own(rank: DeviceRank) -> None:
     assert rank[stuck].is_open
 
 
-def test_a_wait_that_blocks_tells_the_end(rank: DeviceRank) -> None:
+def test_a_wait_that_blocks_shows_the_end(rank: DeviceRank) -> None:
     """When a wait blocks a stream, the end is known as exactly as from an event."""
     issued = rank.start(60 * MS)
     rank.wait_on_stream(issued)

@@ -41,11 +41,11 @@ class WatchedPair:
         for rank, follower in zip(self.ranks, self._followers, strict=True):
             rank.recorder.tape.beat()
             follower.observe(follower.reader.poll())
-        found = self._detector.look(worlds(self._followers, time.monotonic_ns()))
+        found = self._detector.process(worlds(self._followers, time.monotonic_ns()))
         self.events += [event for event in found if not isinstance(event, StacksWanted)]
         time.sleep(0.005)
 
-    def look_until(self, condition: Callable[[], object]) -> None:
+    def check_until(self, condition: Callable[[], object]) -> None:
         """Turn until a condition holds."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
@@ -55,9 +55,9 @@ class WatchedPair:
     def look_for(self, seconds: float) -> None:
         """Turn for some time."""
         until = time.monotonic() + seconds
-        self.look_until(lambda: time.monotonic() > until)
+        self.check_until(lambda: time.monotonic() > until)
 
-    def told(self, kind: type[Event]) -> list[Event]:
+    def reported(self, kind: type[Event]) -> list[Event]:
         """Events of a kind that the detector has reported."""
         return [event for event in self.events if isinstance(event, kind)]
 
@@ -76,7 +76,7 @@ def test_no_stall_behind_a_long_kernel(pair: WatchedPair) -> None:
     pair.look_for(2 * THRESHOLD_S)
     for rank, kernel in zip(pair.ranks, kernels, strict=True):
         rank.device.release(kernel)
-    pair.look_until(
+    pair.check_until(
         lambda: not any(rank[one].is_open for rank, queue in zip(pair.ranks, queues, strict=True) for one in queue)
     )
     assert pair.events == []
@@ -85,7 +85,7 @@ def test_no_stall_behind_a_long_kernel(pair: WatchedPair) -> None:
 def test_no_stall_in_a_long_queue_that_moves(pair: WatchedPair) -> None:
     """Asynchronous operations of one group wait for each other; the last is enqueued long before its turn."""
     queues = [[rank.start(100 * MS) for _ in range(15)] for rank in pair.ranks]
-    pair.look_until(lambda: not any(rank[queue[-1]].is_open for rank, queue in zip(pair.ranks, queues, strict=True)))
+    pair.check_until(lambda: not any(rank[queue[-1]].is_open for rank, queue in zip(pair.ranks, queues, strict=True)))
     assert pair.events == []
     last = pair.ranks[0][queues[0][-1]]
     assert last.completed_ns is not None
@@ -97,16 +97,16 @@ def test_a_device_that_does_not_come(pair: WatchedPair) -> None:
     waiting, busy = pair.ranks
     kernel = busy.device.launch(MAIN_STREAM, None)
     collectives = [rank.run(None) for rank in pair.ranks]
-    pair.look_until(lambda: pair.told(VerdictGiven))
-    [given] = pair.told(VerdictGiven)
+    pair.check_until(lambda: pair.reported(VerdictGiven))
+    [given] = pair.reported(VerdictGiven)
     assert isinstance(given, VerdictGiven)
     assert (given.verdict.kind, given.verdict.ranks, given.verdict.waiting) == (VerdictKind.DEVICE, (1,), (0,))
     assert given.verdict.since_ns == waiting[collectives[0]].started_ns
     busy.device.release(kernel)
     for rank, issued in zip(pair.ranks, collectives, strict=True):
         rank.device.release(issued.kernel)
-    pair.look_until(lambda: pair.told(IncidentResolved))
-    [resolved] = pair.told(IncidentResolved)
+    pair.check_until(lambda: pair.reported(IncidentResolved))
+    [resolved] = pair.reported(IncidentResolved)
     assert isinstance(resolved, IncidentResolved)
     assert resolved.outcome is Outcome.COMPLETED
 
@@ -114,8 +114,8 @@ def test_a_device_that_does_not_come(pair: WatchedPair) -> None:
 def test_a_rank_that_has_not_enqueued(pair: WatchedPair) -> None:
     """The host of one rank is elsewhere: its device does not even have the collective."""
     pair.ranks[0].start(None)
-    pair.look_until(lambda: pair.told(VerdictGiven))
-    [given] = pair.told(VerdictGiven)
+    pair.check_until(lambda: pair.reported(VerdictGiven))
+    [given] = pair.reported(VerdictGiven)
     assert isinstance(given, VerdictGiven)
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (1,))
 
@@ -124,7 +124,7 @@ def test_both_devices_are_in_it(pair: WatchedPair) -> None:
     """Both devices have begun the operation and neither ends: it is itself stuck."""
     for rank in pair.ranks:
         rank.run(None)
-    pair.look_until(lambda: pair.told(VerdictGiven))
-    [given] = pair.told(VerdictGiven)
+    pair.check_until(lambda: pair.reported(VerdictGiven))
+    [given] = pair.reported(VerdictGiven)
     assert isinstance(given, VerdictGiven)
     assert given.verdict.kind is VerdictKind.TRANSPORT

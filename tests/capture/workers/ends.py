@@ -15,7 +15,7 @@ import torch.distributed._functional_collectives as functional
 
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reader import TapeReader
-from tests.support.rank import TELLS_REDUCE_OP, join, own_tape, rank, say, start_capture
+from tests.support.rank import SHOWS_REDUCE_OP, join, own_tape, rank, say, start_capture
 from tests.support.waiting import until
 
 
@@ -138,4 +138,4 @@ reduce_op_changes()
 # By now polls have found what only they can find, and our thread has released what was dropped.
 reader.poll()
 until(lambda: reader.poll() and len(reader.open_operations()) <= 1)
-say(too_late=too_late(), tells_reduce_op=TELLS_REDUCE_OP)
+say(too_late=too_late(), tells_reduce_op=SHOWS_REDUCE_OP)

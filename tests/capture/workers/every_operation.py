@@ -17,7 +17,7 @@ from torch.distributed import P2POp, ReduceOp
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.profiler import ProfilerActivity, profile
 
-from tests.support.rank import GATHERS_INTO_TENSOR, TELLS_REDUCE_OP, join, rank, say, start_capture, world_size
+from tests.support.rank import GATHERS_INTO_TENSOR, SHOWS_REDUCE_OP, join, rank, say, start_capture, world_size
 
 ANY = None
 """Sizes that depend on a pickle."""
@@ -57,7 +57,7 @@ def operation(
         "shapes": [list(shape) for shape in shapes] or ANY,
         "size": size,
         "dtypes": [dtype],
-        "reduce_op": reduce_op if TELLS_REDUCE_OP else "",
+        "reduce_op": reduce_op if SHOWS_REDUCE_OP else "",
         "peer": peer,
         "tag": tag,
         **others,

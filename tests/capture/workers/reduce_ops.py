@@ -10,7 +10,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from tests.support.rank import TELLS_REDUCE_OP, join, rank, say, start_capture
+from tests.support.rank import SHOWS_REDUCE_OP, join, rank, say, start_capture
 
 STEPS = 200
 
@@ -30,4 +30,4 @@ for step in range(STEPS):
         dist.all_reduce(torch.ones(1))
     if step % every == every - 1:
         reduce(torch.ones(1), dist.ReduceOp.MIN if is_wrong and step > STEPS / 2 else dist.ReduceOp.MAX)
-say(tells=TELLS_REDUCE_OP)
+say(tells=SHOWS_REDUCE_OP)

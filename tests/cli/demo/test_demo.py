@@ -101,7 +101,7 @@ def test_names_rank_operation_and_line(seen: Seen) -> None:
 
 def test_training_goes_on_and_learns(seen: Seen) -> None:
     """The stall lasts as long as the storage blocked, and the trained network then recognizes unseen digits."""
-    over = re.search(r"stall over: all_reduce \(.*\) was completed after ([\d.]+) s", seen.out)
+    over = re.search(r"stall over: all_reduce \(.*\) completed after ([\d.]+) s", seen.out)
     assert over is not None and BLOCK_S - 1 < float(over[1]) < BLOCK_S + 2
     accuracy = re.search(r"^Training has finished: accuracy on 360 held-out images: ([\d.]+)%$", seen.out, re.M)
     assert accuracy is not None and float(accuracy[1]) > 95

@@ -57,9 +57,11 @@ def test_fault_gets_its_verdict(
     demo = start("demo", *arguments, environ=with_forked_ranks({}, "sklearn.datasets"))
     assert demo.end(150) == 0, demo.story()
     assert re.search(f"STALL: {said}", demo.out), demo.out
-    told = re.search(rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same, ([\d.]+) s after", demo.out, re.M)
-    assert told is not None, demo.out
-    assert float(told[1]) <= THRESHOLD_S + 2
+    reported = re.search(
+        rf"^Staged: .*\.\nExpected: {expected}\.\nReported: the same, ([\d.]+) s after", demo.out, re.M
+    )
+    assert reported is not None, demo.out
+    assert float(reported[1]) <= THRESHOLD_S + 2
     assert "STALL: " not in demo.out.partition("torchrun is asked to end")[2]
     assert f"stall: all_reduce ({expected.split(',')[0]})" in output.read_text()
     assert end in demo.out
@@ -80,7 +82,9 @@ def options(fault: Fault, ranks: int = 2) -> DemoOptions:
         (Fault.CIRCULAR, VerdictKind.CIRCULAR, (0, 1), (0, 1, 2, 3)),
     ],
 )
-def test_who_must_be_named(fault: Fault, kind: VerdictKind, of_two: tuple[int, ...], of_four: tuple[int, ...]) -> None:
+def test_ranks_that_must_be_named(
+    fault: Fault, kind: VerdictKind, of_two: tuple[int, ...], of_four: tuple[int, ...]
+) -> None:
     """The expected ranks: the faulty one; all of a circle; both of two that disagree, as there is no majority."""
     for faulty_rank, ranks, named in ((1, 2, of_two), (2, 4, of_four)):
         expected = expectation(fault, faulty_rank, ranks)

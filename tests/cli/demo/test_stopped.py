@@ -25,7 +25,7 @@ def test_sigterm_while_it_starts(start: Callable[..., Running], base: Path, tmp_
     assert (processes_of(base), list(base.iterdir())) == ([], [])
 
 
-def test_failure_is_told(start: Callable[..., Running], base: Path, tmp_path: Path) -> None:
+def test_failure_is_reported(start: Callable[..., Running], base: Path, tmp_path: Path) -> None:
     """When the training fails, the demo shows the reason, and fails too."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('this torch is broken')")

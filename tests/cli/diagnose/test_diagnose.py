@@ -61,7 +61,7 @@ def test_one_dies_first(gloo: Callable[..., GlooJobs], module_base: Path) -> Non
     until(lambda: is_silent(module_base, directory, 2), 60)
     jobs.kill()
     text, as_json = ask(module_base, "--run-dir", directory), ask(module_base, "--run-dir", directory, "--json")
-    assert text.has(rf"verdict  rank 2 is dead, and {SITE} has waited for .*the process of rank 2 is gone.*")
+    assert text.has(rf"verdict  rank 2 is dead, and {SITE} has been blocked for .*the process of rank 2 is gone.*")
     assert text.has(rf"  last   {SITE} of ranks 0-3 failed with RuntimeError [\d.]+ m?s earlier, after .*, {CALL}")
     verdict = as_json.document["verdict"]
     assert (text.code, as_json.code) == (1, 1)
@@ -90,7 +90,7 @@ def test_failed(gloo: Callable[..., GlooJobs], module_base: Path) -> None:
     jobs.join()
     answer = ask(module_base, "--run-dir", directory)
     assert answer.code == 1
-    assert answer.has(rf"verdict  rank 2 is dead, and {SITE} has waited for .*; rank 2 ended with ValueError; .*")
+    assert answer.has(rf"verdict  rank 2 is dead, and {SITE} has been blocked for .*; rank 2 ended with ValueError; .*")
     assert answer.has("rank 2  failed with ValueError  step 5 .*")
     assert answer.has("rank 0  failed with RuntimeError  step 5 .*")
 

@@ -20,7 +20,7 @@ THRESHOLD_S = 2.5
 LINE = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "PyDLL(None).read" in line)
 VERDICT = (
     r"rank 1 has not entered all_reduce \(sequence 6, default_pg\) for [\d.]+ s; 1 of 2 ranks waits; "
-    rf"it is in decode_batch at training\.py:{LINE} \(seen by a signal while the GIL was held\), "
+    rf"it is in decode_batch at training\.py:{LINE} \(stack taken by a signal while the GIL was held\), "
     r"and its Python threads have not run for [\d.]+ s"
 )
 STACK = rf"  stack  in decode_batch at training\.py:{LINE}, written .*, by a signal while the GIL was held"

@@ -35,12 +35,12 @@ class Watched:
         for tape in self._tapes:
             self._watch.follow(tape)
 
-    def look_until(self, then: float) -> None:
+    def check_until(self, then: float) -> None:
         """Poll as an agent does, until this time."""
         while time.monotonic() < then:
             for tape in self._tapes:
                 self._watch.observe(tape.identity.nonce, tape.poll())
-            self._watch.look(time.monotonic_ns())
+            self._watch.check(time.monotonic_ns())
             time.sleep(0.2)
 
     def signal_all(self, number: int) -> None:
@@ -71,7 +71,7 @@ def job(base: Path) -> Iterator[Watched]:
     directory.mkdir(mode=0o700)
     watched = Watched(directory)
     for rank in watched.ranks[:2]:
-        rank.tell("enter 1")
+        rank.send("enter 1")
     yield watched
     watched.close()
 
@@ -84,8 +84,8 @@ def verdict(base: Path) -> dict[str, Any] | None:
 def test_gil_is_held_in_every_rank(job: Watched, base: Path) -> None:
     """The rank that is missing is named while they live, and after all were killed."""
     for rank in job.ranks:
-        rank.tell("hold")
-    job.look_until(time.monotonic() + THRESHOLD_S + 1.5)
+        rank.send("hold")
+    job.check_until(time.monotonic() + THRESHOLD_S + 1.5)
     living = verdict(base)
     assert living is not None
     assert (living["kind"], living["ranks"]) == ("absent", [2])
@@ -99,7 +99,7 @@ def test_gil_is_held_in_every_rank(job: Watched, base: Path) -> None:
 def test_every_rank_is_stopped(job: Watched, base: Path) -> None:
     """No rank of a suspended job is blamed, neither while it is suspended nor when it is then killed."""
     job.signal_all(signal.SIGSTOP)
-    job.look_until(time.monotonic() + THRESHOLD_S + 1.5)
+    job.check_until(time.monotonic() + THRESHOLD_S + 1.5)
     assert verdict(base) is None
     job.kill()
     assert verdict(base) is None

@@ -46,11 +46,11 @@ def enter(rank: WorldRank, is_ahead: bool) -> int:
     return rank.enter(EVERYBODY, 19.96)
 
 
-def end(rank: WorldRank, number: int, is_torn: bool, status: int | None, at_s: float, is_seen: bool) -> None:
+def end(rank: WorldRank, number: int, is_interrupted: bool, status: int | None, at_s: float, is_seen: bool) -> None:
     """End the rank's process: by the launcher, or by the exception that interrupted the operation."""
-    if is_torn:
+    if is_interrupted:
         rank.end(number, 20.0, How.FAILED, "RuntimeError")
-    failed = is_torn and status == RAISED
+    failed = is_interrupted and status == RAISED
     state, failure = (TapeState.FAILED, "RuntimeError") if failed else (TapeState.RUNNING, "")
     if is_seen:
         rank.is_seen_to_die(at_s, status, state, failure)
@@ -72,7 +72,7 @@ ENDS += [(False, None, False)]
 
 
 @pytest.mark.parametrize(("second", "third"), [*itertools.product(ENDS, repeat=2)])
-def test_nobody_is_named_who_only_went_with_others(
+def test_rank_that_ended_with_others_is_not_named(
     second: tuple[bool, int | None, bool], third: tuple[bool, int | None, bool]
 ) -> None:
     """Each of two ranks was interrupted, or ended by the launcher, in the same operation or the next: in any order."""
@@ -80,11 +80,11 @@ def test_nobody_is_named_who_only_went_with_others(
         for times in ((20.1, 20.2), (20.2, 20.1)):
             world = SimulatedWorld(4)
             world.meet(EVERYBODY, 1.0)
-            for rank, is_ahead, (is_torn, status, is_seen), at_s in zip(
+            for rank, is_ahead, (is_interrupted, status, is_seen), at_s in zip(
                 HERE, places, (second, third), times, strict=True
             ):
                 one = world.ranks[rank]
-                end(one, enter(one, is_ahead), is_torn, status, at_s, is_seen)
+                end(one, enter(one, is_ahead), is_interrupted, status, at_s, is_seen)
             assert verdict_here(world) is None
 
 
@@ -132,13 +132,13 @@ def ruling(sequence: int = 2) -> Ruling:
     return Ruling(Incident(RUN_ID, "name", 0), 1, OperationId(channel, sequence), SENTENCE, found)
 
 
-def hear(directory: Path, *, sequence: int = 2) -> None:
+def receive(directory: Path, *, sequence: int = 2) -> None:
     """Have this node's agent hear the ruling, and that it is over once the ranks here are gone."""
     tapes = [TapeReader(path) for path in sorted(directory.glob("*.tape"))]
     nonces = frozenset(tape.identity.nonce for tape in tapes)
     verdicts = AgentsVerdicts()
-    verdicts.look([OngoingStall(ruling(sequence), is_ours=False, nonces=nonces)], tapes)
-    verdicts.look([], tapes)
+    verdicts.update([OngoingStall(ruling(sequence), is_ours=False, nonces=nonces)], tapes)
+    verdicts.update([], tapes)
     for tape in tapes:
         tape.close()
 
@@ -156,9 +156,9 @@ def test_undecided(base: Path, job: Path) -> None:
     assert ask(base).has("undecided  ranks 0-1 have no tape on this node, and ranks here may .* because of them")
 
 
-def test_agents_have_said_it(base: Path, job: Path) -> None:
-    """The verdict that this node's agent has heard is shown, with its origin."""
-    hear(job)
+def test_agents_have_reported_it(base: Path, job: Path) -> None:
+    """The verdict that this node's agent has received is shown, with its origin."""
+    receive(job)
     found = document(base)
     verdict = found["verdict"]
     assert (verdict["kind"], verdict["ranks"], verdict["source"]) == ("dead", [0], "agents")
@@ -171,20 +171,20 @@ def test_agents_have_said_it(base: Path, job: Path) -> None:
 
 def test_stall_that_was_over(base: Path, job: Path) -> None:
     """A verdict that a dead agent left on an earlier stall, which these ranks have come out of, is not used."""
-    hear(job, sequence=0)
+    receive(job, sequence=0)
     assert document(base)["verdict"] is None
 
 
-def test_what_was_said_is_removed_when_ranks_go_on(base: Path) -> None:
+def test_verdict_is_removed_when_ranks_continue(base: Path) -> None:
     """A stall that is over while the ranks here live shows nothing about how they end."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
     one = SimulatedRank(directory, 2)
     verdicts = AgentsVerdicts()
     stall = OngoingStall(ruling(), is_ours=False, nonces=frozenset({one.reader.identity.nonce}))
-    verdicts.look([stall], [one.reader])
+    verdicts.update([stall], [one.reader])
     assert len(list(directory.glob("verdict-*.json"))) == 1
-    verdicts.look([], [one.reader])
+    verdicts.update([], [one.reader])
     assert list(directory.glob("verdict-*.json")) == []
 
 
@@ -198,7 +198,7 @@ def test_watch(base: Path) -> None:
     watch = Running(base, "watch", "--plain", "--threshold", "60")
     try:
         watch.wait_for(r"found ranks 2-3$")
-        hear(directory)
+        receive(directory)
         watch.wait_for(rf"STALL: {re.escape(SENTENCE)} \(reported by the agents of all nodes\)$")
         remove_agents_verdict(directory, RUN_ID)
         watch.wait_for(r"stall over, as the agents of all nodes report$")
@@ -213,7 +213,7 @@ def test_run_of_one_node_leaves_nothing(base: Path) -> None:
     directory.mkdir(mode=0o700)
     one = SimulatedRank(directory, 0, world_size=1)
     stall = OngoingStall(ruling(), is_ours=True, nonces=frozenset({one.reader.identity.nonce}))
-    AgentsVerdicts().look([stall], [one.reader])
+    AgentsVerdicts().update([stall], [one.reader])
     assert list(directory.glob("verdict-*.json")) == []
 
 
@@ -224,7 +224,7 @@ def test_run_of_one_node_leaves_nothing(base: Path) -> None:
 )
 def test_hostile_file(base: Path, job: Path, content: bytes) -> None:
     """A file that is not a verdict is ignored."""
-    hear(job)
+    receive(job)
     [path] = job.glob("verdict-*.json")
     path.write_bytes(content)
     assert document(base)["verdict"] is None
@@ -232,7 +232,7 @@ def test_hostile_file(base: Path, job: Path, content: bytes) -> None:
 
 def test_hostile_texts(base: Path, job: Path) -> None:
     """Control characters do not reach the terminal, out-of-range ranks do not fill memory; a pipe is not read."""
-    hear(job)
+    receive(job)
     [path] = job.glob("verdict-*.json")
     found = json.loads(path.read_text())
     path.write_text(

@@ -107,7 +107,9 @@ def test_mismatch_that_the_sentence_cuts_off(base: Path, tapes: list[Tape]) -> N
     assert verdict is not None
     assert (verdict["ranks"], len(verdict["mismatch"]["parties"])) == ([0, 1, 2, 3, 4], SIZE)
     answer = ask(base, threshold_s=THRESHOLD_S)
-    assert answer.has("verdict  ranks disagree on the shape of .*, rank 2 has 6 elements, and it has waited for .*")
+    assert answer.has(
+        "verdict  ranks disagree on the shape of .*, rank 2 has 6 elements, and the operation has been blocked for .*"
+    )
     assert answer.has("  and    rank 3 has shape 7 elements")
     assert answer.has("  and    rank 4 has shape 8 elements")
     assert answer.out.count("\n  and    ") == 2
@@ -129,7 +131,7 @@ def test_circle(base: Path, tapes: list[Tape]) -> None:
         assert link["group"]["name"] == f"pair_{link['rank']}"
         assert following["rank"] == (link["rank"] + 1) % SIZE
     answer = ask(base, threshold_s=THRESHOLD_S)
-    assert answer.has("verdict  ranks 0-4 wait for each other for .*, 2 more; .*")
+    assert answer.has("verdict  ranks 0-4 have waited for each other for .*, 2 more; .*")
     for link in circle[3:]:
         assert answer.has(rf"  and    rank {link['rank']} in all_reduce \(sequence 1, pair_{link['rank']}\)")
     assert answer.out.count("\n  and    ") == 2

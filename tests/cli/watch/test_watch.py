@@ -106,9 +106,7 @@ def test_two_watches_leave_the_job_alone(
     stalled.open_gate()
     for one in (first, second):
         assert one.end(20) == 0, one.story()
-        assert re.search(
-            r"stall over: all_reduce \(sequence 6, default_pg\) was completed after [\d.]+ s$", one.out, re.M
-        )
+        assert re.search(r"stall over: all_reduce \(sequence 6, default_pg\) completed after [\d.]+ s$", one.out, re.M)
         assert one.out.endswith("the job has ended: ranks 0-3 have finished\n")
     stalled.join()
     before = set(job_directories(module_base))
@@ -141,7 +139,7 @@ def test_gil_is_held(watch: Callable[..., Running], stalled: GlooJobs, gloo: Cal
         r"and its Python threads have not run for [\d.]+ s$"
     )
     holding.open_gate()
-    running.wait_for(r"stall over: all_reduce \(sequence 6, default_pg\) was completed after")
+    running.wait_for(r"stall over: all_reduce \(sequence 6, default_pg\) completed after")
     assert running.end(20) == 0, running.story()
 
 

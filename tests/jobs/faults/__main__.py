@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tests.jobs.faults.endings import ENDINGS, observe_ending, observe_kill
 from tests.jobs.faults.faulty_job import THRESHOLD_S, FaultyJob
-from tests.jobs.faults.healthy import ALL_HABITS, STEPS_OF_A_JOB, run_jobs, show
+from tests.jobs.faults.healthy import ALL_ROUTINES, STEPS_OF_A_JOB, run_jobs, show
 from tests.jobs.faults.outcome import Outcome, observe, observe_finding
 from tests.jobs.faults.rows import FINDING_ROWS, NODE_ROWS, ROWS, FindingRow, Row
 from tests.jobs.faults.worlds import Score
@@ -24,7 +24,7 @@ from tests.support.otlp_receiver import GRPC, OtlpReceiver
 from tests.support.warm_python import WarmPython
 
 WORLDS: Final = 1_000
-HEALTHY_JOBS: Final = len(ALL_HABITS)
+HEALTHY_JOBS: Final = len(ALL_ROUTINES)
 """A sample; `tests.jobs.faults.healthy` runs any number."""
 
 

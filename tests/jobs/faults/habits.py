@@ -1,6 +1,6 @@
-"""Healthy behavior that looks like trouble: one program per habit for the ranks, and how long its pauses are.
+"""Healthy behavior that looks like trouble: one program per routine for the ranks, and how long its pauses are.
 
-Unannounced pauses of a single rank are shorter than the threshold, except in habits that state how often they are
+Unannounced pauses of a single rank are shorter than the threshold, except in routines that state how often they are
 reported: the README has the rule.
 """
 
@@ -179,7 +179,7 @@ def mesh(dice: Jitter, rank: int, size: int) -> Steps:
 
 
 @dataclass(frozen=True)
-class Habit:
+class Routine:
     """A way in which healthy jobs behave.
 
     Attributes:
@@ -217,20 +217,20 @@ def restart(job: SimulatedJob, chance: random.Random) -> None:
     job.restart(chance.randrange(2, 7))
 
 
-COMPILATION: Final = Habit("compilation", compiling)
-HABITS: Final[Sequence[Habit]] = (
-    Habit("plain", plain),
-    Habit("gradient accumulation", accumulation),
-    Habit("data with a heavy tail", slow_data),
-    Habit("uneven data", uneven_data),
-    Habit("Join", join),
-    Habit("logging by rank 0", logging),
-    Habit("short evaluation by rank 0", pausing(50, 0.5, BELOW_S, is_announced=False)),
-    Habit("announced evaluation by rank 0", pausing(200, 30, 300, is_announced=True)),
-    Habit("long checkpoint by rank 0", pausing(200, 45, 60, is_announced=False), reported=1),
+COMPILATION: Final = Routine("compilation", compiling)
+ROUTINES: Final[Sequence[Routine]] = (
+    Routine("plain", plain),
+    Routine("gradient accumulation", accumulation),
+    Routine("data with a heavy tail", slow_data),
+    Routine("uneven data", uneven_data),
+    Routine("Join", join),
+    Routine("logging by rank 0", logging),
+    Routine("short evaluation by rank 0", pausing(50, 0.5, BELOW_S, is_announced=False)),
+    Routine("announced evaluation by rank 0", pausing(200, 30, 300, is_announced=True)),
+    Routine("long checkpoint by rank 0", pausing(200, 45, 60, is_announced=False), reported=1),
     COMPILATION,
-    Habit("imbalanced pipeline", pipeline),
-    Habit("mesh of two dimensions", mesh),
-    Habit("suspension", waiting, 50, suspend),
-    Habit("elastic restart", uneven_data, 200, restart),
+    Routine("imbalanced pipeline", pipeline),
+    Routine("mesh of two dimensions", mesh),
+    Routine("suspension", waiting, 50, suspend),
+    Routine("elastic restart", uneven_data, 200, restart),
 )

@@ -21,25 +21,25 @@ from rich.console import Console
 from rich.table import Table
 
 from otel_torchdist.stall.events import Event, MismatchFound, Occasion, StragglerFound, VerdictGiven
-from otel_torchdist.stall.watch import LOOK_S
-from tests.jobs.faults.habits import HABITS, Habit
-from tests.jobs.faults.larger_habits import LARGER_HABITS
+from otel_torchdist.stall.watch import CHECK_S
+from tests.jobs.faults.habits import ROUTINES, Routine
+from tests.jobs.faults.larger_habits import LARGER_ROUTINES
 from tests.jobs.faults.simulated_job import SimulatedJob, Watched
 
 STEPS_OF_A_JOB: Final = 1_500
 """Steps of a job; fewer with more than eight ranks."""
 SECONDS_OF_A_JOB: Final = 3 * 3600
 """Limit for jobs with long steps."""
-ALL_HABITS: Final = (*HABITS, *LARGER_HABITS)
+ALL_ROUTINES: Final = (*ROUTINES, *LARGER_ROUTINES)
 REPORT_EVERY_S: Final = 60.0
 
 
 @dataclass
 class Tally:
-    """What was reported about the jobs of one habit.
+    """What was reported about the jobs of one routine.
 
     Attributes:
-        name: Name of the habit.
+        name: Name of the routine.
         seconds: Simulated time for which the jobs were watched.
         steps: Their steps.
         looked: Polls that were really made.
@@ -59,7 +59,7 @@ class Tally:
     @property
     def looks(self) -> int:
         """Polls that a watch would have made in that time."""
-        return round(self.seconds / LOOK_S)
+        return round(self.seconds / CHECK_S)
 
     def add(self, other: Tally) -> None:
         """Add the counts of another tally."""
@@ -70,9 +70,9 @@ class Tally:
         self.findings += other.findings
         self.once += other.once
 
-    def count(self, seed: int, habit: Habit, events: Iterable[tuple[float, Event]]) -> None:
+    def count(self, seed: int, routine: Routine, events: Iterable[tuple[float, Event]]) -> None:
         """Count what was reported about a job."""
-        may_report = habit.reported
+        may_report = routine.reported
         for at_s, event in events:
             if isinstance(event, VerdictGiven) and event.occasion is Occasion.OPENED:
                 verdict = event.verdict
@@ -87,37 +87,37 @@ class Tally:
                 self.findings.append(f"seed {seed}, {at_s:.0f} s: straggler {event.straggler.rank}")
 
 
-def run_job(seed: int, steps: int = STEPS_OF_A_JOB, habit: Habit | None = None) -> Tally:
-    """Run the job of a seed; without a habit, the seed chooses one of all in turn."""
-    habit = habit or ALL_HABITS[seed % len(ALL_HABITS)]
-    tally = Tally(habit.name)
-    watched = watch_job(seed, habit, steps)
+def run_job(seed: int, steps: int = STEPS_OF_A_JOB, routine: Routine | None = None) -> Tally:
+    """Run the job of a seed; without a routine, the seed chooses one of all in turn."""
+    routine = routine or ALL_ROUTINES[seed % len(ALL_ROUTINES)]
+    tally = Tally(routine.name)
+    watched = watch_job(seed, routine, steps)
     tally.seconds, tally.steps, tally.looked = watched.seconds, watched.steps, watched.looked
-    tally.count(seed, habit, watched.events)
+    tally.count(seed, routine, watched.events)
     return tally
 
 
-def watch_job(seed: int, habit: Habit, steps: int, every_look: bool = False) -> Watched:
-    """Run a job to its end; `every_look` as for `SimulatedJob`."""
+def watch_job(seed: int, routine: Routine, steps: int, every_check: bool = False) -> Watched:
+    """Run a job to its end; `every_check` as for `SimulatedJob`."""
     chance = random.Random(seed)
-    step_s = chance.uniform(*habit.step_s)
+    step_s = chance.uniform(*routine.step_s)
     with tempfile.TemporaryDirectory(prefix="otel-torchdist-healthy-", dir="/dev/shm") as folder:
-        size = chance.choice(habit.sizes)
+        size = chance.choice(routine.sizes)
         steps = min(steps, max(100, steps * 8 // size))
-        job = SimulatedJob(Path(folder), habit.of(seed, step_s), size, seed, every_look)
+        job = SimulatedJob(Path(folder), routine.of(seed, step_s), size, seed, every_check)
         try:
-            while habit.happens is not None and job.watched.steps < steps and job.watched.seconds < SECONDS_OF_A_JOB:
-                job.until(job.watched.steps + max(1, round(chance.expovariate(1 / habit.steps))))
+            while routine.happens is not None and job.watched.steps < steps and job.watched.seconds < SECONDS_OF_A_JOB:
+                job.until(job.watched.steps + max(1, round(chance.expovariate(1 / routine.steps))))
                 job.run_for(chance.uniform(0, step_s))  # at any moment of a step
-                habit.happens(job, chance)
+                routine.happens(job, chance)
             return job.until(steps, SECONDS_OF_A_JOB)
         finally:
             job.close()
 
 
 def run_jobs(jobs: int, processes: int = 2) -> list[Tally]:
-    """Run many jobs; returns what was counted for each habit."""
-    tallies = {habit.name: Tally(habit.name) for habit in ALL_HABITS}
+    """Run many jobs; returns what was counted for each routine."""
+    tallies = {routine.name: Tally(routine.name) for routine in ALL_ROUTINES}
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for tally in pool.map(run_job, range(jobs)):
             tallies[tally.name].add(tally)
@@ -125,8 +125,8 @@ def run_jobs(jobs: int, processes: int = 2) -> list[Tally]:
 
 
 def show(console: Console, tallies: Sequence[Tally]) -> Tally:
-    """Print the counts and the false reports of each habit; returns the number of false reports."""
-    table = Table("habit", "job hours", "steps", "looks", "of these made", "false stalls", "false findings", "once")
+    """Print the counts and the false reports of each routine; returns the number of false reports."""
+    table = Table("routine", "job hours", "steps", "looks", "of these made", "false stalls", "false findings", "once")
     total = Tally("all")
     for tally in tallies:
         total.add(tally)
@@ -144,8 +144,8 @@ def show(console: Console, tallies: Sequence[Tally]) -> Tally:
 def main(hours: float, first_seed: int = 0) -> int:
     """Run jobs for a number of simulated hours, and print false reports at once; returns the exit code."""
     console = Console(width=None if sys.stdout.isatty() else 160)
-    tallies = {habit.name: Tally(habit.name) for habit in ALL_HABITS}
-    watched_s, said_s = 0.0, time.monotonic()
+    tallies = {routine.name: Tally(routine.name) for routine in ALL_ROUTINES}
+    watched_s, reported_s = 0.0, time.monotonic()
     for seed in count(first_seed):
         if watched_s >= hours * 3600:
             break
@@ -154,8 +154,8 @@ def main(hours: float, first_seed: int = 0) -> int:
         watched_s += tally.seconds
         for text in (*tally.stalls, *tally.findings):
             console.print(f"{tally.name}: {text}")
-        if time.monotonic() > said_s + REPORT_EVERY_S:
-            said_s = time.monotonic()
+        if time.monotonic() > reported_s + REPORT_EVERY_S:
+            reported_s = time.monotonic()
             console.print(f"{watched_s / 3600:,.0f} of {hours:,.0f} h, seed {seed}")
     total = show(console, list(tallies.values()))
     return int(bool(total.stalls or total.findings))

@@ -40,7 +40,7 @@ THRESHOLD_S = 2.0
 LONGEST_S = 90.0
 STARTUP_S = 120.0
 RANKS = 4
-SAID_S = 10.0
+REPORTED_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class LaunchedJob:
     def said(self, awaited: bool = True) -> Said:
         """The reports of agents and `diagnose` after the job's end; `awaited` if the agents must report something."""
         with contextlib.suppress(AssertionError):
-            until(lambda: any(semconv.STALL_RESOLVED in root.attributes for root in self.roots()), SAID_S * awaited)
+            until(lambda: any(semconv.STALL_RESOLVED in root.attributes for root in self.roots()), REPORTED_S * awaited)
         time.sleep(1)  # to catch reports that should not come
         roots = self.roots()
         found = [root for root in roots if semconv.STALL_RESOLVED not in root.attributes]

@@ -13,8 +13,8 @@ from typing import Final
 from tests.jobs.faults.habits import (
     BELOW_S,
     COMPILER,
-    Habit,
     Jitter,
+    Routine,
     Steps,
     compiling,
     everybody,
@@ -152,23 +152,25 @@ def restart(job: SimulatedJob, chance: random.Random) -> None:
     job.restart(chance.choice((8, 10, 12, 16)))
 
 
-LARGER_HABITS: Final[Sequence[Habit]] = (
-    Habit("three dimensions", three_dimensions, sizes=MESHES),
-    Habit("sharded weights", sharded, sizes=(8, 16)),
-    Habit("larger mesh", mesh, sizes=MESHES),
-    Habit("longer pipeline", pipeline, sizes=(8, 12, 16)),
-    Habit("evaluation of ten minutes by rank 0", pausing(300, 570, 630, is_announced=False), reported=2, sizes=SIZES),
-    Habit("the same, announced", pausing(300, 570, 630, is_announced=True), sizes=SIZES),
-    Habit("growing checkpoint", growing_checkpoint, sizes=SIZES),
-    Habit("slow worker once an epoch", epochs, sizes=SIZES),
-    Habit("long accumulation", long_accumulation, sizes=SIZES, step_s=LONG_STEP_S),
-    Habit("dynamic batch sizes", batch_sizes, sizes=SIZES),
-    Habit("log on a slow disk", slow_disk, sizes=SIZES),
-    Habit("evaluation by all", evaluation, sizes=SIZES),
-    Habit("compilation for minutes", first_step, sizes=SIZES),
-    Habit("compilation before long steps", first_step, sizes=SIZES, step_s=LONG_STEP_S),
-    Habit("larger elastic restart", uneven_data, 100, restart, sizes=(8, 12, 16)),
-    Habit("restart and compilation", first_step, 60, restart, sizes=(8, 12, 16)),
-    Habit("suspension and compilation", compiling, 40, suspend, sizes=(4, 8, 16)),
-    Habit("suspension and announced evaluation", pausing(40, 30, 300, is_announced=True), 30, suspend, sizes=(2, 4, 8)),
+LARGER_ROUTINES: Final[Sequence[Routine]] = (
+    Routine("three dimensions", three_dimensions, sizes=MESHES),
+    Routine("sharded weights", sharded, sizes=(8, 16)),
+    Routine("larger mesh", mesh, sizes=MESHES),
+    Routine("longer pipeline", pipeline, sizes=(8, 12, 16)),
+    Routine("evaluation of ten minutes by rank 0", pausing(300, 570, 630, is_announced=False), reported=2, sizes=SIZES),
+    Routine("the same, announced", pausing(300, 570, 630, is_announced=True), sizes=SIZES),
+    Routine("growing checkpoint", growing_checkpoint, sizes=SIZES),
+    Routine("slow worker once an epoch", epochs, sizes=SIZES),
+    Routine("long accumulation", long_accumulation, sizes=SIZES, step_s=LONG_STEP_S),
+    Routine("dynamic batch sizes", batch_sizes, sizes=SIZES),
+    Routine("log on a slow disk", slow_disk, sizes=SIZES),
+    Routine("evaluation by all", evaluation, sizes=SIZES),
+    Routine("compilation for minutes", first_step, sizes=SIZES),
+    Routine("compilation before long steps", first_step, sizes=SIZES, step_s=LONG_STEP_S),
+    Routine("larger elastic restart", uneven_data, 100, restart, sizes=(8, 12, 16)),
+    Routine("restart and compilation", first_step, 60, restart, sizes=(8, 12, 16)),
+    Routine("suspension and compilation", compiling, 40, suspend, sizes=(4, 8, 16)),
+    Routine(
+        "suspension and announced evaluation", pausing(40, 30, 300, is_announced=True), 30, suspend, sizes=(2, 4, 8)
+    ),
 )

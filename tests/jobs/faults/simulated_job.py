@@ -72,7 +72,7 @@ class SimulatedJob:
         now_ns: The current simulated time.
     """
 
-    def __init__(self, directory: Path, program: Program, size: int, seed: int, every_look: bool = False) -> None:
+    def __init__(self, directory: Path, program: Program, size: int, seed: int, every_check: bool = False) -> None:
         """Start the ranks.
 
         Args:
@@ -80,14 +80,14 @@ class SimulatedJob:
             program: What each rank does.
             size: Number of ranks.
             seed: For the moments at which things happen.
-            every_look: Poll at every interval, also where nothing can be seen.
+            every_check: Poll at every interval, also where nothing can be seen.
         """
         self.watched = Watched()
         self.now_ns = START_NS
         self._directory = directory
         self._program = program
         self._chance = random.Random(seed)
-        self._every_look = every_look
+        self._every_check = every_check
         self._watch = StallWatch(THRESHOLD_S, deaths=SimulatedDeaths(self._died_ns))
         self._run = 1
         self._ranks: dict[int, SimulatedRank] = {}
@@ -95,10 +95,10 @@ class SimulatedJob:
         self._due: list[tuple[int, int, int, Callable[[], None]]] = []
         self._turn = 0
         self._meetings: dict[Place, Meeting] = {}
-        self._next_look_ns = START_NS
-        self._wants_look = False
+        self._next_check_ns = START_NS
+        self._wants_check = False
         self._resumed_ns = 0
-        self._patience_ns: dict[tuple[int, int], int] = {}
+        self._tolerance_ns: dict[tuple[int, int], int] = {}
         self._start(size)
 
     def _start(self, size: int) -> None:
@@ -106,7 +106,7 @@ class SimulatedJob:
             one = SimulatedRank(self._directory, rank, size, self._run, self.now_ns, self._program)
             self._ranks[rank] = one
             self._watch.follow(one.reader)
-            self._wants_look = True
+            self._wants_check = True
             self._after(0, one, lambda one=one: self._go_on(one))
 
     # --- what happens -----------------------------------------------------------------------------------------
@@ -122,17 +122,17 @@ class SimulatedJob:
         end_ns = self.now_ns + round(seconds * SECOND)
         while self._due and self._due[0][0] <= end_ns:
             self._next()
-        self._look_until(end_ns)
+        self._check_until(end_ns)
         self._set_time(end_ns)
 
     def suspend(self, seconds: float) -> None:
         """Suspend the whole job and its agent, as a scheduler does."""
-        self._look_until(self.now_ns)
+        self._check_until(self.now_ns)
         paused_ns = round(seconds * SECOND)
         self.now_ns += paused_ns
         self._resumed_ns = self.now_ns
         self._due = [(at_ns + paused_ns, turn, rank, action) for at_ns, turn, rank, action in self._due]
-        self._next_look_ns = self.now_ns + self._chance.randrange(SECOND // 4)
+        self._next_check_ns = self.now_ns + self._chance.randrange(SECOND // 4)
 
     def restart(self, size: int, pause_s: float = 10.0) -> None:
         """End all ranks at nearly the same moment, as a launcher does, and start as many as there are places now."""
@@ -140,12 +140,12 @@ class SimulatedJob:
         for one in self._ranks.values():
             one.dies_ns = self.now_ns + self._chance.randrange(SECOND // 20)
         for one in sorted(self._ranks.values(), key=lambda one: one.dies_ns):
-            self._look_until(one.dies_ns)
+            self._check_until(one.dies_ns)
             self._set_time(one.dies_ns)
             one.tape.close()
             self._dead.append(one)
         self._ranks = {}
-        self._look_until(self.now_ns + round(pause_s * SECOND))
+        self._check_until(self.now_ns + round(pause_s * SECOND))
         self._set_time(self.now_ns + round(pause_s * SECOND))
         self._run += 1
         self._start(size)
@@ -157,7 +157,7 @@ class SimulatedJob:
 
     def _next(self) -> None:
         at_ns, _, _, action = heapq.heappop(self._due)
-        self._look_until(at_ns)
+        self._check_until(at_ns)
         self._set_time(at_ns)
         action()
 
@@ -241,7 +241,7 @@ class SimulatedJob:
     def _all_there(self, place: Place, meeting: Meeting) -> None:
         del self._meetings[place]
         if place[1] % LENGTH == 0:
-            self._wants_look = True  # from now on a window of calls can be compared
+            self._wants_check = True  # from now on a window of calls can be compared
         some = next(iter(meeting.arrived))
         self._after(round(meeting.lasts_s * SECOND), self._ranks[some], lambda: self._over(meeting))
 
@@ -261,21 +261,21 @@ class SimulatedJob:
 
     # --- what is seen -----------------------------------------------------------------------------------------
 
-    def _look_until(self, end_ns: int) -> None:
+    def _check_until(self, end_ns: int) -> None:
         """Poll as often as the watch asks, from the last poll to the time of the next event."""
-        while self._next_look_ns < end_ns:
+        while self._next_check_ns < end_ns:
             if not self._matters():
                 since_ns = min(self._soon(end_ns), default=end_ns)
-                if since_ns > self._next_look_ns:
-                    passed = -(-(min(since_ns, end_ns) - self._next_look_ns) // (SECOND // 4))
-                    self._next_look_ns += passed * (SECOND // 4)
-                    self._as_if_looked(self._next_look_ns - SECOND // 4)
+                if since_ns > self._next_check_ns:
+                    passed = -(-(min(since_ns, end_ns) - self._next_check_ns) // (SECOND // 4))
+                    self._next_check_ns += passed * (SECOND // 4)
+                    self._as_if_checked(self._next_check_ns - SECOND // 4)
                     continue
-            at_ns = self._next_look_ns
+            at_ns = self._next_check_ns
             self._look(at_ns)
-            self._next_look_ns = at_ns + round(self._watch.next_look_s * SECOND)
+            self._next_check_ns = at_ns + round(self._watch.next_check_s * SECOND)
 
-    def _as_if_looked(self, at_ns: int) -> None:
+    def _as_if_checked(self, at_ns: int) -> None:
         """Let the watch know what skipped polls would have seen: that the heartbeats of the ranks continue."""
         watched = self._run_watch()
         if watched is not None:
@@ -287,7 +287,7 @@ class SimulatedJob:
         return next((watched for (_, _, run), watched in runs if run == self._run), None)
 
     def _matters(self) -> bool:
-        if self._every_look or self._wants_look or self._dead or self._watch.ongoing:
+        if self._every_check or self._wants_check or self._dead or self._watch.ongoing:
             return True
         watched = self._run_watch()
         if watched is None or watched.is_hurried:
@@ -309,23 +309,23 @@ class SimulatedJob:
                 if key in expected:
                     yield end_ns - SECOND // 4
                     continue
-                tolerance_ns = max(THRESHOLD_NS, self._patience_ns.get(key, 0))
+                tolerance_ns = max(THRESHOLD_NS, self._tolerance_ns.get(key, 0))
                 yield max(entered_ns, spared.get(key, 0)) + tolerance_ns - round(NEARLY_S * SECOND)
             if one.asked_ns:
                 yield one.answers_ns
             elif not one.waits_for:
                 yield one.called_ns + round(ASKED_S * SECOND)
 
-    def _remember_patience(self) -> None:
+    def _remember_tolerance(self) -> None:
         watched = self._run_watch()
         world = watched._world if watched is not None else None
         views = world.ranks.values() if world is not None else ()
-        self._patience_ns = {
+        self._tolerance_ns = {
             (view.nonce, operation.record.number): operation.tolerance_ns for view in views for operation in view.open
         }
 
     def _look(self, now_ns: int) -> None:
-        self._wants_look = False
+        self._wants_check = False
         for one in [*self._ranks.values(), *self._dead]:
             if not one.tape.closed:
                 one.beat(now_ns, self._resumed_ns)
@@ -333,9 +333,9 @@ class SimulatedJob:
             one.calls = 0
             self._watch.observe(one.reader.identity.nonce, one.reader.poll())
         self.watched.looked += 1
-        for event in self._watch.look(now_ns):
+        for event in self._watch.check(now_ns):
             self.watched.events.append(((now_ns - START_NS) / SECOND, event))
-        self._remember_patience()
+        self._remember_tolerance()
         for one in self._ranks.values():
             one.note_request(now_ns)
         for one in [one for one in self._dead if now_ns - one.dies_ns > FORGOTTEN_AFTER_S * SECOND]:

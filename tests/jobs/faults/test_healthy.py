@@ -1,4 +1,4 @@
-"""Nothing is reported about healthy jobs, whatever their habits; the same watch finds faults in a job that has them."""
+"""Nothing is reported about healthy jobs, whatever their routines; the same watch finds faults in a job with them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from otel_torchdist.stall.events import ArrivalsCompared, StragglerFound, VerdictGiven
 from otel_torchdist.verdict.model import VerdictKind
-from tests.jobs.faults.habits import COMPILATION, HABITS, Habit, Jitter, Steps, everybody
+from tests.jobs.faults.habits import COMPILATION, ROUTINES, Jitter, Routine, Steps, everybody
 from tests.jobs.faults.healthy import Tally, run_job, watch_job
-from tests.jobs.faults.larger_habits import LARGER_HABITS
+from tests.jobs.faults.larger_habits import LARGER_ROUTINES
 from tests.jobs.faults.simulated_job import SimulatedJob, Watched
 from tests.jobs.faults.simulated_rank import STEP, Compute, Meet
 
@@ -20,23 +20,23 @@ STEPS = 300
 """`make faults` uses up to 1,500."""
 
 
-@pytest.mark.parametrize("habit", [habit for habit in HABITS if habit is not COMPILATION], ids=lambda habit: habit.name)
-def test_habits(habit: Habit) -> None:
-    """In two jobs with each habit nothing false is reported, from their beginning to their end."""
-    tally = Tally(habit.name)
-    for seed in (HABITS.index(habit), HABITS.index(habit) + len(HABITS)):
-        tally.add(run_job(seed, STEPS, habit))
+@pytest.mark.parametrize("routine", [one for one in ROUTINES if one is not COMPILATION], ids=lambda one: one.name)
+def test_routines(routine: Routine) -> None:
+    """In two jobs with each routine nothing false is reported, from their beginning to their end."""
+    tally = Tally(routine.name)
+    for seed in (ROUTINES.index(routine), ROUTINES.index(routine) + len(ROUTINES)):
+        tally.add(run_job(seed, STEPS, routine))
     assert (tally.stalls, tally.findings) == ([], [])
     assert tally.steps >= 2 * STEPS
     assert tally.looks > tally.looked > 4
 
 
-@pytest.mark.parametrize("habit", LARGER_HABITS, ids=lambda habit: habit.name)
-def test_larger_habits(habit: Habit) -> None:
-    """In a larger job nothing false is reported either, from its beginning to what the habit is known for."""
-    tally = Tally(habit.name)
-    watched = watch_job(1, habit, 340)
-    tally.count(1, habit, watched.events)
+@pytest.mark.parametrize("routine", LARGER_ROUTINES, ids=lambda routine: routine.name)
+def test_larger_routines(routine: Routine) -> None:
+    """In a larger job nothing false is reported either, from its beginning to what the routine is known for."""
+    tally = Tally(routine.name)
+    watched = watch_job(1, routine, 340)
+    tally.count(1, routine, watched.events)
     assert (tally.stalls, tally.findings) == ([], [])
     assert watched.steps >= 100
     assert watched.looked > 4
@@ -45,10 +45,10 @@ def test_larger_habits(habit: Habit) -> None:
 @pytest.mark.parametrize(
     "name", ["announced evaluation by rank 0", "long checkpoint by rank 0", "compilation", "suspension"]
 )
-def test_looks_that_are_left_out(name: str) -> None:
+def test_checks_that_are_left_out(name: str) -> None:
     """A watch that polls four times a second reports exactly the same, at the same time."""
-    seed = next(seed for seed, habit in enumerate(HABITS) if habit.name == name)
-    some, every = (watch_job(seed, HABITS[seed], 210, every_look) for every_look in (False, True))
+    seed = next(seed for seed, routine in enumerate(ROUTINES) if routine.name == name)
+    some, every = (watch_job(seed, ROUTINES[seed], 210, every_check) for every_check in (False, True))
     assert summary(some) == summary(every)
     assert every.looked > 2 * some.looked
 
@@ -75,7 +75,7 @@ def one_late(dice: Jitter, rank: int, size: int) -> Steps:
 @pytest.mark.parametrize("waited_s", [0.7, 2.0, 4.0])
 def test_suspension_in_a_wait(tmp_path: Path, waited_s: float) -> None:
     """A job that is suspended for an hour while ranks wait continues without a verdict."""
-    job = SimulatedJob(tmp_path, Habit("one late", one_late).of(1, 1.0), 2, 1)
+    job = SimulatedJob(tmp_path, Routine("one late", one_late).of(1, 1.0), 2, 1)
     try:
         job.until(20)
         job.run_for(waited_s)
@@ -107,31 +107,31 @@ def late_always(dice: Jitter, rank: int, size: int) -> Steps:
 
 def test_rank_that_is_late() -> None:
     """A late rank is reported as absent, once, during its pause."""
-    watched = watch_job(3, Habit("late once", late_once), 200)
+    watched = watch_job(3, Routine("late once", late_once), 200)
     [(at_s, given)] = [(at_s, event) for at_s, event in watched.events if isinstance(event, VerdictGiven)][:1]
     assert (given.verdict.kind, given.verdict.ranks) == (VerdictKind.ABSENT, (1,))
     tally = Tally("late once")
-    tally.count(3, Habit("late once", late_once), watched.events)
+    tally.count(3, Routine("late once", late_once), watched.events)
     assert len(tally.stalls) == 1
     assert 0 < at_s < watched.seconds
 
 
 def test_rank_that_is_slow() -> None:
     """A straggler is found too, and counts as a finding."""
-    habit = Habit("late always", late_always)
-    watched = watch_job(3, habit, 400)
+    routine = Routine("late always", late_always)
+    watched = watch_job(3, routine, 400)
     [found] = [event for _, event in watched.events if isinstance(event, StragglerFound)]
     assert found.straggler.rank == 1
-    tally = Tally(habit.name)
-    tally.count(3, habit, watched.events)
+    tally = Tally(routine.name)
+    tally.count(3, routine, watched.events)
     assert (tally.stalls, len(tally.findings)) == ([], 1)
 
 
 def test_pause_that_is_documented() -> None:
     """A documented long pause of rank 0 is counted separately, and once; an undocumented one is a false stall."""
-    [habit] = [habit for habit in HABITS if habit.reported]
-    seed = HABITS.index(habit)
-    assert run_job(seed, STEPS, habit).once == 1
-    tally = Tally(habit.name)
-    tally.count(seed, dataclasses.replace(habit, reported=0), watch_job(seed, habit, STEPS).events)
+    [routine] = [routine for routine in ROUTINES if routine.reported]
+    seed = ROUTINES.index(routine)
+    assert run_job(seed, STEPS, routine).once == 1
+    tally = Tally(routine.name)
+    tally.count(seed, dataclasses.replace(routine, reported=0), watch_job(seed, routine, STEPS).events)
     assert (tally.once, len(tally.stalls)) == (0, 1)

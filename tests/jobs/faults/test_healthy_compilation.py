@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_torchdist.stall.events import VerdictGiven
-from tests.jobs.faults.habits import COMPILATION, HABITS
+from tests.jobs.faults.habits import COMPILATION, ROUTINES
 from tests.jobs.faults.healthy import Tally, run_job, watch_job
 
 STEPS = 300
@@ -12,8 +12,8 @@ STEPS = 300
 def test_compilation() -> None:
     """In four jobs whose ranks compile for minutes, each for a time of its own, nothing false is reported."""
     tally = Tally(COMPILATION.name)
-    first = HABITS.index(COMPILATION)
-    for seed in range(first, first + 4 * len(HABITS), len(HABITS)):
+    first = ROUTINES.index(COMPILATION)
+    for seed in range(first, first + 4 * len(ROUTINES), len(ROUTINES)):
         tally.add(run_job(seed, STEPS, COMPILATION))
     assert (tally.stalls, tally.findings) == ([], [])
     assert tally.steps >= 4 * STEPS

@@ -138,8 +138,8 @@ def test_agent_that_judges_is_killed(start: Callable[..., FaultyJob]) -> None:
     first, _ = job.first_verdict()
     judge = job.base / "node-0"
     deadline = time.monotonic() + 30
-    told = len(job.roots())
-    while len(job.roots()) == told:
+    reported = len(job.roots())
+    while len(job.roots()) == reported:
         assert time.monotonic() < deadline
         for pid in processes_of(judge):  # also the one that the ranks start as its replacement
             with contextlib.suppress(ProcessLookupError):

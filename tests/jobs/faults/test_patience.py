@@ -24,7 +24,7 @@ PATIENT = {"LONG_S": str(LONG_S)}
         ("debugger", {}),
     ],
 )
-def test_nothing_is_said(start: Callable[..., FaultyJob], case: str, settings: dict[str, str]) -> None:
+def test_nothing_is_reported(start: Callable[..., FaultyJob], case: str, settings: dict[str, str]) -> None:
     """A wait of twice the threshold that is expected or to be ignored is not reported, and the job ends well."""
     job = start(case, worker=WORKER, environ=PATIENT | settings)
     assert [done.code for done in job.join()] == [0, 0, 0]
@@ -32,7 +32,7 @@ def test_nothing_is_said(start: Callable[..., FaultyJob], case: str, settings: d
     assert [span.name for span in spans if semconv.STALLED in span.attributes] == []
 
 
-def test_checkpoint_that_comes_again_is_told_once(start: Callable[..., FaultyJob]) -> None:
+def test_repeated_checkpoint_is_reported_once(start: Callable[..., FaultyJob]) -> None:
     """A routine wait is reported only the first time, when it is not known to be routine."""
     job = start("checkpoint", worker=WORKER, environ=PATIENT)
     assert [done.code for done in job.join()] == [0, 0, 0]

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 LATE_S = 2 * THRESHOLD_S
 
 
-def test_resolved_stall_is_told_with_its_length(start: Callable[..., FaultyJob]) -> None:
+def test_resolved_stall_is_reported_with_its_length(start: Callable[..., FaultyJob]) -> None:
     """When the last rank arrives, the incident's last root reports that it is over and is as long as the stall."""
     job = start("resolves", environ={"LATE_S": str(LATE_S)})
     until(lambda: [root for root in job.roots() if semconv.STALL_RESOLVED in root.attributes])
@@ -28,7 +28,7 @@ def test_resolved_stall_is_told_with_its_length(start: Callable[..., FaultyJob])
     assert abs((last.end_ns - last.start_ns) / 1e9 - LATE_S) < 1.0
 
 
-def test_second_stall_is_told_once_the_first_is_over(start: Callable[..., FaultyJob]) -> None:
+def test_second_stall_is_reported_once_the_first_is_over(start: Callable[..., FaultyJob]) -> None:
     """Two pairs of ranks stall for reasons of their own: one incident at a time, and each names its own rank."""
     job = start("two", ranks=4, environ={"LATE_S": str(LATE_S + 1)})
     until(lambda: [root for root in job.roots() if root.attributes.get(semconv.VERDICT_RANKS) == "3"], 30)

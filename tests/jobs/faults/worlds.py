@@ -309,7 +309,7 @@ def first_verdict(world: World) -> Verdict | None:
 
 def _events(detector: Detector, world: World, now_s: float) -> list[Event]:
     """No rank answers when asked for its stacks: that must not matter."""
-    return [event for event in detector.look([world.at(now_s)]) if not isinstance(event, StacksWanted)]
+    return [event for event in detector.process([world.at(now_s)]) if not isinstance(event, StacksWanted)]
 
 
 @dataclass

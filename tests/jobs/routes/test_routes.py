@@ -194,7 +194,7 @@ def test_sends_meet_receives(twin: Twin) -> None:
     """Each receive matches one send of the same peers, tag and place; other sends went to `recv` from any rank."""
     sent: Counter[tuple[object, ...]] = Counter()
     received: Counter[tuple[object, ...]] = Counter()
-    from_anybody = 0
+    from_any_rank = 0
     for rank, tape in enumerate(twin.tapes):
         for operation in tape.operations:
             peer = operation.raw.peer
@@ -203,9 +203,9 @@ def test_sends_meet_receives(twin: Twin) -> None:
             elif operation.name == "recv" and peer >= 0:
                 received[place_of(operation, peer, rank)] += 1
             elif operation.name == "recv":
-                from_anybody += 1
+                from_any_rank += 1
     assert received <= sent
-    assert sent.total() - received.total() == from_anybody
+    assert sent.total() - received.total() == from_any_rank
     assert set(sent.values()) <= {1}
 
 

@@ -27,7 +27,7 @@ def test_kernels_on_other_keys(run: Run, order: str) -> None:
         assert all(operation.has_ended for operation in tape.operations)
 
 
-def test_a_kernel_in_our_place(run: Run) -> None:
+def test_a_foreign_kernel(run: Run) -> None:
     """A kernel that was there before us still works: one warning, and only its operation is not recorded."""
     alone = run("other_kernels", 2, "alone", "True")
     job = run("other_kernels", 2, "theirs", "True")
@@ -35,7 +35,9 @@ def test_a_kernel_in_our_place(run: Run) -> None:
         assert with_us.lines() == without_us.lines()
         assert with_us.lines()[0]["passed"]["in our place"] == 1
         [warning] = with_us.err.splitlines()
-        assert warning == "another library has a kernel for c10d::_allgather_base_ in our place: it is not recorded"
+        assert (
+            warning == "another library has already registered a kernel for c10d::_allgather_base_: it is not recorded"
+        )
     for tape in job.tapes:
         assert [operation.name for operation in tape.operations] == [
             name for name in EACH if name != "all_gather_into_tensor"

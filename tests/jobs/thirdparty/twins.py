@@ -238,7 +238,7 @@ def seen_afterwards(directory: Path) -> list[Event]:
         watch.follow(reader)
         watch.observe(reader.identity.nonce, reader.poll())
     now_ns = time.monotonic_ns()
-    found = [event for second in range(60) for event in watch.look(now_ns + second * SECOND)]
+    found = [event for second in range(60) for event in watch.check(now_ns + second * SECOND)]
     for reader in readers:
         reader.close()
     return [event for event in found if isinstance(event, _REPORTED)]

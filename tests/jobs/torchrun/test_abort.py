@@ -67,7 +67,7 @@ def test_stalled_job_is_started_again(warm_python: WarmPython, tmp_path: Path) -
     assert aborted(tmp_path / "tapes") == [0]  # rank 1 could no longer report anything
 
 
-def test_launcher_says_why(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_launcher_reports_why(warm_python: WarmPython, tmp_path: Path) -> None:
     """Without restarts torchrun ends, and its report has the verdict: which rank, in which collective, and where."""
     dumps = tmp_path / "dumps"
     environ = switched_on(tmp_path / "tapes") | ON_STALL | {"OTEL_PYTHON_TORCHDIST_DUMP_DIR": str(dumps)}

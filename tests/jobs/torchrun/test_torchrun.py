@@ -78,7 +78,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return Pair(tmp_path_factory.mktemp("train"))
 
 
-def test_training_cannot_tell(pair: Pair) -> None:
+def test_training_sees_no_difference(pair: Pair) -> None:
     """Weights, losses and all random states are equal to the last bit, and so are exit code and standard error."""
     assert (pair.without_us.code, pair.with_us.code) == (0, 0), pair.with_us.err
     assert pair.reports(pair.with_us) == pair.reports(pair.without_us)
@@ -97,7 +97,7 @@ def test_every_collective_of_ddp(pair: Pair) -> None:
         assert (tape.lost, tape.status.state) == (0, TapeState.FINISHED)
 
 
-def test_ranks_tell_the_same_story(pair: Pair) -> None:
+def test_ranks_report_the_same(pair: Pair) -> None:
     """At each sequence both ranks have the same operation from the same line, and their steps end together."""
     stories = [
         [(one.raw.sequence, one.name, one.signature, one.function, one.line, one.raw.step) for one in tape.operations]

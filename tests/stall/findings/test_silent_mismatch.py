@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from otel_torchdist.stall.attributes import describe_finding
 from otel_torchdist.stall.events import MismatchFound
-from otel_torchdist.stall.findings.silent_mismatch import TOLD_AFTER_NS, SilentMismatches
+from otel_torchdist.stall.findings.silent_mismatch import REPORTED_AFTER_NS, SilentMismatches
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.records import SignatureName
 from otel_torchdist.world.call_history import LENGTH, CallLog, Digests
@@ -19,7 +19,7 @@ from tests.support.watching import EVERYBODY, THRESHOLD_S, Watching
 
 SUM = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
 MAX = dataclasses.replace(SUM, reduce_op="max")
-TOLD_AFTER_S = TOLD_AFTER_NS / SECOND
+REPORTED_AFTER_S = REPORTED_AFTER_NS / SECOND
 
 
 def findings(watching: Watching) -> list[MismatchFound]:
@@ -47,7 +47,7 @@ def test_slow_traffic() -> None:
         (2,),
         6,
     )
-    assert found.world.taken_ns - world.snapshot(5.0).taken_ns <= (TOLD_AFTER_S + 2) * SECOND
+    assert found.world.taken_ns - world.snapshot(5.0).taken_ns <= (REPORTED_AFTER_S + 2) * SECOND
     assert watching.verdicts == []
 
 
@@ -61,7 +61,7 @@ def test_calls_that_fit_are_silent() -> None:
     assert watching.reported == []
 
 
-def test_cause_of_a_stall_is_not_told_twice() -> None:
+def test_cause_of_a_stall_is_not_reported_twice() -> None:
     """Ranks that wait because their calls do not match get a verdict, and no finding beside it."""
     world = SimulatedWorld(4)
     for rank in world.ranks:
@@ -108,12 +108,12 @@ def test_dense_traffic_is_compared_by_windows() -> None:
         channel = next(iter(world.ranks[0].progress))
     assert channel is not None
     watching = _WithWindows(world, {rank: {channel: log.windows} for rank, log in logs.items()})
-    watching.until(TOLD_AFTER_S + 5)
+    watching.until(REPORTED_AFTER_S + 5)
     [found] = findings(watching)
     assert (found.mismatch.field, found.mismatch.operation_id.sequence) == (Field.REDUCE_OP, 3 * LENGTH + 7)
 
 
-def test_calls_of_another_node_are_asked_for() -> None:
+def test_calls_of_another_node_are_requested() -> None:
     """For a remote rank only digests are known: the odd window is requested in full, and reported once it has come."""
     same = logged([Arrival(sequence, SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
     odd = logged([Arrival(sequence, MAX if sequence == 70 else SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
@@ -121,16 +121,16 @@ def test_calls_of_another_node_are_asked_for() -> None:
     run_through(world, 1.0)
     channel = next(iter(world.ranks[0].progress))
     digests = tuple(window._replace(arrivals=()) for window in odd.windows)
-    watch, told = SilentMismatches(), []
+    watch, found_so_far = SilentMismatches(), []
     for second in range(1, 20):
         run_through(world, float(second))  # as many more calls as seconds, which match
         shown = {rank: {channel: same.windows} for rank in range(3)}
         shown[3] = {channel: odd.windows if (channel, 1) in watch.wanted and second > 3 else digests}
         snapshot = world.snapshot(float(second))
         views = {rank: dataclasses.replace(view, windows=shown[rank]) for rank, view in snapshot.ranks.items()}
-        told += watch.look(dataclasses.replace(snapshot, ranks=views))
+        found_so_far += watch.find(dataclasses.replace(snapshot, ranks=views))
         assert (watch.wanted == {(channel, 1)}) == (second <= 3)
-    [found] = told
+    [found] = found_so_far
     assert (found.field, found.ranks, found.operation_id.sequence) == (Field.REDUCE_OP, (3,), 70)
 
 
@@ -211,7 +211,7 @@ def test_reader_that_leaves_while_ranks_live() -> None:
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
     watching.until(2.0)
-    [found] = watching.detector.look([world.snapshot(2.1)], is_last=True)
+    [found] = watching.detector.process([world.snapshot(2.1)], is_last=True)
     assert isinstance(found, MismatchFound)
     assert found.mismatch.ranks == (2,)
     stuck = SimulatedWorld(4)
@@ -219,7 +219,7 @@ def test_reader_that_leaves_while_ranks_live() -> None:
         rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
     watching = Watching(stuck)
     watching.until(2.0)
-    assert watching.detector.look([stuck.snapshot(2.1)], is_last=True) == []
+    assert watching.detector.process([stuck.snapshot(2.1)], is_last=True) == []
 
 
 def test_calls_after_the_last_whole_window_are_compared_at_the_end() -> None:
@@ -265,7 +265,7 @@ def test_harmless_difference_hides_no_later_one() -> None:
             odd = flat if sequence == 5 else MAX if sequence == LENGTH + 5 else SUM
             log.entered(Arrival(sequence, odd if rank else SUM, -1), sequence, digests)
     watching = _WithWindows(world, {rank: {channel: log.windows} for rank, log in logs.items()})
-    for second in range(int(TOLD_AFTER_S) + 5):
+    for second in range(int(REPORTED_AFTER_S) + 5):
         run_through(world, float(second))
         watching.until(second + 1.0)
     assert [found.mismatch.field for found in findings(watching)] == [Field.REDUCE_OP]
@@ -281,12 +281,12 @@ def test_transposed_tensor_is_found(operation: str) -> None:
         rank.end(rank.enter(EVERYBODY, 1.0, operation, shape=shape, peer=0), 1.1)
     for rank in world.ranks[1:]:
         rank.enter(EVERYBODY, 2.0)
-    watching.until(TOLD_AFTER_S + 5)
+    watching.until(REPORTED_AFTER_S + 5)
     [found] = findings(watching)
     assert (found.mismatch.field, found.mismatch.ranks) == (Field.DIMENSIONS, (2,))
     assert describe_finding(found) == (
         f"rank 2 has dimensions 8x4 where ranks 0-1,3 have 4x8 in {operation} (sequence 1, unknown group); "
-        "nothing stalls, and results may be wrong"
+        "no rank is blocked, but results may be wrong"
     )
     assert {event.verdict.ranks for _, event in watching.verdicts} == {(0,)}
 
@@ -309,7 +309,7 @@ def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -
     watching = Watching(world)
     for rank, shape in zip(world.ranks, shapes, strict=True):
         rank.end(rank.enter(EVERYBODY, 1.0, operation, shape=shape, peer=0), 1.1)
-    watching.until(TOLD_AFTER_S + 5)
+    watching.until(REPORTED_AFTER_S + 5)
     assert watching.reported == []
 
 

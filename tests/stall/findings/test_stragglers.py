@@ -16,7 +16,7 @@ from otel_torchdist.world.model import Channel, WorldSnapshot
 from tests.support.simulated_world import SECOND, START_NS, SimulatedWorld
 from tests.support.watching import EVERYBODY
 
-LANE = Channel(RecordKind.OPERATION, EVERYBODY.key)
+CHANNEL = Channel(RecordKind.OPERATION, EVERYBODY.key)
 STEP_S = 0.1
 
 
@@ -58,11 +58,11 @@ class Steps:
         snapshot = self._world.snapshot(self._now_s)
         views = {
             rank: dataclasses.replace(
-                view, arrivals={LANE: self._logs[rank].windows}, groups={EVERYBODY.key: EVERYBODY}
+                view, arrivals={CHANNEL: self._logs[rank].windows}, groups={EVERYBODY.key: EVERYBODY}
             )
             for rank, view in snapshot.ranks.items()
         }
-        self.found += self.watch.look(WorldSnapshot(snapshot.run, snapshot.taken_ns, views))
+        self.found += self.watch.find(WorldSnapshot(snapshot.run, snapshot.taken_ns, views))
         self.gone += self.watch.gone
         for lateness in self.watch.lateness:
             for rank in range(4):
@@ -86,7 +86,7 @@ def test_straggler_that_recovers() -> None:
     steps = Steps(lambda step, rank: 0.05 if rank == 1 and step % 600 < 200 else 0.0).run(150)
     assert [found.rank for found in steps.found] == [1] * len(steps.found)
     assert len(steps.found) >= 2
-    assert steps.gone == [(LANE, 1)] * len(steps.gone)
+    assert steps.gone == [(CHANNEL, 1)] * len(steps.gone)
     assert len(steps.found) - len(steps.gone) in (0, 1)
 
 

@@ -360,8 +360,8 @@ def test_receiver_that_refuses_a_part(protocol: str, caplog: pytest.LogCaptureFi
         sink.shutdown(5)
         assert len(receiver.spans()) == 8, "nothing is sent twice"
         assert sink.dropped == 5
-    [refusal] = [text for text in caplog.messages if "has refused" in text]
-    assert "has refused 2 of 3 spans" in refusal
+    [refusal] = [text for text in caplog.messages if "has rejected" in text]
+    assert "has rejected 2 of 3 spans" in refusal
     assert "'quota exceeded\\n12:00 forged'" in refusal
 
 

@@ -8,14 +8,14 @@ from otel_torchdist.telemetry.export.environment import environment_resource, en
 from otel_torchdist.telemetry.export.exporters import with_hint
 
 
-def test_what_is_not_known_is_said_as_it_is() -> None:
+def test_unknown_errors_are_shown_unchanged() -> None:
     """No hint is guessed, and no full stop is doubled."""
     assert with_hint("the moon is full.. ") == "the moon is full"
 
 
 def test_known_signs_have_advice() -> None:
     """The real Collector's error messages are in the tests of the stack; these have the same form."""
-    assert with_hint("failed: Connection refused.") == "failed: Connection refused (nobody listens there)"
+    assert with_hint("failed: Connection refused.") == "failed: Connection refused (no process listens there)"
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_other_spans_go_through_the_same_exporters_as_before(protocol: str) -> N
     assert received.resource["service.name"] == "user"
 
 
-def test_whoever_looks_at_a_batch_finds_the_sdks_spans() -> None:
+def test_readers_of_a_batch_find_the_sdks_spans() -> None:
     """Spans can be converted, so an exporter that does not know our encoder still exports them."""
     assert not takes_batches(InMemorySpanExporter())
     batch = OtlpBatch([SPAN, SPAN], RESOURCE, OtlpEncoder(RESOURCE))

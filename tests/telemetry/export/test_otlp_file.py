@@ -140,5 +140,5 @@ def test_bad_file_in_the_environment(
     sink = environment_sink(Resource({}))
     sink.shutdown(5.0)
     [record] = caplog.records
-    assert "OTEL_TRACES_EXPORTER=torchdist_otlp_json: the exporter cannot be built" in record.getMessage()
+    assert "OTEL_TRACES_EXPORTER=torchdist_otlp_json: the exporter cannot be created" in record.getMessage()
     assert path in record.getMessage()

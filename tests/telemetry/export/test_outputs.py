@@ -35,7 +35,7 @@ def keep_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
 @pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
-def test_otlp_is_the_default_and_the_protocol_is_heard(
+def test_otlp_is_the_default_and_the_protocol_is_obeyed(
     protocol: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without OTEL_TRACES_EXPORTER spans go to OTEL_EXPORTER_OTLP_ENDPOINT over the protocol that is set."""
@@ -62,7 +62,7 @@ def test_several_exporters_each_get_everything(
         assert len(receiver.spans()) == 1
     [record] = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("OTEL_TRACES_EXPORTER=nowhere: the exporter cannot be built (")
+    assert record.getMessage().startswith("OTEL_TRACES_EXPORTER=nowhere: the exporter cannot be created (")
 
 
 def test_none_exports_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -75,7 +75,7 @@ def test_none_exports_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     assert (sink.dropped, caplog.records) == (0, [])
 
 
-def test_no_step_is_sampled_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_is_sampled_without_an_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a destination no spans are built, so that reading for metrics alone costs less."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
@@ -161,7 +161,7 @@ def test_traceparent_becomes_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
         assert environment_links() == ()
 
 
-def test_the_resource_says_what_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_resource_is_what_the_user_configures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Service and host have defaults that give way to OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES."""
     attributes = environment_resource().attributes
     assert attributes["service.name"] == "torch.distributed"

@@ -167,7 +167,7 @@ def other_process(directory: Path, state: TapeState) -> Iterator[tuple[subproces
             process.kill()
 
 
-def tell(process: subprocess.Popen[str]) -> str:
+def report(process: subprocess.Popen[str]) -> str:
     """Release the process; returns what it prints then."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -189,7 +189,7 @@ def test_rank_that_is_killed_is_down(tmp_path: Path) -> None:
         process.wait()
         rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
         assert dict(METRICS[semconv.UP].read(metrics.snapshot())) == {(RUN, "1"): 1}
-        rank.gone(in_good_order=False)
+        rank.gone(cleanly=False)
     snapshot = metrics.snapshot()
     labels = (RUN, "1", WORLD.key, "all_reduce")
     assert dict(METRICS[semconv.UP].read(snapshot)) == {(RUN, "1"): 0}
@@ -204,10 +204,10 @@ def test_rank_that_has_finished_raises_no_alarm(tmp_path: Path, state: TapeState
     metrics = NodeMetrics()
     with other_process(tmp_path, state) as (process, reader):
         rank = metrics.track(reader)
-        assert tell(process) == "said"
+        assert report(process) == "said"
         for end in (False, True):
             if end:
-                tell(process)
+                report(process)
                 process.wait()
             rank.consume(reader.poll(), reader.status(), time.monotonic_ns())
             snapshot = metrics.snapshot()

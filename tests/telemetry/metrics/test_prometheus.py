@@ -84,7 +84,7 @@ def port(node: NodeMetrics) -> Iterator[int]:
     server.stop()
 
 
-def test_text_and_openmetrics_say_the_same(port: int) -> None:
+def test_text_and_openmetrics_are_equivalent(port: int) -> None:
     """The Accept header decides on the format; both parse strictly, and agree in every sample."""
     text = scrape(port, "text/plain")
     openmetrics = scrape(port, OPENMETRICS)

@@ -63,18 +63,18 @@ def test_durations_are_apart_by_size_of_message(node: Node) -> None:
     assert node.values(semconv.TIMED_OPERATIONS) == {(RUN, "0", WORLD.key, "all_reduce"): 7}
 
 
-def test_durations_are_made_only_for_those_who_listen(tmp_path: Path) -> None:
+def test_durations_are_made_only_for_listeners(tmp_path: Path) -> None:
     """Histograms need no listener; as soon as there is one, it gets each duration."""
-    node, heard = NodeMetrics(), list[Duration]()
+    node, received = NodeMetrics(), list[Duration]()
     rank = SimulatedRank(tmp_path)
     metrics = node.track(rank.reader)
     rank.run()
     metrics.consume(rank.reader.poll(), rank.reader.status(), 0)
-    node.listen(heard.extend)
+    node.listen(received.extend)
     rank.run(sequence=2, lasts=2 * SECOND)
     metrics.consume(rank.reader.poll(), rank.reader.status(), 0)
-    node.ignore(heard.extend)
-    assert heard == [Duration(semconv.OPERATION_DURATION, (RUN, WORLD.key, "all_reduce", "4KiB"), 2.0)]
+    node.ignore(received.extend)
+    assert received == [Duration(semconv.OPERATION_DURATION, (RUN, WORLD.key, "all_reduce", "4KiB"), 2.0)]
     assert node.snapshot().runs[RUN].timed[WORLD.key, "all_reduce", "4KiB"].durations.count == 2
 
 
@@ -108,7 +108,7 @@ def test_age_is_zero_after_the_end(node: Node) -> None:
     assert node.values(semconv.OPERATION_OLDEST_AGE) == {(RUN, "0", WORLD.key, "all_reduce"): 0.0}
 
 
-def test_operation_that_nobody_waits_for_has_no_age(node: Node) -> None:
+def test_operation_without_a_wait_has_no_age(node: Node) -> None:
     """A gloo irecv is in flight, but ages only while a thread waits, and from that wait on."""
     rank = node.add()
     labels = (RUN, "0", WORLD.key, "recv")
@@ -196,7 +196,7 @@ def test_unknown_end_completes_no_sequence(node: Node, how: How) -> None:
     assert node.values(semconv.LAST_COMPLETED_SEQUENCE) == {}
 
 
-def test_sequences_that_say_nothing_are_not_shown(node: Node) -> None:
+def test_sequences_without_meaning_are_not_shown(node: Node) -> None:
     """Point-to-point operations count per peer and unaligned groups from anywhere: neither may accuse a rank."""
     rank = node.add()
     rank.run("send", flags=Flag.POINT_TO_POINT, sequence=40)

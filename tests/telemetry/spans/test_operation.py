@@ -14,7 +14,7 @@ from tests.support.rank_tape import SECOND, RankTape
 from tests.telemetry.spanned_rank import Rank, group_key
 
 
-def test_an_operation_tells_everything_that_its_record_knows(rank: Rank) -> None:
+def test_an_operation_shows_everything_in_its_record(rank: Rank) -> None:
     """Every attribute has its documented name and type; the time for which the thread was blocked adds up."""
     number = rank.tape.enter(Flag.ASYNC)
     rank.tape.pass_s(0.001)
@@ -147,7 +147,7 @@ def test_operations_that_are_open_at_the_end_are_shown(
     assert span.end_ns - span.start_ns == 3 * SECOND
 
 
-def test_an_open_operation_that_nobody_waited_for_is_no_error(rank: Rank) -> None:
+def test_an_open_operation_without_a_wait_is_not_an_error(rank: Rank) -> None:
     """A gloo send that is never waited for may stay open; that is not an error."""
     number = rank.tape.enter(Flag.ASYNC | Flag.END_BY_WAIT)
     rank.tape.pass_s(0.001)
@@ -174,7 +174,7 @@ def test_times_on_a_device(rank: Rank, start: How, resolution: float) -> None:
     assert span.attributes[semconv.DEVICE_DURATION] == 0.5
 
 
-def test_what_is_not_known_of_a_device_is_not_said(rank: Rank) -> None:
+def test_what_is_not_known_of_a_device_is_left_out(rank: Rank) -> None:
     """Without queries to the device there are no times of its own; on the host there never are."""
     number = rank.tape.enter(Flag.ON_DEVICE)
     rank.tape.writer.mark(number, Word.STARTED, 0, How.UNTRACKED)

@@ -82,7 +82,7 @@ def communicate() -> list[float]:
     return [float(reduced[0]), float(spread[0]), *gathered.tolist()]
 
 
-def tell() -> None:
+def report() -> None:
     """Communicate, and report what has passed through them so far."""
     say(results=communicate(), passed=theirs.passed, seen=watching.seen)
 
@@ -94,9 +94,9 @@ theirs = TheirLibrary(is_in_our_place) if order != "ours" else None
 capture = start_capture() if order != "alone" else None
 theirs = theirs or TheirLibrary(is_in_our_place)
 join()
-tell()
+report()
 if capture is not None:
     capture.uninstall()
-tell()
+report()
 theirs.leave()
-tell()
+report()

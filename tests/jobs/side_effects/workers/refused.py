@@ -65,7 +65,7 @@ def came_back(mistake: Mistake) -> dict[str, Any]:
     raise AssertionError("torch takes this now")
 
 
-def tell() -> None:
+def report() -> None:
     """Make every mistake, and show that the group still works."""
     for is_issued, mistakes in ((False, before_it_is_issued()), (True, by_the_backend())):
         for name, mistake in mistakes.items():
@@ -77,6 +77,6 @@ def tell() -> None:
 
 warnings.simplefilter("ignore")
 join()
-tell()
+report()
 start_capture()
-tell()
+report()

@@ -19,7 +19,7 @@ LEAST_PAUSE_NS: Final = 1_500_000_000
 """Ranks check for requests once a second, and a new request replaces one that is not answered yet."""
 
 
-class EarlyLook:
+class EarlyStacks:
     """Asks ranks of one run for their stacks whenever they have made no call for three quarters of the threshold."""
 
     def __init__(self, threshold_ns: int, roots: RootFinder, excuses: CompileExcuses) -> None:
@@ -30,7 +30,7 @@ class EarlyLook:
         self._asked_ns: dict[int, int] = {}
         self._wait: tuple[int, int] | None = None
 
-    def look(self, world: WorldSnapshot, waits: list[Wait]) -> list[Event]:
+    def request(self, world: WorldSnapshot, waits: list[Wait]) -> list[Event]:
         """Process a snapshot without a verdict, and the waits that may become stalls soon, longest first."""
         self._asked_ns = {
             view.nonce: max(self._asked_ns.get(view.nonce, 0), view.stacks.asked_ns if view.stacks is not None else 0)
