@@ -9,6 +9,7 @@ from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.stall.events import Occasion
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.world.follower import DYING_NS
 from otel_torchdist.world.model import RankView, WorldSnapshot
 
 STACKS_DUE_NS: Final = 1_500_000_000
@@ -25,6 +26,8 @@ OTHERS_END_NS: Final = 500_000_000
 """torchrun checks every 0.1 s whether a rank has died, and then ends the others."""
 OTHERS_END_FAR_NS: Final = 1_000_000_000
 """Data from other nodes is a little older."""
+VANISHES_NS: Final = DYING_NS + 200_000_000
+"""A rank that was killed records nothing, and may be seen alive for so long while the kernel closes its files."""
 
 
 @dataclass(slots=True)
@@ -84,7 +87,10 @@ def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pend
     if first is None or not (first.deaths or _are_ending(verdict, world)):
         return without_stacks(occasion, verdict, now)
     is_far = any(view.is_remote for view in world.ranks.values())
-    due_ns = max(now, first.at_ns + (OTHERS_END_FAR_NS if is_far else OTHERS_END_NS))
+    wait_ns = OTHERS_END_FAR_NS if is_far else OTHERS_END_NS
+    if first.may_follow and any(view.alive for view in world.ranks.values()):
+        wait_ns = max(wait_ns, VANISHES_NS)  # what they followed may be the death of one of these
+    due_ns = max(now, first.at_ns + wait_ns)
     return Pending(occasion, verdict, frozenset(), now, now, due_ns, due_ns)
 
 

@@ -210,7 +210,7 @@ class TapeFollower:
         if alive:
             self._seen_alive_ns = now_ns
         elif self._gone_since_ns is None:
-            self._gone_since_ns = now_ns
+            self._gone_since_ns = self._unlocked_ns or now_ns
         if self._frozen is None:
             self._frozen = MappingProxyType(dict(self._progress))
         identity = self.reader.identity
