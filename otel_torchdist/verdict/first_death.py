@@ -73,7 +73,7 @@ def first_death(views: Sequence[RankView], interrupted_ns: int | None = None) ->
     causes = [view for view in dead if not any(_explains(other, view) for other in dead)] or dead
     causes.sort(key=_died_ns)
     start_ns = _died_ns(causes[0])
-    tied = [view for view in causes if _died_ns(view) - start_ns <= max(_blur_ns(view), _blur_ns(causes[0]))]
+    tied = [view for view in causes if _may_be_first(view, causes[0])]
     chosen = _narrowed(tied, interrupted_ns) if len(tied) > 1 else tied
     is_known = all(_is_known(view) for view in dead)
     later = [_died_ns(view) - start_ns for view in dead if view not in chosen]
@@ -156,6 +156,15 @@ def _died_ns(view: RankView) -> int:
     return view.death.at_ns if view.death is not None else view.gone_since_ns or 0
 
 
+def _may_be_first(view: RankView, first: RankView) -> bool:
+    """Whether a rank may have died as early as the one whose death has the earliest time."""
+    if _died_ns(view) - _died_ns(first) <= max(_blur_ns(view), _blur_ns(first)):
+        return True
+    # A rank that was gone before anything watched it may have died at any time since its last sign of life.
+    was_unwatched = view.death is None and not view.seen_alive_ns
+    return was_unwatched and first.death is not None and _last_sign_ns(view) <= _died_ns(first)
+
+
 def _blur_ns(view: RankView) -> int:
     """How inaccurate the time of a death may be when it is compared with others."""
     seen_ns = view.death.resolution_ns if view.death is not None else 0
@@ -178,7 +187,8 @@ def _narrowed(tied: list[RankView], interrupted_ns: int | None) -> list[RankView
     raised = [view for view in tied if has_raised(view)]
     if raised:
         return raised
-    behind = _behind(tied)
+    # A launcher asks the others to end.
+    behind = _behind([view for view in tied if not _was_asked(view)] or tied)
     if interrupted_ns is None:
         return behind
     return [view for view in behind if _last_sign_ns(view) <= interrupted_ns] or behind
