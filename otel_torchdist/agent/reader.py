@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,7 +20,6 @@ from otel_torchdist.job.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
-from otel_torchdist.stall.peer_agents import PeerAgents
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
@@ -86,31 +85,19 @@ class Reader:
         failed: Tapes that could not be processed in the last turn, by nonce, with the reason.
     """
 
-    def __init__(
-        self,
-        outputs: Outputs,
-        stall_timeout_s: float,
-        span_budget: int,
-        stall_ignored: Sequence[str] = (),
-        compares_calls: bool = True,
-        peer_agents: PeerAgents | None = None,
-        deaths: DeathWatch | None = None,
-    ) -> None:
+    def __init__(self, outputs: Outputs, span_budget: int, watch: StallWatch, deaths: DeathWatch | None = None) -> None:
         """Write to `outputs`.
 
         Args:
             outputs: Where everything goes; closed with the reader.
-            stall_timeout_s: Age at which an open operation is stalled.
             span_budget: Spans per second and rank.
-            stall_ignored: Operations that are never reported as stalled, see `StallRules`.
-            compares_calls: Whether the ranks' calls are compared, see `StallRules`.
-            peer_agents: Agents that see other ranks of the same runs; None if there are none.
-            deaths: See `StallWatch`; stopped by its creator.
+            watch: Watches for stalls; it follows no tapes yet.
+            deaths: As in `StallWatch`.
         """
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, peer_agents, deaths)
+        self._watch = watch
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)

@@ -19,6 +19,7 @@ from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import Flag, How, TapeState, Word
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.call_history import LENGTH
 from tests.faults.simulated_deaths import SimulatedDeaths
 from tests.faults.simulated_rank import (
@@ -88,7 +89,7 @@ class SimulatedJob:
         self._program = program
         self._chance = random.Random(seed)
         self._every_look = every_look
-        self._watch = StallWatch(THRESHOLD_S, deaths=SimulatedDeaths(self._died_ns))
+        self._watch = StallWatch(StallRules(THRESHOLD_NS), deaths=SimulatedDeaths(self._died_ns))
         self._run = 1
         self._ranks: dict[int, SimulatedRank] = {}
         self._dead: list[SimulatedRank] = []

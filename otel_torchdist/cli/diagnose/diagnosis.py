@@ -175,13 +175,12 @@ class Diagnosis:
         return max(self.moment_ns - monotonic_ns, 0) / 1e9
 
 
-def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> Diagnosis:
+def diagnose_run(run: Run, rules: StallRules) -> Diagnosis:
     """Read all tapes of a run to their ends and judge it.
 
     Args:
         run: The run.
-        threshold_s: Minimum age in seconds at which an open operation counts as stalled.
-        ignored: Operations that are never reported as stalled, see `StallRules`.
+        rules: What counts as a stall.
 
     Raises:
         TapeError: None of its tapes can be read any more.
@@ -202,7 +201,6 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
     if not views:
         raise TapeError(f"{run.directory}: no tape of this run can be read: {'; '.join(warnings)}")
     moment = last_moment(run.run_id, views, now_ns)
-    rules = StallRules(round(threshold_s * 1e9), ignored)
     end = seen_end(run.run_id, views, rules, now_ns)
     tapes = {tape.identity.rank: tape for tape in run.tapes}
     verdict = end.verdict if end is not None else judge(moment, rules)
@@ -212,7 +210,7 @@ def diagnose_run(run: Run, threshold_s: float, ignored: Sequence[str] = ()) -> D
         moment_ns=moment.world.taken_ns,
         is_now=moment.is_now,
         wall_offset_ns=views[0].wall_offset_ns,
-        threshold_s=threshold_s,
+        threshold_s=rules.threshold_s,
         ranks=tuple(_account(moment, view, tapes[view.rank]) for view in views),
         verdict=verdict if of_agents is None else None,
         warnings=tuple(warnings),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from otel_torchdist.stall.events import ArrivalsCompared, Finding, IncidentResol
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.reader import Batch, TapeReader
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import RankView, WorldSnapshot
@@ -58,22 +59,27 @@ class _Followed:
 
 
 class PassiveWatch:
-    """Watches the newest run of a job directory, or a given one. Any number may do so at the same time."""
+    """Watches the newest run of a job directory, or a given one. Any number may do so at the same time.
 
-    def __init__(self, directory: Path, threshold_s: float, run_id: int | None, ignored: Sequence[str] = ()) -> None:
+    Attributes:
+        rules: What counts as a stall.
+    """
+
+    def __init__(self, directory: Path, rules: StallRules, run_id: int | None = None) -> None:
         """Start watching.
 
         Args:
             directory: The job directory.
-            threshold_s: Age in seconds at which an open operation is stalled.
+            rules: What counts as a stall.
             run_id: The run; None for the one that began last.
-            ignored: Operations that are never reported as stalled, see `StallRules`.
         """
+        # Lateness, which is shown for each rank, comes from comparing calls, even where agents do not compare them.
+        self.rules = dataclasses.replace(rules, compares_calls=True)
         self._local = LocalTapes(directory)
         self._run_id = run_id
         self._followed: dict[int, _Followed] = {}
         self._deaths = RecordedDeaths()
-        self._detector = Detector(threshold_s, time.monotonic_ns(), ignored)
+        self._detector = Detector(self.rules, time.monotonic_ns())
         self._lateness = LatenessMeter(time.monotonic_ns())
 
     def look(self) -> Look | None:

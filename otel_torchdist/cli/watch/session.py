@@ -33,20 +33,18 @@ _logger = logging.getLogger("otel_torchdist")
 class WatchSession:
     """Watches one job."""
 
-    def __init__(self, directory: Path, watch: PassiveWatch, view: View, threshold_s: float, keep_s: float) -> None:
+    def __init__(self, directory: Path, watch: PassiveWatch, view: View, keep_s: float) -> None:
         """Set up a session.
 
         Args:
             directory: The job directory.
             watch: Reads the job's tapes.
             view: Where everything is shown.
-            threshold_s: Age in seconds at which an open operation is stalled.
             keep_s: How long to wait for ranks to be restarted, if not all have finished cleanly.
         """
         self._directory = directory
         self._watch = watch
         self._view = view
-        self._threshold_s = threshold_s
         self._keep_s = keep_s
         self._verdict: VerdictGiven | None = None
         self._of_agents: AgentsVerdict | None = None
@@ -83,7 +81,7 @@ class WatchSession:
         current = self._renewed(look.world)
         verdict = current.verdict if current is not None else None
         shown = self._heard(look, verdict) or (alarm(current) if current is not None else None)
-        self._view.show(screen_of(look, verdict, shown, self._threshold_s))
+        self._view.show(screen_of(look, verdict, shown, self._watch.rules.threshold_s))
 
     def _tell(self, event: VerdictGiven | IncidentResolved | Finding) -> None:
         if isinstance(event, Finding):
