@@ -16,14 +16,14 @@ from otel_torchdist.job.lives import RankLife
 from otel_torchdist.job.runs import POLL_LIMIT, Run
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.processes.state import SILENT_NS
-from otel_torchdist.tape.layout import LiveWord, TapeState
+from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.post_mortem import LastMoment, SeenEnd, age_ns, judge, last_moment, seen_end
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
-from otel_torchdist.world.assembly import is_idle
+from otel_torchdist.world.assembly import as_finished
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import OperationView, RankView, life_in
 from otel_torchdist.world.places import Place, Source, place_of
@@ -194,7 +194,9 @@ def diagnose_run(run: Run, rules: StallRules) -> Diagnosis:
         if view is None:
             warnings.append(f"{tape.path}: damaged")
             continue
-        view = _settled(run, tape, RecordedStacks(tape.path).shown_in(view))
+        view = RecordedStacks(tape.path).shown_in(view)
+        if view.is_dead and run.has_ended_with_parent(tape):
+            view = as_finished(view)
         views.append(view if view.alive else dataclasses.replace(view, death=read_death(tape.path)))
         if _has_holes(tape):
             warnings.append(f"{tape.path}: {tape.lost} of its records are damaged or were never finished")
@@ -234,13 +236,6 @@ def _see_who_runs(followers: Iterable[TapeFollower]) -> int:
     if any(view is not None and view.alive and now_ns - view.heartbeat_ns >= SILENT_NS for view in looks):
         time.sleep(BETWEEN_LOOKS_S)
     return time.monotonic_ns()
-
-
-def _settled(run: Run, tape: TapeReader, view: RankView) -> RankView:
-    """Return the view of a helper that ended with its rank, waiting for nothing, as that of a finished one."""
-    if view.is_dead and is_idle(view) and run.has_ended_with_parent(tape):
-        return dataclasses.replace(view, state=TapeState.FINISHED)
-    return view
 
 
 def _has_holes(tape: TapeReader) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.job.membership import Kin, helped_runs
 from otel_torchdist.job.tapes import LocalTapes
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.stall.events import ArrivalsCompared, Finding, IncidentResolved, VerdictGiven
@@ -118,21 +119,17 @@ class PassiveWatch:
     def _newest(self, now_ns: int) -> list[WorldSnapshot]:
         """Return the watched run followed by those of its helpers; empty if there is none."""
         snapshots = worlds((followed.follower for followed in self._followed.values()), now_ns)
-        wanted = [world for world in snapshots if self._run_id in (None, world.run)]
-        own = [one for one in wanted if not any(self._helps(one, other) for other in wanted)]
-        newest = max(own or wanted, key=_age_of_run, default=None)
+        helped = helped_runs([self._kin(world) for world in snapshots])
+        wanted = [place for place, world in enumerate(snapshots) if self._run_id in (None, world.run)]
+        own = [place for place in wanted if helped[place] not in wanted]
+        newest = max(own or wanted, key=lambda place: _age_of_run(snapshots[place]), default=None)
         if newest is None:
             return []
-        helpers = [world for world in snapshots if self._helps(world, newest)]
-        return [self._shown(world, now_ns) for world in (newest, *helpers)]
+        helpers = [place for place in range(len(snapshots)) if helped[place] == newest]
+        return [self._shown(snapshots[place], now_ns) for place in (newest, *helpers)]
 
-    def _helps(self, world: WorldSnapshot, other: WorldSnapshot) -> bool:
-        """Whether ranks of another run have started this one's processes; a run with more ranks is not a helper."""
-        identities = [self._followed[view.nonce].tape.identity for view in world.ranks.values()]
-        others = {view.nonce: self._followed[view.nonce].tape.identity for view in other.ranks.values()}
-        if world is other or not others.keys() & {identity.parent for identity in identities}:
-            return False
-        return max(one.world_size for one in identities) <= max(one.world_size for one in others.values())
+    def _kin(self, world: WorldSnapshot) -> Kin:
+        return Kin.of(self._followed[view.nonce].tape.identity for view in world.ranks.values())
 
     def _shown(self, world: WorldSnapshot, now_ns: int) -> WorldSnapshot:
         ranks = {rank: self._with_stacks(view, now_ns) for rank, view in world.ranks.items()}
