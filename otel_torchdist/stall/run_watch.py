@@ -33,7 +33,7 @@ from otel_torchdist.stall.pending import CHANGE_SETTLES_NS, Pending, of_death, w
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.verdict.root_cause import AT_ONCE, RootFinder
+from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, Standstill, expects, is_expected
 from otel_torchdist.verdict.standing import is_being_ended, outcome_of
 from otel_torchdist.verdict.waits import Wait, waits_of
@@ -146,7 +146,7 @@ class RunWatch:
         self._standstill.look(world, waits)
         if ruling is not None:
             stalled = [wait for wait in waits if self._rules.is_stalled(wait, self._age_ns(wait, world))]
-            at_once = ruling.attributes.get(semconv.VERDICT) in [kind.value for kind in AT_ONCE]
+            at_once = ruling.attributes.get(semconv.VERDICT) in [kind.value for kind in VerdictKind if kind.is_final]
             here = [wait for wait in waits if at_once and wait.operation.operation_id == ruling.operation_id]
             due = self._markers.due(stalled, world.taken_ns, self._without_marker(here))
             events += [MarkerDue(wait, nth, ruling, world.taken_ns) for wait, nth in due]

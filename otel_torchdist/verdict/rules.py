@@ -23,8 +23,6 @@ from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import Wait
 from otel_torchdist.world.model import OperationView, RankView, WorldSnapshot
 
-_NOT_EXCUSED: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
-"""No rank expects these."""
 _CIRCLES: Final = (Doubt.CYCLE, Doubt.THREADS)
 
 
@@ -78,7 +76,7 @@ def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
 
     In a circle each rank holds up all others, so one is enough.
     """
-    if verdict.kind in _NOT_EXCUSED:
+    if verdict.kind.is_final:
         return False
     named = [expects(world.ranks[rank], world) for rank in verdict.ranks if rank in world.ranks]
     waiting = [expects(world.ranks[rank], world) for rank in verdict.waiting if rank in world.ranks]

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.cli.agents_verdict import agents_verdict
 from otel_torchdist.cli.alarm import Alarm, alarm
 from otel_torchdist.cli.text import fates
 from otel_torchdist.cli.watch.passive import Look, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
-from otel_torchdist.job.agents_verdict import AgentsVerdict
+from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.stall.attributes import describe_finding, resolution
 from otel_torchdist.stall.events import Finding, IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stop_signals import StopSignals
 from otel_torchdist.verdict.model import Verdict, locate
+from otel_torchdist.verdict.standing import verdict_of_all_nodes
 from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 TURN_S: Final = 0.25
@@ -97,7 +97,8 @@ class WatchSession:
     def _heard(self, look: Look, own: Verdict | None) -> Alarm | None:
         """Return the verdict of all nodes' agents if local tapes do not show it; a local verdict may cover less."""
         world_size = max(tape.identity.world_size for tape in look.tapes)
-        found = agents_verdict(self._directory, world_size, look.world, own)
+        written = read_agents_verdict(self._directory, look.world.run)
+        found = verdict_of_all_nodes(written, look.world, world_size, own)
         before, self._of_agents = self._of_agents, found
         if found is None:
             if before is not None and own is None:
