@@ -299,7 +299,7 @@ class Reader:
             show_finding(event, self.metrics)
 
     def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
-        """See `stall.incident.StepTraces`."""
+        """See `StepTraces`."""
         rank = self._ranks.get(nonce)
         if rank is None or rank.spans is None:
             return None
