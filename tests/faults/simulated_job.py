@@ -280,7 +280,9 @@ class SimulatedJob:
         """Let the watch know what skipped polls would have seen: that the heartbeats of the ranks continue."""
         watched = self._run_watch()
         if watched is not None:
-            watched._standstill._sign_ns = max(watched._standstill._sign_ns, at_ns - at_ns % SECOND, self._resumed_ns)
+            watched._ages._standstill._sign_ns = max(
+                watched._ages._standstill._sign_ns, at_ns - at_ns % SECOND, self._resumed_ns
+            )
 
     def _run_watch(self) -> RunWatch | None:
         detector = self._watch._detector
@@ -302,7 +304,7 @@ class SimulatedJob:
         Operations that are expected to take long count from the last poll.
         """
         watched = self._run_watch()
-        spared, expected = (watched._spared, watched._expected) if watched is not None else ({}, set())
+        spared, expected = (watched._ages._spared, watched._ages._expected) if watched is not None else ({}, set())
         for one in self._ranks.values():
             nonce = one.reader.identity.nonce
             for number, entered_ns in one.open.items():
