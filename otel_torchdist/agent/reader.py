@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.agent.stall_metrics import show_finding
+from otel_torchdist.agent.stall_metrics import show
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
-from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
+from otel_torchdist.stall.events import Event, OngoingStall
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reader import Batch, TapeCursor, TapeReader
 from otel_torchdist.telemetry.export.outputs import Outputs
-from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.rank import RankMetrics
 from otel_torchdist.telemetry.metrics.state import MetricsState
@@ -214,7 +214,7 @@ class Reader:
             for event in self.incidents:
                 with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
                     self._reporter.report([event])
-                    self._show(event)
+                    show(event, self.metrics)
             self.failed |= self._watch.failed
         else:
             self._watch.stand_down()
@@ -278,25 +278,6 @@ class Reader:
         if rank.metrics is not None:
             self.metrics.forget(nonce)
         rank.tape.close()
-
-    def _show(self, event: Event) -> None:
-        if isinstance(event, VerdictGiven):
-            verdict = event.verdict
-            self.metrics.set_stall(
-                StallStatus(
-                    run_id=event.incident.run,
-                    group_key=verdict.operation_id.channel.group,
-                    operation=verdict.operation,
-                    verdict=verdict.kind.value,
-                    ranks=tuple(sorted(verdict.ranks)),
-                    coverage=f"{verdict.reporting}/{verdict.members}",
-                    trace_id=event.incident.trace_id,
-                )
-            )
-        elif isinstance(event, IncidentResolved | IncidentHandedOver):
-            self.metrics.clear_stall(event.incident.run)
-        else:
-            show_finding(event, self.metrics)
 
     def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
         """See `StepTraces`."""

@@ -136,8 +136,7 @@ class MappedTape:
             word = _live(words, LiveWord.RUN_ID_STATE)
             run_id = _live(words, LiveWord.RUN_ID_HIGH) << 64 | _live(words, LiveWord.RUN_ID_LOW)
             if word == layout.run_id_seal(run_id, word & 0xFF):
-                state = self._enum(RunIdState, word & 0xFF)
-                return run_id if state is not RunIdState.NONE else 0, state, words
+                return run_id, self._enum(RunIdState, word & 0xFF), words
             if word == layout.run_id_seal(0, RunIdState.NONE):
                 return 0, RunIdState.NONE, words
         raise TapeError(f"{self.path}: damaged: the run id does not match its checksum")
