@@ -19,15 +19,17 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 
 from benchmarks.busy_tape import CALLS_PER_STEP, BusyTape
 from otel_torchdist.agent.reader import Reader
+from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.export.environment import environment_resource
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+from otel_torchdist.verdict.rules import StallRules
 
 ALL_SPANS: Final = 1 << 40
 """A budget of spans per second that is never used up."""
-STALL_TIMEOUT_S: Final = 10.0
+STALL_TIMEOUT_NS: Final = 10_000_000_000
 FLUSH_S: Final = 30.0
 
 
@@ -124,7 +126,9 @@ class _Reader:
             self.sink = _CountingSink(ExporterSink(_EncodedBySdk(), environment_resource(), "the SDK's encoder"))
         for name in setting.environment:
             del os.environ[name]
-        self._reader = Reader(dataclasses.replace(outputs, sink=self.sink), STALL_TIMEOUT_S, ALL_SPANS)
+        self._reader = Reader(
+            dataclasses.replace(outputs, sink=self.sink), ALL_SPANS, StallWatch(StallRules(STALL_TIMEOUT_NS))
+        )
         self._reader.follow(TapeReader.of_writer(tape.writer))
 
     def read(self) -> int:

@@ -19,6 +19,7 @@ from benchmarks.sections import Section
 from benchmarks.spread import Spread
 from benchmarks.stopwatch import time_of
 from otel_torchdist.agent.reader import Reader
+from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.batch import Batch
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.export.otlp import OtlpEncoder
@@ -27,10 +28,11 @@ from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
+from otel_torchdist.verdict.rules import StallRules
 
 ALL_SPANS: Final = 1 << 40
 """A budget of spans per second that is never used up."""
-STALL_TIMEOUT_S: Final = 10.0
+STALL_TIMEOUT_NS: Final = 10_000_000_000
 
 NOTE: Final = (
     "One thread, one tape; half of the calls are synchronous. Each row does what the row above does, and more. Every "
@@ -131,7 +133,7 @@ def _reading(tape: BusyTape, metrics: bool = False, sink: _NullSink | None = Non
 def _whole_reader(tape: BusyTape) -> Callable[[], object]:
     events = NoOpLogger("benchmark")
     outputs = Outputs(_EncodingSink(), ALWAYS_ON, (), events, meter_provider=None, serves_metrics=False)
-    reader = Reader(outputs, STALL_TIMEOUT_S, ALL_SPANS)
+    reader = Reader(outputs, ALL_SPANS, StallWatch(StallRules(STALL_TIMEOUT_NS)))
     reader.follow(TapeReader.of_writer(tape.writer))
     return reader.turn
 

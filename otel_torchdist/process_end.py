@@ -8,6 +8,7 @@ run both.
 import atexit
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.util import Finalize
@@ -55,3 +56,16 @@ class ProcessEnd:
         if self._process == os.getpid():
             self._process = 0
             self._callback()
+
+
+def uncaught_error() -> BaseException | None:
+    """The exception that ends this process; None if there is none.
+
+    The interpreter leaves it in `sys.last_exc` (`last_value` before Python 3.12). Under `multiprocessing` it is still
+    propagating, and torch's launcher has turned it into `sys.exit(1)`; from Python 3.13 on it is gone by then.
+    """
+    printed: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = printed or sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return error.__context__ if error.code else None
+    return error

@@ -25,10 +25,12 @@ from otel_torchdist.naming import readable
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.serving.scrape_target import ScrapeTarget
+from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
+from otel_torchdist.verdict.rules import StallRules
 
 _logger = logging.getLogger("otel_torchdist")
 
@@ -67,15 +69,8 @@ class Agent:
         built = outputs()
         self._sink = HeldSink(built.sink, self._save)
         self._saved_at = time.monotonic()
-        self.reader = Reader(
-            dataclasses.replace(built, sink=self._sink),
-            config.stall_timeout,
-            config.span_budget,
-            config.stall_ignore,
-            config.compare_calls,
-            self._peers,
-            self._deaths,
-        )
+        watch = StallWatch(StallRules.from_config(config), self._peers, self._deaths)
+        self.reader = Reader(dataclasses.replace(built, sink=self._sink), config.span_budget, watch, self._deaths)
         self._server: MetricsServer | None = None
 
     def add(self, job: Job) -> Agent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,8 @@ from otel_torchdist.agent.checkpoint import Checkpoint
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.errors import TapeError, TorchDistError
 from otel_torchdist.files.others import reason
-from otel_torchdist.job.lives import run_of
+from otel_torchdist.job.membership import Member, of_living_runs
+from otel_torchdist.job.runs import member_of
 from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.tape.reader import TapeReader
 
@@ -66,7 +68,7 @@ class Job:
         found = [tape for tape in self._election.tapes.new(only_alive=False, most=most) if not self._is_done(tape)]
         if not self._is_known:
             self._is_known = True
-            found = _of_runs_that_live(found)
+            found = _of_living_runs(found)
         for tape in found:
             self._follow(tape, reader)
 
@@ -126,16 +128,13 @@ def _elected(directory: Path) -> ReaderLock:
     raise AgentError(f"{directory}: {READ_BY_ANOTHER}")
 
 
-def _of_runs_that_live(tapes: list[TapeReader]) -> list[TapeReader]:
-    """Return the tapes of runs with a live rank and of ranks that do not know their run yet; all if no rank is alive.
-
-    A directory may hold leftovers of an earlier job or attempt; exporting those was another agent's task.
-    """
-    runs = {run_of(tape) for tape in tapes if tape.is_alive()}
-    if not runs:
-        return tapes
-    wanted = [tape for tape in tapes if tape.is_alive() or (run_of(tape) or -1) in runs]
+def _of_living_runs(tapes: list[TapeReader]) -> list[TapeReader]:
+    """Return the tapes of runs with a live rank, and close the others: exporting those was another agent's task."""
+    members: dict[TapeReader, Member] = {}
     for tape in tapes:
-        if tape not in wanted:
-            tape.close()
-    return wanted
+        with contextlib.suppress(TapeError):  # damaged: the reader warns of it
+            members[tape] = member_of(tape)
+    over = members.keys() - of_living_runs(members)
+    for tape in over:
+        tape.close()
+    return [tape for tape in tapes if tape not in over]

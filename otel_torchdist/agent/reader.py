@@ -9,25 +9,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist import guard
-from otel_torchdist.agent.stall_metrics import show_finding
+from otel_torchdist.agent.stall_metrics import show
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.silent_ends import SilentEnds
-from otel_torchdist.stall.events import Event, IncidentHandedOver, IncidentResolved, OngoingStall, VerdictGiven
-from otel_torchdist.stall.peer_agents import PeerAgents
+from otel_torchdist.stall.events import Event, OngoingStall
 from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.batch import Batch, TapeCursor
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.export.outputs import Outputs
-from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.rank import RankMetrics
 from otel_torchdist.telemetry.metrics.state import MetricsState
@@ -87,31 +86,19 @@ class Reader:
         failed: Tapes that could not be processed in the last turn, by nonce, with the reason.
     """
 
-    def __init__(
-        self,
-        outputs: Outputs,
-        stall_timeout_s: float,
-        span_budget: int,
-        stall_ignored: Sequence[str] = (),
-        compares_calls: bool = True,
-        peer_agents: PeerAgents | None = None,
-        deaths: DeathWatch | None = None,
-    ) -> None:
+    def __init__(self, outputs: Outputs, span_budget: int, watch: StallWatch, deaths: DeathWatch | None = None) -> None:
         """Write to `outputs`.
 
         Args:
             outputs: Where everything goes; closed with the reader.
-            stall_timeout_s: Age at which an open operation is stalled.
             span_budget: Spans per second and rank.
-            stall_ignored: Operations that are never reported as stalled, see `StallRules`.
-            compares_calls: Whether the ranks' calls are compared, see `StallRules`.
-            peer_agents: Agents that see other ranks of the same runs; None if there are none.
-            deaths: See `StallWatch`; stopped by its creator.
+            watch: Watches for stalls; it follows no tapes yet.
+            deaths: As in `StallWatch`.
         """
         self._outputs = outputs
         self._span_budget = span_budget
         self._ranks: dict[int, _Rank] = {}
-        self._watch = StallWatch(stall_timeout_s, stall_ignored, compares_calls, peer_agents, deaths)
+        self._watch = watch
         self._reporter = StallReporter(outputs.sink, outputs.events, self)
         self._spans_dropped = 0
         self._silent_ends = SilentEnds(deaths)
@@ -228,7 +215,7 @@ class Reader:
             for event in self.incidents:
                 with guard.guarded("the report of a stall"):  # a failure for one run must not affect another
                     self._reporter.report([event])
-                    self._show(event)
+                    show(event, self.metrics)
             self.failed |= self._watch.failed
         else:
             self._watch.stand_down()
@@ -293,27 +280,8 @@ class Reader:
             self.metrics.forget(nonce)
         rank.tape.close()
 
-    def _show(self, event: Event) -> None:
-        if isinstance(event, VerdictGiven):
-            verdict = event.verdict
-            self.metrics.set_stall(
-                StallStatus(
-                    run_id=event.incident.run,
-                    group_key=verdict.operation_id.channel.group,
-                    operation=verdict.operation,
-                    verdict=verdict.kind.value,
-                    ranks=tuple(sorted(verdict.ranks)),
-                    coverage=f"{verdict.reporting}/{verdict.members}",
-                    trace_id=event.incident.trace_id,
-                )
-            )
-        elif isinstance(event, IncidentResolved | IncidentHandedOver):
-            self.metrics.clear_stall(event.incident.run)
-        else:
-            show_finding(event, self.metrics)
-
     def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
-        """See `stall.incident.StepTraces`."""
+        """See `StepTraces`."""
         rank = self._ranks.get(nonce)
         if rank is None or rank.spans is None:
             return None

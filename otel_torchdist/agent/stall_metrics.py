@@ -1,17 +1,46 @@
-"""Shows findings that are not stalls in the metrics."""
+"""Shows stalls and findings in the metrics."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from otel_torchdist import semconv
-from otel_torchdist.stall.events import ArrivalsCompared, Event, MismatchFound, StragglerFound, StragglerGone
-from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics
+from otel_torchdist.stall.events import (
+    ArrivalsCompared,
+    Event,
+    IncidentHandedOver,
+    IncidentResolved,
+    MismatchFound,
+    StragglerFound,
+    StragglerGone,
+    VerdictGiven,
+)
+from otel_torchdist.telemetry.metrics.node import FindingStatus, NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
 
 
-def show_finding(event: Event, metrics: NodeMetrics) -> None:
-    """Show a finding, or remove one that no longer holds; ignores other events."""
+def show(event: Event, metrics: NodeMetrics) -> None:
+    """Show a stall or a finding, or remove one that no longer holds; ignores other events."""
+    if isinstance(event, VerdictGiven):
+        verdict = event.verdict
+        metrics.set_stall(
+            StallStatus(
+                run_id=event.incident.run,
+                group_key=verdict.operation_id.channel.group,
+                operation=verdict.operation,
+                verdict=verdict.kind.value,
+                ranks=tuple(sorted(verdict.ranks)),
+                coverage=f"{verdict.reporting}/{verdict.members}",
+                trace_id=event.incident.trace_id,
+            )
+        )
+    elif isinstance(event, IncidentResolved | IncidentHandedOver):
+        metrics.clear_stall(event.incident.run)
+    else:
+        _show_finding(event, metrics)
+
+
+def _show_finding(event: Event, metrics: NodeMetrics) -> None:
     if isinstance(event, MismatchFound):
         found = event.mismatch
         run, trace_id = event.incident.run, event.incident.trace_id

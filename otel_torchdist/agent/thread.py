@@ -19,10 +19,12 @@ from otel_torchdist.config import Config
 from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.process_end import ProcessEnd, starts_threads
 from otel_torchdist.serving.metrics_page import MetricsServer
+from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
+from otel_torchdist.verdict.rules import StallRules
 
 STOP_S = 10.0
 
@@ -78,13 +80,8 @@ class ReaderThread:
 
     def _run(self) -> None:
         with guard.guarded("reader"):
-            reader = Reader(
-                self._outputs(),
-                self._config.stall_timeout,
-                self._config.span_budget,
-                self._config.stall_ignore,
-                self._config.compare_calls,
-            )
+            watch = StallWatch(StallRules.from_config(self._config))
+            reader = Reader(self._outputs(), self._config.span_budget, watch)
             server = self._serve(reader)
             try:
                 while not self._stopping:

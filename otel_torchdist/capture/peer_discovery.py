@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.files.locks import is_file_locked
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.peers import MAX_PEERS, TOKEN_BYTES, Peer, Peers, peer_from_json, read_listening, write_peers
 
@@ -33,7 +33,6 @@ AGENT_DUE_S: Final = 60.0
 DISCOVERY_S: Final = 120.0
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 5.0
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _ANEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 _logger = logging.getLogger("otel_torchdist")
@@ -167,15 +166,11 @@ def _key(run: int, name: str) -> str:
 
 
 def _is_written(path: Path) -> bool:
-    """Whether another process writes a tape. Never call it for our own: closing the file would drop our lock on it."""
+    """Whether another process writes a tape; never asked of our own."""
     try:
-        file = os.open(path, _READ)
+        return is_file_locked(path)
     except OSError:
         return False
-    try:
-        return is_locked_elsewhere(file)
-    finally:
-        os.close(file)
 
 
 _INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -44,7 +43,7 @@ from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import Patches, backend_and_store, default_group, known_groups
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.requests import FAILURE
-from otel_torchdist.process_end import ProcessEnd
+from otel_torchdist.process_end import ProcessEnd, uncaught_error
 from otel_torchdist.tape.layout import How, TapeState
 
 _logger = logging.getLogger("otel_torchdist")
@@ -333,7 +332,7 @@ class Capture:
         """Finish the tape; operations that other exit handlers issue afterwards are not recorded."""
         self._begins_tapes = False
         self._watch.stop(timeout_s=1.0)
-        error = _uncaught_error()
+        error = uncaught_error()
         with guard.guarded("exit"):
             if error is None:
                 self._end_recorder(TapeState.FINISHED)
@@ -345,16 +344,3 @@ class Capture:
 def _forget_in_child(capture: Capture | None) -> None:
     if capture is not None:
         capture.after_fork_in_child()
-
-
-def _uncaught_error() -> BaseException | None:
-    """The exception that ends this process; None if there is none.
-
-    The interpreter leaves it in `sys.last_exc` (`last_value` before Python 3.12). Under `multiprocessing` it is still
-    propagating, and torch's launcher has turned it into `sys.exit(1)`; from Python 3.13 on it is gone by then.
-    """
-    printed: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    error = printed or sys.exc_info()[1]
-    if isinstance(error, SystemExit):
-        return error.__context__ if error.code else None
-    return error

@@ -62,13 +62,6 @@ class RankRow:
     place: str = ""
 
 
-_MISSING: Final = (
-    VerdictKind.ABSENT,
-    VerdictKind.DEVICE,
-    VerdictKind.FROZEN,
-    VerdictKind.RENDEZVOUS,
-    VerdictKind.UNMATCHED,
-)
 _ENDS: Final = {RankLife.FINISHED: Doing.ENDED, RankLife.FAILED: Doing.FAILED, RankLife.DEAD: Doing.DEAD}
 
 
@@ -93,7 +86,7 @@ def _row(tape: TapeReader, verdict: Verdict | None, threshold_s: float, now_ns: 
         return None
     if life in _ENDS:
         return RankRow(rank, _ENDS[life], step)
-    if verdict is not None and verdict.kind in _MISSING and rank in verdict.ranks:
+    if verdict is not None and verdict.kind.names_the_missing and rank in verdict.ranks:
         place = verdict.places.get(rank)
         operation = f"{NOT_IN}{_site_name(verdict.operation, verdict.operation_id.sequence)}"
         age_s = (now_ns - verdict.since_ns) / 1e9

@@ -20,10 +20,10 @@ from otel_torchdist.exchange.codec import answer_of
 from otel_torchdist.exchange.election import HURRIED_TRUST_S, Election
 from otel_torchdist.exchange.peer import STATE_PATH, WAKE_PATH, PeerAgent
 from otel_torchdist.exchange.wire import Answer, Question, WireError, decode_question, encode, ruling_from
+from otel_torchdist.job.membership import of_this_attempt
 from otel_torchdist.job.peers import MAX_AGENT_ID, MAX_PEERS, Peers
 from otel_torchdist.stall.events import Ruling, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role, Undecided
-from otel_torchdist.world.assembly import of_this_attempt
 from otel_torchdist.world.model import Channel, RankView, WorldSnapshot
 
 PEACEFUL_ROUND_S: Final = 2.0
@@ -147,7 +147,7 @@ class RunExchange:
             if other.is_lost and not other.views:  # it has asked us, and never answered
                 announced = self._ranks_of.get(other.peer.agent_id, frozenset[int]())
                 unreachable |= dict.fromkeys(announced - ranks.keys(), other.peer.node)
-        ranks = {view.rank: view for view in of_this_attempt(ranks.values())}
+        ranks = {rank: ranks[rank] for rank in of_this_attempt({rank: view.life for rank, view in ranks.items()})}
         return WorldSnapshot(world.run, world.taken_ns, MappingProxyType(ranks), MappingProxyType(unreachable))
 
     def publish(self, ruling: Ruling | None) -> None:

@@ -49,6 +49,19 @@ def is_locked_elsewhere(file: int) -> bool:
     return lock_type != fcntl.F_UNLCK
 
 
+def is_file_locked(path: Path) -> bool:
+    """Whether another process holds a lock on a file. Not for a file that this process locks: that would drop its lock.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return is_locked_elsewhere(file)
+    finally:
+        os.close(file)
+
+
 _DEADLINE_S: Final = 5.0
 _RETRY_S: Final = 0.002
 _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.files.owned import remove, replace_at_once
-from otel_torchdist.naming import readable
+from otel_torchdist.naming import listed_ranks, readable
 from otel_torchdist.tape.decoding import DecodingError, decode_json
 
 MAX_FILE_BYTES: Final = 16 << 10
@@ -47,6 +47,11 @@ class AgentsVerdict:
     sequence: _Number
     text: Annotated[str, Meta(max_length=MAX_TEXT)]
     at_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """The ranks that it names, ascending."""
+        return tuple(listed_ranks(self.ranks))
 
 
 def write_agents_verdict(directory: Path, run: int, verdict: AgentsVerdict) -> None:

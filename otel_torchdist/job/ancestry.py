@@ -102,21 +102,3 @@ def _parent_of(pid: int) -> int:
         return 0
     # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
     return int(stat[stat.rindex(b")") + 2 :].split()[1])
-
-
-def has_outlived_parent(helper: TapeIdentity, known: Iterable[TapeIdentity], running: Iterable[TapeIdentity]) -> bool:
-    """Whether a tape belongs to a helper whose parent has ended, even if nothing of the parent is left.
-
-    Args:
-        helper: The tape's identity.
-        known: All known tapes.
-        running: Those whose writers are alive and have not finished: a rank that recreates its groups has a new tape.
-    """
-    if not helper.parent:
-        return False
-    parents = {_process(identity) for identity in known if identity.nonce == helper.parent}
-    return not any(_process(identity) in parents for identity in running)
-
-
-def _process(identity: TapeIdentity) -> tuple[int, int, int, int]:
-    return identity.pid, identity.pid_start_ticks, identity.pid_namespace, identity.boot_id

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.files.locks import alone_in, is_locked_elsewhere
+from otel_torchdist.files.locks import alone_in, is_file_locked
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.names import MAX_BYTES
 
@@ -218,15 +218,11 @@ def _held(directory: Path, files: list[_File], ours: set[tuple[int, int]] | None
 
 def _is_locked(path: Path) -> bool:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return is_file_locked(path)
     except FileNotFoundError:
         return False
     except OSError:
         return True  # unknown, so it may be
-    try:
-        return is_locked_elsewhere(file)
-    finally:
-        os.close(file)
 
 
 SHARE: Final = 8

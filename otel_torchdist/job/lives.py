@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.ancestry import has_outlived_parent
 from otel_torchdist.job.deaths import Death
-from otel_torchdist.tape.layout import RunIdState, TapeState
+from otel_torchdist.job.membership import has_outlived_parent
+from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reader import TapeReader
-
-if TYPE_CHECKING:
-    pass
 
 
 class RankLife(enum.Enum):
@@ -46,10 +42,9 @@ def life_of(tape: TapeReader) -> RankLife:
 def run_of(tape: TapeReader) -> int:
     """Return the run that a tape belongs to; 0 when that is not known."""
     try:
-        status = tape.status()
+        return tape.status().run_id
     except TapeError:
         return 0
-    return status.run_id if status.run_id_state is not RunIdState.NONE else 0
 
 
 def has_ended_with_parent(tape: TapeReader, tapes: Collection[TapeReader]) -> bool:

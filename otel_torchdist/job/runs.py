@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError, TorchDistError
 from otel_torchdist.job.deaths import read_death
 from otel_torchdist.job.directory import base_directory, job_directories, job_directory, tapes_in
 from otel_torchdist.job.lives import RankLife, has_ended_with_parent, has_left, life_of
+from otel_torchdist.job.membership import Kin, Lifetime, Member, helped_runs, sort_into_runs
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.tape.reader import TapeReader
-from otel_torchdist.tape.records import TapeStatus
 
 POLL_LIMIT: Final = 50_000
 
@@ -113,28 +113,14 @@ class RunIndex:
 
 def _helpers_last(runs: Sequence[Run]) -> list[Run]:
     """Return the runs in order, but the runs of helpers after the run that they help."""
-    helped = [_helped_by(run, runs) for run in runs]
+    helped = helped_runs([Kin.of(tape.identity for tape in run.tapes) for run in runs])
     ordered: list[Run] = []
-    for run, home in zip(runs, helped, strict=True):
-        if home is None:
+    for place, run in enumerate(runs):
+        if helped[place] is None:
             ordered.append(run)
-            helpers = (one for one, its in zip(runs, helped, strict=True) if its is run)
+            helpers = (one for one, its in zip(runs, helped, strict=True) if its == place)
             ordered += [dataclasses.replace(one, helps=run) for one in helpers]
     return ordered
-
-
-def _helped_by(run: Run, runs: Sequence[Run]) -> Run | None:
-    """Return the run whose ranks started this one's, directly or not; None for one with more ranks, as independent."""
-    helped = None
-    for _ in runs:
-        started = {tape.identity.parent for tape in (helped or run).tapes} - {0}
-        found = next((one for one in runs if started & {tape.identity.nonce for tape in one.tapes}), None)
-        if found is None:
-            return helped
-        if found.world_size < run.world_size:
-            return None
-        helped = found
-    return None  # a cycle, which only forged tapes can show
 
 
 def _waited(tape: TapeReader) -> bool:
@@ -164,9 +150,7 @@ def index_of(directories: Iterable[Path]) -> RunIndex:
     runs: list[Run] = []
     unreadable: list[str] = []
     for directory in directories:
-        sorter = _Sorter(directory)
-        runs += sorter.runs()
-        unreadable += sorter.unreadable
+        runs += _runs_in(directory, unreadable)
     return RunIndex(tuple(_helpers_last(sorted(runs, key=lambda run: run.begun_ns, reverse=True))), tuple(unreadable))
 
 
@@ -194,79 +178,41 @@ def select(runs: Iterable[Run], prefix: str) -> Run | None:
     return found[0] if found else None
 
 
-class _Opened(NamedTuple):
-    """A tape and its live words."""
+def member_of(tape: TapeReader) -> Member:
+    """Return what decides to which run a tape belongs, without polling it.
 
-    tape: TapeReader
-    status: TapeStatus
-
-    @property
-    def rank(self) -> int:
-        """The rank that writes the tape."""
-        return self.tape.identity.rank
-
-    @property
-    def is_helper(self) -> bool:
-        """Whether its writer was started by a rank."""
-        return bool(self.tape.identity.parent)
-
-    @property
-    def begun_ns(self) -> int:
-        """When the tape was created, by the monotonic clock."""
-        return self.tape.identity.monotonic_ns
-
-
-class _Sorter:
-    """Sorts the tapes of one job directory into runs."""
-
-    def __init__(self, directory: Path) -> None:
-        self.unreadable: list[str] = []
-        self._directory = directory
-        self._runs: dict[int, list[_Opened]] = {}
-        for path in tapes_in(directory):
-            try:
-                self._take(TapeReader(path))
-            except TapeError as error:
-                self.unreadable.append(str(error))
-
-    def _take(self, tape: TapeReader) -> None:
-        try:
-            status = tape.status()
-        except TapeError:
-            tape.close()
-            raise
-        run_id = status.run_id if status.run_id_state is not RunIdState.NONE else 0
-        self._runs.setdefault(run_id, []).append(_Opened(tape, status))
-
-    def runs(self) -> list[Run]:
-        """Return the runs; tapes that no run needs are closed."""
-        for stray in sorted(self._runs.pop(0, []), key=lambda opened: opened.begun_ns):
-            self._runs.setdefault(self._home_of(stray), []).append(stray)
-        return [self._run(run_id, tapes) for run_id, tapes in self._runs.items()]
-
-    def _home_of(self, stray: _Opened) -> int:
-        """Find the run of a rank that does not know its own: the one closest in start time that lacks this rank."""
-        lacking = {
-            run_id: abs(min(tape.begun_ns for tape in tapes) - stray.begun_ns)
-            for run_id, tapes in self._runs.items()
-            if run_id and all(tape.rank != stray.rank for tape in tapes) and tapes[0].is_helper == stray.is_helper
-        }
-        return min(lacking, key=lambda run_id: lacking[run_id], default=0)
-
-    def _run(self, run_id: int, tapes: list[_Opened]) -> Run:
-        kept = {opened.rank: opened.tape for opened in _of_last_attempt(tapes)}
-        for opened in tapes:
-            if opened.tape is not kept.get(opened.rank):
-                opened.tape.close()
-        return Run(self._directory, run_id, tuple(kept[rank] for rank in sorted(kept)))
-
-
-def _of_last_attempt(tapes: list[_Opened]) -> list[_Opened]:
-    """Return the tapes oldest first, without those left by an earlier attempt with the same id.
-
-    An id that is not agreed on yet may be that of the previous attempt, whose ranks were gone by then.
+    Raises:
+        TapeError: The tape is damaged.
     """
-    unsure = [opened.begun_ns for opened in tapes if opened.status.run_id_state is RunIdState.PROVISIONAL]
-    youngest_ns = max(unsure, default=0)
-    kept = [opened for opened in tapes if opened.status.heartbeat_ns >= youngest_ns]
-    return sorted(kept, key=lambda opened: opened.begun_ns)
+    alive, identity, status = tape.is_alive(), tape.identity, tape.status()
+    death = None if alive else read_death(tape.path)
+    life = Lifetime(
+        began_ns=identity.monotonic_ns,
+        seen_ns=max(status.heartbeat_ns, death.at_ns if death is not None else 0),
+        alive=alive,
+        id_is_sure=status.run_id_state is not RunIdState.PROVISIONAL,
+    )
+    is_helper, directory = bool(identity.parent), tape.path.parent
+    return Member(tape.owner, directory, identity.world_size, is_helper, identity.rank, status.run_id, life)
+
+
+def _runs_in(directory: Path, unreadable: list[str]) -> Iterator[Run]:
+    """Open the tapes of a job directory, sort them into runs, and close those that no run needs."""
+    members: dict[TapeReader, Member] = {}
+    for path in tapes_in(directory):
+        try:
+            tape = TapeReader(path)
+        except TapeError as error:
+            unreadable.append(str(error))
+            continue
+        try:
+            members[tape] = member_of(tape)
+        except TapeError as error:
+            tape.close()
+            unreadable.append(str(error))
+    runs = sort_into_runs(members)
+    kept = {tape for ranks in runs.values() for tape in ranks.values()}
+    for tape in members.keys() - kept:
+        tape.close()
+    for key, ranks in runs.items():
+        yield Run(directory, key.run, tuple(ranks[rank] for rank in sorted(ranks)))

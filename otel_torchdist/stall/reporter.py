@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Protocol
 
 from opentelemetry._logs import Logger, SeverityNumber
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
@@ -22,42 +23,51 @@ from otel_torchdist.stall.events import (
     StragglerFound,
     VerdictGiven,
 )
-from otel_torchdist.stall.spans import (
-    NoStepTraces,
-    StepTraces,
-    finding_span,
-    incident_spans,
-    marker_span,
-    resolution_spans,
-)
-from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+from otel_torchdist.stall.spans import finding_span, incident_spans, marker_span, resolution_spans
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink
 from otel_torchdist.verdict.model import Outcome
 from otel_torchdist.verdict.wording.sentence import sentence
 
 _logger = logging.getLogger("otel_torchdist.stall")
 
 
+class StepTraces(Protocol):
+    """Access to the spans of steps, which are created elsewhere."""
+
+    def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
+        """End the current segment of a rank because of a stall, so that a marker can become its child.
+
+        Args:
+            nonce: Tape of the rank.
+            number: The operation that stalls.
+            now_ns: Monotonic time.
+            incident: The root of the incident.
+
+        Returns:
+            The segment's anchor, already emitted; None if the rank's spans are created elsewhere.
+        """
+        ...
+
+
 class StallReporter:
     """Turns events into spans and logs."""
 
-    def __init__(self, sink: SpanSink, events: Logger, traces: StepTraces | None = None) -> None:
+    def __init__(self, sink: SpanSink, events: Logger, traces: StepTraces) -> None:
         """Report to these receivers.
 
         Args:
             sink: Receives the spans, all of them urgent.
             events: Receives the log events.
-            traces: Places markers in the traces of steps; without it, they are roots there.
+            traces: Places markers in the traces of steps.
         """
         self._sink = sink
         self._events = events
-        self._traces = traces or NoStepTraces()
+        self._traces = traces
 
     def report(self, events: Iterable[Event]) -> None:
         """Report everything that one pass has found."""
         found = list(events)
-        markers = [marker_span(event, self._traces) for event in found if isinstance(event, MarkerDue)]
-        if markers:
-            self._sink.emit(markers, urgent=True)
+        self._report_markers([event for event in found if isinstance(event, MarkerDue)])
         for event in found:
             if isinstance(event, VerdictGiven):
                 self._report_verdict(event)
@@ -65,6 +75,16 @@ class StallReporter:
                 self._report_end(event)
             elif isinstance(event, MismatchFound | StragglerFound):
                 self._report_finding(event)
+
+    def _report_markers(self, events: Iterable[MarkerDue]) -> None:
+        spans: list[FinishedSpan] = []
+        for event in events:
+            view, ruling, number = event.wait.view, event.ruling, event.wait.operation.record.number
+            root = ruling.incident.root(ruling.epoch)
+            anchor = self._traces.cut_for_stall(view.nonce, number, event.taken_ns, root)
+            spans.append(marker_span(event, anchor))
+        if spans:
+            self._sink.emit(spans, urgent=True)
 
     def _report_verdict(self, event: VerdictGiven) -> None:
         spans = incident_spans(event)

@@ -7,7 +7,7 @@ that was emitted before it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import lone_run_id, marker_span_id, operation_span_id, trace_id_of_step
@@ -30,39 +30,17 @@ _ORDER: Final = tuple(Standing)
 """Missing ranks come before those that wait; see the enum."""
 
 
-class StepTraces(Protocol):
-    """Access to the spans of steps, which are created elsewhere."""
+def marker_span(event: MarkerDue, anchor: LinkTarget | None) -> FinishedSpan:
+    """An operation in progress: from its start to now, linked to the span that it will have when it has ended.
 
-    def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
-        """End the current segment of a rank because of a stall, so that a marker can become its child.
-
-        Args:
-            nonce: Tape of the rank.
-            number: The operation that stalls.
-            now_ns: Monotonic time.
-            incident: The root of the incident.
-
-        Returns:
-            The segment's anchor, already emitted; None if the rank's spans are created elsewhere.
-        """
-        ...
-
-
-class NoStepTraces:
-    """For a reader that creates no spans of steps: markers are roots in the trace of their step."""
-
-    def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> LinkTarget | None:
-        """Return None: there is no segment."""
-        return None
-
-
-def marker_span(event: MarkerDue, traces: StepTraces) -> FinishedSpan:
-    """An operation in progress: from its start to now, linked to the span that it will have when it has ended."""
+    Args:
+        event: The operation.
+        anchor: Its parent; None for a root in the trace of its step.
+    """
     view, operation, now_ns = event.wait.view, event.wait.operation, event.taken_ns
     number = operation.record.number
     ruling = event.ruling
     root = ruling.incident.root(ruling.epoch)
-    anchor = traces.cut_for_stall(view.nonce, number, now_ns, root)
     run = view.run or lone_run_id(view.nonce)
     trace_id = anchor.trace_id if anchor is not None else trace_id_of_step(run, view.step)
     age_s = (now_ns - event.wait.since_ns) / 1e9

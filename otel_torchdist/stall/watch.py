@@ -5,7 +5,7 @@ The detector is a pure state machine: snapshots in, events out; time comes with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from otel_torchdist.processes.death_watch import DeathWatch
@@ -31,27 +31,18 @@ class StallWatch:
     """
 
     def __init__(
-        self,
-        threshold_s: float,
-        ignored: Sequence[str] = (),
-        compares_calls: bool = True,
-        peer_agents: PeerAgents | None = None,
-        deaths: DeathWatch | None = None,
+        self, rules: StallRules, peer_agents: PeerAgents | None = None, deaths: DeathWatch | None = None
     ) -> None:
         """Start without tapes.
 
         Args:
-            threshold_s: Age at which an open operation is stalled.
-            ignored: Operations that are never stalled; see `StallRules`.
-            compares_calls: See `StallRules`.
+            rules: What counts as a stall.
             peer_agents: Other agents that see ranks of the same runs; None if there are none.
-            deaths: Observes the ends of processes; None if only locks show them.
+            deaths: Observes the ends of processes, and is stopped by its creator; None if only locks show them.
         """
+        self._rules = rules
         self._peer_agents = peer_agents
         self._deaths = deaths
-        self._compares_calls = compares_calls
-        self._threshold_s = threshold_s
-        self._ignored = ignored
         self._followers: dict[int, TapeFollower] = {}
         self._detector: Detector | None = None
         self.failed: dict[int, Exception] = {}
@@ -93,7 +84,7 @@ class StallWatch:
             The events to report, in this order.
         """
         if self._detector is None:
-            self._detector = Detector(self._threshold_s, now_ns, self._ignored, self._compares_calls, self._peer_agents)
+            self._detector = Detector(self._rules, now_ns, self._peer_agents)
         for follower in self._followers.values():
             follower.is_last_check = is_last
         found = self._detector.process(worlds(self._followers.values(), now_ns), is_last)
@@ -141,24 +132,15 @@ class Detector:
         failed: Snapshots that could not be judged in the last pass, and why.
     """
 
-    def __init__(
-        self,
-        threshold_s: float,
-        watching_since_ns: int,
-        ignored: Sequence[str] = (),
-        compares_calls: bool = True,
-        peer_agents: PeerAgents | None = None,
-    ) -> None:
+    def __init__(self, rules: StallRules, watching_since_ns: int, peer_agents: PeerAgents | None = None) -> None:
         """Start watching.
 
         Args:
-            threshold_s: Age in seconds at which an open operation is stalled.
+            rules: What counts as a stall.
             watching_since_ns: Monotonic time since which no other process has watched these runs.
-            ignored: Operations that are ignored; see `StallRules`.
-            compares_calls: See `StallRules`.
             peer_agents: Other agents that see ranks of these runs; None if there are none.
         """
-        self._rules = StallRules(round(threshold_s * 1e9), ignored, compares_calls)
+        self._rules = rules
         self._watching_since_ns = watching_since_ns
         self._processed_ns = watching_since_ns
         self._runs: dict[_Key, RunWatch] = {}

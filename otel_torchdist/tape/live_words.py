@@ -22,6 +22,15 @@ class LiveWords:
     names: NamesWriter
     _words: memoryview
 
+    def begin_live_words(self) -> None:
+        """Write the first values."""
+        for word in layout.SEALED_LIVE_WORDS:
+            self._words[word] = layout.seal_live(word, 0)
+        self._words[LiveWord.NEXT_NUMBER] = 1
+        self._words[LiveWord.STATE] = TapeState.RUNNING
+        self._words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(0, RunIdState.NONE)
+        self.beat()
+
     def add_overhead(self, nanoseconds: int, calls: int) -> None:
         """Add to the estimate of the time spent in our own code."""
         self._words[LiveWord.OVERHEAD_NS] += nanoseconds

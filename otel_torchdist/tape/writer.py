@@ -8,7 +8,6 @@ import itertools
 import mmap
 import os
 import struct
-import threading
 import zlib
 from pathlib import Path
 from typing import Final
@@ -17,10 +16,11 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.files.locks import using
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import encode_identity
-from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState, TapeState, Word
+from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.live_words import LiveWords
 from otel_torchdist.tape.names import MAX_BYTES, NamesWriter
 from otel_torchdist.tape.records import TapeIdentity
+from otel_torchdist.tape.refuge import Refuge
 
 _RECORD_WORDS: Final = layout.RECORD_SIZE // 8
 _RING_WORD: Final = layout.RING_OFFSET // 8
@@ -30,8 +30,6 @@ _ENTERED_WORD: Final = 2
 _COMPLETED_WORD: Final = _WORDS_WORD + int(Word.COMPLETED)
 _MAX_DURATION_NS: Final = layout.MAX_DURATION_NS
 _LATEST: Final = 64
-_NOT_KEPT: Final = -1
-"""Marks an open operation that was overwritten in the ring while the refuge was full."""
 
 # Globals for the hot path of every collective: attributes of a module or an enum cost more.
 _RING_OFFSET: Final = layout.RING_OFFSET
@@ -46,7 +44,7 @@ _pack_rest = struct.Struct(f"=Q{layout.PAYLOAD.size}s{8 * layout.WORDS}s").pack_
 _crc32 = zlib.crc32
 
 
-class TapeWriter(LiveWords):
+class TapeWriter(Refuge, LiveWords):
     """Writes one rank's tape.
 
     Thread-safe under the GIL: numbers are drawn from an atomic counter, each thread writes its own record, and the
@@ -68,9 +66,7 @@ class TapeWriter(LiveWords):
         self.path = directory / f"{identity.nonce:016x}.tape"
         self._capacity = identity.capacity
         self._numbers = itertools.count(1)
-        self._open: dict[int, int] = {}
-        self._lap_lock = threading.RLock()
-        self._free_refuge = list(range(layout.REFUGE_SLOTS))
+        self._begin_refuge()
         self.closed = False
         with using(directory):
             self._create(names_bytes)
@@ -94,20 +90,12 @@ class TapeWriter(LiveWords):
                 undo.callback(names_path.unlink)
                 self._bytes[: layout.IDENTITY_SIZE] = header
                 self._words = self._bytes.cast("Q")
-                self._begin_live_words()
+                self.begin_live_words()
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 hidden.rename(self.path)
             except (OSError, struct.error) as error:
                 raise TapeError(f"cannot create a tape of {size} bytes in {self.path.parent}: {error}") from error
             undo.pop_all()
-
-    def _begin_live_words(self) -> None:
-        for word in layout.SEALED_LIVE_WORDS:
-            self._words[word] = layout.seal_live(word, 0)
-        self._words[LiveWord.NEXT_NUMBER] = 1
-        self._words[LiveWord.STATE] = TapeState.RUNNING
-        self._words[LiveWord.RUN_ID_STATE] = layout.run_id_seal(0, RunIdState.NONE)
-        self.beat()
 
     def begin(
         self,
@@ -241,10 +229,7 @@ class TapeWriter(LiveWords):
         if self._words[word] == number:
             self._words[word + _WORDS_WORD + which] = 0
             return
-        with self._lap_lock:
-            refuge = self._open.get(number, 0)
-            if refuge > 0:
-                self._words[_REFUGE_WORD + (refuge - 1) * _RECORD_WORDS + _WORDS_WORD + which] = 0
+        self._clear_in_refuge(number, which)
 
     def complete(self, number: int, entered_ns: int, ended_ns: int, how: int, failure: int = 0) -> bool:
         """Record that an operation has ended. The first caller wins; returns whether it was this one.
@@ -299,30 +284,6 @@ class TapeWriter(LiveWords):
                 self._complete_late(number, slot + 1, entered_ns, elapsed, how, 0)
                 return
 
-    def _take_refuge(self, number: int) -> None:
-        """Move an open operation from the ring to the refuge before its slot is reused."""
-        with self._lap_lock:
-            if self._open.pop(number, None) is None:
-                return
-            slot = self._free_refuge.pop() if self._free_refuge else _NOT_KEPT
-            if slot == _NOT_KEPT:
-                self._words[LiveWord.RECORDS_DROPPED] += 1
-                self._open[number] = _NOT_KEPT
-                return
-            source = _RING_OFFSET + (number % self._capacity) * _RECORD_SIZE
-            target = layout.REFUGE_OFFSET + slot * _RECORD_SIZE
-            self._words[source >> 3] = 0  # from here on, marks go to the refuge and wait for the lock
-            self._bytes[target + 8 : target + 128] = self._bytes[source + 8 : source + 128]
-            self._words[target >> 3] = number
-            self._open[number] = slot + 1
-
-    def _mark_in_refuge(self, number: int, which: int, elapsed_ns: int, how: int) -> None:
-        with self._lap_lock:
-            refuge = self._open.get(number, 0)
-            if refuge > 0:
-                word = _REFUGE_WORD + (refuge - 1) * _RECORD_WORDS
-                self._words[word + _WORDS_WORD + which] = layout.seal(number, elapsed_ns, how)
-
     def _complete_late(self, number: int, refuge: int, entered_ns: int, elapsed: int, how: int, failure: int) -> None:
         """Write a separate completion record for an operation that has left the ring, with a copy of its words."""
         own_words = _EMPTY_WORDS
@@ -332,11 +293,7 @@ class TapeWriter(LiveWords):
         fields = (entered_ns, 0, number, elapsed, 0, failure, 0, 0, how, 0, 0, RecordKind.LATE_COMPLETION, 0, 0)
         self._append(_pack(*fields), own_words)
         if refuge > 0:
-            word = _REFUGE_WORD + (refuge - 1) * _RECORD_WORDS
-            with self._lap_lock:
-                self._words[word] = 0
-                self._words[word + 1] = 0  # without its CRC no flipped bit makes it valid again
-                self._free_refuge.append(refuge - 1)
+            self._leave_refuge(refuge)
 
     def step_ended(self, step: int, ended_ns: int, sequence: int) -> None:
         """Record that `step` has ended and that the next one runs; `sequence` is the default group's."""

@@ -42,6 +42,22 @@ class VerdictKind(enum.Enum):
     """The agent of their node does not answer, which is all that is known about them."""
     UNKNOWN = "unknown"
 
+    @property
+    def is_final(self) -> bool:
+        """Whether waiting longer cannot help, so that neither a threshold nor an excuse counts."""
+        return self in (VerdictKind.MISMATCHED, VerdictKind.DEAD)
+
+    @property
+    def names_the_missing(self) -> bool:
+        """Whether the ranks that it names live, and are elsewhere than the operation that waits for them."""
+        return self in (
+            VerdictKind.ABSENT,
+            VerdictKind.DEVICE,
+            VerdictKind.FROZEN,
+            VerdictKind.RENDEZVOUS,
+            VerdictKind.UNMATCHED,
+        )
+
 
 class Doubt(enum.Enum):
     """Why a verdict is `unknown`, or less specific than it could be."""

@@ -1,9 +1,7 @@
 """The verdict on a run at its last moment: what an agent would have reported if it had been watching.
 
-While a rank is alive, that moment is now. Afterwards it is the newest sign of life on any tape. A rank that ended
-silently was alive then, unless the tapes show otherwise: it fell silent long before, while nothing held its GIL, or the
-last thing that others did was to fail in an operation that they shared with it. Where an agent has seen the end, it has
-recorded beside the tapes when each rank died.
+Where an agent has seen the end, it has recorded beside the tapes when each rank died, and possibly the verdict of the
+agents of all nodes.
 """
 
 from __future__ import annotations
@@ -12,23 +10,113 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
 
+from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.job.lives import RankLife
-from otel_torchdist.processes.state import HEARTBEAT_LATE_NS, Stopped
+from otel_torchdist.processes.state import Stopped
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.first_death import FirstDeath, first_death, interrupted_operation
 from otel_torchdist.verdict.judge import Judge
+from otel_torchdist.verdict.last_moment import LastMoment, last_moment
 from otel_torchdist.verdict.model import Verdict, VerdictKind, locate, urgency
 from otel_torchdist.verdict.root_cause import RootFinder
 from otel_torchdist.verdict.rules import StallRules, Standstill, is_expected
+from otel_torchdist.verdict.standing import verdict_of_all_nodes
 from otel_torchdist.verdict.waits import DYING_NS, left_behind, waits_of
 from otel_torchdist.world.model import Channel, OperationId, OperationView, RankView, WorldSnapshot, life_in
-from otel_torchdist.world.recorded_stacks import last_record_ns
 
-_OF_DEATHS: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
-_OF_FAILURES: Final = (*_OF_DEATHS, VerdictKind.ABSENT)
+
+@dataclass(frozen=True, slots=True)
+class PostMortem:
+    """What is known about a run at its last moment.
+
+    Attributes:
+        moment: The run at that moment.
+        verdict: The verdict, with places; None if nothing had stalled, or only what was expected to, and no rank was
+            left behind, or if these tapes do not decide that.
+        end: What the deaths that an agent has seen show; None if it has not seen all of them.
+        of_agents: The verdict of the agents of all nodes, if these tapes do not show as much.
+        unseen: Ranks of the run that have no tape here, ascending.
+        has_deaths: Whether a rank has failed or died.
+    """
+
+    moment: LastMoment
+    verdict: Verdict | None
+    end: SeenEnd | None
+    of_agents: AgentsVerdict | None
+    unseen: tuple[int, ...]
+    has_deaths: bool
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether there is a verdict."""
+        return self.verdict is not None or self.of_agents is not None
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """The ranks that the verdict names."""
+        if self.of_agents is not None:
+            return self.of_agents.named
+        return self.verdict.ranks if self.verdict is not None else ()
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether ranks have died here, perhaps because of others that have no tape here."""
+        return not self.has_verdict and bool(self.unseen) and self.has_deaths
+
+    @property
+    def age_ns(self) -> int:
+        """How long the first rank had waited; 0 without a verdict on these tapes."""
+        if self.verdict is None:
+            return 0
+        return age_ns(self.verdict, self.end.at_ns if self.end is not None else self.moment.world.taken_ns)
+
+    @property
+    def hung_ns(self) -> int | None:
+        """How long the job hung before it was ended; None if it did not."""
+        end = self.end
+        if end is None or not end.was_hung or end.verdict is None:
+            return None
+        return age_ns(end.verdict, end.at_ns)
+
+    @property
+    def ended_together(self) -> FirstDeath | None:
+        """The deaths of ranks that something ended at the same moment; None if nothing did."""
+        first = self.end.first if self.end is not None and not self.has_verdict else None
+        return first if first is not None and first.together else None
+
+
+def examine(
+    run_id: int,
+    world_size: int,
+    views: Sequence[RankView],
+    rules: StallRules,
+    now_ns: int,
+    written: AgentsVerdict | None = None,
+) -> PostMortem:
+    """Judge a run.
+
+    Args:
+        run_id: Its id.
+        world_size: How many ranks it has on all nodes.
+        views: Its ranks as they are now; at least one.
+        rules: Which waits are stalls.
+        now_ns: Monotonic time.
+        written: The verdict that this node's agent has written down; None if there is none.
+    """
+    moment, end = last_moment(run_id, views, now_ns), seen_end(run_id, views, rules, now_ns)
+    verdict = end.verdict if end is not None else judge(moment, rules)
+    of_agents = verdict_of_all_nodes(written, moment.world, world_size, verdict)
+    known = {view.rank for view in views}
+    return PostMortem(
+        moment=moment,
+        verdict=verdict if of_agents is None else None,
+        end=end,
+        of_agents=of_agents,
+        unseen=tuple(rank for rank in range(world_size) if rank not in known),
+        has_deaths=any(life_in(view) in (RankLife.FAILED, RankLife.DEAD) for view in views),
+    )
 
 
 def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
@@ -41,12 +129,11 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
     world = moment.world
     verdict_on = Judge(world, rules.threshold_ns).verdict_on
     found = _of_stalls(world, rules)
-    found += _of_kinds(
-        _OF_DEATHS, (verdict_on(operation_id) for operation_id in left_behind(world, dict(moment.signs)))
-    )
-    failures = _of_kinds(_OF_FAILURES, (verdict_on(operation_id) for operation_id in _interrupted(world)))
-    # Ranks that are not seen may have interrupted these.
-    found += [verdict for verdict in failures if verdict.kind is not VerdictKind.ABSENT or not verdict.roll.silent]
+    behind = [verdict_on(operation_id) for operation_id in left_behind(world, dict(moment.signs))]
+    failed = [verdict_on(operation_id) for operation_id in _interrupted(world)]
+    found += [one for one in (*behind, *failed) if one is not None and one.kind.is_final]
+    # Ranks that are not seen may have interrupted an operation from which one is absent.
+    found += [one for one in failed if one is not None and one.kind is VerdictKind.ABSENT and not one.roll.silent]
     best = min(found, key=urgency, default=None)
     return locate(world, best) if best is not None else None
 
@@ -75,10 +162,6 @@ def _is_excused(world: WorldSnapshot, verdict: Verdict, rules: StallRules) -> bo
     return is_expected(lately, verdict) or CompileExcuses(rules.threshold_ns).excuse(world, verdict)
 
 
-def _of_kinds(kinds: tuple[VerdictKind, ...], verdicts: Iterable[Verdict | None]) -> list[Verdict]:
-    return [verdict for verdict in verdicts if verdict is not None and verdict.kind in kinds]
-
-
 def _stalled(world: WorldSnapshot, rules: StallRules) -> Iterable[OperationId]:
     """The first operation of each channel that has waited for too long; later ones wait for that."""
     first: dict[Channel, OperationId] = {}
@@ -96,90 +179,6 @@ def _interrupted(world: WorldSnapshot) -> set[OperationId]:
     """The operations in which ranks that failed were interrupted."""
     failed = [view for view in world.ranks.values() if life_in(view) is RankLife.FAILED]
     return {interrupted.operation_id for view in failed if (interrupted := interrupted_operation(view)) is not None}
-
-
-TOGETHER_NS: Final = 1_500_000_000
-"""Heartbeats are a second apart: ranks that fell silent within this time may have died in any order."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastMoment:
-    """A run at the last moment that its tapes show.
-
-    Attributes:
-        world: The snapshot; ranks that were alive then are shown as alive.
-        is_now: Whether that moment is now, because a rank is alive.
-        signs: By rank, the monotonic time of its last sign of life.
-    """
-
-    world: WorldSnapshot
-    is_now: bool
-    signs: Mapping[int, int]
-
-
-def last_moment(run_id: int, views: Sequence[RankView], now_ns: int) -> LastMoment:
-    """The last moment of a run.
-
-    Args:
-        run_id: Its id.
-        views: Its ranks as they are now.
-        now_ns: Monotonic time.
-    """
-    signs = {view.rank: last_sign_ns(view) for view in views}
-    is_now = any(view.alive for view in views)
-    # A little later than the last event: what is over by then is over.
-    moment_ns = now_ns if is_now else max(signs.values()) + 1
-    alive = {view.rank for view in views if (view.alive if is_now else _was_alive(view, views, moment_ns))}
-    gone = _gone_since([view for view in views if view.rank not in alive])
-    then = {
-        view.rank: dataclasses.replace(view, alive=view.rank in alive, gone_since_ns=gone.get(view.rank))
-        for view in views
-    }
-    return LastMoment(WorldSnapshot(run_id, moment_ns, MappingProxyType(then)), is_now, signs)
-
-
-def last_sign_ns(view: RankView) -> int:
-    """When a rank last showed a sign of life: a heartbeat, a record, or a stack that it wrote since."""
-    return max(view.heartbeat_ns, last_record_ns(view), view.stacks.asked_ns if view.stacks is not None else 0)
-
-
-def _was_alive(view: RankView, views: Sequence[RankView], moment_ns: int) -> bool:
-    sign_ns = last_sign_ns(view)
-    is_silent = moment_ns - sign_ns > HEARTBEAT_LATE_NS and not _was_silent_for_the_gil(view)
-    if life_in(view) is not RankLife.DEAD or is_silent:
-        return False
-    if any(life_in(other) is RankLife.FAILED and interrupted_operation(other) is None for other in views):
-        return True  # that rank failed first: launchers then end the others
-    return not any(_was_interrupted_by(view, other, sign_ns) for other in views if other is not view)
-
-
-def _was_silent_for_the_gil(view: RankView) -> bool:
-    """Whether the last sign of a rank is a stack that a signal took: it was alive, but could not write heartbeats."""
-    return view.stacks is not None and view.stacks.by_signal and view.stacks.asked_ns > view.heartbeat_ns
-
-
-def _was_interrupted_by(view: RankView, other: RankView, after_ns: int) -> bool:
-    """Whether `other` failed in an operation that it shared with a rank, after that rank's last sign of life."""
-    interrupted, own = interrupted_operation(other), interrupted_operation(view)
-    if interrupted is None or (interrupted.record.completed_ns or 0) < after_ns:
-        return False
-    if own is not None and own.operation_id == interrupted.operation_id:
-        return False  # both were interrupted by another rank
-    channel = interrupted.operation_id.channel
-    if channel.is_point_to_point:
-        return view.rank in (channel.source, channel.destination)
-    return interrupted.group is not None and view.rank in interrupted.group.members
-
-
-def _gone_since(gone: Sequence[RankView]) -> dict[int, int]:
-    """By rank, when it was gone. Silent deaths whose order the heartbeats do not show count as one death."""
-    signs = {view.rank: last_sign_ns(view) for view in gone}
-    silent = [signs[view.rank] for view in gone if life_in(view) is RankLife.DEAD]
-    together = range(min(silent), min(silent) + TOGETHER_NS) if silent else range(0)
-    return {
-        view.rank: together[0] if life_in(view) is RankLife.DEAD and signs[view.rank] in together else signs[view.rank]
-        for view in gone
-    }
 
 
 @dataclass(frozen=True, slots=True)

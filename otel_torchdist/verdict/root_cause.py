@@ -13,8 +13,6 @@ from otel_torchdist.verdict.waits import Wait, died_in, interrupted_by_deaths, l
 from otel_torchdist.world.model import Channel, OperationId, OperationView, WorldSnapshot
 
 MAX_CANDIDATES: Final = 64
-AT_ONCE: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
-"""Verdicts that are given whatever the age of the waits."""
 
 
 class RootFinder:
@@ -77,7 +75,7 @@ class RootFinder:
 
     def held_up(self, world: WorldSnapshot, waits: list[Wait], verdict: Verdict) -> list[Wait]:
         """Those of `waits` that lead to a verdict for which no rank has to wait until the threshold."""
-        if verdict.kind not in AT_ONCE or not waits:
+        if not verdict.kind.is_final or not waits:
             return []
         judge = Judge(world, self._threshold_ns)
         leads = {operation_id: judge.verdict_on(operation_id) for operation_id in _first_of_each_channel(waits)}

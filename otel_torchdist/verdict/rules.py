@@ -12,40 +12,45 @@ aborting a healthy job is worse than reporting nothing when native code hangs in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Final
 
+from otel_torchdist.config import Config
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import Wait
 from otel_torchdist.world.model import OperationView, RankView, WorldSnapshot
 
-_NOT_EXCUSED: Final = (VerdictKind.MISMATCHED, VerdictKind.DEAD)
-"""No rank expects these."""
 _CIRCLES: Final = (Doubt.CYCLE, Doubt.THREADS)
 
 
+@dataclass(frozen=True, slots=True)
 class StallRules:
     """What counts as a stall.
 
     Attributes:
         threshold_ns: The age at which an open operation is stalled at the earliest.
+        ignored: Patterns as in `fnmatch`; an operation is never stalled if its name, group, label or call site (as
+            `evaluate.py:run`) matches one.
         compares_calls: Whether calls are compared between ranks even where nothing stalls.
     """
 
-    def __init__(self, threshold_ns: int, ignored: Sequence[str] = (), compares_calls: bool = True) -> None:
-        """Set the rules.
+    threshold_ns: int
+    ignored: tuple[str, ...] = ()
+    compares_calls: bool = True
 
-        Args:
-            threshold_ns: See `StallRules`.
-            ignored: Patterns as in `fnmatch`; an operation is ignored if its name, group, label or call site (as
-                `evaluate.py:run`) matches one.
-            compares_calls: See `StallRules`.
-        """
-        self.threshold_ns = threshold_ns
-        self.compares_calls = compares_calls
-        self._ignored = tuple(ignored)
+    @classmethod
+    def from_config(cls, config: Config, threshold_s: float | None = None) -> StallRules:
+        """Return the rules that a user has set; `threshold_s`, if given, replaces the threshold of the settings."""
+        seconds = config.stall_timeout if threshold_s is None else threshold_s
+        return cls(round(seconds * 1e9), config.stall_ignore, config.compare_calls)
+
+    @property
+    def threshold_s(self) -> float:
+        """The threshold in seconds."""
+        return self.threshold_ns / 1e9
 
     def is_stalled(self, wait: Wait, age_ns: int) -> bool:
         """Whether a wait of this age is longer than allowed."""
@@ -55,7 +60,7 @@ class StallRules:
 
     def is_left_alone(self, wait: Wait) -> bool:
         """Whether a wait is one that the user wants ignored."""
-        return bool(self._ignored) and self._is_ignored(wait.operation)
+        return bool(self.ignored) and self._is_ignored(wait.operation)
 
     def _is_ignored(self, operation: OperationView) -> bool:
         names = [operation.name, operation.label]
@@ -63,7 +68,7 @@ class StallRules:
             names.append(operation.group.label)
         if operation.call_site is not None:
             names.append(f"{PurePath(operation.call_site.file).name}:{operation.call_site.function}")
-        return any(fnmatchcase(name, pattern) for name in names if name for pattern in self._ignored)
+        return any(fnmatchcase(name, pattern) for name in names if name for pattern in self.ignored)
 
 
 def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
@@ -71,7 +76,7 @@ def is_expected(world: WorldSnapshot, verdict: Verdict) -> bool:
 
     In a circle each rank holds up all others, so one is enough.
     """
-    if verdict.kind in _NOT_EXCUSED:
+    if verdict.kind.is_final:
         return False
     named = [expects(world.ranks[rank], world) for rank in verdict.ranks if rank in world.ranks]
     waiting = [expects(world.ranks[rank], world) for rank in verdict.waiting if rank in world.ranks]

@@ -1,10 +1,12 @@
-"""Keeps a verdict final: how a hung job ends does not change which ranks held it up."""
+"""Which verdict stands: the one given while a job hung, however it then ends; that of all nodes over that of one."""
 
 from __future__ import annotations
 
+from otel_torchdist.job.agents_verdict import AgentsVerdict
+from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.first_death import first_death
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
-from otel_torchdist.world.model import WorldSnapshot
+from otel_torchdist.world.model import Channel, RankView, WorldSnapshot
 
 
 def is_being_ended(world: WorldSnapshot, verdict: Verdict) -> bool:
@@ -34,3 +36,31 @@ def outcome_of(world: WorldSnapshot, verdict: Verdict) -> Outcome:
     if not any(view.alive for view in waiters):
         return Outcome.RANKS_ENDED
     return Outcome.OUT_OF_SIGHT
+
+
+def verdict_of_all_nodes(
+    found: AgentsVerdict | None, world: WorldSnapshot, world_size: int, own: Verdict | None
+) -> AgentsVerdict | None:
+    """The verdict of the agents of all nodes, if it still holds and says more than that of one node.
+
+    Args:
+        found: What this node's agent has written down; None if there is nothing.
+        world: The run's ranks on this node.
+        world_size: How many ranks it has on all nodes.
+        own: The verdict on the ranks of this node.
+    """
+    if found is None or len(world.ranks) == world_size:
+        return None
+    if any(_has_gone_on(view, found) for view in world.ranks.values()):
+        return None
+    is_the_same = own is not None and (own.kind.value, own.ranks) == (found.kind, found.named)
+    return None if is_the_same else found
+
+
+def _has_gone_on(view: RankView, verdict: AgentsVerdict) -> bool:
+    """Whether a rank has completed a later operation in that channel: the agent died before its verdict was over."""
+    kind, group, source, destination, tag = verdict.channel
+    if kind not in [*RecordKind]:
+        return False
+    progress = view.progress.get(Channel(RecordKind(kind), group, source, destination, tag))
+    return progress is not None and progress.completed > verdict.sequence

@@ -218,7 +218,7 @@ class TapeFollower:
         return RankView(
             rank=identity.rank,
             nonce=identity.nonce,
-            run=status.run_id if status.run_id_state is not RunIdState.NONE else 0,
+            run=status.run_id,
             run_is_sure=status.run_id_state is not RunIdState.PROVISIONAL,
             host=identity.host,
             created_ns=identity.monotonic_ns,

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.job.lives import RankLife
+from otel_torchdist.job.membership import Lifetime
 from otel_torchdist.job.requests import GIVEN_UP
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.processes.state import Stopped
@@ -261,6 +262,13 @@ class RankView:
         """Whether its process exited with code 0, outside of any operation: by `os._exit`, which leaves no record."""
         is_zero = self.death is not None and self.death.exit_code == 0
         return is_zero and not self.alive and self.state is TapeState.RUNNING and not self.open
+
+    @property
+    def life(self) -> Lifetime:
+        """When it lived, as far as a heartbeat, a pass that saw it, or its recorded death shows."""
+        died_ns = self.death.at_ns if self.death is not None else 0
+        seen_ns = max(self.heartbeat_ns, self.seen_alive_ns, died_ns)
+        return Lifetime(self.created_ns, seen_ns, self.alive, self.run_is_sure)
 
     @property
     def is_over(self) -> bool:

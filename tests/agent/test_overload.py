@@ -12,12 +12,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from otel_torchdist.agent.reader import Reader
+from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.records import GroupName
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.snapshots import StallSnapshot
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
+from otel_torchdist.verdict.rules import StallRules
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.simulated_rank import SimulatedRank, signature
 
@@ -111,7 +113,7 @@ def test_whole_healthy_steps_go_and_neither_evidence_nor_metrics(tmp_path: Path,
     exporter = OTLPSpanExporter(endpoint=receiver.endpoint)
     sink = Emitted(ExporterSink(exporter, Resource({}), "test exporter", max_spans=QUEUE))
     outputs = Outputs(sink, ALWAYS_ON, (), NoOpLogger("test"), meter_provider=None, serves_metrics=False)
-    reader = Reader(outputs, STALL_S, span_budget=1 << 40)
+    reader = Reader(outputs, 1 << 40, StallWatch(StallRules(round(STALL_S * 1e9))))
     ranks = [BusyRank(tmp_path, rank) for rank in range(3)]
     for rank in ranks:
         reader.follow(rank.reader)

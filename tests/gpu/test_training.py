@@ -18,6 +18,7 @@ from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.layout import How
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from tests.gpu.world import DEVICE, World
@@ -85,7 +86,7 @@ def test_our_queries_break_no_capture(world: World) -> None:
 def test_no_stall_behind_a_long_kernel(world: World) -> None:
     """The device computes for three times the threshold with collectives in its queue, and no stall is reported."""
     follower = TapeFollower(TapeReader.of_writer(world.capture.current_recorder().tape))  # type: ignore[union-attr]
-    detector = Detector(THRESHOLD_S, time.monotonic_ns())
+    detector = Detector(StallRules(round(THRESHOLD_S * 1e9)), time.monotonic_ns())
     events: list[Event] = []
     tensor = torch.ones(8, device=DEVICE)
     world.sleep(3 * THRESHOLD_S)

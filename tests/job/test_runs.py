@@ -42,9 +42,16 @@ def look(directory: Path) -> Iterator[Callable[[], RunIndex]]:
 
 def leave(directory: Path, rank: int, run_id: int, id_state: RunIdState = RunIdState.AGREED) -> None:
     """Leave the tape of a rank that died."""
-    one = SimulatedRank(directory, rank, 2, run_id, id_state, capacity=64)
-    one.reader.close()
-    one.writer.close()
+    leave_together(directory, (rank, run_id, id_state))
+
+
+def leave_together(directory: Path, *ranks: tuple[int, int, RunIdState]) -> None:
+    """Leave the tapes of ranks that lived at the same time."""
+    living = [SimulatedRank(directory, rank, 2, run_id, id_state, capacity=64) for rank, run_id, id_state in ranks]
+    for one in living:
+        one.writer.beat()
+        one.reader.close()
+        one.writer.close()
     time.sleep(0.001)  # the next one begins later, by whatever clock
 
 
@@ -67,9 +74,8 @@ def test_attempts_in_one_directory(directory: Path, look: Callable[[], RunIndex]
 
 
 def test_rank_that_never_knew_its_run(directory: Path, look: Callable[[], RunIndex]) -> None:
-    """A rank without a run id joins the run that began at about its time and lacks it; else it is a run by itself."""
-    leave(directory, 0, FIRST)
-    leave(directory, 1, 0, RunIdState.NONE)
+    """A rank without a run id joins the run that it lived alongside and that lacks it; else it is a run by itself."""
+    leave_together(directory, (0, FIRST, RunIdState.AGREED), (1, 0, RunIdState.NONE))
     leave(directory, 0, SECOND)
     leave(directory, 1, SECOND)
     assert [facts(run) for run in look().runs] == [(SECOND, (0, 1)), (FIRST, (0, 1))]

@@ -13,6 +13,7 @@ from otel_torchdist.job.deaths import Death, write_death
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import VerdictGiven
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.follower import DYING_NS, TapeFollower
 from tests.support.rank_tape import RankTape
@@ -75,7 +76,7 @@ def test_cause_that_is_known_later(tmp_path: Path) -> None:
 def test_watch_reports_what_the_agent_reports(tmp_path: Path) -> None:
     """One of four ranks is killed, and the launcher ends the others: which, how, and how long before."""
     ranks = [SimulatedRank(tmp_path, rank) for rank in range(4)]
-    watch = PassiveWatch(tmp_path, 10.0, None)
+    watch = PassiveWatch(tmp_path, StallRules(10 * SECOND))
     now_ns = time.monotonic_ns()
     for rank in ranks:
         rank.run(at=now_ns - SECOND, lasts=1_000_000)

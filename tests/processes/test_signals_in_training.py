@@ -24,6 +24,7 @@ from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import LiveWord
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import Source
 from tests.processes.conftest import SIGNAL
@@ -97,7 +98,7 @@ def run(memory: Path) -> Iterator[Callable[..., Job]]:
 
 def first_verdict(readers: list[TapeReader], operation: str) -> VerdictGiven:
     """The first verdict on an operation of this name."""
-    watch = StallWatch(THRESHOLD_S)
+    watch = StallWatch(StallRules(round(THRESHOLD_S * 1e9)))
     for reader in readers:
         watch.follow(reader)
     deadline = time.monotonic() + START_S

@@ -7,7 +7,7 @@ import dataclasses
 from otel_torchdist import semconv
 from otel_torchdist.stall.events import MarkerDue
 from otel_torchdist.stall.peer_agents import Leads, Undecided
-from otel_torchdist.stall.spans import NoStepTraces, marker_span
+from otel_torchdist.stall.spans import marker_span
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.accompanied import LOCAL, Accompanied, a_ruling, follows, with_others
@@ -46,7 +46,7 @@ def test_marker_of_a_follower() -> None:
     ruling = a_ruling(3)
     watching = Accompanied(world, follows(ruling))
     watching.until(16.0)
-    here, elsewhere = (marker_span(watching.markers(rank)[0], NoStepTraces()) for rank in (0, 2))
+    here, elsewhere = (marker_span(watching.markers(rank)[0], None) for rank in (0, 2))
     assert here.error == ruling.text
     assert elsewhere.error is not None
     assert elsewhere.error.endswith("; the cause is elsewhere: rank 2 sleeps")

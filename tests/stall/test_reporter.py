@@ -41,6 +41,13 @@ class Anchors:
         return self.known[nonce]
 
 
+class Elsewhere:
+    """Stands for spans of steps that another process makes."""
+
+    def cut_for_stall(self, nonce: int, number: int, now_ns: int, incident: LinkTarget) -> None:
+        """No anchor."""
+
+
 class Reported:
     """A watched world whose stalls are reported."""
 
@@ -102,7 +109,7 @@ def test_marker_without_an_anchor_is_a_root_in_its_step() -> None:
     watching = Watching(stalled(since_s=STALLED_S)[0])
     watching.until(17.0)
     sink = MemorySink()
-    reporter = StallReporter(sink, LoggerProvider(shutdown_on_exit=False).get_logger("otel_torchdist"))
+    reporter = StallReporter(sink, LoggerProvider(shutdown_on_exit=False).get_logger("otel_torchdist"), Elsewhere())
     reporter.report(event for _, event in watching.events)
     markers = [span for span in sink.spans if "in progress" in span.name]
     assert len(markers) == 3

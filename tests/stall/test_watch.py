@@ -17,6 +17,7 @@ from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, Verd
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.verdict.model import Outcome, VerdictKind
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.places import Source
 from tests.support import rank_process
@@ -61,7 +62,7 @@ class Job:
         self.ranks = [RankProcess(directory, rank) for rank in range(SIZE)]
         for rank in self.ranks:
             rank.ready()
-        self.watch = StallWatch(threshold_s)
+        self.watch = StallWatch(StallRules(round(threshold_s * 1e9)))
         self.readers = [TapeReader(path) for path in directory.glob("*.tape")]
         assert len(self.readers) == SIZE
         for reader in self.readers:

@@ -11,7 +11,7 @@ from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.world.model import Channel, WorldSnapshot
 from tests.support.simulated_world import RUN, SECOND, START_NS, SimulatedWorld
-from tests.support.watching import THRESHOLD_S, Watching, stalled
+from tests.support.watching import RULES, Watching, stalled
 
 LOCAL = (0, 1)
 """Ranks on the node whose detector is tested, if there are other nodes."""
@@ -67,7 +67,7 @@ class Accompanied(Watching):
         super().__init__(world, began_s=began_s)
         self._only = range(len(world.ranks)) if only is None else only
         self.peer_agents = ChosenAnswers(role)
-        self.detector = Detector(THRESHOLD_S, START_NS + round(began_s * SECOND), peer_agents=self.peer_agents)
+        self.detector = Detector(RULES, START_NS + round(began_s * SECOND), self.peer_agents)
 
     def _snapshot(self) -> WorldSnapshot:
         snapshot = super()._snapshot()

@@ -9,6 +9,7 @@ from pathlib import Path
 from otel_torchdist.stall.events import Event, MarkerDue, VerdictGiven
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.rules import StallRules
 
 CHECK_S = 0.02
 DEADLINE_S = 30.0
@@ -27,7 +28,7 @@ class Lookout:
         self.threshold_s = threshold_s
         self.events: list[Event] = []
         self._tapes = list(tapes)
-        self._watch = StallWatch(threshold_s)
+        self._watch = StallWatch(StallRules(round(threshold_s * 1e9)))
         for tape in self._tapes:
             self._watch.follow(tape)
 

@@ -9,11 +9,13 @@ from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, StacksWanted, VerdictGiven
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import Stacks, WorldSnapshot
 from tests.support.simulated_world import SECOND, START_NS, SimulatedWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 THRESHOLD_S = 10.0
+RULES = StallRules(round(THRESHOLD_S * SECOND))
 LOAD_BATCH = CallSiteName("load_batch", "/home/user/train.py", 57)
 STACK = ThreadStack(100, "MainThread", (CallSiteName("sleep", "/usr/lib/python3.11/time.py", 1), LOAD_BATCH))
 
@@ -36,7 +38,8 @@ class Watching:
     ) -> None:
         self.world = world
         self.answers_after_s = answers_after_s
-        self.detector = Detector(THRESHOLD_S, START_NS + round(began_s * SECOND), ignored)
+        rules = dataclasses.replace(RULES, ignored=tuple(ignored))
+        self.detector = Detector(rules, START_NS + round(began_s * SECOND))
         self.stack = stack
         self.now_s = began_s
         self.asked_s: dict[int, float] = {}

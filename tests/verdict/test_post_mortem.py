@@ -8,8 +8,9 @@ import pytest
 
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.verdict.last_moment import last_moment
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.verdict.post_mortem import age_ns, judge, last_moment
+from otel_torchdist.verdict.post_mortem import age_ns, judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import GroupView, Stacks
 from tests.support.simulated_world import RUN, SECOND, START_NS, THRESHOLD_NS, SimulatedWorld, group_of

@@ -9,6 +9,7 @@ import pytest
 
 from otel_torchdist.naming import run_id_of_claim
 from otel_torchdist.stall.watch import Detector
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import RankView
@@ -48,7 +49,7 @@ def test_two_jobs_that_start(places: tuple[Path, Path], ranks: list[WrittenRank]
     ranks += WrittenRank(places[0], 0, run=0), WrittenRank(places[1], 1, run=0)
     found = worlds([rank.follower for rank in ranks], SECOND)
     assert sorted(sorted(world.ranks) for world in found) == [[0], [1]]
-    assert Detector(1.0, 0).process(found) == []
+    assert Detector(StallRules(SECOND), 0).process(found) == []
 
 
 def test_one_run_in_two_directories(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:

@@ -19,12 +19,12 @@ import torch
 from torch.distributed import Work
 
 from otel_torchdist import guard
+from otel_torchdist.capture.c10d.waits import Waits
 from otel_torchdist.capture.torch_api import LIST, Patches
-from otel_torchdist.tape.layout import Flag, How, Word
+from otel_torchdist.tape.layout import Flag, How
 
 if TYPE_CHECKING:
     from otel_torchdist.capture.c10d.call import Call
-    from otel_torchdist.capture.c10d.plans import Plan
 
 SWEPT_PER_CALL: Final = 4
 """Open operations that a new call polls: with dense traffic, ends are then known more exactly than from the poller."""
@@ -36,14 +36,6 @@ ISSUED_NS: Final = 1_000_000_000
 
 _END_BY_WAIT: Final = int(Flag.END_BY_WAIT)
 _ASYNC: Final = int(Flag.ASYNC)
-_MEANS_NOTHING: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
-_BY_WAIT: Final = int(How.WAIT)
-
-BEFORE: Final = 0
-INSIDE: Final = 1
-AFTER: Final = 2
-"""Stages of a wait."""
-
 _STRIDED: Final = torch.strided
 _now: Final = time.monotonic_ns
 _unbox: Final = Work.unbox
@@ -66,68 +58,19 @@ class Works:
 
     Attributes:
         open: The operations by the `id` of their Work.
+        waits: Records waits for them.
     """
 
     def __init__(self, patches: Patches, on_async: Callable[[], None]) -> None:
         """Patch `Work.wait`; `on_async` is called when an operation is left running."""
-        self._patches = patches
         self.on_async = on_async
         self.open: dict[int, Call] = {}
         self._by_tensor: dict[int, Call] = {}
         self._just_issued: dict[int, Call] = {}
         self._dropped: dict[Call, None] = {}
         self._gone: deque[_Reference] = deque()
-        self._patched_types: set[type] = set()
-        self._patch_wait(Work)
-
-    def _patch_wait(self, cls: type[Any]) -> None:
-        """Patch every class that defines its own `wait`, such as FakeWork."""
-        for owner in cls.__mro__:
-            if owner in self._patched_types or "wait" not in vars(owner):
-                continue
-            self._patches.replace(owner, "wait", self._make_wait)
-            self._patched_types.add(owner)
-        self._patched_types.add(cls)
-
-    def _make_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        find, take = self.open.get, self.open.pop
-        wait_began, wait_failed, wait_interrupted = self.wait_began, self.wait_failed, self.wait_interrupted
-        ended = self.ended
-
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            call = find(id(work))
-            if call is None:
-                return original(work, *args, **kwargs)
-            plan = call.plan
-            stage = BEFORE
-            result = None
-            try:  # a signal handler may raise at any call here
-                take(id(work), None)
-                if plan.is_left_alone:
-                    wait_began(call)
-                stage = INSIDE
-                result = original(work, *args, **kwargs) if args or kwargs else original(work)
-                stage = AFTER
-                if not plan.is_plain:
-                    ended(call, How.WAIT)
-                    if not plan.group.has_been_asked:
-                        self._ask_once(plan, work)
-                    return result
-                now = _now()  # most operations end here, so this is as short as possible
-                call.work = None
-                call.tape.complete(call.number, call.entered_ns, now, _BY_WAIT)
-                if plan.operation.synchronizing:
-                    plan.group.synchronized = True
-            except BaseException as error:
-                if stage == INSIDE:
-                    wait_failed(call, error, work)
-                    raise
-                wait_interrupted(call, work, stage == AFTER)
-                if not guard.contains("Work.wait", error):
-                    raise
-            return result
-
-        return wait
+        self.waits = Waits(patches, self.open, self.ended, lambda: self.on_async())
+        self._patched_types = self.waits.patched_types
 
     def follow(self, call: Call, result: Any, args: tuple[Any, ...]) -> None:
         """Follow an operation that the backend has accepted."""
@@ -142,7 +85,7 @@ class Works:
             call.work = work = _unbox(boxed)
             self.open[id(work)] = call
             if type(work) not in self._patched_types:
-                self._patch_wait(type(work))
+                self.waits.patch(type(work))
             if plan.is_left_alone:
                 self._follow_left_alone(call, work, args)
         except Exception as error:
@@ -170,7 +113,7 @@ class Works:
         head.work = work
         self.open[id(work)] = head
         if type(work) not in self._patched_types:
-            self._patch_wait(type(work))
+            self.waits.patch(type(work))
         if head.plan.is_left_alone and head.flags & _END_BY_WAIT:
             self._hold_shortly(head, work)
         self.on_async()
@@ -234,63 +177,6 @@ class Works:
         """The open operation that writes to `tensor`, if any."""
         return self._by_tensor.get(tensor.data_ptr()) if self._by_tensor and not tensor.is_meta else None
 
-    def wait_began(self, call: Call) -> None:
-        """Record that the calling thread is about to wait for an operation, possibly after an earlier wait gave up."""
-        try:
-            if call.gave_up:
-                for one in (call, *(call.members or ())):
-                    one.tape.clear(one.number, Word.WAIT_RETURNED)
-                return
-            now = _now()
-            call.tape.mark(call.number, Word.WAIT_ENTERED, now - call.entered_ns, How.CALL)
-            for member in call.members or ():
-                member.tape.mark(member.number, Word.WAIT_ENTERED, now - member.entered_ns, How.CALL)
-        except Exception as error:
-            guard.report("Work.wait", error)
-
-    def wait_failed(self, call: Call, error: BaseException, work: Any = None) -> None:
-        """Handle a wait that raised. The call itself is recorded as returned, because the operation was issued.
-
-        Args:
-            call: The operation.
-            error: What the wait raised.
-            work: What was waited for, if known.
-        """
-        try:
-            if guard.came_after_call(error):  # the wait had returned when a signal handler raised
-                self.ended(call, How.WAIT)
-                return
-            now = _now()
-            members = (call, *(call.members or ()))
-            if not call.plan.is_left_alone:
-                for one in members:
-                    one.tape.mark(one.number, Word.RETURNED, now - one.entered_ns, How.CALL)
-            if work is None or call.flags & _END_BY_WAIT or not is_under_way(work):
-                self.ended(call, How.FAILED, error)
-                return
-            # The wait has only given up: the operation continues and may be waited for again.
-            for one in members:
-                one.tape.mark(one.number, Word.WAIT_RETURNED, now - one.entered_ns, How.WAIT)
-            call.gave_up = True
-            self.open[id(work)] = call
-            self.on_async()
-        except BaseException as own:
-            if not guard.contains("Work.wait", own):
-                raise
-
-    def wait_interrupted(self, call: Call, work: Any, has_returned: bool) -> None:
-        """Handle an exception raised right before or after a wait.
-
-        Args:
-            call: The operation.
-            work: What was waited for.
-            has_returned: Whether the wait was over; otherwise it had not begun.
-        """
-        if not has_returned and call.plan.is_left_alone:
-            self.open[id(work)] = call  # the holder of the Work may wait again
-            return
-        self.ended(call, How.WAIT if has_returned else How.ABANDONED)
-
     def ended(self, call: Call, how: How, error: BaseException | None = None) -> None:
         """Record an end, however it was first observed, and release the Work."""
         now = _now()
@@ -350,18 +236,6 @@ class Works:
                 left += 1
         return left
 
-    def _ask_once(self, plan: Plan, work: Any) -> None:
-        """Check with a Work whose wait has returned whether its backend's Works can report completion.
-
-        Of a Work written in Python torch sees only the C++ part; torchcomms' Works also lack `isCompleted`, so they are
-        never complete.
-        """
-        if plan.flags & _MEANS_NOTHING:
-            return
-        plan.group.has_been_asked = True
-        if is_under_way(work):
-            plan.group.end_by_wait()
-
     def _cannot_say(self, call: Call, work: object) -> None:
         """Handle a Work that cannot report completion: only waits show its end and those of its group's others."""
         call.group.end_by_wait()
@@ -387,16 +261,6 @@ class Works:
         """Release everything; the operations stay open on their tapes."""
         for table in (self.open, self._by_tensor, self._just_issued, self._dropped, self._gone):
             table.clear()
-
-
-@guard.calls_plug_ins
-def is_under_way(work: Any) -> bool:
-    """Whether a Work reports that its operation is not over; false if it cannot report that."""
-    try:
-        return not work.is_completed()
-    except Exception as error:
-        guard.pass_on(error)
-        return False
 
 
 @guard.calls_plug_ins

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from otel_torchdist import guard
-from otel_torchdist.capture.c10d.completion import AFTER, BEFORE, INSIDE, Works
+from otel_torchdist.capture.c10d.completion import Works
 from otel_torchdist.capture.c10d.hot_path import HotPath
 from otel_torchdist.capture.c10d.schemas import OperationSchema, collective_schemas
+from otel_torchdist.capture.c10d.waits import AFTER, BEFORE, INSIDE
 from otel_torchdist.capture.torch_api import (
     DISPATCH_KEY,
     has_foreign_kernel,
@@ -113,6 +114,7 @@ MAX_SWEPT: Final = 1024
 
 def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., Any], key: Any) -> Callable[..., Any]:
     """Make the kernel of `_c10d_functional::wait_tensor`."""
+    began, failed = works.waits.began, works.waits.failed
 
     def wait_tensor(keyset: Any, tensor: Any) -> Any:
         call = works.of_tensor(tensor)
@@ -126,14 +128,14 @@ def make_wait_tensor(works: Works, devices: Devices, redispatch: Callable[..., A
         stage = BEFORE
         result = None
         try:
-            works.wait_began(call)
+            began(call)
             stage = INSIDE
             result = redispatch(keyset.remove(key), tensor)
             stage = AFTER
             works.ended(call, How.WAIT)
         except BaseException as error:
             if stage == INSIDE:
-                works.wait_failed(call, error, call.work)
+                failed(call, error, call.work)
             elif stage == AFTER:
                 works.ended(call, How.WAIT)
             raise
@@ -153,7 +155,7 @@ def make_wait_tensors(works: Works, devices: Devices, redispatch: Callable[..., 
         result = None
         try:  # a signal handler may raise at any call here
             for call in calls:
-                works.wait_began(call)
+                works.waits.began(call)
             is_inside = True
             result = redispatch(keyset.remove(key), tensors)
             is_over = True
@@ -192,4 +194,4 @@ def _failed(calls: list[Call], works: Works, error: BaseException) -> None:
     """Handle a wait that raised without naming the operation: completed ones have succeeded, or know their error."""
     works.sweep(MAX_SWEPT)
     for call in calls:
-        works.wait_failed(call, error, call.work)
+        works.waits.failed(call, error, call.work)

@@ -90,19 +90,19 @@ class Rendezvous:
         signature = SignatureName(kind, reduce_op="", shapes=(), dtypes=(), device="", tensors=0)
         self._entered = time.monotonic_ns()
         self._number = tape.begin(
-            self._entered,
-            recorder.step,
-            self.nth + 1,
-            0,
-            tape.names.intern(group, SPARE_OF_GROUPS),
-            tape.names.intern(signature),
-            _call_site(recorder),
-            0,
-            -1,
-            0,
-            threading.get_native_id(),
-            RecordKind.RENDEZVOUS,
-            0,
+            entered_ns=self._entered,
+            step=recorder.step,
+            sequence=self.nth + 1,
+            message_bytes=0,
+            group=tape.names.intern(group, SPARE_OF_GROUPS),
+            signature=tape.names.intern(signature),
+            call_site=_call_site(recorder),
+            label=0,
+            peer=-1,
+            tag=0,
+            thread=threading.get_native_id(),
+            kind=RecordKind.RENDEZVOUS,
+            flags=0,
         )
 
     def over(self) -> None:

@@ -63,19 +63,19 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     channel = group.channel_of(described.device)
     prepare = partial(
         TapeWriter.prepare,
-        described.bytes_as_root if peer == group.rank else described.bytes_as_member,
-        channel.name_id,
-        described.signature,
-        recorder.call_sites.name_of(code, site[1]),
-        recorder.label(label) if label else 0,
-        peer,
-        tag,
-        thread,
-        RecordKind.OPERATION,
+        message_bytes=described.bytes_as_root if peer == group.rank else described.bytes_as_member,
+        group=channel.name_id,
+        signature=described.signature,
+        call_site=recorder.call_sites.name_of(code, site[1]),
+        label=recorder.label(label) if label else 0,
+        peer=peer,
+        tag=tag,
+        thread=thread,
+        kind=RecordKind.OPERATION,
     )
-    tail = tail_read = prepare(flags)
+    tail = tail_read = prepare(flags=flags)
     if described.reduce_op >= 0:
-        tail = prepare(flags | Flag.REDUCE_OP_UNREAD)
+        tail = prepare(flags=flags | Flag.REDUCE_OP_UNREAD)
     plan = Plan(group, channel, operation, tail, tail_read, int(flags), described.on_cpu, described.reduce_op, code)
     if len(group.plans) >= MAX_CACHED:  # shapes or tags that never repeat
         group.plans.clear()

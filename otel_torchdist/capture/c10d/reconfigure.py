@@ -111,16 +111,16 @@ def _publish(state: GroupState) -> Call:
     site = recorder.call_sites.find(0)
     code = recorder.call_sites.code_at(site)
     tail = TapeWriter.prepare(
-        0,
-        state.name_id,
-        tape.names.intern(signature),
-        recorder.call_sites.name_of(code, site[1]),
-        0,
-        -1,
-        0,
-        threading.get_native_id(),
-        RecordKind.RENDEZVOUS,
-        Flag.ASYNC,
+        message_bytes=0,
+        group=state.name_id,
+        signature=tape.names.intern(signature),
+        call_site=recorder.call_sites.name_of(code, site[1]),
+        label=0,
+        peer=-1,
+        tag=0,
+        thread=threading.get_native_id(),
+        kind=RecordKind.RENDEZVOUS,
+        flags=Flag.ASYNC,
     )
     entered = time.monotonic_ns()
     number = tape.begin_prepared(entered, recorder.step, 1, tail)

@@ -142,6 +142,28 @@ class OneSided:
         self._beside.clear()
 
 
+class Issuing:
+    """Records the end of an operation at the end of a `with` block that issues it.
+
+    A wrapper function would do the same with a frame of its own in the tracebacks of users.
+    """
+
+    __slots__ = ("_call", "_end")
+
+    def __init__(self, call: Call | None, end: Callable[[Call, BaseException | None], None]) -> None:
+        """Report to `end`; nothing if the operation is not recorded."""
+        self._call = call
+        self._end = end
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Record the end."""
+        if self._call is not None:
+            self._end(self._call, error)
+
+
 class SymmetricMemory:
     """Kernels for the `symm_mem::*` operations that name a group."""
 
@@ -207,15 +229,8 @@ def _make_kernel(schema: OperationSchema, one_sided: OneSided) -> Callable[..., 
             if not _is_pretended(args[schema.described]):
                 peer = args[peer_at] if peer_at >= 0 else -1
                 call = one_sided.begin(resolve_group(args[group_at]), schema, args, peer)
-        try:
-            result = redispatch(rest, *args, **kwargs)
-        except BaseException as error:
-            if call is not None:
-                one_sided.end(call, error)
-            raise
-        if call is not None:
-            one_sided.end(call)
-        return result
+        with Issuing(call, one_sided.end):
+            return redispatch(rest, *args, **kwargs)
 
     skip_in_dynamo(kernel.__code__)
     return kernel

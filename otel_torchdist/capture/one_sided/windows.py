@@ -13,7 +13,7 @@ from typing import Any, Final
 from torch.distributed import ProcessGroup, distributed_c10d
 
 from otel_torchdist import guard
-from otel_torchdist.capture.one_sided.symmetric_memory import OneSided, schema_of
+from otel_torchdist.capture.one_sided.symmetric_memory import Issuing, OneSided, schema_of
 from otel_torchdist.capture.torch_api import Patches
 
 _NEW_WINDOW: Final = schema_of("new_window", None, 0, 1)
@@ -47,14 +47,8 @@ class Windows:
         def new_window(group: ProcessGroup, tensor: Any = None) -> Any:
             described = [] if tensor is None else [tensor]
             call = one_sided.begin_collective(group, _NEW_WINDOW, (group, described))
-            try:
+            with Issuing(call, one_sided.end_collective):
                 window = original(group, tensor)
-            except BaseException as error:
-                if call is not None:
-                    one_sided.end_collective(call, error)
-                raise
-            if call is not None:
-                one_sided.end_collective(call)
             with guard.guarded("window"):
                 self._groups[window] = group
             return window
@@ -73,15 +67,8 @@ class Windows:
                     tensor = (args[0] if args else kwargs["tensor"]) if name == "put" else None
                     described = [] if tensor is None else [tensor]
                     call = one_sided.begin(group, schema, (group, described), _peer_of(name, args, kwargs))
-            try:
-                result = original(window, *args, **kwargs)
-            except BaseException as error:
-                if call is not None:
-                    one_sided.end(call, error)
-                raise
-            if call is not None:
-                one_sided.end(call)
-            return result
+            with Issuing(call, one_sided.end):
+                return original(window, *args, **kwargs)
 
         return operation
 

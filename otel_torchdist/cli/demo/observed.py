@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import http.client
 import logging
-import os
 import re
 from pathlib import Path
 from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.agent.log_relay import LOG_NAME, LogTail, pass_on
-from otel_torchdist.files.locks import is_locked_elsewhere
+from otel_torchdist.files.locks import is_file_locked
 from otel_torchdist.job.tapes import LOCK_NAME
 from otel_torchdist.serving.scrape_target import ScrapeTarget
 
@@ -82,10 +81,6 @@ class AgentSeen:
     def is_there(self) -> bool:
         """Whether a process reads the tapes."""
         try:
-            file = os.open(self._directory / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+            return is_file_locked(self._directory / LOCK_NAME)
         except OSError:
             return False
-        try:
-            return is_locked_elsewhere(file)
-        finally:
-            os.close(file)

@@ -18,6 +18,7 @@ from otel_torchdist.cli.watch.passive import PassiveWatch
 from otel_torchdist.job.directory import job_directories
 from otel_torchdist.stop_signals import StopSignals
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.rules import StallRules
 
 TURN_S: Final = 0.1
 AGENT_ENDS_S: Final = 15.0
@@ -132,7 +133,7 @@ class DemoRun:
     def _begin(self, places: Scratch) -> None:
         """Start watching the job as soon as the first rank has created its tape."""
         for directory in job_directories(places.tapes):
-            self._watch = PassiveWatch(directory, self._options.threshold_s, None)
+            self._watch = PassiveWatch(directory, StallRules(round(self._options.threshold_s * 1e9)))
             self._agent = AgentSeen(directory)
 
     def _rows(self) -> list[RankRow]:

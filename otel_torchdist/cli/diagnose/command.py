@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -28,6 +28,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.naming import compress_ranks
+from otel_torchdist.verdict.rules import StallRules
 
 LIST_WIDTH: Final = 200
 """Width if there is no terminal."""
@@ -78,12 +79,12 @@ def diagnose(
         return
     chosen = _choose(index, run, run_dir or tape_directory(config), config)
     try:
-        threshold_s = config.stall_timeout if threshold is None else threshold
-        diagnosis = diagnose_run(chosen, threshold_s, config.stall_ignore)
+        rules = StallRules.from_config(config, threshold)
+        diagnosis = diagnose_run(chosen, rules)
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
     unreadable = [text for text in index.unreadable if text.startswith(str(chosen.directory))]
-    helpers = tuple(_diagnosed(index.helpers_of(chosen), threshold_s, config.stall_ignore))
+    helpers = tuple(_diagnosed(index.helpers_of(chosen), rules))
     diagnosis = dataclasses.replace(diagnosis, warnings=(*unreadable, *diagnosis.warnings), helpers=helpers)
     _warn(diagnosis.warnings)
     if as_json:
@@ -94,10 +95,10 @@ def diagnose(
         raise typer.Exit(ExitCode.PROBLEM)
 
 
-def _diagnosed(helpers: Iterable[Run], threshold_s: float, ignored: Sequence[str]) -> Iterator[Diagnosis]:
+def _diagnosed(helpers: Iterable[Run], rules: StallRules) -> Iterator[Diagnosis]:
     for helper in helpers:
         with contextlib.suppress(TapeError):  # damaged: what can be read of the run itself is still shown
-            yield diagnose_run(helper, threshold_s, ignored)
+            yield diagnose_run(helper, rules)
 
 
 def _choose(index: RunIndex, prefix: str, where: Path, config: Config) -> Run:

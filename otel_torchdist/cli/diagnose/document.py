@@ -75,7 +75,7 @@ def document_of(diagnosis: Diagnosis) -> Json:
         },
         "coverage": {
             "reporting": [account.view.rank for account in diagnosis.ranks],
-            "unknown": list(diagnosis.unknown),
+            "unknown": list(diagnosis.found.unseen),
         },
         "moment": {"time": _time(diagnosis, diagnosis.moment_ns), "is_now": diagnosis.is_now},
         "problem": diagnosis.has_problem,
@@ -91,22 +91,22 @@ def document_of(diagnosis: Diagnosis) -> Json:
 
 
 def _any_verdict(diagnosis: Diagnosis) -> Json | None:
-    if diagnosis.of_agents is not None:
-        return _verdict_of_agents(diagnosis, diagnosis.of_agents)
-    return _verdict(diagnosis, diagnosis.verdict) if diagnosis.verdict is not None else None
+    if diagnosis.found.of_agents is not None:
+        return _verdict_of_agents(diagnosis, diagnosis.found.of_agents)
+    return _verdict(diagnosis, diagnosis.found.verdict) if diagnosis.found.verdict is not None else None
 
 
 def _verdict_of_agents(diagnosis: Diagnosis, verdict: AgentsVerdict) -> Json:
     return {
         "kind": verdict.kind,
-        "ranks": list(diagnosis.named),
+        "ranks": list(diagnosis.found.named),
         "waiting": [],
         "operation": verdict.operation,
         "sequence": verdict.sequence,
         **dict.fromkeys(("group", "since", "age_s", "doubt", "reporting", "members")),
         "sentence": verdict.text,
         **dict.fromkeys(("mismatch", "circle", "death")),
-        "hung_s": _rounded(diagnosis.hung_s) if diagnosis.hung_s is not None else None,
+        "hung_s": _hung_s(diagnosis),
         "source": "agents",
     }
 
@@ -120,7 +120,7 @@ def _verdict(diagnosis: Diagnosis, verdict: Verdict) -> Json:
         "sequence": verdict.operation_id.sequence,
         "group": _group(verdict.group),
         "since": _time(diagnosis, verdict.since_ns),
-        "age_s": _rounded(diagnosis.verdict_age_s),
+        "age_s": _rounded(diagnosis.found.age_ns / 1e9),
         "doubt": verdict.doubt.value if verdict.doubt is not None else None,
         "reporting": verdict.reporting,
         "members": verdict.members,
@@ -128,9 +128,14 @@ def _verdict(diagnosis: Diagnosis, verdict: Verdict) -> Json:
         "mismatch": _mismatch(verdict.mismatch) if verdict.mismatch is not None else None,
         "circle": [_link(link) for link in verdict.circle] or None,
         "death": _first_death(verdict.first) if verdict.first is not None else None,
-        "hung_s": _rounded(diagnosis.hung_s) if diagnosis.hung_s is not None else None,
+        "hung_s": _hung_s(diagnosis),
         "source": "tapes",
     }
+
+
+def _hung_s(diagnosis: Diagnosis) -> float | None:
+    hung_ns = diagnosis.found.hung_ns
+    return _rounded(hung_ns / 1e9) if hung_ns is not None else None
 
 
 def _first_death(first: FirstDeath) -> Json:
@@ -139,8 +144,8 @@ def _first_death(first: FirstDeath) -> Json:
 
 
 def _together(diagnosis: Diagnosis) -> Json | None:
-    first = diagnosis.ended_together
-    return {"sentence": describe_together(first, not diagnosis.unknown)} if first is not None else None
+    first = diagnosis.found.ended_together
+    return {"sentence": describe_together(first, not diagnosis.found.unseen)} if first is not None else None
 
 
 def _death(diagnosis: Diagnosis, death: Death) -> Json:

@@ -45,10 +45,10 @@ def _lines(diagnosis: Diagnosis) -> Iterator[Text]:
     for alike in crowds(diagnosis):
         yield Text()
         yield from _rank(diagnosis, alike)
-    if diagnosis.unknown:
+    if diagnosis.found.unseen:
         yield Text()
-        verb = "has" if len(diagnosis.unknown) == 1 else "have"
-        yield Text(f"{name_ranks(diagnosis.unknown)}  unknown: {verb} no tape on this node", style="yellow")
+        verb = "has" if len(diagnosis.found.unseen) == 1 else "have"
+        yield Text(f"{name_ranks(diagnosis.found.unseen)}  unknown: {verb} no tape on this node", style="yellow")
     for helper in diagnosis.helpers:
         yield Text()
         yield from _helper(helper)
@@ -79,24 +79,25 @@ def _helper(helper: Diagnosis) -> Iterator[Text]:
         (f"helper processes of {name_ranks(helper.run.ranks)}", "bold"), f", run {label or 'without an id'}: ",
         "; ".join(fates(one.view for one in helper.ranks)),
     )  # fmt: skip
-    if helper.has_verdict:
+    if helper.found.has_verdict:
         yield from _verdict(helper)
     if helper.has_problem and label:
         yield Text(f"  what each was doing last: otel-torchdist diagnose {label}")
 
 
 def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
-    together = diagnosis.ended_together
+    together = diagnosis.found.ended_together
     if together is not None:
-        yield Text.assemble(("ended together", "bold"), f"  {describe_together(together, not diagnosis.unknown)}")
+        yield Text.assemble(("ended together", "bold"), f"  {describe_together(together, not diagnosis.found.unseen)}")
         return
-    if diagnosis.has_verdict:
+    if diagnosis.found.has_verdict:
         yield Text.assemble(("verdict", "bold white on red"), f"  {diagnosis.verdict_text}")
-        if diagnosis.hung_s is not None:
-            yield Text(f"  and    the job was ended while it hung, after {diagnosis.hung_s:.1f} s")
+        hung_ns = diagnosis.found.hung_ns
+        if hung_ns is not None:
+            yield Text(f"  and    the job was ended while it hung, after {hung_ns / 1e9:.1f} s")
         yield from (Text(f"  and    {more}") for more in _beyond_the_sentence(diagnosis))
         return
-    if diagnosis.is_undecided:
+    if diagnosis.found.is_undecided:
         yield Text.assemble(("undecided", "bold"), f"  {diagnosis.undecided_text}")
         return
     waited = "longer than allowed" if diagnosis.has_long_wait else f"{diagnosis.threshold_s:g} s"
@@ -107,9 +108,9 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[Text]:
 
 def _beyond_the_sentence(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the verdict's source, and parties of a mismatch and ranks of a circle that do not fit into the sentence."""
-    if diagnosis.of_agents is not None:
-        yield f"reported by the agents of all nodes, as of {time_of_day(diagnosis.of_agents.at_ns)}"
-    verdict = diagnosis.verdict
+    if diagnosis.found.of_agents is not None:
+        yield f"reported by the agents of all nodes, as of {time_of_day(diagnosis.found.of_agents.at_ns)}"
+    verdict = diagnosis.found.verdict
     if verdict is None:
         return
     if verdict.mismatch is not None:
@@ -185,7 +186,7 @@ SHOWN_EACH: Final = 8
 
 def crowds(diagnosis: Diagnosis) -> list[list[RankAccount]]:
     """Group ranks that do the same, the longest wait first; groups named by the verdict come before all others."""
-    named = {*diagnosis.named}
+    named = {*diagnosis.found.named}
     ordered = sorted(diagnosis.ranks, key=lambda account: (account.view.rank not in named, account.view.rank))
     if len(ordered) <= SHOWN_EACH:
         return [[account] for account in ordered]

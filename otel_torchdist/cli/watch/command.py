@@ -28,6 +28,7 @@ from otel_torchdist.job.directory import job_directory, tapes_in
 from otel_torchdist.job.live_jobs import newest_live_job
 from otel_torchdist.job.runs import SeveralRunsError, select, tape_directory, whole_index
 from otel_torchdist.stop_signals import StopSignals
+from otel_torchdist.verdict.rules import StallRules
 
 
 def watch(
@@ -63,16 +64,16 @@ def watch(
     too, with exit code 0.
     """
     config = Config.from_environment()
-    threshold_s = config.stall_timeout if threshold is None else threshold
+    rules = StallRules.from_config(config, threshold)
     console = CommandConsole(highlight=False)
     with StopSignals() as stop:
         try:
             found = _find(Wanted(run, run_dir, config.tape_dir), config, wait, stop, console)
             if found is None:
                 return
-            passive = PassiveWatch(found.directory, threshold_s, found.run_id, config.stall_ignore)
+            passive = PassiveWatch(found.directory, rules, found.run_id)
             with contextlib.closing(passive), _view(console, found.directory, plain) as view:
-                WatchSession(found.directory, passive, view, threshold_s, keep).run(stop)
+                WatchSession(found.directory, passive, view, keep).run(stop)
         except OSError:  # the terminal is gone, which a signal reports
             if stop.received is None:
                 raise

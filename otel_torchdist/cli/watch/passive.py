@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.job.membership import Kin, helped_runs
 from otel_torchdist.job.tapes import LocalTapes
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.stall.events import ArrivalsCompared, Finding, IncidentResolved, VerdictGiven
@@ -21,6 +22,7 @@ from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.batch import Batch
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import RankView, WorldSnapshot
@@ -59,22 +61,27 @@ class _Followed:
 
 
 class PassiveWatch:
-    """Watches the newest run of a job directory, or a given one. Any number may do so at the same time."""
+    """Watches the newest run of a job directory, or a given one. Any number may do so at the same time.
 
-    def __init__(self, directory: Path, threshold_s: float, run_id: int | None, ignored: Sequence[str] = ()) -> None:
+    Attributes:
+        rules: What counts as a stall.
+    """
+
+    def __init__(self, directory: Path, rules: StallRules, run_id: int | None = None) -> None:
         """Start watching.
 
         Args:
             directory: The job directory.
-            threshold_s: Age in seconds at which an open operation is stalled.
+            rules: What counts as a stall.
             run_id: The run; None for the one that began last.
-            ignored: Operations that are never reported as stalled, see `StallRules`.
         """
+        # Lateness, which is shown for each rank, comes from comparing calls, even where agents do not compare them.
+        self.rules = dataclasses.replace(rules, compares_calls=True)
         self._local = LocalTapes(directory)
         self._run_id = run_id
         self._followed: dict[int, _Followed] = {}
         self._deaths = RecordedDeaths()
-        self._detector = Detector(threshold_s, time.monotonic_ns(), ignored)
+        self._detector = Detector(self.rules, time.monotonic_ns())
         self._lateness = LatenessMeter(time.monotonic_ns())
 
     def look(self) -> Look | None:
@@ -113,21 +120,17 @@ class PassiveWatch:
     def _newest(self, now_ns: int) -> list[WorldSnapshot]:
         """Return the watched run followed by those of its helpers; empty if there is none."""
         snapshots = worlds((followed.follower for followed in self._followed.values()), now_ns)
-        wanted = [world for world in snapshots if self._run_id in (None, world.run)]
-        own = [one for one in wanted if not any(self._helps(one, other) for other in wanted)]
-        newest = max(own or wanted, key=_age_of_run, default=None)
+        helped = helped_runs([self._kin(world) for world in snapshots])
+        wanted = [place for place, world in enumerate(snapshots) if self._run_id in (None, world.run)]
+        own = [place for place in wanted if helped[place] not in wanted]
+        newest = max(own or wanted, key=lambda place: _age_of_run(snapshots[place]), default=None)
         if newest is None:
             return []
-        helpers = [world for world in snapshots if self._helps(world, newest)]
-        return [self._shown(world, now_ns) for world in (newest, *helpers)]
+        helpers = [place for place in range(len(snapshots)) if helped[place] == newest]
+        return [self._shown(snapshots[place], now_ns) for place in (newest, *helpers)]
 
-    def _helps(self, world: WorldSnapshot, other: WorldSnapshot) -> bool:
-        """Whether ranks of another run have started this one's processes; a run with more ranks is not a helper."""
-        identities = [self._followed[view.nonce].tape.identity for view in world.ranks.values()]
-        others = {view.nonce: self._followed[view.nonce].tape.identity for view in other.ranks.values()}
-        if world is other or not others.keys() & {identity.parent for identity in identities}:
-            return False
-        return max(one.world_size for one in identities) <= max(one.world_size for one in others.values())
+    def _kin(self, world: WorldSnapshot) -> Kin:
+        return Kin.of(self._followed[view.nonce].tape.identity for view in world.ranks.values())
 
     def _shown(self, world: WorldSnapshot, now_ns: int) -> WorldSnapshot:
         ranks = {rank: self._with_stacks(view, now_ns) for rank, view in world.ranks.items()}

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.cli.agents_verdict import agents_verdict
 from otel_torchdist.cli.alarm import Alarm, alarm
 from otel_torchdist.cli.text import fates
 from otel_torchdist.cli.watch.passive import Look, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
-from otel_torchdist.job.agents_verdict import AgentsVerdict
+from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.stall.attributes import describe_finding, resolution
 from otel_torchdist.stall.events import Finding, IncidentResolved, Occasion, VerdictGiven
 from otel_torchdist.stop_signals import StopSignals
 from otel_torchdist.verdict.model import Verdict, locate
+from otel_torchdist.verdict.standing import verdict_of_all_nodes
 from otel_torchdist.world.model import RankView, WorldSnapshot, life_in
 
 TURN_S: Final = 0.25
@@ -33,20 +33,18 @@ _logger = logging.getLogger("otel_torchdist")
 class WatchSession:
     """Watches one job."""
 
-    def __init__(self, directory: Path, watch: PassiveWatch, view: View, threshold_s: float, keep_s: float) -> None:
+    def __init__(self, directory: Path, watch: PassiveWatch, view: View, keep_s: float) -> None:
         """Set up a session.
 
         Args:
             directory: The job directory.
             watch: Reads the job's tapes.
             view: Where everything is shown.
-            threshold_s: Age in seconds at which an open operation is stalled.
             keep_s: How long to wait for ranks to be restarted, if not all have finished cleanly.
         """
         self._directory = directory
         self._watch = watch
         self._view = view
-        self._threshold_s = threshold_s
         self._keep_s = keep_s
         self._verdict: VerdictGiven | None = None
         self._of_agents: AgentsVerdict | None = None
@@ -83,7 +81,7 @@ class WatchSession:
         current = self._renewed(look.world)
         verdict = current.verdict if current is not None else None
         shown = self._of_all_nodes(look, verdict) or (alarm(current) if current is not None else None)
-        self._view.show(screen_of(look, verdict, shown, self._threshold_s))
+        self._view.show(screen_of(look, verdict, shown, self._watch.rules.threshold_s))
 
     def _report(self, event: VerdictGiven | IncidentResolved | Finding) -> None:
         if isinstance(event, Finding):
@@ -99,7 +97,8 @@ class WatchSession:
     def _of_all_nodes(self, look: Look, own: Verdict | None) -> Alarm | None:
         """Return the verdict of all nodes' agents if local tapes do not show it; a local verdict may cover less."""
         world_size = max(tape.identity.world_size for tape in look.tapes)
-        found = agents_verdict(self._directory, world_size, look.world, own)
+        written = read_agents_verdict(self._directory, look.world.run)
+        found = verdict_of_all_nodes(written, look.world, world_size, own)
         before, self._of_agents = self._of_agents, found
         if found is None:
             if before is not None and own is None:

@@ -5,17 +5,12 @@ The Prometheus and the OpenTelemetry metrics are both built from it, so they can
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from otel_torchdist import semconv
 from otel_torchdist.semconv import LABEL_GROUP, LABEL_OPERATION, LABEL_RANK, LABEL_RUN
+from otel_torchdist.telemetry.metrics.model import HistogramMetric, Kind, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.readers import (
-    Histograms,
-    Labels,
-    Numbers,
     arrivals,
     finding_info,
     group_info,
@@ -32,64 +27,6 @@ from otel_torchdist.telemetry.metrics.readers import (
     timed_bytes,
     waited,
 )
-from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
-
-
-class Kind(Enum):
-    """How a number behaves over time."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    UP_DOWN = "up_down"
-    """A gauge that may be summed over ranks."""
-    INFO = "info"
-    """Always 1; the information is in its labels."""
-
-
-class Unit(Enum):
-    """Units as OpenTelemetry writes them."""
-
-    NONE = ""
-    SECONDS = "s"
-    BYTES = "By"
-    OPERATIONS = "{operation}"
-    STEPS = "{step}"
-    GROUPS = "{group}"
-    RECORDS = "{record}"
-    NAMES = "{name}"
-    SPANS = "{span}"
-
-
-@dataclass(frozen=True, slots=True)
-class NumberMetric:
-    """A metric with one number per series.
-
-    Attributes:
-        name: Prometheus name.
-        kind: How it behaves.
-        unit: Its unit.
-        help: One sentence for users.
-        labels: Names of its labels.
-        read: Reads its series, each the values of `labels` and a number.
-    """
-
-    name: str
-    kind: Kind
-    unit: Unit
-    help: str
-    labels: Labels
-    read: Callable[[NodeSnapshot], Numbers]
-
-
-@dataclass(frozen=True, slots=True)
-class HistogramMetric:
-    """A histogram of durations in seconds; attributes as in `NumberMetric`."""
-
-    name: str
-    help: str
-    labels: Labels
-    read: Callable[[NodeSnapshot], Histograms]
-
 
 _RANK: Final = (LABEL_RUN, LABEL_RANK)
 _GROUP: Final = (LABEL_RUN, LABEL_RANK, LABEL_GROUP)

@@ -12,17 +12,10 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.guard import guarded
-from otel_torchdist.telemetry.metrics.definitions import (
-    HISTOGRAM_METRICS,
-    NUMBER_METRICS,
-    HistogramMetric,
-    Kind,
-    NumberMetric,
-    Unit,
-)
+from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
 from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
+from otel_torchdist.telemetry.metrics.model import HistogramMetric, Kind, Labels, NumberMetric, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
-from otel_torchdist.telemetry.metrics.readers import Labels
 from otel_torchdist.telemetry.metrics.snapshots import Duration
 
 _INTEGERS: Final = (semconv.LABEL_RANK, semconv.LABEL_SIZE)

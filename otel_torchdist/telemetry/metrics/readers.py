@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Callable
 
-from otel_torchdist.telemetry.metrics.durations import DurationHistogram
+from otel_torchdist.telemetry.metrics.model import Histograms, Numbers
 from otel_torchdist.telemetry.metrics.snapshots import GroupSnapshot, NodeSnapshot, OperationSnapshot, RankSnapshot
-
-Labels: TypeAlias = tuple[str, ...]
-Numbers: TypeAlias = Iterable[tuple[Labels, float]]
-Histograms: TypeAlias = Iterable[tuple[Labels, DurationHistogram]]
 
 
 def of_rank(value: Callable[[RankSnapshot], float | None]) -> Callable[[NodeSnapshot], Numbers]:

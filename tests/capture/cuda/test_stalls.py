@@ -13,6 +13,7 @@ from otel_torchdist.stall.events import Event, IncidentResolved, StacksWanted, V
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.verdict.model import Outcome, VerdictKind
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from tests.support.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
@@ -28,7 +29,7 @@ class WatchedPair:
     def __init__(self, ranks: list[DeviceRank]) -> None:
         self.ranks = ranks
         self._followers = [TapeFollower(TapeReader.of_writer(rank.recorder.tape)) for rank in ranks]
-        self._detector = Detector(THRESHOLD_S, time.monotonic_ns())
+        self._detector = Detector(StallRules(round(THRESHOLD_S * 1e9)), time.monotonic_ns())
         self._next_round = time.monotonic()
         self.events: list[Event] = []
 

@@ -14,6 +14,7 @@ import pytest
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.rules import StallRules
 from tests.cli.asking import ask
 from tests.stall.test_watch import SIZE, RankProcess
 from tests.support.waiting import until
@@ -31,7 +32,7 @@ class Watched:
         self._directory = directory
         self._tapes = [TapeReader(path) for path in directory.glob("*.tape")]
         self._deaths = DeathWatch()
-        self._watch = StallWatch(THRESHOLD_S, deaths=self._deaths)
+        self._watch = StallWatch(StallRules(round(THRESHOLD_S * 1e9)), deaths=self._deaths)
         for tape in self._tapes:
             self._watch.follow(tape)
 

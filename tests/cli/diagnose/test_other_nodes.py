@@ -21,7 +21,7 @@ from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
 from otel_torchdist.tape.layout import How, RecordKind, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.post_mortem import judge, last_moment, seen_end
+from otel_torchdist.verdict.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import Channel, OperationId
 from tests.cli.asking import ask
@@ -61,9 +61,7 @@ def end(rank: WorldRank, number: int, is_interrupted: bool, status: int | None, 
 def verdict_here(world: SimulatedWorld) -> Verdict | None:
     """The verdict of `diagnose` on the node of ranks 2 and 3, all of which are gone."""
     views = [world.ranks[rank].view(20.5) for rank in HERE]
-    rules = StallRules(THRESHOLD_NS)
-    end = seen_end(RUN, views, rules, LATER_NS)
-    return end.verdict if end is not None else judge(last_moment(RUN, views, LATER_NS), rules)
+    return examine(RUN, len(world.ranks), views, StallRules(THRESHOLD_NS), LATER_NS).verdict
 
 
 ENDS = [(True, RAISED, True), (True, TERM, True), (True, None, False), (False, TERM, True), (False, None, True)]

@@ -26,6 +26,7 @@ from otel_torchdist import semconv
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.document import document_of
 from otel_torchdist.job.runs import index_of
+from otel_torchdist.verdict.rules import StallRules
 from tests.cli.running import processes_of
 from tests.support.launch import Torchrun
 from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes, nodes, why_not
@@ -192,7 +193,7 @@ class LaunchedJob:
         """The output of `diagnose --json` on each node."""
         for directory in self.directories:
             index = index_of([directory])
-            yield document_of(diagnose_run(index.runs[0], THRESHOLD_S))
+            yield document_of(diagnose_run(index.runs[0], StallRules(round(THRESHOLD_S * 1e9))))
             index.close()
 
     def close(self) -> None:

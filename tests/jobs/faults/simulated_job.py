@@ -19,6 +19,7 @@ from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import Flag, How, TapeState, Word
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.call_history import LENGTH
 from tests.jobs.faults.simulated_deaths import SimulatedDeaths
 from tests.jobs.faults.simulated_rank import (
@@ -88,7 +89,7 @@ class SimulatedJob:
         self._program = program
         self._chance = random.Random(seed)
         self._every_check = every_check
-        self._watch = StallWatch(THRESHOLD_S, deaths=SimulatedDeaths(self._died_ns))
+        self._watch = StallWatch(StallRules(THRESHOLD_NS), deaths=SimulatedDeaths(self._died_ns))
         self._run = 1
         self._ranks: dict[int, SimulatedRank] = {}
         self._dead: list[SimulatedRank] = []
@@ -279,7 +280,9 @@ class SimulatedJob:
         """Let the watch know what skipped polls would have seen: that the heartbeats of the ranks continue."""
         watched = self._run_watch()
         if watched is not None:
-            watched._standstill._sign_ns = max(watched._standstill._sign_ns, at_ns - at_ns % SECOND, self._resumed_ns)
+            watched._ages._standstill._sign_ns = max(
+                watched._ages._standstill._sign_ns, at_ns - at_ns % SECOND, self._resumed_ns
+            )
 
     def _run_watch(self) -> RunWatch | None:
         detector = self._watch._detector
@@ -301,7 +304,7 @@ class SimulatedJob:
         Operations that are expected to take long count from the last poll.
         """
         watched = self._run_watch()
-        spared, expected = (watched._spared, watched._expected) if watched is not None else ({}, set())
+        spared, expected = (watched._ages._spared, watched._ages._expected) if watched is not None else ({}, set())
         for one in self._ranks.values():
             nonce = one.reader.identity.nonce
             for number, entered_ns in one.open.items():

@@ -19,6 +19,7 @@ from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import GroupName, Operation, SignatureName
 from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import (
     Arrival,
     Channel,
@@ -299,7 +300,7 @@ def _group(ranks: Iterable[int], description: str, nth: int = 0) -> GroupView:
 
 def first_verdict(world: World) -> Verdict | None:
     """The first verdict of a detector on the world, within two seconds after the threshold."""
-    detector = Detector(THRESHOLD_S, START_NS)
+    detector = Detector(StallRules(round(THRESHOLD_S * SECOND)), START_NS)
     for now_s in (THRESHOLD_S - 1, THRESHOLD_S + 0.25, THRESHOLD_S + 1.9):
         for event in _events(detector, world, now_s):
             if isinstance(event, VerdictGiven):

@@ -20,6 +20,7 @@ from otel_torchdist.stall.events import Event, MismatchFound, StragglerFound, Ve
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.verdict.rules import StallRules
 from tests.cli.running import processes_of
 from tests.jobs.thirdparty.issued import REPORTS
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
@@ -232,7 +233,7 @@ class Observed:
 
 def seen_afterwards(directory: Path) -> list[Event]:
     """What a watch reports that reads the tapes of a job that is over, and keeps polling for a minute."""
-    watch = StallWatch(THRESHOLD_S)
+    watch = StallWatch(StallRules(round(THRESHOLD_S * 1e9)))
     readers = [TapeReader(path) for path in directory.rglob("*.tape")]
     for reader in readers:
         watch.follow(reader)

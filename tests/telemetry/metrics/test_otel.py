@@ -20,7 +20,8 @@ from prometheus_client import CollectorRegistry
 
 from otel_torchdist import semconv
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS, Kind, Unit
+from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMBER_METRICS
+from otel_torchdist.telemetry.metrics.model import Kind, Unit
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
