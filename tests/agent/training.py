@@ -10,7 +10,7 @@ import signal
 import urllib.request
 from pathlib import Path
 
-from tests.cli.running import processes_of
+from tests.cli.running import is_agent, processes_of
 from tests.support.launch import Torchrun
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.waiting import until
@@ -18,7 +18,6 @@ from tests.support.warm_python import WarmPython
 
 WORKERS = Path(__file__).parent / "workers"
 RANKS = 2
-BOOT = b"otel_torchdist.agent.launch.background"
 
 
 class Training:
@@ -80,7 +79,7 @@ class Training:
 
     def agents(self) -> list[int]:
         """Process ids of its agents."""
-        return [pid for pid in processes_of(self.base) if BOOT in _command_of(pid)]
+        return [pid for pid in processes_of(self.base) if is_agent(pid)]
 
     def kill(self) -> None:
         """Kill torchrun and all ranks, torchrun first so that it does not end the ranks cleanly."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SCRIPT = Path(sys.executable).with_name("otel-torchdist")
+BOOT = b"otel_torchdist.agent.launch.background"
 
 
 class Running:
@@ -119,3 +120,11 @@ def processes_of(base: Path) -> list[int]:
         if has_it and not is_zombie:
             found.append(int(entry.name))
     return found
+
+
+def is_agent(pid: int) -> bool:
+    """Whether a process is an agent that ranks have started."""
+    try:
+        return BOOT in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

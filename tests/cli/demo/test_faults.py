@@ -25,7 +25,7 @@ BLOCK_S = 6.0
 FINISHED = "Training has finished: accuracy on "
 NOT_FINISHED = "Training has ended without finishing."
 HAS_HUNG = "The training has hung for 6 s: torchrun is asked to end."
-QUICK = ("--ranks", "3", "--steps", "30", "--seed", "1", "--threshold", str(THRESHOLD_S))
+QUICK = ("--ranks", "3", "--steps", "80", "--seed", "1", "--threshold", str(THRESHOLD_S))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from otel_torchdist import semconv
-from tests.cli.running import processes_of
+from tests.cli.running import is_agent, processes_of
 from tests.support.nodes import INTERFACE, NAMESPACE_VARIABLE, Nodes
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.support.quiet import QUIET
@@ -146,7 +146,7 @@ class FaultyJob:
 
     def agents(self) -> list[int]:
         """Process ids of the job's agents."""
-        return processes_of(self.base)
+        return [pid for pid in processes_of(self.base) if is_agent(pid)]
 
     def open_gate(self) -> None:
         """Release the ranks that are late."""
