@@ -27,6 +27,7 @@ from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo
 from otel_torchdist.telemetry.metrics.state import GroupState, MetricsState, SeriesState
+from otel_torchdist.telemetry.metrics.totals import RankTotals
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.sampling import SamplerState
 from otel_torchdist.telemetry.spans.segments import CutterState
@@ -48,7 +49,7 @@ def full_checkpoint() -> Checkpoint:
         folded=frozenset({4}),
         steps=steps,
         last_step=StepMark(8, 9, 10, 11),
-        untracked=1,
+        totals=RankTotals(untracked=1),
         communicating=(5, 6),
         blocked=(7, 8),
     )

@@ -274,7 +274,7 @@ NUMBER_METRICS: Final = (
         Unit.OPERATIONS,
         "The rank's operations that were handed to a device and whose end there is not known.",
         _RANK,
-        of_rank(lambda rank: rank.operations_untracked),
+        of_rank(lambda rank: rank.totals.untracked),
     ),
     NumberMetric(
         semconv.SPANS_DROPPED,

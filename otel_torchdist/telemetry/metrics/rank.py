@@ -25,6 +25,7 @@ from otel_torchdist.telemetry.metrics.snapshots import (
 )
 from otel_torchdist.telemetry.metrics.state import GroupProgress, GroupState, MetricsState, Series, SeriesState, Target
 from otel_torchdist.telemetry.metrics.time_shares import BusyTime, TimeShares
+from otel_torchdist.telemetry.metrics.totals import RankTotals
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.segments import Segment, SegmentEnd
 
@@ -76,7 +77,7 @@ class RankMetrics:
         self._status: TapeStatus | None = None
         self._up: bool | None = True
         self._records_lost = 0
-        self._untracked = 0
+        self._totals = RankTotals()
         self._counters: dict[tuple[str, str], Series] = {}
         self._groups: dict[str, GroupProgress] = {}
         self._groups_by_id: dict[int, GroupProgress] = {}
@@ -105,7 +106,7 @@ class RankMetrics:
                 folded=frozenset(self._folded),
                 steps=self._steps.copy(),
                 last_step=self._last_step,
-                untracked=self._untracked,
+                totals=self._totals.copy(),
                 communicating=(self._shares.communicating.total_ns, self._shares.communicating.until_ns),
                 blocked=(self._shares.blocked.total_ns, self._shares.blocked.until_ns),
             )
@@ -124,7 +125,7 @@ class RankMetrics:
         self._folded = set(state.folded)
         self._steps = state.steps.copy()
         self._last_step = state.last_step
-        self._untracked = state.untracked
+        self._totals = state.totals.copy()
         self._shares = TimeShares(BusyTime(*state.communicating), BusyTime(*state.blocked))
 
     def consume(self, batch: Batch, status: TapeStatus, now_ns: int) -> None:
@@ -204,7 +205,7 @@ class RankMetrics:
                 overhead_s=self._status.overhead_ns / 1e9,
                 records_lost=self._records_lost,
                 names_dropped=self._status.names_dropped,
-                operations_untracked=self._untracked,
+                totals=self._totals.copy(),
                 groups_folded=len(self._folded),
             )
 
@@ -233,7 +234,7 @@ class RankMetrics:
         if operation.started_ns is not None:
             self._count_begun(operation)
         how = operation.how
-        self._untracked += how is How.UNTRACKED
+        self._totals.count_ended(operation)
         if operation.completed_ns is None or how not in _ENDS_WELL:
             return
         series, group = self._target(operation)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
+from otel_torchdist.telemetry.metrics.totals import RankTotals
 
 
 class Duration(NamedTuple):
@@ -99,7 +100,7 @@ class RankSnapshot:
         overhead_s: Time that our own code took on its threads.
         records_lost: Records that were not written or not read.
         names_dropped: Names that did not fit into its dictionary.
-        operations_untracked: Operations that were handed to a device and whose end there is not known.
+        totals: Counts of its operations as a whole.
         groups_folded: Groups that are counted under `other`.
     """
 
@@ -114,7 +115,7 @@ class RankSnapshot:
     overhead_s: float
     records_lost: int
     names_dropped: int
-    operations_untracked: int
+    totals: RankTotals
     groups_folded: int
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from otel_torchdist.tape.records import StepMark
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.snapshots import GroupInfo, GroupSnapshot
+from otel_torchdist.telemetry.metrics.totals import RankTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class MetricsState:
         folded: Name ids of groups without one.
         steps: Durations of steps.
         last_step: The last step that ended.
-        untracked: Operations that could not be followed on their device.
+        totals: Counts of its operations as a whole.
         communicating: Nanoseconds with an operation in flight, and the time up to which they have been counted.
         blocked: The same for blocked threads.
     """
@@ -52,7 +53,7 @@ class MetricsState:
     folded: frozenset[int]
     steps: DurationHistogram
     last_step: StepMark | None
-    untracked: int
+    totals: RankTotals
     communicating: tuple[int, int] = (0, 0)
     blocked: tuple[int, int] = (0, 0)
 
