@@ -195,6 +195,7 @@ OVERHEAD: Final = "torchdist_overhead_seconds_total"
 RECORDS_LOST: Final = "torchdist_records_lost_total"
 NAMES_DROPPED: Final = "torchdist_names_dropped_total"
 OPERATIONS_UNTRACKED: Final = "torchdist_operations_untracked_total"
+OPERATIONS_FAILED: Final = "torchdist_operations_failed_total"
 SPANS_DROPPED: Final = "torchdist_spans_dropped_total"
 UP: Final = "torchdist_up"
 
@@ -228,6 +229,7 @@ OTEL_METRIC_NAMES: Final[Mapping[str, str]] = {
     RECORDS_LOST: "torchdist.records.lost",
     NAMES_DROPPED: "torchdist.names.dropped",
     OPERATIONS_UNTRACKED: "torchdist.operations.untracked",
+    OPERATIONS_FAILED: "torchdist.operations.failed",
     SPANS_DROPPED: "torchdist.spans.dropped",
     UP: "torchdist.up",
 }

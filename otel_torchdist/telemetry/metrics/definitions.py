@@ -277,6 +277,14 @@ NUMBER_METRICS: Final = (
         of_rank(lambda rank: rank.totals.untracked),
     ),
     NumberMetric(
+        semconv.OPERATIONS_FAILED,
+        Kind.COUNTER,
+        Unit.OPERATIONS,
+        "The rank's operations that ended with an exception.",
+        _RANK,
+        of_rank(lambda rank: rank.totals.failed),
+    ),
+    NumberMetric(
         semconv.SPANS_DROPPED,
         Kind.COUNTER,
         Unit.SPANS,

@@ -19,13 +19,16 @@ class RankTotals:
 
     Attributes:
         untracked: Operations that were handed to a device and whose end there is not known.
+        failed: Operations that ended with an exception.
     """
 
     untracked: int = 0
+    failed: int = 0
 
     def count_ended(self, operation: Operation) -> None:
         """Count an operation that has ended, in whatever way."""
         self.untracked += operation.how is How.UNTRACKED
+        self.failed += operation.how is How.FAILED
 
     def copy(self) -> RankTotals:
         """Return an independent copy."""

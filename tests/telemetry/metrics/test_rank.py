@@ -186,6 +186,15 @@ def test_operations_that_are_not_followed_are_counted(node: Node) -> None:
     assert node.values(semconv.OPERATIONS_UNTRACKED) == {(RUN, "0"): 2}
 
 
+def test_failed_operations_are_counted(node: Node) -> None:
+    """Operations that raised are counted, and no others."""
+    rank = node.add()
+    for sequence, how in enumerate((How.FAILED, How.CALL, How.ABANDONED, How.FAILED), start=1):
+        rank.run(how=how, sequence=sequence)
+    node.poll()
+    assert node.values(semconv.OPERATIONS_FAILED) == {(RUN, "0"): 2}
+
+
 @pytest.mark.parametrize("how", [How.UNTRACKED, How.ABANDONED, How.FAILED])
 def test_unknown_end_completes_no_sequence(node: Node, how: How) -> None:
     """Operations on devices that were dropped or failed do not count as completed: there is no series."""
