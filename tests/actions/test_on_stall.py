@@ -29,7 +29,7 @@ from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.world.model import Channel, OperationId
-from tests.support.simulated_rank import RUN_ID, SimulatedRank
+from tests.support.fake_tape import RUN_ID, FakeTape
 from tests.support.waiting import until
 
 TEXT = "rank 2 has not entered all_reduce (sequence 7, default_pg) for 12.0 s"
@@ -49,7 +49,7 @@ def ongoing(tape: TapeReader, name: str = "first", is_ours: bool = True) -> Ongo
 def tape(tmp_path: Path) -> TapeReader:
     """The tape of a rank of this run."""
     (tmp_path / "job").mkdir()
-    return SimulatedRank(tmp_path / "job").reader
+    return FakeTape(tmp_path / "job").reader
 
 
 @pytest.fixture
@@ -370,7 +370,7 @@ def test_stall_that_ends_while_something_is_done(
 def test_ranks_of_several_jobs(tape: TapeReader, tmp_path: Path) -> None:
     """Ranks that do not know their run yet may belong to different jobs: no action is taken on them."""
     (tmp_path / "other").mkdir()
-    other = SimulatedRank(tmp_path / "other", 1).reader
+    other = FakeTape(tmp_path / "other", 1).reader
     both = dataclasses.replace(ongoing(tape), nonces=frozenset({tape.identity.nonce, other.identity.nonce}))
     rung: list[StalledRun] = []
     actions = StallActions([], 0.0, tmp_path, rung.append)

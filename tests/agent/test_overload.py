@@ -20,8 +20,8 @@ from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.snapshots import StallSnapshot
 from otel_torchdist.telemetry.spans.model import FinishedSpan, SpanSink
 from otel_torchdist.verdict.rules import StallRules
+from tests.support.fake_tape import FakeTape, signature
 from tests.support.otlp_receiver import OtlpReceiver
-from tests.support.simulated_rank import SimulatedRank, signature
 
 STALL_S = 0.3
 OPERATIONS = 30
@@ -34,7 +34,7 @@ BOTH = GroupName("0", "dp", (0, 1), 0, "gloo", True)
 ALONE = GroupName("1", "dp", (2,), 0, "gloo", True)
 
 
-class BusyRank(SimulatedRank):
+class BusyRank(FakeTape):
     """A rank whose clock is the real one."""
 
     def __init__(self, directory: Path, rank: int) -> None:

@@ -10,12 +10,12 @@ from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
-from tests.support.rank_tape import SECOND, RankTape
+from tests.support.fake_tape import SECOND, ClockedTape
 
 THRESHOLD_S = 5.0
 
 
-def rows_of(tapes: list[RankTape], verdict: Verdict | None = None) -> list[RankRow]:
+def rows_of(tapes: list[ClockedTape], verdict: Verdict | None = None) -> list[RankRow]:
     """The rows, `now_ns` being that of the first tape."""
     for tape in tapes:
         tape.reader.poll()
@@ -24,7 +24,7 @@ def rows_of(tapes: list[RankTape], verdict: Verdict | None = None) -> list[RankR
 
 def test_waiting_by_age(base: Path) -> None:
     """By its age an open operation makes a rank running, waiting or stalled; its line comes from its call site."""
-    tape = RankTape(base, rank=0)
+    tape = ClockedTape(base, rank=0)
     tape.end_step()
     tape.enter()
     seen: list[RankRow] = []
@@ -37,7 +37,7 @@ def test_waiting_by_age(base: Path) -> None:
 
 def test_nothing_open(base: Path) -> None:
     """A rank without an open operation is running, in its current step."""
-    tape = RankTape(base, rank=1)
+    tape = ClockedTape(base, rank=1)
     tape.operation()
     tape.end_step()
     tape.end_step()
@@ -46,7 +46,7 @@ def test_nothing_open(base: Path) -> None:
 
 def test_ends(base: Path) -> None:
     """Ranks that have ended, failed or died are distinguished, and rows are in the order of ranks."""
-    tapes = [RankTape(base, rank=rank) for rank in (2, 0, 1)]
+    tapes = [ClockedTape(base, rank=rank) for rank in (2, 0, 1)]
     tapes[0].writer.finish(TapeState.FINISHED)
     tapes[1].writer.finish(TapeState.FAILED)
     tapes[2].writer.close()
@@ -59,7 +59,7 @@ def test_ends(base: Path) -> None:
 
 def test_absent_rank(base: Path) -> None:
     """The rank that a verdict names shows what it is missing in, and for how long the others have waited."""
-    tapes = [RankTape(base, rank=rank, world_size=2) for rank in (0, 1)]
+    tapes = [ClockedTape(base, rank=rank, world_size=2) for rank in (0, 1)]
     followers = [TapeFollower(tape.reader) for tape in tapes]
     for tape in tapes:
         tape.agree()

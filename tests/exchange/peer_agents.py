@@ -13,7 +13,7 @@ from otel_torchdist.serving.http_server import HttpServer
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.world.model import WorldSnapshot
 from tests.exchange.listening import HOST
-from tests.support.simulated_world import RUN, SimulatedWorld
+from tests.support.fake_world import RUN, FakeWorld
 from tests.support.waiting import until
 
 TOKEN = b"t" * 32
@@ -92,7 +92,7 @@ class Agents:
     """
 
     def __init__(self, count: int) -> None:
-        self.world = SimulatedWorld(count * RANKS_PER_NODE)
+        self.world = FakeWorld(count * RANKS_PER_NODE)
         self.now_s = 10.0
         self.nodes = [Node(self, number) for number in range(count)]
 

@@ -37,8 +37,8 @@ from otel_torchdist.world.model import (
     Window,
     WorldSnapshot,
 )
+from tests.support.fake_world import RUN, SECOND, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.judging import the_verdict
-from tests.support.simulated_world import RUN, SECOND, WALL_OFFSET_NS, SimulatedWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 PAIR = group_of(1, 2, nth=1)
@@ -46,9 +46,9 @@ MINUTE = 60 * SECOND
 P2P = Flag.POINT_TO_POINT
 
 
-def eventful_world() -> SimulatedWorld:
+def eventful_world() -> FakeWorld:
     """Ranks that have done, and are doing, one of everything."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     failed = world.ranks[0].enter(EVERYBODY, 2.0, "broadcast", peer=3)
     world.ranks[0].end(failed, 2.5, failure="RuntimeError")
@@ -66,7 +66,7 @@ def eventful_world() -> SimulatedWorld:
     return world
 
 
-def snapshot(world: SimulatedWorld, now_s: float = 20.0, only: tuple[int, ...] = (0, 1, 2, 3)) -> WorldSnapshot:
+def snapshot(world: FakeWorld, now_s: float = 20.0, only: tuple[int, ...] = (0, 1, 2, 3)) -> WorldSnapshot:
     """A snapshot in which one rank has written its stacks and another one has not."""
     taken = world.snapshot(now_s, only)
     stack = ThreadStack(100, "MainThread", (CallSiteName("load", "/home/user/träin.py", 57),))
@@ -120,7 +120,7 @@ def test_types_arrive() -> None:
 
 def test_verdict_on_remote_ranks_is_the_same() -> None:
     """The verdict on ranks from two other agents is the same as on local ranks."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     for rank in (0, 1, 3):
         world.ranks[rank].enter(EVERYBODY, 5.0)
@@ -165,7 +165,7 @@ def test_times_are_moved_and_nothing_else(offset_ns: int, wall_ns: int) -> None:
 
 def test_never_stays_never() -> None:
     """A rank that expects nothing, or was never seen alive, does not get a time from being moved."""
-    world = SimulatedWorld(1)
+    world = FakeWorld(1)
     world.ranks[0].die(1.0)
     view = world.snapshot(2.0).ranks[0]
     assert (view.expects_until_ns, view.seen_alive_ns) == (0, 0)
@@ -175,7 +175,7 @@ def test_never_stays_never() -> None:
 
 def test_windows_are_sent_without_their_calls() -> None:
     """Digests of the calls are compared across nodes; the calls themselves would be too large."""
-    world = SimulatedWorld(1).snapshot(1.0)
+    world = FakeWorld(1).snapshot(1.0)
     channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
     windows = {channel: (Window(3, 1 << 60, (Arrival(200, None, -1),)),)}
     world = dataclasses.replace(world, ranks={0: dataclasses.replace(world.ranks[0], windows=windows)})
@@ -185,7 +185,7 @@ def test_windows_are_sent_without_their_calls() -> None:
 
 def with_channels(*channels: Channel, open_in: Channel | None = None) -> WorldSnapshot:
     """A rank with progress in many channels, in this order, and an open operation in one of them."""
-    world = SimulatedWorld(1)
+    world = FakeWorld(1)
     world.ranks[0].enter(EVERYBODY, 1.0)
     view = world.snapshot(2.0).ranks[0]
     (operation,) = view.open
@@ -231,7 +231,7 @@ def test_sends_push_out_no_collectives() -> None:
 
 def test_oldest_open_operations_are_kept() -> None:
     """Of very many operations in flight, those that have waited longest are sent."""
-    world = SimulatedWorld(1)
+    world = FakeWorld(1)
     for _ in range(MAX_OPEN + 10):
         world.ranks[0].enter(EVERYBODY, 1.0, blocking=False, flags=Flag.ASYNC)
     (view,) = sent(world.snapshot(2.0))
@@ -242,7 +242,7 @@ def test_large_group_is_written_once() -> None:
     """A group of 4,096 ranks adds its size to an answer once, not once for each rank and operation."""
     size, local = 4_096, 64
     group = group_of(*range(size), description="default_pg")
-    world = SimulatedWorld(local)
+    world = FakeWorld(local)
     for rank in world.ranks:
         for _ in range(4):
             rank.enter(group, 1.0, blocking=False, flags=Flag.ASYNC)
@@ -259,7 +259,7 @@ def test_large_group_is_written_once() -> None:
 @pytest.mark.parametrize("place", [1, 2, 1 << 40])
 def test_group_that_is_not_named(place: int) -> None:
     """An operation of a group that the answer does not name makes the answer invalid."""
-    world = SimulatedWorld(1)
+    world = FakeWorld(1)
     world.ranks[0].enter(EVERYBODY, 1.0)
     answer = answer_of(world.snapshot(2.0), 0, False, 0)
     (rank,) = answer.ranks
@@ -271,7 +271,7 @@ def test_group_that_is_not_named(place: int) -> None:
 
 def test_operation_without_a_group() -> None:
     """A group that is missing in the tape's dictionary is missing on the other side too."""
-    world = SimulatedWorld(1)
+    world = FakeWorld(1)
     world.ranks[0].enter(EVERYBODY, 1.0)
     taken = world.snapshot(2.0)
     view = taken.ranks[0]
@@ -357,7 +357,7 @@ def test_attributes_that_are_tuples_arrive_as_lists() -> None:
 
 def test_calls_are_shown_where_they_are_wanted() -> None:
     """Windows are sent as digests; a requested one is sent whole, even if only an earlier snapshot still has it."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     channel = Channel(RecordKind.OPERATION, EVERYBODY.key)
     signature = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)

@@ -14,7 +14,7 @@ from otel_torchdist.stall.peer_agents import Follows
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.model import Channel, OperationId
 from tests.exchange.peer_agents import Agents, exchange_of
-from tests.support.simulated_world import RUN, group_of
+from tests.support.fake_world import RUN, group_of
 from tests.support.waiting import until
 
 EVERYBODY = group_of(0, 1, 2, 3)

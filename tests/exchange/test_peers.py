@@ -25,7 +25,7 @@ from otel_torchdist.job.peers import PORT_FILE, TOKEN_BYTES, Peer, Peers, read_l
 from otel_torchdist.stall.peer_agents import Leads
 from tests.exchange.listening import HOST, peer_at, stranger
 from tests.job.announced import PEERS, TOKEN, file_of
-from tests.support.simulated_world import RUN, SimulatedWorld
+from tests.support.fake_world import RUN, FakeWorld
 from tests.support.waiting import until
 
 
@@ -59,7 +59,7 @@ def test_agent_takes_in_a_file(agent_peers: AgentPeers, tmp_path: Path) -> None:
     assert place is not None and (place.host, place.runs) == (HOST, {RUN})
     assert stat.S_IMODE((tmp_path / PORT_FILE).stat().st_mode) == 0o600
     assert ask(place.port) == ()
-    world = SimulatedWorld(2).snapshot(1.0)
+    world = FakeWorld(2).snapshot(1.0)
     assert agent_peers.meet(world, suspects_stall=False) == Leads(world, 0)
     assert ask(place.port) == (0, 1)
     with pytest.raises(NoAnswerError, match="token"):
@@ -68,7 +68,7 @@ def test_agent_takes_in_a_file(agent_peers: AgentPeers, tmp_path: Path) -> None:
 
 def test_run_on_one_node(agent_peers: AgentPeers) -> None:
     """An agent judges a run without a file by itself; its rulings and requests go nowhere."""
-    world = SimulatedWorld(2).snapshot(1.0)
+    world = FakeWorld(2).snapshot(1.0)
     role = agent_peers.meet(world, suspects_stall=True)
     assert isinstance(role, Leads)
     assert role.world is world
@@ -80,7 +80,7 @@ def test_two_agents_find_each_other(agent_peers: AgentPeers, tmp_path: Path, mon
     """Each node's file names the other agent: the lower id soon judges with the ranks of both."""
     there = AgentPeers()
     directories = [tmp_path / "a", tmp_path / "b"]
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     here_sees, there_sees = world.snapshot(1.0, (0, 1)), world.snapshot(1.0, (2, 3))
     try:
         for agent, directory, agent_id in zip((agent_peers, there), directories, (0, 2), strict=True):
@@ -149,7 +149,7 @@ def test_address_that_is_not_here(
     (warning,) = warnings_in(caplog)
     assert "no data is exchanged with agents of other nodes" in warning
     assert read_listening(tmp_path) is None
-    assert isinstance(agent_peers.meet(SimulatedWorld(2).snapshot(1.0), True), Leads)
+    assert isinstance(agent_peers.meet(FakeWorld(2).snapshot(1.0), True), Leads)
 
 
 def test_file_that_cannot_be_used(agent_peers: AgentPeers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -184,7 +184,7 @@ def test_runs_that_are_over_are_left(agent_peers: AgentPeers, tmp_path: Path, mo
     assert place is not None
     assert (ask(place.port), ask(place.port, RUN + 1)) == ((), ())
     monkeypatch.setattr(peers_module, "UNSEEN_S", 0.3)
-    world = SimulatedWorld(1).snapshot(1.0)
+    world = FakeWorld(1).snapshot(1.0)
 
     def is_left() -> bool:
         agent_peers.meet(dataclasses.replace(world, run=RUN + 1), False)
@@ -209,7 +209,7 @@ def test_to_leave_a_run_takes_no_time(agent_peers: AgentPeers, tmp_path: Path, m
     with stranger(silent) as port:
         write_peers(tmp_path, Peers(RUN, TOKEN, 0, HOST, (peer_at(port, 4),)))
         agent_peers.search([tmp_path])
-        agent_peers.meet(SimulatedWorld(2).snapshot(1.0), suspects_stall=False)
+        agent_peers.meet(FakeWorld(2).snapshot(1.0), suspects_stall=False)
         assert asked.wait(10)
         monkeypatch.setattr(peers_module, "UNSEEN_S", 0.0)
         began = time.monotonic()

@@ -14,7 +14,7 @@ from otel_torchdist.stall.peer_agents import Role
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.world.model import Channel, WorldSnapshot
 from tests.exchange.peer_agents import Agents, exchange_of, world_of
-from tests.support.simulated_world import RUN, SECOND, START_NS, group_of
+from tests.support.fake_world import RUN, SECOND, START_NS, group_of
 from tests.support.waiting import until
 
 MINUTE = 60 * SECOND

@@ -13,7 +13,7 @@ from otel_torchdist.job.lives import RankLife
 from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, index_of, select
 from otel_torchdist.tape.layout import RunIdState, TapeState
 from tests.cli.asking import ask
-from tests.support.simulated_rank import SimulatedRank
+from tests.support.fake_tape import FakeTape
 
 FIRST, SECOND = 0x1A << 120, 0x1B << 120
 
@@ -47,7 +47,7 @@ def leave(directory: Path, rank: int, run_id: int, id_state: RunIdState = RunIdS
 
 def leave_together(directory: Path, *ranks: tuple[int, int, RunIdState]) -> None:
     """Leave the tapes of ranks that lived at the same time."""
-    living = [SimulatedRank(directory, rank, 2, run_id, id_state, capacity=64) for rank, run_id, id_state in ranks]
+    living = [FakeTape(directory, rank, 2, run_id, id_state, capacity=64) for rank, run_id, id_state in ranks]
     for one in living:
         one.writer.beat()
         one.reader.close()
@@ -106,7 +106,7 @@ def test_select(directory: Path, look: Callable[[], RunIndex]) -> None:
 
 def test_copy_on_a_disk(directory: Path, memory: Path, tmp_path: Path) -> None:
     """A copied job directory is diagnosed like the first."""
-    one = SimulatedRank(directory, 0, 1, FIRST)
+    one = FakeTape(directory, 0, 1, FIRST)
     one.run(at=time.monotonic_ns())
     one.writer.finish(TapeState.FINISHED)
     one.reader.close()

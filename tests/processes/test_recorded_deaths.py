@@ -16,16 +16,15 @@ from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.follower import DYING_NS, TapeFollower
-from tests.support.rank_tape import RankTape
-from tests.support.simulated_rank import SECOND, SimulatedRank
+from tests.support.fake_tape import SECOND, ClockedTape, FakeTape
 
 KILLED = int(signal.SIGKILL)
 
 
 @pytest.fixture
-def follower(tmp_path: Path) -> tuple[RankTape, TapeFollower]:
+def follower(tmp_path: Path) -> tuple[ClockedTape, TapeFollower]:
     """A rank in an operation, whose lock has just been released, with a reader that follows its tape."""
-    tape, deaths = RankTape(tmp_path), RecordedDeaths()
+    tape, deaths = ClockedTape(tmp_path), RecordedDeaths()
     deaths.follow(tape.reader.identity.nonce, tape.writer.path)
     found = TapeFollower(tape.reader, deaths)
     tape.enter()
@@ -34,7 +33,7 @@ def follower(tmp_path: Path) -> tuple[RankTape, TapeFollower]:
     return tape, found
 
 
-def test_record_of_the_agent_is_awaited(follower: tuple[RankTape, TapeFollower]) -> None:
+def test_record_of_the_agent_is_awaited(follower: tuple[ClockedTape, TapeFollower]) -> None:
     """A free lock is not a death until the agent has recorded one, and then it is that death."""
     tape, found = follower
     now_ns = time.monotonic_ns()
@@ -47,7 +46,7 @@ def test_record_of_the_agent_is_awaited(follower: tuple[RankTape, TapeFollower])
     assert (view.death.signal_name, view.death.at_ns) == ("SIGKILL", now_ns)
 
 
-def test_job_without_an_agent(follower: tuple[RankTape, TapeFollower]) -> None:
+def test_job_without_an_agent(follower: tuple[ClockedTape, TapeFollower]) -> None:
     """Where no agent records how ranks end, the free lock shows a death, a second later."""
     _, found = follower
     now_ns = time.monotonic_ns()
@@ -58,7 +57,7 @@ def test_job_without_an_agent(follower: tuple[RankTape, TapeFollower]) -> None:
 
 def test_cause_that_is_known_later(tmp_path: Path) -> None:
     """The launcher has to reap a process before its exit code can be read: the file is reread until then."""
-    tape = RankTape(tmp_path)
+    tape = ClockedTape(tmp_path)
     nonce, deaths = tape.reader.identity.nonce, RecordedDeaths()
     deaths.follow(nonce, tape.writer.path)
     assert deaths.holds(nonce)
@@ -75,7 +74,7 @@ def test_cause_that_is_known_later(tmp_path: Path) -> None:
 
 def test_watch_reports_what_the_agent_reports(tmp_path: Path) -> None:
     """One of four ranks is killed, and the launcher ends the others: which, how, and how long before."""
-    ranks = [SimulatedRank(tmp_path, rank) for rank in range(4)]
+    ranks = [FakeTape(tmp_path, rank) for rank in range(4)]
     watch = PassiveWatch(tmp_path, StallRules(10 * SECOND))
     now_ns = time.monotonic_ns()
     for rank in ranks:

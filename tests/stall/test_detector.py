@@ -8,7 +8,7 @@ from otel_torchdist.stall.events import IncidentResolved, MarkerDue, Occasion, S
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Outcome, VerdictKind
-from tests.support.simulated_world import SECOND, SimulatedWorld, group_of
+from tests.support.fake_world import SECOND, FakeWorld, group_of
 from tests.support.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 
@@ -113,7 +113,7 @@ def test_rank_that_comes_before_the_verdict() -> None:
 
 def test_changed_verdict_is_a_new_epoch() -> None:
     """Two ranks are missing, one enters: the changed verdict is given once, after it has held for a second."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     for rank in (0, 1):
         world.ranks[rank].enter(EVERYBODY, 5.0)
     watching = Watching(world)
@@ -142,7 +142,7 @@ def test_verdict_that_changes_all_the_time_is_bounded() -> None:
 
 def test_one_incident_for_all_stalled_groups() -> None:
     """A late rank stalls three groups of a mesh: one incident, whose root is the operation that waited longest."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     rows, columns = group_of(0, 1, description="tp"), group_of(1, 3, description="dp")
     world.ranks[0].enter(rows, 6.0)
     world.ranks[3].enter(columns, 5.0)
@@ -158,7 +158,7 @@ def test_one_incident_for_all_stalled_groups() -> None:
 
 def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:
     """The late rank has entered the root, which takes a while; another group still waits for it: nothing changes."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.ranks[0].enter(group_of(0, 2), 5.0)
     world.ranks[1].enter(group_of(1, 2), 5.5)
     watching = Watching(world)
@@ -170,7 +170,7 @@ def test_consequences_are_no_change_while_the_root_is_about_to_end() -> None:
 
 def test_reported_root_stays_among_equals() -> None:
     """An independent stall that has waited longer than the root does not replace it: there is one incident."""
-    world = SimulatedWorld(5)
+    world = FakeWorld(5)
     world.ranks[0].enter(group_of(0, 1), 5.0)
     world.ranks[3].enter(group_of(3, 4), 7.0)
     world.ranks[1].enter(group_of(1, 2), 8.0)
@@ -181,7 +181,7 @@ def test_reported_root_stays_among_equals() -> None:
 
 def test_consequences_get_time_to_go_on() -> None:
     """When the root ends, what waited behind it is no new stall until it has stood for the threshold again."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     first = world.ranks[0].enter(group_of(0, 2), 5.0)
     world.ranks[1].enter(group_of(1, 2), 5.5)
     watching = Watching(world)
@@ -214,7 +214,7 @@ def test_tapes_that_come_back_get_later_numbers() -> None:
 
 def test_operation_that_ends_by_wait_is_no_evidence() -> None:
     """A send that nothing waits for is never reported; once a thread waits, the age counts from the wait."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     pair = group_of(0, 1)
     flags = Flag.POINT_TO_POINT | Flag.END_BY_WAIT | Flag.ASYNC
     number = world.ranks[0].enter(pair, 1.0, "recv", flags=flags, peer=1, blocking=False)
@@ -232,7 +232,7 @@ def test_operation_that_ends_by_wait_is_no_evidence() -> None:
 
 def test_asynchronous_operation_counts_from_its_start() -> None:
     """An operation in flight that does not complete is a stall, though no thread is seen to block."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
     watching = Watching(world)
     watching.until(17.0)

@@ -9,7 +9,7 @@ from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.waits import waits_of
-from tests.support.simulated_world import START_NS, THRESHOLD_NS, SimulatedWorld, group_of
+from tests.support.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.watching import EVERYBODY, Watching, stalled
 
 
@@ -37,7 +37,7 @@ def test_death_brings_the_markers_of_waiting_ranks() -> None:
 
 def test_waits_behind_a_death_are_marked_too() -> None:
     """Rank 1 waits for rank 0, which waits for the dead one; ranks 3 and 4 wait for unrelated reasons."""
-    world = SimulatedWorld(5)
+    world = FakeWorld(5)
     world.ranks[0].enter(group_of(0, 2), 5.0)
     world.ranks[1].enter(group_of(0, 1), 5.5)
     world.ranks[3].enter(group_of(3, 4), 5.5)
@@ -50,7 +50,7 @@ def test_waits_behind_a_death_are_marked_too() -> None:
 
 def test_operation_that_is_entered_after_the_verdict() -> None:
     """A rank that begins to wait for the dead one later shows that at once, and once."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.ranks[0].enter(EVERYBODY, 5.0)
     watching = Watching(world)
     watching.until(6.0)
@@ -63,7 +63,7 @@ def test_operation_that_is_entered_after_the_verdict() -> None:
 
 def test_mismatch_that_ends_a_rank() -> None:
     """A backend has ended the rank whose call does not match: reported at once, with the waiting ranks' markers."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     for rank in world.ranks:
         rank.enter(EVERYBODY, 5.0, shape=(1024,) if rank.rank == 2 else (16,))
     watching = Watching(world)

@@ -6,7 +6,7 @@ from otel_torchdist.stall.events import IncidentResolved, StacksWanted
 from otel_torchdist.stall.watch import CHECK_S
 from otel_torchdist.tape.layout import Flag, How, TapeState
 from otel_torchdist.verdict.model import Outcome, VerdictKind
-from tests.support.simulated_world import SimulatedWorld, group_of
+from tests.support.fake_world import FakeWorld, group_of
 from tests.support.watching import EVERYBODY, Watching, stalled
 
 
@@ -72,7 +72,7 @@ def test_death_is_reported_though_the_rank_was_seen_after_the_exception() -> Non
 
 def test_old_exception_is_no_sign_of_a_death() -> None:
     """An operation that failed long before a rank died is unrelated to that death."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.ranks[0].end(world.ranks[0].enter(EVERYBODY, 1.0), 2.0, How.FAILED, "RuntimeError")
     watching = Watching(world)
     watching.until(6.0)
@@ -147,7 +147,7 @@ def test_incident_ends_with_its_tapes() -> None:
 
 def test_finished_rank_does_not_stall() -> None:
     """Operations that a finished rank left in flight mean nothing, while its process still exists and after."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1), 5.0, flags=Flag.ASYNC, blocking=False)
     world.ranks[0].state = TapeState.FINISHED
     watching = Watching(world)

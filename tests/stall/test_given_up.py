@@ -10,20 +10,20 @@ from otel_torchdist.stall.run_watch import RunWatch
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
-from tests.support.simulated_world import SECOND, START_NS, SimulatedWorld, group_of
+from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 ALL = group_of(0, 1, 2)
 
 
-def verdicts_at(world: SimulatedWorld, watch: RunWatch, *looks_s: float) -> list[Verdict]:
+def verdicts_at(world: FakeWorld, watch: RunWatch, *looks_s: float) -> list[Verdict]:
     """The verdicts that are given at these polls."""
     events = [event for at_s in looks_s for event in watch.judge(world.snapshot(at_s))]
     return [event.verdict for event in events if isinstance(event, VerdictGiven)]
 
 
-def two_wait_for_one() -> tuple[SimulatedWorld, RunWatch]:
+def two_wait_for_one() -> tuple[FakeWorld, RunWatch]:
     """Ranks 0 and 1 wait for rank 2 since the first second; the threshold is ten seconds."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     world.meet(ALL, 0.1)
     for rank in (0, 1):
         world.ranks[rank].enter(ALL, 1.0)

@@ -7,7 +7,7 @@ from otel_torchdist.stall.peer_agents import Leads
 from otel_torchdist.stall.spans import incident_spans
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from tests.support.accompanied import Accompanied, a_ruling, follows
-from tests.support.simulated_world import RUN
+from tests.support.fake_world import RUN
 from tests.support.watching import EVERYBODY, stalled
 
 

@@ -11,7 +11,7 @@ from otel_torchdist.stall.spans import marker_span
 from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.verdict.wording.sentence import sentence
 from tests.support.accompanied import LOCAL, Accompanied, a_ruling, follows, with_others
-from tests.support.simulated_world import SimulatedWorld, group_of
+from tests.support.fake_world import FakeWorld, group_of
 from tests.support.watching import EVERYBODY, stalled
 
 # --- another agent judges -----------------------------------------------------------------------------------------
@@ -104,11 +104,11 @@ def test_stall_is_suspected_before_the_threshold() -> None:
 
 def test_stall_is_suspected_where_a_rank_has_died() -> None:
     """A rank that is gone makes its node suspect a stall at once; one that has ended cleanly does not."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     watching = Accompanied(world, follows(None))
     world.ranks[0].die(1.0)
     assert suspicion_times(watching)[0] == 0.1
-    healthy = Accompanied(SimulatedWorld(2), follows(None))
+    healthy = Accompanied(FakeWorld(2), follows(None))
     assert suspicion_times(healthy) == []
 
 
@@ -157,7 +157,7 @@ def test_markers_of_other_nodes_are_left_to_their_agents() -> None:
 
 def test_ranks_seen_some_time_ago_do_not_age() -> None:
     """An old report of another agent's ranks is not a stall now: whether they still wait is unknown."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.ranks[2].enter(EVERYBODY, 5.0)
     shown = with_others(world)(world.snapshot(6.0, LOCAL))
     assert isinstance(shown, Leads)

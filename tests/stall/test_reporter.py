@@ -15,8 +15,8 @@ from otel_torchdist.stall.reporter import StallReporter
 from otel_torchdist.tape.layout import How
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.world.model import RankView
+from tests.support.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.memory_sink import MemorySink
-from tests.support.simulated_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, SimulatedWorld, group_of
 from tests.support.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 STALLED_S = 5.0
@@ -51,7 +51,7 @@ class Elsewhere:
 class Reported:
     """A watched world whose stalls are reported."""
 
-    def __init__(self, world: SimulatedWorld, began_s: float = 0.0, anchors: Anchors | None = None) -> None:
+    def __init__(self, world: FakeWorld, began_s: float = 0.0, anchors: Anchors | None = None) -> None:
         self.watching = Watching(world, began_s=began_s)
         self.anchors = anchors or Anchors(MemorySink())
         self.sink = self.anchors.sink
@@ -75,7 +75,7 @@ class Reported:
 
 def view_of(rank: int) -> RankView:
     """The snapshot of a rank that has done nothing."""
-    return SimulatedWorld(4).ranks[rank].view(0)
+    return FakeWorld(4).ranks[rank].view(0)
 
 
 def test_marker_is_the_open_ended_bar() -> None:
@@ -118,7 +118,7 @@ def test_marker_without_an_anchor_is_a_root_in_its_step() -> None:
 
 def test_marker_of_a_consequence_names_its_own_operation_and_the_cause() -> None:
     """An operation that waits behind another one shows that, and the cause."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     world.ranks[0].enter(group_of(0, 1, description="tp"), 5.0)
     world.ranks[1].enter(group_of(1, 2, description="dp"), 5.0)
     watching = Reported(world)
@@ -213,7 +213,7 @@ def test_process_that_takes_over_repeats_no_id() -> None:
 def test_large_group_has_bounded_bars() -> None:
     """Of 200 members, 100 of them local, 64 have a bar, the missing one first; one bar stands for the other 136."""
     everybody = group_of(*range(200), description="default_pg")
-    world = SimulatedWorld(100)
+    world = FakeWorld(100)
     for rank in range(99):
         world.ranks[rank].enter(everybody, 5.0)
     watching = Reported(world)

@@ -10,7 +10,7 @@ from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.tape.layout import TapeState
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.accompanied import Accompanied
-from tests.support.simulated_world import SimulatedWorld
+from tests.support.fake_world import FakeWorld
 from tests.support.watching import EVERYBODY
 
 HERE = (2, 3)
@@ -23,7 +23,7 @@ class ShortJob(Accompanied):
 
     def __init__(self, shown: Collection[int]) -> None:
         self.role: Role | None = None
-        super().__init__(SimulatedWorld(4), lambda world: self.role or Leads(world, 2), only=shown)
+        super().__init__(FakeWorld(4), lambda world: self.role or Leads(world, 2), only=shown)
         for rank in self.world.ranks:
             rank.end(rank.enter(EVERYBODY, 1.0, dtype="int32" if rank.rank == ODD else "float32"), 1.001)
 

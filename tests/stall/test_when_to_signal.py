@@ -10,7 +10,7 @@ from otel_torchdist.stall.events import Occasion, StacksOverdue
 from otel_torchdist.verdict.wording.phrases import describe_place
 from otel_torchdist.world.model import Stacks
 from otel_torchdist.world.places import Source
-from tests.support.simulated_world import SimulatedWorld
+from tests.support.fake_world import FakeWorld
 from tests.support.watching import EVERYBODY, LOAD_BATCH, STACK, Watching, stalled
 
 LATE = 2
@@ -28,7 +28,7 @@ class WatchingWithSignals(Watching):
         answers_signals: False for ranks that do not answer.
     """
 
-    def __init__(self, world: SimulatedWorld, held_since_s: float | None, answers_signals: bool = True) -> None:
+    def __init__(self, world: FakeWorld, held_since_s: float | None, answers_signals: bool = True) -> None:
         super().__init__(world, answers_after_s=None)
         self.held_since_s = held_since_s
         self.answers_signals = answers_signals
@@ -87,7 +87,7 @@ def test_gil_that_is_taken_late() -> None:
 
 def test_verdict_that_changes_while_it_waits() -> None:
     """A rank that enters late changes the verdict, and the other rank's second to answer continues."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     for rank in (0, 1):
         world.ranks[rank].enter(EVERYBODY, 5.0)
@@ -118,7 +118,7 @@ def test_rank_that_runs_is_not_signalled() -> None:
 @pytest.mark.parametrize("group_waits", [False, True])
 def test_rank_that_is_not_stalled_is_not_signalled(group_waits: bool) -> None:
     """The GIL may be held for any time where no rank waits, or others wait for another rank."""
-    world = SimulatedWorld(5)
+    world = FakeWorld(5)
     world.meet(EVERYBODY, 1.0)
     if group_waits:
         for rank in (0, 1, 3):

@@ -10,7 +10,7 @@ from otel_torchdist.stall.events import Incident, Ruling, StacksOverdue, StacksW
 from otel_torchdist.stall.peer_agents import Follows, Leads, Role
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.world.model import Channel, WorldSnapshot
-from tests.support.simulated_world import RUN, SECOND, START_NS, SimulatedWorld
+from tests.support.fake_world import RUN, SECOND, START_NS, FakeWorld
 from tests.support.watching import RULES, Watching, stalled
 
 LOCAL = (0, 1)
@@ -59,7 +59,7 @@ class Accompanied(Watching):
 
     def __init__(
         self,
-        world: SimulatedWorld,
+        world: FakeWorld,
         role: Callable[[WorldSnapshot], Role],
         began_s: float = 0,
         only: Collection[int] | None = None,
@@ -87,7 +87,7 @@ def a_ruling(epoch: int = 3, of: int = 0) -> Ruling:
     return Ruling(Incident(RUN, "what they named it", of), epoch, operation_id, "rank 2 sleeps", found)
 
 
-def with_others(world: SimulatedWorld) -> Callable[[WorldSnapshot], Role]:
+def with_others(world: FakeWorld) -> Callable[[WorldSnapshot], Role]:
     """This agent leads; ranks that are not local are seen by another one."""
 
     def leads(seen: WorldSnapshot) -> Role:

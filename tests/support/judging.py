@@ -6,7 +6,7 @@ from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world.model import OperationId, WorldSnapshot
-from tests.support.simulated_world import THRESHOLD_NS
+from tests.support.fake_world import THRESHOLD_NS
 
 
 def verdicts(world: WorldSnapshot) -> dict[OperationId, Verdict | None]:

@@ -12,7 +12,7 @@ from otel_torchdist.telemetry.metrics.durations import BOUNDS_S
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.rank import RankMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration, NodeSnapshot
-from tests.support.simulated_rank import RUN_ID, SECOND, SimulatedRank
+from tests.support.fake_tape import RUN_ID, SECOND, FakeTape
 
 METRICS: Final = {metric.name: metric for metric in NUMBER_METRICS}
 
@@ -43,15 +43,15 @@ class Node:
         self.durations: list[Duration] = []
         self.metrics.listen(self.durations.extend)
         self._directory = directory
-        self._tracked: list[tuple[SimulatedRank, RankMetrics]] = []
+        self._tracked: list[tuple[FakeTape, RankMetrics]] = []
 
-    def add(self, rank: int = 0, run_id: int = RUN_ID, state: RunIdState = RunIdState.AGREED) -> SimulatedRank:
+    def add(self, rank: int = 0, run_id: int = RUN_ID, state: RunIdState = RunIdState.AGREED) -> FakeTape:
         """Begin to track a new rank."""
-        simulated = SimulatedRank(self._directory, rank, run_id=run_id, state=state)
+        simulated = FakeTape(self._directory, rank, run_id=run_id, state=state)
         self._tracked.append((simulated, self.metrics.track(simulated.reader)))
         return simulated
 
-    def forget(self, simulated: SimulatedRank) -> None:
+    def forget(self, simulated: FakeTape) -> None:
         """Stop tracking a rank."""
         self._tracked = [(rank, metrics) for rank, metrics in self._tracked if rank is not simulated]
         self.metrics.forget(simulated.reader.identity.nonce)

@@ -4,7 +4,7 @@ from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import OperationId, WorldSnapshot
 from tests.support import judging
-from tests.support.simulated_world import SimulatedWorld, group_of
+from tests.support.fake_world import FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 
@@ -19,15 +19,15 @@ def spoken(world: WorldSnapshot, verdict: Verdict) -> str:
     return sentence(verdict, (world.taken_ns - verdict.since_ns) / 1e9)
 
 
-def late_world(*late: int, size: int = 4) -> SimulatedWorld:
+def late_world(*late: int, size: int = 4) -> FakeWorld:
     """All ranks but `late` have been in an all_reduce since second 10."""
-    world = SimulatedWorld(size)
+    world = FakeWorld(size)
     world.meet(EVERYBODY, 1.0)
     for rank in set(range(size)) - set(late):
         world.ranks[rank].enter(EVERYBODY, 10.0)
     return world
 
 
-def operation_id_of(world: SimulatedWorld, rank: int) -> OperationId:
+def operation_id_of(world: FakeWorld, rank: int) -> OperationId:
     """Where a rank waits."""
     return next(iter(world.ranks[rank].open.values())).operation_id

@@ -11,7 +11,7 @@ from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import Stacks, WorldSnapshot
-from tests.support.simulated_world import SECOND, START_NS, SimulatedWorld, group_of
+from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 THRESHOLD_S = 10.0
@@ -30,7 +30,7 @@ class Watching:
 
     def __init__(
         self,
-        world: SimulatedWorld,
+        world: FakeWorld,
         answers_after_s: float | None = 0.6,
         began_s: float = 0.0,
         ignored: Sequence[str] = (),
@@ -95,8 +95,8 @@ class Watching:
         return [marker for marker in found if marker.wait.view.rank == rank]
 
 
-def stalled(late: int = 2, since_s: float = 5.0) -> tuple[SimulatedWorld, dict[int, int]]:
+def stalled(late: int = 2, since_s: float = 5.0) -> tuple[FakeWorld, dict[int, int]]:
     """All ranks but one are in an all_reduce; their operations by rank."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     return world, {rank: world.ranks[rank].enter(EVERYBODY, since_s) for rank in range(4) if rank != late}

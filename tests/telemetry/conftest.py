@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rank_tape import RankTape
+from tests.support.fake_tape import ClockedTape
 from tests.telemetry.spanned_rank import Rank
 
 
 @pytest.fixture
-def make_tape(tmp_path: Path) -> Iterator[Callable[..., RankTape]]:
+def make_tape(tmp_path: Path) -> Iterator[Callable[..., ClockedTape]]:
     """Creates tapes and closes them afterwards."""
-    tapes: list[RankTape] = []
+    tapes: list[ClockedTape] = []
 
-    def make(**arguments: int) -> RankTape:
-        tapes.append(RankTape(tmp_path, **arguments))
+    def make(**arguments: int) -> ClockedTape:
+        tapes.append(ClockedTape(tmp_path, **arguments))
         return tapes[-1]
 
     yield make
@@ -26,7 +26,7 @@ def make_tape(tmp_path: Path) -> Iterator[Callable[..., RankTape]]:
 
 
 @pytest.fixture
-def tape(make_tape: Callable[..., RankTape]) -> RankTape:
+def tape(make_tape: Callable[..., ClockedTape]) -> ClockedTape:
     """A tape whose run id is agreed."""
     tape = make_tape()
     tape.agree()
@@ -34,6 +34,6 @@ def tape(make_tape: Callable[..., RankTape]) -> RankTape:
 
 
 @pytest.fixture
-def rank(tape: RankTape) -> Rank:
+def rank(tape: ClockedTape) -> Rank:
     """Rank 2 of 4, every step sampled."""
     return Rank(tape)

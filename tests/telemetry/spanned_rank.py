@@ -7,14 +7,14 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 from otel_torchdist.telemetry.spans.model import LinkTarget
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
+from tests.support.fake_tape import ClockedTape
 from tests.support.memory_sink import MemorySink
-from tests.support.rank_tape import RankTape
 
 
 class Rank:
     """One rank: a tape, its spans, and the sink that gets them."""
 
-    def __init__(self, tape: RankTape, sampler: Sampler = ALWAYS_ON, links: tuple[LinkTarget, ...] = ()) -> None:
+    def __init__(self, tape: ClockedTape, sampler: Sampler = ALWAYS_ON, links: tuple[LinkTarget, ...] = ()) -> None:
         self.tape = tape
         self.sink = MemorySink()
         identity = tape.reader.identity

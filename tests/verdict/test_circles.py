@@ -3,13 +3,13 @@
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.fake_world import FakeWorld, group_of
 from tests.support.sentences import the_verdict
-from tests.support.simulated_world import SimulatedWorld, group_of
 
 
 def test_circle_names_all_ranks_and_where_each_waits() -> None:
     """Ranks 0, 1 and 2 wait for each other in pairs: all are listed with their groups, whichever wait is judged."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     pairs = [group_of(0, 1, description="a"), group_of(1, 2, description="b"), group_of(0, 2, description="c")]
     for rank, pair in enumerate(pairs):
         world.ranks[rank].enter(pair, 1.0 + (rank + 1) % 3)
@@ -24,7 +24,7 @@ def test_circle_names_all_ranks_and_where_each_waits() -> None:
 
 def test_two_groups_in_opposite_order() -> None:
     """Two ranks begin with different groups of the same members: a circle of two."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1, description="a"), 1.0)
     world.ranks[1].enter(group_of(0, 1, nth=1, description="b"), 2.0)
     verdict = the_verdict(world.snapshot(20.0))
@@ -34,7 +34,7 @@ def test_two_groups_in_opposite_order() -> None:
 
 def test_circle_that_may_be_none() -> None:
     """Two of its ranks are not seen to block, so they may be busy: all are listed, none is blamed."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     for rank, pair in enumerate([group_of(0, 1), group_of(1, 2), group_of(0, 2)]):
         world.ranks[rank].enter(pair, 1.0, blocking=rank == 0, flags=Flag.ASYNC)
     verdict = the_verdict(world.snapshot(20.0))
@@ -44,7 +44,7 @@ def test_circle_that_may_be_none() -> None:
 
 def test_circle_through_a_rank_that_may_be_busy() -> None:
     """Rank 1 has an operation in flight but is not seen to block: it is absent where rank 0 waits for it."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1, nth=0), 1.0)
     world.ranks[1].enter(group_of(0, 1, nth=1), 2.0, blocking=False, flags=Flag.ASYNC)
     verdict = the_verdict(world.snapshot(20.0))

@@ -13,7 +13,7 @@ import pytest
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.compiling import is_compiling
-from tests.support.simulated_world import SimulatedWorld
+from tests.support.fake_world import FakeWorld
 from tests.support.watching import EVERYBODY, THRESHOLD_S, Watching
 
 SCRIPT = Path(__file__).with_name("compiled_stacks.py")
@@ -30,20 +30,20 @@ def stack(*frames: tuple[str, str], user: CallSiteName = TRAIN) -> ThreadStack:
 COMPILING = stack(("codegen", "torch/_inductor/graph.py"))
 
 
-def waiting_world(late: int = 2) -> SimulatedWorld:
+def waiting_world(late: int = 2) -> FakeWorld:
     """All ranks but one are in an all_reduce since second 1."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     wait(world, 1.0, late)
     return world
 
 
-def wait(world: SimulatedWorld, at_s: float, late: int = 2) -> dict[int, int]:
+def wait(world: FakeWorld, at_s: float, late: int = 2) -> dict[int, int]:
     """All ranks but one wait in the next all_reduce."""
     return {rank.rank: rank.enter(EVERYBODY, at_s) for rank in world.ranks if rank.rank != late}
 
 
-def let_go(world: SimulatedWorld, at_s: float, late: int = 2) -> None:
+def let_go(world: FakeWorld, at_s: float, late: int = 2) -> None:
     """The late rank enters."""
     world.ranks[late].enter(EVERYBODY, at_s)
     for rank in world.ranks:
@@ -62,7 +62,7 @@ def test_rank_that_compiles_gets_time_but_not_for_ever() -> None:
 
 def test_compiles_again_at_the_same_line() -> None:
     """The first time took a minute: the second time may take twice that, and then it is reported."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Watching(world, stack=COMPILING)
     wait(world, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.world.model import Stacks
-from tests.support.simulated_world import SECOND, START_NS, SimulatedWorld, group_of
+from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
 from tests.support.watching import EVERYBODY, STACK, THRESHOLD_S, Watching
 from tests.verdict.test_compiling import COMPILING, let_go, wait
 
@@ -13,7 +13,7 @@ from tests.verdict.test_compiling import COMPILING, let_go, wait
 class Compiling(Watching):
     """A detector that finds each rank compiling at its times, and loading a batch at others."""
 
-    def __init__(self, world: SimulatedWorld, times: dict[int, list[tuple[float, float]]]) -> None:
+    def __init__(self, world: FakeWorld, times: dict[int, list[tuple[float, float]]]) -> None:
         super().__init__(world)
         self._times = times
 
@@ -25,9 +25,9 @@ class Compiling(Watching):
         return Stacks(START_NS + round(asked_s * SECOND), (COMPILING if compiles else STACK,))
 
 
-def together(times: dict[int, list[tuple[float, float]]]) -> tuple[SimulatedWorld, Compiling]:
+def together(times: dict[int, list[tuple[float, float]]]) -> tuple[FakeWorld, Compiling]:
     """All ranks compile, 0 and 1 until second 29; these wait from second 30 on. The others' times are given."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, times | {rank: [(0.1, 29.0), *times.get(rank, [])] for rank in (0, 1)})
     watching.until(30.0)
@@ -98,7 +98,7 @@ def test_suspended_while_it_compiles() -> None:
 
 def test_finished_before_the_threshold() -> None:
     """A rank that compiled for most of the threshold, and is in its step when that is reached, was seen before."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {2: [(0.1, 8.5)]})
     wait(world, 1.0)
@@ -121,7 +121,7 @@ def test_finished_soon_after_others_wait(end_s: float) -> None:
 
 def test_finished_while_another_thread_calls() -> None:
     """Calls of another thread of that rank, as to write a checkpoint, do not hide that it compiles."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     pair = group_of(2, 3, description="checkpoint")
     watching = Compiling(world, {2: [(0.1, 8.5)]})
@@ -133,9 +133,9 @@ def test_finished_while_another_thread_calls() -> None:
     assert watching.verdicts == []
 
 
-def slow(end_s: float) -> tuple[SimulatedWorld, Compiling]:
+def slow(end_s: float) -> tuple[FakeWorld, Compiling]:
     """All ranks but 2 compile until second 6, and have their gradients 30 s later; rank 2 compiles for longer."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {rank: [(0.1, end_s if rank == 2 else 6.0)] for rank in range(4)})
     watching.until(36.0)
@@ -154,7 +154,7 @@ def test_finished_before_others_wait() -> None:
 
 def test_long_forward_between_two_compilations() -> None:
     """Forward and backward are compiled when each begins; the time between takes as long as for the others."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {rank: [(30.0, 34.0)] for rank in (0, 1, 3)} | {2: [(0.1, 28.0), (58.5, 65.0)]})
     watching.until(36.0)
@@ -174,7 +174,7 @@ def test_hangs_in_a_long_step_after_it_has_compiled() -> None:
 
 def test_ranks_that_begin_to_wait_one_after_the_other() -> None:
     """The waits reach the threshold at different moments: that is one poll of the rank they wait for, not many."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     watching = Compiling(world, {3: [(0.1, 11.6)]})
     for rank, at_s in enumerate((1.0, 2.2, 3.4)):

@@ -12,7 +12,7 @@ from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import Channel, GroupView, OperationId
-from tests.support.simulated_world import START_NS, THRESHOLD_NS, SimulatedWorld, group_of
+from tests.support.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, description="default_pg")
 PAIR = group_of(0, 1, description="mesh_dp")
@@ -20,7 +20,7 @@ OTHERS = group_of(1, 2, description="mesh_tp")
 NOW_S = 20.0
 
 
-def enqueue(world: SimulatedWorld, rank: int, group: GroupView, at_s: float, begun_s: float | None = None) -> int:
+def enqueue(world: FakeWorld, rank: int, group: GroupView, at_s: float, begun_s: float | None = None) -> int:
     """A rank enqueues an operation on its device; the device reaches it at `begun_s`, or never."""
     number = world.ranks[rank].enter(group, at_s, flags=Flag.ON_DEVICE, blocking=False)
     if begun_s is not None:
@@ -28,7 +28,7 @@ def enqueue(world: SimulatedWorld, rank: int, group: GroupView, at_s: float, beg
     return number
 
 
-def judge(world: SimulatedWorld, group: GroupView) -> Verdict | None:
+def judge(world: FakeWorld, group: GroupView) -> Verdict | None:
     """The verdict on a group's first operation."""
     site = OperationId(Channel(RecordKind.OPERATION, group.key), 1)
     return Judge(world.snapshot(NOW_S), THRESHOLD_NS).verdict_on(site)
@@ -36,7 +36,7 @@ def judge(world: SimulatedWorld, group: GroupView) -> Verdict | None:
 
 def test_queued_operations_are_no_waits() -> None:
     """However long all devices are busy with other work, no rank is late."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     for rank in range(3):
         enqueue(world, rank, EVERYBODY, at_s=0.0)
     assert waits_of(world.snapshot(3_600.0)) == []
@@ -44,7 +44,7 @@ def test_queued_operations_are_no_waits() -> None:
 
 def test_a_wait_begins_when_the_device_does() -> None:
     """An operation's age counts from when its device reached it."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     enqueue(world, 0, EVERYBODY, at_s=0.0, begun_s=7.0)
     [wait] = waits_of(world.snapshot(NOW_S))
     assert wait.since_ns - START_NS == 7_000_000_000
@@ -52,7 +52,7 @@ def test_a_wait_begins_when_the_device_does() -> None:
 
 def test_a_device_that_has_not_come_to_it() -> None:
     """Two devices are in the operation, the third has it in its queue: that one holds up the others."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     for rank in (0, 2):
         enqueue(world, rank, EVERYBODY, at_s=0.0, begun_s=1.0)
     enqueue(world, 1, EVERYBODY, at_s=0.0)
@@ -69,7 +69,7 @@ def test_a_device_that_has_not_come_to_it() -> None:
 
 def test_two_devices_that_have_not_come_to_it() -> None:
     """Several such devices are named together."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     enqueue(world, 0, EVERYBODY, at_s=0.0, begun_s=1.0)
     for rank in (1, 2):
         enqueue(world, rank, EVERYBODY, at_s=0.0)
@@ -82,7 +82,7 @@ def test_two_devices_that_have_not_come_to_it() -> None:
 
 def test_rank_that_has_not_even_enqueued_comes_first() -> None:
     """A rank that has not entered is named rather than one whose device has it in its queue."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     enqueue(world, 0, EVERYBODY, at_s=0.0, begun_s=1.0)
     enqueue(world, 1, EVERYBODY, at_s=0.0)
     verdict = judge(world, EVERYBODY)
@@ -92,7 +92,7 @@ def test_rank_that_has_not_even_enqueued_comes_first() -> None:
 
 def test_a_device_that_itself_waits_is_not_blamed() -> None:
     """Rank 1's device is in another group's operation, which rank 2 has not enqueued: rank 2 is named."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     enqueue(world, 0, PAIR, at_s=0.0, begun_s=1.0)
     enqueue(world, 1, OTHERS, at_s=0.0, begun_s=1.0)
     enqueue(world, 1, PAIR, at_s=0.0)
@@ -104,7 +104,7 @@ def test_a_device_that_itself_waits_is_not_blamed() -> None:
 @pytest.mark.parametrize(("last_s", "expected"), [(1.0, VerdictKind.TRANSPORT), (19.0, None)])
 def test_all_devices_are_in_it(last_s: float, expected: VerdictKind | None) -> None:
     """Only when the last device has been in it for the threshold is the operation itself stuck."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     for rank, begun_s in enumerate((1.0, 1.0, last_s)):
         enqueue(world, rank, EVERYBODY, at_s=0.0, begun_s=begun_s)
     verdict = judge(world, EVERYBODY)

@@ -2,8 +2,8 @@
 
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.fake_world import FakeWorld, group_of
 from tests.support.sentences import late_world, the_verdict
-from tests.support.simulated_world import SimulatedWorld, group_of
 
 
 def test_other_nodes_do_not_report() -> None:
@@ -28,7 +28,7 @@ def test_absent_rank_is_named_though_others_do_not_report() -> None:
 
 def test_unaligned_sequence_decides_nothing() -> None:
     """A group first seen after it was in use has its own counts on each rank: no rank is blamed by them."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1, aligned=False), 1.0)
     verdict = the_verdict(world.snapshot(20.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.UNALIGNED)
@@ -36,7 +36,7 @@ def test_unaligned_sequence_decides_nothing() -> None:
 
 def test_rank_whose_own_count_is_unaligned_is_not_blamed() -> None:
     """The waiting rank can compare, but the missing one was instrumented late."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     world.ranks[1].enter(group_of(0, 1, aligned=False), 0.5)
     world.ranks[1].end(1, 0.6)
     for at_s in (0.5, 1.0):

@@ -12,7 +12,7 @@ from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
-from tests.support.simulated_world import SECOND, THRESHOLD_NS, SimulatedWorld
+from tests.support.fake_world import SECOND, THRESHOLD_NS, FakeWorld
 from tests.support.watching import EVERYBODY, Watching, stalled
 
 KILL, TERM, INTERRUPT, ABORT = map(int, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT))
@@ -20,19 +20,19 @@ RAISED = 1 << 8
 """The wait status of a process that exited with code 1."""
 
 
-def busy(at_s: float = 5.0) -> tuple[SimulatedWorld, dict[int, int]]:
+def busy(at_s: float = 5.0) -> tuple[FakeWorld, dict[int, int]]:
     """Four ranks in the middle of an all_reduce."""
     return stalled(late=-1, since_s=at_s)
 
 
-def first_of(world: SimulatedWorld, now_s: float = 7.0) -> FirstDeath:
+def first_of(world: FakeWorld, now_s: float = 7.0) -> FirstDeath:
     """The first death among all ranks."""
     found = first_death([rank.view(now_s) for rank in world.ranks])
     assert found is not None
     return found
 
 
-def end_others(world: SimulatedWorld, at_s: float, status: int = TERM, but: int = 2) -> None:
+def end_others(world: FakeWorld, at_s: float, status: int = TERM, but: int = 2) -> None:
     """A launcher ends the others, a millisecond after each other."""
     for rank in world.ranks:
         if rank.rank != but:
@@ -123,7 +123,7 @@ def test_driver_holds_up_the_end_of_the_killed_rank() -> None:
 
 def test_all_make_the_same_error() -> None:
     """A wrong argument raises on every rank: none of them caused it."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     for rank in world.ranks:
         rank.is_seen_to_die(6.0 + rank.rank / 5, RAISED, TapeState.FAILED, "ValueError")
     assert first_of(world).together
@@ -131,7 +131,7 @@ def test_all_make_the_same_error() -> None:
 
 def test_order_that_locks_do_not_show() -> None:
     """Two locks were found free in the same check: the rank with less progress died first, and that is reported."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     world.ranks[0].enter(EVERYBODY, 5.0)
     world.ranks[0].enter(EVERYBODY, 5.5, sequence=2)
     world.ranks[1].enter(EVERYBODY, 5.0)
@@ -161,7 +161,7 @@ def test_verdict_on_a_job_that_was_gone_at_the_next_check() -> None:
 
 def test_verdict_on_a_rank_killed_while_no_rank_communicates() -> None:
     """All compute when one is killed and the launcher ends the others: named with the last operation they shared."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     watching = Watching(world)
     watching.until(6.0)
@@ -185,7 +185,7 @@ def test_no_verdict_on_a_cancelled_job() -> None:
 
 def test_rank_that_left_by_os_exit() -> None:
     """Exit code 0 outside an operation is a clean end, although the tape does not record it."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     world.ranks[2].is_seen_to_die(6.0, 0)
     assert not world.ranks[2].view(7.0).is_dead

@@ -4,8 +4,8 @@ import pytest
 
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.fake_world import FakeWorld, group_of
 from tests.support.sentences import late_world, spoken, the_verdict
-from tests.support.simulated_world import SimulatedWorld, group_of
 
 
 @pytest.mark.parametrize(("state", "how"), [("T", "stopped by a signal"), ("t", "held by a debugger")])
@@ -42,7 +42,7 @@ def test_frozen_inside_an_operation() -> None:
 
 def test_frozen_rank_elsewhere_is_found() -> None:
     """Rank 1 is missing because it waits for rank 2, which is frozen: rank 2 is blamed."""
-    world = SimulatedWorld(3)
+    world = FakeWorld(3)
     world.ranks[0].enter(group_of(0, 1), 1.0)
     world.ranks[1].enter(group_of(1, 2), 2.0)
     world.ranks[2].stopped = "T"
@@ -59,7 +59,7 @@ def test_frozen_process_is_reported_as_frozen() -> None:
     )
 
 
-def the_sentence_of(world: SimulatedWorld) -> str:
+def the_sentence_of(world: FakeWorld) -> str:
     """The sentence 11 seconds after the stall began."""
     snapshot = world.snapshot(21.0)
     return spoken(snapshot, the_verdict(snapshot))

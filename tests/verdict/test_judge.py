@@ -6,9 +6,9 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import OperationId
+from tests.support.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.judging import verdicts
 from tests.support.sentences import EVERYBODY, late_world, operation_id_of, spoken, the_verdict
-from tests.support.simulated_world import THRESHOLD_NS, SimulatedWorld, group_of
 
 
 def test_absent_rank_is_named_with_where_it_was_last() -> None:
@@ -31,7 +31,7 @@ def test_many_absent_ranks_are_named_as_a_range() -> None:
 
 def test_rank_that_waits_elsewhere_is_not_blamed() -> None:
     """Rank 1 is missing because it waits in another group for rank 2, which waits in a third for rank 3."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.ranks[0].enter(group_of(0, 1), 1.0)
     world.ranks[1].enter(group_of(1, 2), 2.0)
     world.ranks[2].enter(group_of(2, 3, description="pair"), 3.0)
@@ -48,7 +48,7 @@ def test_rank_that_passes_through_an_operation_is_blamed() -> None:
     assert verdicts(world.snapshot(20.0))[OperationId(*operation_id_of(world, 0))] == _absent(world, 20.0, 2)
 
 
-def _absent(world: SimulatedWorld, now_s: float, rank: int) -> Verdict:
+def _absent(world: FakeWorld, now_s: float, rank: int) -> Verdict:
     verdict = Judge(world.snapshot(now_s), THRESHOLD_NS).verdict_on(operation_id_of(world, 0))
     assert verdict is not None
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (rank,))
@@ -57,7 +57,7 @@ def _absent(world: SimulatedWorld, now_s: float, rank: int) -> Verdict:
 
 def test_block_outweighs_what_is_in_flight() -> None:
     """Rank 1 blocks in one group and has an older operation in flight in another: the block is what holds it."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.ranks[1].enter(group_of(1, 3), 1.0, blocking=False, flags=Flag.ASYNC)
     world.ranks[1].enter(group_of(1, 2), 2.0)
     world.ranks[0].enter(group_of(0, 1), 3.0)
@@ -130,7 +130,7 @@ def test_rank_that_ended_cleanly_is_absent() -> None:
 
 def test_creation_of_a_group() -> None:
     """A rank missing from the creation of a group is absent there."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     pair = group_of(0, 1, description="mesh_tp")
     world.ranks[0].enter(pair, 1.0, "new_group", kind=RecordKind.RENDEZVOUS)
     verdict = the_verdict(world.snapshot(15.0))
@@ -140,7 +140,7 @@ def test_creation_of_a_group() -> None:
 
 def test_rank_that_never_came_at_all() -> None:
     """All known ranks wait in `init_process_group`: those that were never seen are named as such."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     for rank in (0, 1, 3):
         world.ranks[rank].enter(EVERYBODY, 1.0, "init_process_group", kind=RecordKind.RENDEZVOUS)
     verdict = the_verdict(world.snapshot(15.0, only=(0, 1, 3)))

@@ -11,8 +11,8 @@ from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.mismatch import Field, Mismatch, compare
 from otel_torchdist.world.model import Arrival, Channel, OperationId, WorldSnapshot
+from tests.support.fake_world import FakeRank, FakeWorld, group_of
 from tests.support.judging import the_verdict
-from tests.support.simulated_world import SimulatedRank, SimulatedWorld, group_of
 
 EVERYBODY = group_of(0, 1, 2, 3, description="default_pg")
 
@@ -26,14 +26,14 @@ def the_mismatch(world: WorldSnapshot) -> Mismatch:
     return verdict.mismatch
 
 
-def enter(rank: SimulatedRank, operation: str, at_s: float = 10.0, **differs: Any) -> int:
+def enter(rank: FakeRank, operation: str, at_s: float = 10.0, **differs: Any) -> int:
     """Enter the next operation of the default group."""
     return rank.enter(EVERYBODY, at_s, operation, **differs)
 
 
-def odd_world(operation: str, odd_operation: str, **differs: Any) -> SimulatedWorld:
+def odd_world(operation: str, odd_operation: str, **differs: Any) -> FakeWorld:
     """All ranks have met once; then rank 2 does something else than the others."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     for rank in world.ranks:
         if rank.rank == 2:
@@ -125,7 +125,7 @@ def test_the_odd_one_out_is_named(operation: str, odd: str, differs: dict[str, A
 
 def test_without_a_majority_all_are_named() -> None:
     """Two against two: it is unknown which is right."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     for rank in world.ranks:
         enter(rank, "all_reduce", dtype="float32" if rank.rank < 2 else "bfloat16")
     snapshot = world.snapshot(25.0)
@@ -139,7 +139,7 @@ def test_without_a_majority_all_are_named() -> None:
 
 def test_rank_that_skipped_one_is_found_where_it_went_astray() -> None:
     """Rank 2 left out a broadcast and is one ahead since: the first place that differs is reported, not the last."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     for rank in world.ranks:
         if rank.rank != 2:
             rank.end(enter(rank, "broadcast", 1.0), 1.1)
@@ -187,7 +187,7 @@ def test_same_number_of_elements_is_legal() -> None:
 
 def test_sends_and_receives_are_not_compared() -> None:
     """The two sides of a send and receive are different operations."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     pair = group_of(0, 1)
     world.ranks[0].enter(pair, 1.0, "send", flags=Flag.POINT_TO_POINT, peer=1)
     world.ranks[1].enter(pair, 1.0, "recv", flags=Flag.POINT_TO_POINT, peer=0)
@@ -196,7 +196,7 @@ def test_sends_and_receives_are_not_compared() -> None:
 
 def test_counts_that_cannot_be_compared_are_not() -> None:
     """A group first seen after it was in use is counted from there on each rank: places mean nothing."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     pair = group_of(0, 1, aligned=False)
     world.ranks[0].enter(pair, 1.0, "all_reduce")
     world.ranks[1].enter(pair, 1.0, "broadcast")

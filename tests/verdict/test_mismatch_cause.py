@@ -4,12 +4,12 @@ from otel_torchdist.stall.events import MismatchFound
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
+from tests.support.fake_world import FakeWorld
 from tests.support.judging import the_verdict
-from tests.support.simulated_world import SimulatedWorld
 from tests.support.watching import EVERYBODY, Watching
 
 
-def metric_step(world: SimulatedWorld, at_s: float) -> None:
+def metric_step(world: FakeWorld, at_s: float) -> None:
     """A step in which rank 3 logs a metric as int32, which gloo reduces without complaint."""
     world.meet(EVERYBODY, at_s)
     calls = {
@@ -19,15 +19,15 @@ def metric_step(world: SimulatedWorld, at_s: float) -> None:
         world.ranks[rank].end(number, at_s + 0.1)
 
 
-def metric_world() -> SimulatedWorld:
+def metric_world() -> FakeWorld:
     """Three such steps."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     for step in range(3):
         metric_step(world, float(step))
     return world
 
 
-def wait_for(world: SimulatedWorld, *late: int) -> None:
+def wait_for(world: FakeWorld, *late: int) -> None:
     """All ranks but `late` wait in the next all_reduce."""
     for rank in world.ranks:
         if rank.rank not in late:
@@ -82,7 +82,7 @@ def test_newer_mismatch_that_does_not_end() -> None:
 
 def test_mismatch_that_is_still_open_on_one_rank() -> None:
     """Later operations of the group have ended there, but this one has not: it may be the cause."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 0.0)
     calls = {
         rank: world.ranks[rank].enter(EVERYBODY, 1.0, dtype="int8" if rank == 3 else "float32") for rank in range(4)
@@ -96,7 +96,7 @@ def test_mismatch_that_is_still_open_on_one_rank() -> None:
 
 def test_mismatch_that_raised_on_one_rank() -> None:
     """The odd call did not end well there."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     calls = {
         rank: world.ranks[rank].enter(EVERYBODY, 1.0, dtype="int8" if rank == 3 else "float32") for rank in range(4)
     }
@@ -110,7 +110,7 @@ def test_mismatch_that_raised_on_one_rank() -> None:
 
 def test_rank_that_has_made_one_call_more() -> None:
     """Rank 2 has made one broadcast more than the others and waits at the end, where they do not arrive."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     for rank in world.ranks:
         if rank.rank == 2:
             rank.end(rank.enter(EVERYBODY, 1.0, "broadcast"), 1.1)

@@ -8,8 +8,8 @@ from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.model import Verdict, locate
 from otel_torchdist.world.model import Stacks, WorldSnapshot
+from tests.support.fake_world import FakeWorld, group_of
 from tests.support.judging import the_verdict
-from tests.support.simulated_world import SimulatedWorld, group_of
 
 DEFAULT = group_of(0, 1, description="default_pg")
 CHECKPOINT = group_of(0, 1, nth=1, description="checkpoint")
@@ -22,7 +22,7 @@ def stack(thread: int, name: str, function: str) -> ThreadStack:
     return ThreadStack(thread, name, (CallSiteName(function, "/home/user/train.py", 7),))
 
 
-def located(world: SimulatedWorld, stacks: dict[int, tuple[ThreadStack, ...]]) -> Verdict:
+def located(world: FakeWorld, stacks: dict[int, tuple[ThreadStack, ...]]) -> Verdict:
     """The verdict with places, of ranks that have written these stacks."""
     snapshot = world.snapshot(25.0)
     views = {
@@ -40,7 +40,7 @@ def functions(verdict: Verdict) -> dict[int, str]:
 
 def test_main_thread_is_shown_although_another_one_waits() -> None:
     """Rank 1's main thread loads data; another thread has just entered an operation of the checkpoint group."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     world.meet(DEFAULT, 0.1)
     world.ranks[0].enter(DEFAULT, 1.0)
     world.ranks[1].enter(CHECKPOINT, 24.8, "barrier", thread=SAVER)
@@ -51,7 +51,7 @@ def test_main_thread_is_shown_although_another_one_waits() -> None:
 
 def test_both_threads_of_a_checkpoint() -> None:
     """The thread named like the one that waits on the other rank, and the one that entered that group before."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     world.meet(DEFAULT, 0.1)
     world.ranks[0].enter(CHECKPOINT, 1.0, "barrier", thread=SAVER)
     world.ranks[1].enter(DEFAULT, 2.0)
@@ -67,7 +67,7 @@ def test_both_threads_of_a_checkpoint() -> None:
 
 def test_thread_that_has_nothing_to_do_is_not_shown() -> None:
     """An idle worker of a pool is not shown: the main thread should give it work."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     number = world.ranks[1].enter(CHECKPOINT, 0.1, "barrier", thread=SAVER)
     world.ranks[1].end(number, 0.2)
     number = world.ranks[0].enter(CHECKPOINT, 0.1, "barrier", thread=SAVER)

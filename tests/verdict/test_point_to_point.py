@@ -6,8 +6,8 @@ from otel_torchdist.tape.layout import Flag, TapeState
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
+from tests.support.fake_world import THRESHOLD_NS, FakeWorld, group_of
 from tests.support.sentences import EVERYBODY, operation_id_of, the_verdict
-from tests.support.simulated_world import THRESHOLD_NS, SimulatedWorld, group_of
 
 P2P = Flag.POINT_TO_POINT
 
@@ -15,7 +15,7 @@ P2P = Flag.POINT_TO_POINT
 @pytest.mark.parametrize(("waiting", "missing"), [("recv", "send"), ("send", "recv")])
 def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: str) -> None:
     """The side that is not posted is named, with the operation that it should have entered."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.ranks[0].enter(EVERYBODY, 1.0, waiting, flags=P2P, peer=3, tag=5)
     world.ranks[3].enter(EVERYBODY, 2.0, missing, flags=P2P, peer=0, tag=6)
     verdict = Judge(world.snapshot(15.0), THRESHOLD_NS).verdict_on(operation_id_of(world, 0))
@@ -33,7 +33,7 @@ def test_point_to_point_names_the_peer_that_has_not_come(waiting: str, missing: 
 
 def test_receive_from_any_rank_blames_no_rank() -> None:
     """It is unknown which peer should have sent."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.ranks[0].enter(EVERYBODY, 1.0, "recv", flags=P2P, peer=-1)
     verdict = the_verdict(world.snapshot(15.0))
     assert (verdict.kind, verdict.doubt) == (VerdictKind.UNKNOWN, Doubt.ANY_SOURCE)
@@ -41,7 +41,7 @@ def test_receive_from_any_rank_blames_no_rank() -> None:
 
 def test_receive_from_any_rank_upsets_the_count() -> None:
     """A send taken by a receive from any rank leaves the counts of both sides different: they are not compared."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     pair = group_of(0, 1)
     world.ranks[1].end(world.ranks[1].enter(pair, 0.5, "send", flags=P2P, peer=0), 0.6)
     world.ranks[0].end(world.ranks[0].enter(pair, 0.5, "recv", flags=P2P, peer=-1), 0.6)
@@ -52,7 +52,7 @@ def test_receive_from_any_rank_upsets_the_count() -> None:
 
 def test_receive_whose_sender_waits_in_a_collective() -> None:
     """Rank 0 receives what rank 1 does not send: rank 1 waits for rank 0 in a barrier. There is no send."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     pair = group_of(0, 1, description="pair")
     world.ranks[0].enter(pair, 1.0, "recv", flags=P2P, peer=1, tag=5)
     world.ranks[1].enter(pair, 2.0, "barrier")
@@ -67,7 +67,7 @@ def test_receive_whose_sender_waits_in_a_collective() -> None:
 
 def test_receive_whose_sender_has_ended() -> None:
     """A peer that has ended cleanly will not send."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     world.ranks[0].enter(group_of(0, 1), 1.0, "recv", flags=P2P, peer=1)
     world.ranks[1].die(2.0, TapeState.FINISHED)
     verdict = the_verdict(world.snapshot(15.0))
@@ -76,7 +76,7 @@ def test_receive_whose_sender_has_ended() -> None:
 
 def test_two_receives_from_each_other() -> None:
     """Both sides receive first and would send later: they wait for each other, and neither lacks anything else."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     for rank in (0, 1):
         world.ranks[rank].enter(group_of(0, 1), 1.0 + rank, "recv", flags=P2P, peer=1 - rank)
     verdict = the_verdict(world.snapshot(15.0))

@@ -13,7 +13,7 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.post_mortem import age_ns, judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import GroupView, Stacks
-from tests.support.simulated_world import RUN, SECOND, START_NS, THRESHOLD_NS, SimulatedWorld, group_of
+from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
 from tests.support.watching import STACK
 
 RULES = StallRules(THRESHOLD_NS)
@@ -28,14 +28,14 @@ def group() -> GroupView:
 
 
 @pytest.fixture
-def world(group: GroupView) -> SimulatedWorld:
+def world(group: GroupView) -> FakeWorld:
     """Ranks that have met once."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(group, 0.0)
     return world
 
 
-def verdict_of(world: SimulatedWorld, now_s: float, signs_s: dict[int, float]) -> Verdict | None:
+def verdict_of(world: FakeWorld, now_s: float, signs_s: dict[int, float]) -> Verdict | None:
     """The verdict when all are gone and each rank's heartbeat stopped as given by `signs_s`, or else at `now_s`."""
     for rank in world.ranks:
         rank.alive = False
@@ -44,7 +44,7 @@ def verdict_of(world: SimulatedWorld, now_s: float, signs_s: dict[int, float]) -
     return judge(last_moment(RUN, views, LATER_NS), RULES)
 
 
-def tear(world: SimulatedWorld, group: GroupView, rank: int, at_s: float, ends: bool = True) -> None:
+def tear(world: FakeWorld, group: GroupView, rank: int, at_s: float, ends: bool = True) -> None:
     """A rank enters the next operation, which fails after half a second; that ends the rank too, or not."""
     one = world.ranks[rank]
     one.end(one.enter(group, at_s), at_s + 0.5, How.FAILED, "RuntimeError")
@@ -52,7 +52,7 @@ def tear(world: SimulatedWorld, group: GroupView, rank: int, at_s: float, ends: 
         one.die(at_s + 0.5, TapeState.FAILED, "RuntimeError")
 
 
-def test_killed_together_while_they_wait_for_one(world: SimulatedWorld, group: GroupView) -> None:
+def test_killed_together_while_they_wait_for_one(world: FakeWorld, group: GroupView) -> None:
     """The missing rank is absent, as it was then; and the age is that of then."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 5.0)
@@ -63,14 +63,14 @@ def test_killed_together_while_they_wait_for_one(world: SimulatedWorld, group: G
     assert age_ns(verdict, START_NS + 20 * SECOND) == 15 * SECOND
 
 
-def test_killed_together_in_passing(world: SimulatedWorld, group: GroupView) -> None:
+def test_killed_together_in_passing(world: FakeWorld, group: GroupView) -> None:
     """All were in an operation, and nothing had stalled: no rank is to blame."""
     for rank in range(3):
         world.ranks[rank].enter(group, 19.9)
     assert verdict_of(world, 20.0, {0: 19.2, 3: 19.4}) is None
 
 
-def test_one_fell_silent_before(world: SimulatedWorld, group: GroupView) -> None:
+def test_one_fell_silent_before(world: FakeWorld, group: GroupView) -> None:
     """The others waited for one rank for less than the threshold, and were then killed: it was dead."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 12.5)
@@ -80,7 +80,7 @@ def test_one_fell_silent_before(world: SimulatedWorld, group: GroupView) -> None
 
 
 @pytest.mark.parametrize(("by_signal", "kind"), [(True, VerdictKind.ABSENT), (False, VerdictKind.DEAD)])
-def test_one_held_its_gil(world: SimulatedWorld, group: GroupView, by_signal: bool, kind: VerdictKind) -> None:
+def test_one_held_its_gil(world: FakeWorld, group: GroupView, by_signal: bool, kind: VerdictKind) -> None:
     """A stopped heartbeat does not prove a death if a signal took a stack after it."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 5.0)
@@ -94,7 +94,7 @@ def test_one_held_its_gil(world: SimulatedWorld, group: GroupView, by_signal: bo
     assert (verdict.kind, verdict.ranks) == (kind, (2,))
 
 
-def test_one_compiled(world: SimulatedWorld, group: GroupView) -> None:
+def test_one_compiled(world: FakeWorld, group: GroupView) -> None:
     """A rank whose stack leads through torch's compiler is not late; how long that takes differs between ranks."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 5.0)
@@ -108,7 +108,7 @@ def test_one_compiled(world: SimulatedWorld, group: GroupView) -> None:
     assert judge(last_moment(RUN, views, LATER_NS), RULES) is None
 
 
-def test_one_raised_and_the_launcher_killed_the_others(world: SimulatedWorld, group: GroupView) -> None:
+def test_one_raised_and_the_launcher_killed_the_others(world: FakeWorld, group: GroupView) -> None:
     """The rank with an exception of its own is the cause: neither the one that was interrupted nor the one killed."""
     world.ranks[0].enter(group, 19.0)
     tear(world, group, 1, 19.2)
@@ -120,7 +120,7 @@ def test_one_raised_and_the_launcher_killed_the_others(world: SimulatedWorld, gr
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_one_died_and_the_others_were_interrupted(world: SimulatedWorld, group: GroupView, ends: bool) -> None:
+def test_one_died_and_the_others_were_interrupted(world: FakeWorld, group: GroupView, ends: bool) -> None:
     """The rank that ended without a record and without a failed operation died first, however close they are."""
     for rank in (0, 1, 3):
         tear(world, group, rank, 19.0 + rank / 10, ends)
@@ -130,7 +130,7 @@ def test_one_died_and_the_others_were_interrupted(world: SimulatedWorld, group: 
     assert age_ns(verdict, LATER_NS) == pytest.approx(0.8 * SECOND)
 
 
-def test_order_that_heartbeats_do_not_show(world: SimulatedWorld, group: GroupView) -> None:
+def test_order_that_heartbeats_do_not_show(world: FakeWorld, group: GroupView) -> None:
     """Two ranks that ended without a record, with last heartbeats within a second: both are named."""
     tear(world, group, 0, 19.0)
     tear(world, group, 1, 19.0)
@@ -139,7 +139,7 @@ def test_order_that_heartbeats_do_not_show(world: SimulatedWorld, group: GroupVi
     assert (verdict.kind, verdict.ranks) == (VerdictKind.DEAD, (2, 3))
 
 
-def test_one_left_cleanly(world: SimulatedWorld, group: GroupView) -> None:
+def test_one_left_cleanly(world: FakeWorld, group: GroupView) -> None:
     """A rank that finished before an operation that failed on the others is the one that was missing there."""
     world.ranks[2].die(18.0, TapeState.FINISHED)
     for rank in (0, 1, 3):
@@ -149,14 +149,14 @@ def test_one_left_cleanly(world: SimulatedWorld, group: GroupView) -> None:
     assert (verdict.kind, verdict.ranks) == (VerdictKind.ABSENT, (2,))
 
 
-def test_all_finished(world: SimulatedWorld) -> None:
+def test_all_finished(world: FakeWorld) -> None:
     """A run that ended cleanly has no verdict."""
     for rank in world.ranks:
         rank.die(10.0, TapeState.FINISHED)
     assert verdict_of(world, 10.0, {}) is None
 
 
-def test_living_run(world: SimulatedWorld, group: GroupView) -> None:
+def test_living_run(world: FakeWorld, group: GroupView) -> None:
     """While a rank lives the moment is now, and a dead rank is dead since its last sign of life."""
     for rank in (0, 1, 3):
         world.ranks[rank].enter(group, 12.5)

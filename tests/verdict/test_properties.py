@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_torchdist.verdict.model import Doubt, VerdictKind
+from tests.support.fake_world import FakeWorld, Meeting, group_of, play
 from tests.support.judging import verdicts
-from tests.support.simulated_world import Meeting, SimulatedWorld, group_of, play
 
 
 @st.composite
@@ -33,7 +33,7 @@ def test_one_late_rank_is_named_and_no_other(schedule: list[Meeting], late: int,
     parts = sum(late in meeting.group.members for meeting in schedule)
     stop = data.draw(st.integers(0, parts), label="stop")
     for operations in (blocking, schedule):
-        world = SimulatedWorld(SIZE)
+        world = FakeWorld(SIZE)
         now_s = play(world, operations, {late: stop})
         for verdict in verdicts(world.snapshot(now_s + 60)).values():
             assert verdict is not None
@@ -47,6 +47,6 @@ def test_one_late_rank_is_named_and_no_other(schedule: list[Meeting], late: int,
 @given(schedules(SIZE))
 def test_healthy_worlds_are_silent(schedule: list[Meeting]) -> None:
     """When all ranks run through, nothing waits and there is no verdict, also with operations in flight."""
-    world = SimulatedWorld(SIZE)
+    world = FakeWorld(SIZE)
     now_s = play(world, schedule, {})
     assert verdicts(world.snapshot(now_s + 60)) == {}

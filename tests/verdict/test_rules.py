@@ -3,13 +3,13 @@
 import pytest
 
 from otel_torchdist.verdict.model import VerdictKind
-from tests.support.simulated_world import SimulatedWorld
+from tests.support.fake_world import FakeWorld
 from tests.support.watching import EVERYBODY, THRESHOLD_S, Watching
 
 
-def late_world(late: int = 2) -> SimulatedWorld:
+def late_world(late: int = 2) -> FakeWorld:
     """All ranks but one have been in an all_reduce since second 1."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 0.1)
     for rank in world.ranks:
         if rank.rank != late:
@@ -27,7 +27,7 @@ def test_late_rank_is_reported_without_rules() -> None:
 
 def test_call_site_that_usually_takes_long() -> None:
     """The waiting call site usually takes half a minute: nothing is reported before."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     for rank in world.ranks[:3]:
         rank.tolerance_s = 30.0
         rank.enter(EVERYBODY, 1.0)

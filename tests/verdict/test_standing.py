@@ -10,22 +10,22 @@ import pytest
 from otel_torchdist.stall.attributes import resolution
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.model import Outcome, VerdictKind
-from tests.support.simulated_world import SimulatedRank, SimulatedWorld
+from tests.support.fake_world import FakeRank, FakeWorld
 from tests.support.watching import Watching, stalled
 
 KILL, TERM = int(signal.SIGKILL), int(signal.SIGTERM)
-DYING = Callable[[SimulatedRank, float], None]
+DYING = Callable[[FakeRank, float], None]
 
 
-def _unseen(rank: SimulatedRank, at_s: float) -> None:
+def _unseen(rank: FakeRank, at_s: float) -> None:
     rank.die(at_s)
 
 
-def _by_signal(rank: SimulatedRank, at_s: float) -> None:
+def _by_signal(rank: FakeRank, at_s: float) -> None:
     rank.is_seen_to_die(at_s, TERM)
 
 
-def hung() -> tuple[SimulatedWorld, dict[int, int], Watching]:
+def hung() -> tuple[FakeWorld, dict[int, int], Watching]:
     """Rank 2 is late for 12 s, and that was reported."""
     world, numbers = stalled()
     watching = Watching(world)

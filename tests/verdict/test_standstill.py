@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from otel_torchdist.verdict.model import VerdictKind
-from tests.support.simulated_world import SimulatedWorld
+from tests.support.fake_world import FakeWorld
 from tests.support.watching import EVERYBODY, THRESHOLD_S, Watching
 
 LATE = 2
 BEGAN_S, SUSPENDED_S, RESUMED_S = 1.1, 3.0, 63.0
 
 
-def waiting_world() -> tuple[SimulatedWorld, dict[int, int]]:
+def waiting_world() -> tuple[FakeWorld, dict[int, int]]:
     """All ranks but one wait from 1.1 s on."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     return world, {rank: world.ranks[rank].enter(EVERYBODY, BEGAN_S) for rank in range(4) if rank != LATE}
 

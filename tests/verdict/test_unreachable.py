@@ -11,12 +11,12 @@ from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import WorldSnapshot
 from tests.support.accompanied import LOCAL, Accompanied, with_others
+from tests.support.fake_world import FakeWorld, group_of
 from tests.support.judging import the_verdict
-from tests.support.simulated_world import SimulatedWorld, group_of
 from tests.support.watching import stalled
 
 
-def cut_off(world: SimulatedWorld, visible: tuple[int, ...], **hosts: int) -> WorldSnapshot:
+def cut_off(world: FakeWorld, visible: tuple[int, ...], **hosts: int) -> WorldSnapshot:
     """A snapshot without the ranks of agents that do not answer."""
     snapshot = world.snapshot(30.0, visible)
     return dataclasses.replace(snapshot, unreachable={rank: host for host, rank in hosts.items()})
@@ -57,7 +57,7 @@ def test_silent_is_not_unreachable() -> None:
 
 def test_peer_out_of_reach() -> None:
     """A receive from a rank whose agent does not answer leads to that rank."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     number = world.ranks[0].enter(
         group_of(0, 1), 5.0, "recv", flags=Flag.POINT_TO_POINT | Flag.END_BY_WAIT, peer=1, blocking=False
     )

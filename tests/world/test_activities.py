@@ -13,18 +13,18 @@ from otel_torchdist.tape.activities import prepare_activity
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.records import GroupName
 from otel_torchdist.world.model import OperationView, RankView
-from tests.world.test_snapshot import SECOND, WrittenRank
+from tests.support.fake_tape import SECOND, FollowedTape
 
 PAIR = GroupName("1", "mesh_dp", (0, 1), 1, "gloo", True)
 
 
-def enter_activity(rank: WrittenRank, at_ns: int) -> int:
+def enter_activity(rank: FollowedTape, at_ns: int) -> int:
     """Begin an activity."""
     prepared = prepare_activity(ActivityKind.OPTIMIZER_STEP, 0, 7)
     return rank.writer.begin_prepared(at_ns, 0, 0, prepared)
 
 
-def write(rank: WrittenRank, with_activities: bool, last_is_open: bool) -> RankView:
+def write(rank: FollowedTape, with_activities: bool, last_is_open: bool) -> RankView:
     """Collectives of two groups, the last perhaps open, the sixth lost; if asked with activities around and between."""
 
     def activity(ends: bool) -> None:
@@ -65,7 +65,7 @@ def judged(view: RankView) -> list[object]:
 @pytest.mark.parametrize("last_is_open", [False, True])
 def test_same_snapshot(tmp_path: Path, last_is_open: bool) -> None:
     """What is open, waits or was called, positions in groups and what a lost record makes uncertain stay the same."""
-    plain, busy = WrittenRank(tmp_path, 0), WrittenRank(tmp_path, 1)
+    plain, busy = FollowedTape(tmp_path, 0), FollowedTape(tmp_path, 1)
     without, with_activities = write(plain, False, last_is_open), write(busy, True, last_is_open)
     assert len(busy.reader.open_activities()) == 4
     assert judged(with_activities) == judged(without)

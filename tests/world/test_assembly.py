@@ -13,7 +13,7 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import RankView
-from tests.world.test_snapshot import RUN, SECOND, WrittenRank
+from tests.support.fake_tape import RUN_ID, SECOND, FollowedTape
 
 STRANGER = 12345
 
@@ -28,47 +28,47 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def ranks() -> Iterator[list[WrittenRank]]:
+def ranks() -> Iterator[list[FollowedTape]]:
     """Ranks that are closed in the end."""
-    made: list[WrittenRank] = []
+    made: list[FollowedTape] = []
     yield made
     for rank in made:
         rank.close()
 
 
-def test_ranks_of_another_job_that_starts(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
+def test_ranks_of_another_job_that_starts(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
     """Ranks that do not know their run yet belong to the job in their directory, and to no other without such ranks."""
-    known, stray = WrittenRank(places[0], 0), WrittenRank(places[1], 1, run=0)
+    known, stray = FollowedTape(places[0], 0), FollowedTape(places[1], 1, run=0)
     ranks += known, stray
     found = worlds([known.follower, stray.follower], SECOND)
-    assert sorted((world.run, sorted(world.ranks)) for world in found) == [(0, [1]), (RUN, [0])]
+    assert sorted((world.run, sorted(world.ranks)) for world in found) == [(0, [1]), (RUN_ID, [0])]
 
 
-def test_two_jobs_that_start(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
+def test_two_jobs_that_start(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
     """Ranks of two jobs that do not know their runs yet do not wait for each other."""
-    ranks += WrittenRank(places[0], 0, run=0), WrittenRank(places[1], 1, run=0)
+    ranks += FollowedTape(places[0], 0, run=0), FollowedTape(places[1], 1, run=0)
     found = worlds([rank.follower for rank in ranks], SECOND)
     assert sorted(sorted(world.ranks) for world in found) == [[0], [1]]
     assert Detector(StallRules(SECOND), 0).process(found) == []
 
 
-def test_one_run_in_two_directories(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
+def test_one_run_in_two_directories(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
     """A user's ranks with the same run are of one world, wherever their tapes are."""
-    ranks += WrittenRank(places[0], 0), WrittenRank(places[1], 1)
+    ranks += FollowedTape(places[0], 0), FollowedTape(places[1], 1)
     [world] = worlds([rank.follower for rank in ranks], SECOND)
-    assert (world.run, sorted(world.ranks), world.is_foreign) == (RUN, [0, 1], False)
+    assert (world.run, sorted(world.ranks), world.is_foreign) == (RUN_ID, [0, 1], False)
 
 
-def test_run_id_of_another_user(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
+def test_run_id_of_another_user(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
     """A user who writes another user's run id on tapes of their own makes a world of their own."""
-    own, theirs = WrittenRank(places[0], 0), WrittenRank(places[1], 1)
+    own, theirs = FollowedTape(places[0], 0), FollowedTape(places[1], 1)
     ranks += own, theirs
     theirs.reader.owner = STRANGER
     found = {world.is_foreign: world for world in worlds([own.follower, theirs.follower], SECOND)}
-    assert (found[False].run, sorted(found[False].ranks)) == (RUN, [0])
-    assert (found[True].run, sorted(found[True].ranks)) == (run_id_of_claim(RUN, STRANGER), [1])
+    assert (found[False].run, sorted(found[False].ranks)) == (RUN_ID, [0])
+    assert (found[True].run, sorted(found[True].ranks)) == (run_id_of_claim(RUN_ID, STRANGER), [1])
     [alone] = worlds([theirs.follower], SECOND)
-    assert (alone.run, alone.is_foreign) == (RUN, True)
+    assert (alone.run, alone.is_foreign) == (RUN_ID, True)
 
 
 class Stray(TapeFollower):
@@ -82,9 +82,9 @@ class Stray(TapeFollower):
         raise TypeError("astray")
 
 
-def test_rank_of_which_no_sense_can_be_made(places: tuple[Path, Path], ranks: list[WrittenRank]) -> None:
+def test_rank_of_which_no_sense_can_be_made(places: tuple[Path, Path], ranks: list[FollowedTape]) -> None:
     """It is ignored from then on, and remembered as bad; the others are seen."""
-    ranks += WrittenRank(places[0], 0), WrittenRank(places[0], 1)
+    ranks += FollowedTape(places[0], 0), FollowedTape(places[0], 1)
     stray = Stray(ranks[1].reader)
     for _ in range(3):
         [world] = worlds([ranks[0].follower, stray], SECOND)

@@ -9,12 +9,12 @@ from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import has_raised, interrupted_operation
 from otel_torchdist.world.follower import TapeFollower
-from tests.support.rank_tape import RankTape
+from tests.support.fake_tape import ClockedTape
 
 
 def test_thrown_out_after_its_tape_was_read(tmp_path: Path) -> None:
     """A failure recorded after the last poll ended an open operation: that is not an exception of the rank's own."""
-    tape, watch = RankTape(tmp_path), DeathWatch()
+    tape, watch = ClockedTape(tmp_path), DeathWatch()
     try:
         follower = TapeFollower(tape.reader, watch)
         number = tape.enter()

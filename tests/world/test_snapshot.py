@@ -10,26 +10,18 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.stacks import ThreadStack, write_stacks
-from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import Flag, How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
-from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.verdict.judge import Judge
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
 from otel_torchdist.verdict.waits import waits_of
 from otel_torchdist.world import follower as snapshot
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
-from otel_torchdist.world.model import Channel, RankView
+from otel_torchdist.world.model import Channel
+from tests.support.fake_tape import PAIR, RUN_ID, SECOND, FollowedTape
 from tests.support.repository import REPOSITORY
-
-RUN = 0xABCDEF
-SECOND = 1_000_000_000
-NO_FLAGS = Flag(0)
-EVERYBODY = GroupName("0", "default_pg", (0, 1), 0, "gloo", True)
-OPERATION = RecordKind.OPERATION
-
 
 LEAVE_A_TAPE = """
 import os, sys
@@ -45,88 +37,31 @@ os._exit(0)
 """A rank 1 that died, of the run whose id is the second argument; 0 if it did not know it yet."""
 
 
-class WrittenRank:
-    """A rank's real tape, written and followed in this process."""
-
-    def __init__(self, directory: Path, rank: int, capacity: int = 64, run: int = RUN) -> None:
-        self.writer = TapeWriter(directory, identify(rank, rank, 2, capacity))
-        self.writer.set_run_id(run, RunIdState.AGREED if run else RunIdState.NONE)
-        self.follow()
-
-    def follow(self) -> None:
-        """Start reading anew, as a process does that starts later."""
-        self.reader = TapeReader.of_writer(self.writer)
-        self.follower = TapeFollower(self.reader)
-
-    def enter(
-        self,
-        sequence: int,
-        at_ns: int = SECOND,
-        group: GroupName = EVERYBODY,
-        name: str = "all_reduce",
-        flags: Flag = NO_FLAGS,
-        peer: int = -1,
-        tag: int = 0,
-        kind: RecordKind = OPERATION,
-    ) -> int:
-        """Enter an operation; returns its number."""
-        names = self.writer.names
-        signature = names.intern(SignatureName(name, "sum", ((4,),), ("float32",), "cpu", 1))
-        site = names.intern(CallSiteName("train", "/home/ada/train.py", 42))
-        label = names.intern("DDP")
-        return self.writer.begin(
-            at_ns, 0, sequence, 16, names.intern(group), signature, site, label, peer, tag, 7, kind, int(flags)
-        )
-
-    def run(self, sequence: int, group: GroupName = EVERYBODY, how: How = How.WAIT, failure: str = "") -> None:
-        """Enter an operation and end it."""
-        number = self.enter(sequence, group=group)
-        if how is not How.FAILED:
-            self.writer.mark(number, Word.RETURNED, 10, How.CALL)
-        identity = self.writer.names.intern(failure) if failure else 0
-        self.writer.complete(number, SECOND, 2 * SECOND, how, identity)
-
-    def poll(self) -> None:
-        """What a reader does before each check."""
-        self.follower.observe(self.reader.poll())
-
-    def view(self, now_ns: int = 20 * SECOND) -> RankView:
-        """A snapshot after a poll."""
-        self.poll()
-        view = self.follower.view(now_ns)
-        assert view is not None
-        return view
-
-    def close(self) -> None:
-        """Close the tape."""
-        self.writer.close()
-
-
 @pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[list[WrittenRank]]:
+def ranks(tmp_path: Path) -> Iterator[list[FollowedTape]]:
     """Two ranks of one run."""
-    pair = [WrittenRank(tmp_path, rank) for rank in (0, 1)]
+    pair = [FollowedTape(tmp_path, rank) for rank in (0, 1)]
     yield pair
     for rank in pair:
         rank.close()
 
 
-def channel(group: GroupName = EVERYBODY) -> Channel:
+def channel(group: GroupName = PAIR) -> Channel:
     """The channel of a group's collectives."""
-    return Channel(OPERATION, group.key)
+    return Channel(RecordKind.OPERATION, group.key)
 
 
-def test_view_resolves_names(ranks: list[WrittenRank]) -> None:
+def test_view_resolves_names(ranks: list[FollowedTape]) -> None:
     """A snapshot has the rank, its run, and its open operation with everything spelled out."""
     ranks[0].run(1)
     ranks[0].enter(2, at_ns=5 * SECOND)
     view = ranks[0].view()
-    assert (view.rank, view.run, view.alive, view.state, view.losses) == (0, RUN, True, TapeState.RUNNING, 0)
+    assert (view.rank, view.run, view.alive, view.state, view.losses) == (0, RUN_ID, True, TapeState.RUNNING, 0)
     (operation,) = view.open
     assert (operation.name, operation.label, operation.operation_id) == ("all_reduce", "DDP", (channel(), 2))
     assert operation.call_site == CallSiteName("train", "/home/ada/train.py", 42)
     assert operation.group is not None
-    assert (operation.group.key, operation.group.label) == (EVERYBODY.key, "default_pg")
+    assert (operation.group.key, operation.group.label) == (PAIR.key, "default_pg")
     assert operation.waiting_since_ns == 5 * SECOND
     assert view.last is not None
     assert view.last.record.sequence == 1
@@ -135,7 +70,7 @@ def test_view_resolves_names(ranks: list[WrittenRank]) -> None:
     assert abs(view.wall_offset_ns - (identity.realtime_ns - identity.monotonic_ns)) < SECOND
 
 
-def test_operation_that_raised_in_the_call_was_not_entered(ranks: list[WrittenRank]) -> None:
+def test_operation_that_raised_in_the_call_was_not_entered(ranks: list[FollowedTape]) -> None:
     """It does not count as entered. Capture gives its number to the next operation, also between two polls."""
     ranks[0].run(1)
     ranks[0].run(2, how=How.FAILED, failure="ValueError")
@@ -152,7 +87,7 @@ def test_operation_that_raised_in_the_call_was_not_entered(ranks: list[WrittenRa
     assert ranks[0].view().progress[channel()][:3] == (3, 3, 0)
 
 
-def verdict_of(ranks: list[WrittenRank], now_ns: int = 20 * SECOND) -> Verdict:
+def verdict_of(ranks: list[FollowedTape], now_ns: int = 20 * SECOND) -> Verdict:
     """The verdict on the longest wait."""
     for rank in ranks:
         rank.poll()
@@ -167,7 +102,7 @@ def verdict_of(ranks: list[WrittenRank], now_ns: int = 20 * SECOND) -> Verdict:
     [(False, False, SECOND), (True, False, None), (True, True, 7 * SECOND)],
 )
 def test_evidence_of_what_ends_by_wait(
-    ranks: list[WrittenRank], returned: bool, waited: bool, since_ns: int | None
+    ranks: list[FollowedTape], returned: bool, waited: bool, since_ns: int | None
 ) -> None:
     """In the call, its age counts from its start, after it not at all, in a wait from the wait on."""
     number = ranks[0].enter(1, name="recv", flags=Flag.POINT_TO_POINT | Flag.END_BY_WAIT, peer=1)
@@ -177,12 +112,12 @@ def test_evidence_of_what_ends_by_wait(
         ranks[0].writer.mark(number, Word.WAIT_ENTERED, 6 * SECOND, How.CALL)
     (operation,) = ranks[0].view().open
     assert operation.waiting_since_ns == since_ns
-    assert operation.operation_id.channel == Channel(OPERATION, EVERYBODY.key, 1, 0, 0)
+    assert operation.operation_id.channel == Channel(RecordKind.OPERATION, PAIR.key, 1, 0, 0)
 
 
 def test_lapped_tape_blames_no_rank(tmp_path: Path) -> None:
     """A rank writes a ring full between two polls: what it entered meanwhile is unknown, so it is not blamed."""
-    ranks = [WrittenRank(tmp_path, 0), WrittenRank(tmp_path, 1)]
+    ranks = [FollowedTape(tmp_path, 0), FollowedTape(tmp_path, 1)]
     other = GroupName("1", "other", (1,), 0, "gloo", True)
     ranks[0].run(1)
     ranks[1].run(1)
@@ -198,7 +133,7 @@ def test_lapped_tape_blames_no_rank(tmp_path: Path) -> None:
         rank.close()
 
 
-def test_loss_behind_the_last_record_counts(ranks: list[WrittenRank]) -> None:
+def test_loss_behind_the_last_record_counts(ranks: list[FollowedTape]) -> None:
     """A loss that leaves no gap came after what was read: that may have had successors."""
     ranks[0].run(1)
     batch = ranks[0].reader.poll()
@@ -209,7 +144,7 @@ def test_loss_behind_the_last_record_counts(ranks: list[WrittenRank]) -> None:
 
 def test_reader_that_comes_late_still_blames(tmp_path: Path) -> None:
     """A process that takes over finds the ring lapped, but what it reads after that has no gap: it may judge."""
-    ranks = [WrittenRank(tmp_path, rank) for rank in (0, 1)]
+    ranks = [FollowedTape(tmp_path, rank) for rank in (0, 1)]
     for sequence in range(1, 200):
         for rank in ranks:
             rank.run(sequence)
@@ -225,7 +160,7 @@ def test_reader_that_comes_late_still_blames(tmp_path: Path) -> None:
 
 def test_losses_are_healed_by_the_next_operation(tmp_path: Path) -> None:
     """After a loss, a rank that enters the group again can be judged again."""
-    ranks = [WrittenRank(tmp_path, rank) for rank in (0, 1)]
+    ranks = [FollowedTape(tmp_path, rank) for rank in (0, 1)]
     for sequence in range(1, 200):
         ranks[1].run(sequence)
         if sequence % 20 == 0:
@@ -242,7 +177,7 @@ def test_losses_are_healed_by_the_next_operation(tmp_path: Path) -> None:
         rank.close()
 
 
-def test_stacks_come_with_a_later_view(ranks: list[WrittenRank]) -> None:
+def test_stacks_come_with_a_later_view(ranks: list[FollowedTape]) -> None:
     """A request does not wait; the answer is there once the rank has written it, and belongs to that request."""
     assert ranks[0].view().stacks is None
     ranks[0].follower.ask_for_stacks(9 * SECOND)
@@ -263,8 +198,8 @@ def test_stacks_come_with_a_later_view(ranks: list[WrittenRank]) -> None:
 
 def test_runs_are_kept_apart(tmp_path: Path) -> None:
     """Attempts of a job share the directory: each run is a world of its own, the dead without a run are none."""
-    old, new = WrittenRank(tmp_path, 0, run=1), WrittenRank(tmp_path, 0, run=2)
-    unknown = WrittenRank(tmp_path, 1, run=0)
+    old, new = FollowedTape(tmp_path, 0, run=1), FollowedTape(tmp_path, 0, run=2)
+    unknown = FollowedTape(tmp_path, 1, run=0)
     found = worlds([old.follower, new.follower, unknown.follower], SECOND)
     assert {world.run: sorted(world.ranks) for world in found} == {1: [0], 2: [0], 0: [1]}
     for rank in (old, new, unknown):
@@ -273,9 +208,9 @@ def test_runs_are_kept_apart(tmp_path: Path) -> None:
 
 def test_rank_that_does_not_know_its_run_is_of_the_one_that_lives(tmp_path: Path) -> None:
     """Ranks learn the id of their run one after the other; one that is stopped or killed before is not left out."""
-    known, unknown = WrittenRank(tmp_path, 0), WrittenRank(tmp_path, 1, run=0)
+    known, unknown = FollowedTape(tmp_path, 0), FollowedTape(tmp_path, 1, run=0)
     (world,) = worlds([unknown.follower, known.follower], SECOND)
-    assert (world.run, sorted(world.ranks)) == (RUN, [0, 1])
+    assert (world.run, sorted(world.ranks)) == (RUN_ID, [0, 1])
     unknown.close()
     subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), "0"], check=True, timeout=60, cwd=REPOSITORY)
     [path] = {*tmp_path.glob("*.tape")} - {known.writer.path, unknown.writer.path}
@@ -290,14 +225,14 @@ def test_rank_that_died_before_a_run_began_is_not_of_it(tmp_path: Path) -> None:
     """A rank of an earlier attempt that ended before it knew its run is not a death in the next one."""
     subprocess.run([sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), "0"], check=True, timeout=60, cwd=REPOSITORY)
     (path,) = tmp_path.glob("*.tape")
-    dead, after = TapeFollower(TapeReader(path)), WrittenRank(tmp_path, 0)
+    dead, after = TapeFollower(TapeReader(path)), FollowedTape(tmp_path, 0)
     (world,) = worlds([dead, after.follower], time.monotonic_ns())
     assert sorted(world.ranks) == [0]
     dead.reader.close()
     after.close()
 
 
-def test_view_remembers_what_was_entered_last(ranks: list[WrittenRank]) -> None:
+def test_view_remembers_what_was_entered_last(ranks: list[FollowedTape]) -> None:
     """Each channel keeps its last calls, with their signature and root, and no more than that."""
     for sequence in range(1, 12):
         ranks[0].run(sequence)
@@ -313,16 +248,16 @@ def test_view_remembers_what_was_entered_last(ranks: list[WrittenRank]) -> None:
 def test_dead_ranks_of_the_attempt_before_are_left_out(tmp_path: Path) -> None:
     """A restarted rank may first read the run id of the attempt before, whose ranks are dead: no death is reported."""
     subprocess.run(
-        [sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), f"{RUN}"], check=True, timeout=60, cwd=REPOSITORY
+        [sys.executable, "-c", LEAVE_A_TAPE, str(tmp_path), f"{RUN_ID}"], check=True, timeout=60, cwd=REPOSITORY
     )
     (path,) = tmp_path.glob("*.tape")
     dead = TapeFollower(TapeReader(path))
     now_ns = time.monotonic_ns()
-    after = WrittenRank(tmp_path, 0)
-    after.writer.set_run_id(RUN, RunIdState.PROVISIONAL)
+    after = FollowedTape(tmp_path, 0)
+    after.writer.set_run_id(RUN_ID, RunIdState.PROVISIONAL)
     (world,) = worlds([dead, after.follower], now_ns)
     assert sorted(world.ranks) == [0]
-    after.writer.set_run_id(RUN, RunIdState.AGREED)
+    after.writer.set_run_id(RUN_ID, RunIdState.AGREED)
     (world,) = worlds([dead, after.follower], now_ns)
     assert sorted(world.ranks) == [0, 1]
     dead.reader.close()
@@ -331,9 +266,9 @@ def test_dead_ranks_of_the_attempt_before_are_left_out(tmp_path: Path) -> None:
 
 def test_rank_that_was_seen_alive_is_of_this_attempt(tmp_path: Path) -> None:
     """A rank that dies within its first second has no heartbeat later than the others, but it was seen."""
-    died, after = WrittenRank(tmp_path, 1), WrittenRank(tmp_path, 0)
-    after.writer.set_run_id(RUN, RunIdState.PROVISIONAL)
-    died.writer.set_run_id(RUN, RunIdState.PROVISIONAL)
+    died, after = FollowedTape(tmp_path, 1), FollowedTape(tmp_path, 0)
+    after.writer.set_run_id(RUN_ID, RunIdState.PROVISIONAL)
+    died.writer.set_run_id(RUN_ID, RunIdState.PROVISIONAL)
     followers = [died.follower, after.follower]
     worlds(followers, time.monotonic_ns())
     died.writer.close()
@@ -343,14 +278,14 @@ def test_rank_that_was_seen_alive_is_of_this_attempt(tmp_path: Path) -> None:
     after.close()
 
 
-def test_damaged_tape_is_left_out(ranks: list[WrittenRank]) -> None:
+def test_damaged_tape_is_left_out(ranks: list[FollowedTape]) -> None:
     """A tape whose words can no longer be read does not report; the others do."""
     ranks[0].writer.view().cast("Q")[LiveWord.STATE] = 1
     (world,) = worlds([rank.follower for rank in ranks], SECOND)
     assert list(world.ranks) == [1]
 
 
-def test_tags_do_not_grow_without_bound(ranks: list[WrittenRank], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tags_do_not_grow_without_bound(ranks: list[FollowedTape], monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels of old tags are forgotten; then an unknown channel proves nothing."""
     monkeypatch.setattr(snapshot, "MAX_CHANNELS", 16)
     for tag in range(40):
@@ -361,10 +296,10 @@ def test_tags_do_not_grow_without_bound(ranks: list[WrittenRank], monkeypatch: p
 
 def test_checks_are_cheap_with_thousands_of_groups(tmp_path: Path) -> None:
     """With eight ranks of 2,000 groups each, a poll takes a small part of the quarter second between two polls."""
-    written = [WrittenRank(tmp_path, rank, capacity=4096) for rank in range(8)]
+    written = [FollowedTape(tmp_path, rank, capacity=4096) for rank in range(8)]
     for nth in range(2_000):
         for rank in written:
-            rank.run(1, group=dataclasses.replace(EVERYBODY, nth=nth))
+            rank.run(1, group=dataclasses.replace(PAIR, nth=nth))
     for rank in written:
         rank.poll()
     worlds([rank.follower for rank in written], SECOND)

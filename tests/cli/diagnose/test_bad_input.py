@@ -11,7 +11,7 @@ import pytest
 
 from otel_torchdist.tape.layout import VERSION, TapeState
 from tests.cli.asking import ask
-from tests.support.simulated_rank import SimulatedRank
+from tests.support.fake_tape import FakeTape
 
 IDS = (0x11AA << 112, 0x11BB << 112)
 JOBS = ("job-000000000000000a", "job-000000000000000b")
@@ -25,7 +25,7 @@ def begin(base: Path) -> Iterator[BEGIN]:
     def begin(job: int = 0, ranks: tuple[int, ...] = (0, 1), world_size: int = 2) -> list[Path]:
         directory = base / JOBS[job]
         directory.mkdir(mode=0o700)
-        written = [SimulatedRank(directory, rank, world_size, IDS[job]) for rank in ranks]
+        written = [FakeTape(directory, rank, world_size, IDS[job]) for rank in ranks]
         for one in written:
             one.run(at=time.monotonic_ns(), lasts=1000)
             one.writer.finish(TapeState.FINISHED)

@@ -13,7 +13,7 @@ import pytest
 
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from tests.cli.asking import Answer, ask, ask_as_people_do
-from tests.support.simulated_rank import SimulatedRank
+from tests.support.fake_tape import FakeTape
 
 RANKS = 40
 LATE = 17
@@ -35,7 +35,7 @@ def base(module_base: Path) -> Iterator[Path]:
     group = GroupName("0", "default_pg", tuple(range(RANKS)), 0, "gloo", True)
     call = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
     for rank in range(RANKS):
-        one = SimulatedRank(directory, rank, RANKS, 0xAB << 120, capacity=64)
+        one = FakeTape(directory, rank, RANKS, 0xAB << 120, capacity=64)
         names = one.writer.names
         everybody, all_reduce = names.intern(group), names.intern(call)
         line = names.intern(CallSiteName(FUNCTION, "/home/u/train.py", 42))

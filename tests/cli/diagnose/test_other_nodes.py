@@ -26,9 +26,9 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import Channel, OperationId
 from tests.cli.asking import ask
 from tests.cli.running import Running
-from tests.support.simulated_rank import RUN_ID, SECOND, WORLD, SimulatedRank
-from tests.support.simulated_world import RUN, START_NS, THRESHOLD_NS, SimulatedWorld, group_of
-from tests.support.simulated_world import SimulatedRank as WorldRank
+from tests.support.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
+from tests.support.fake_world import RUN, START_NS, THRESHOLD_NS, FakeWorld, group_of
+from tests.support.fake_world import FakeRank as WorldRank
 
 TERM, RAISED, KILL = int(signal.SIGTERM), 1 << 8, int(signal.SIGKILL)
 EVERYBODY = group_of(0, 1, 2, 3)
@@ -58,7 +58,7 @@ def end(rank: WorldRank, number: int, is_interrupted: bool, status: int | None, 
         rank.die(at_s, state, failure)
 
 
-def verdict_here(world: SimulatedWorld) -> Verdict | None:
+def verdict_here(world: FakeWorld) -> Verdict | None:
     """The verdict of `diagnose` on the node of ranks 2 and 3, all of which are gone."""
     views = [world.ranks[rank].view(20.5) for rank in HERE]
     return examine(RUN, len(world.ranks), views, StallRules(THRESHOLD_NS), LATER_NS).verdict
@@ -76,7 +76,7 @@ def test_rank_that_ended_with_others_is_not_named(
     """Each of two ranks was interrupted, or ended by the launcher, in the same operation or the next: in any order."""
     for places in itertools.product((False, True), repeat=2):
         for times in ((20.1, 20.2), (20.2, 20.1)):
-            world = SimulatedWorld(4)
+            world = FakeWorld(4)
             world.meet(EVERYBODY, 1.0)
             for rank, is_ahead, (is_interrupted, status, is_seen), at_s in zip(
                 HERE, places, (second, third), times, strict=True
@@ -89,7 +89,7 @@ def test_rank_that_ended_with_others_is_not_named(
 @pytest.mark.parametrize("status", [KILL, RAISED])
 def test_first_death_of_its_own(status: int) -> None:
     """A rank that was killed, or raised an exception of its own, is named although other nodes are not seen."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     world.meet(EVERYBODY, 1.0)
     end(world.ranks[3], enter(world.ranks[3], is_ahead=False), True, RAISED, 20.2, True)
     failed = (TapeState.FAILED, "ValueError") if status == RAISED else (TapeState.RUNNING, "")
@@ -109,7 +109,7 @@ def job(base: Path) -> Iterator[Path]:
     directory.mkdir(mode=0o700)
     now_ns = time.monotonic_ns()
     for rank, status in ((2, RAISED), (3, TERM)):
-        one = SimulatedRank(directory, rank)
+        one = FakeTape(directory, rank)
         one.run(at=now_ns - 3 * SECOND, lasts=SECOND // 1000)
         number = one.begin(at=now_ns - SECOND // 2, sequence=2)
         if rank == 2:
@@ -177,7 +177,7 @@ def test_verdict_is_removed_when_ranks_continue(base: Path) -> None:
     """A stall that is over while the ranks here live shows nothing about how they end."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
-    one = SimulatedRank(directory, 2)
+    one = FakeTape(directory, 2)
     verdicts = AgentsVerdicts()
     stall = OngoingStall(ruling(), is_ours=False, nonces=frozenset({one.reader.identity.nonce}))
     verdicts.update([stall], [one.reader])
@@ -190,7 +190,7 @@ def test_watch(base: Path) -> None:
     """Over ranks that wait for another node's, `watch` shows the agents' verdict, and that it is over."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
-    ranks = [SimulatedRank(directory, rank) for rank in HERE]
+    ranks = [FakeTape(directory, rank) for rank in HERE]
     for one in ranks:
         one.begin(at=time.monotonic_ns(), sequence=2)
     watch = Running(base, "watch", "--plain", "--threshold", "60")
@@ -209,7 +209,7 @@ def test_run_of_one_node_leaves_nothing(base: Path) -> None:
     """Tapes of such a run show everything that its agent knows."""
     directory = base / "job-000000000000000a"
     directory.mkdir(mode=0o700)
-    one = SimulatedRank(directory, 0, world_size=1)
+    one = FakeTape(directory, 0, world_size=1)
     stall = OngoingStall(ruling(), is_ours=True, nonces=frozenset({one.reader.identity.nonce}))
     AgentsVerdicts().update([stall], [one.reader])
     assert list(directory.glob("verdict-*.json")) == []

@@ -15,7 +15,7 @@ from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.cli.asking import ask
-from tests.support.simulated_rank import SimulatedRank
+from tests.support.fake_tape import FakeTape
 
 SIZE = 5
 SECOND = 1_000_000_000
@@ -25,7 +25,7 @@ EVERYBODY = GroupName("0", "default_pg", tuple(range(SIZE)), 0, "gloo", True)
 SAVE = CallSiteName("save", "/home/user/evaluate.py", 7)
 
 
-class Tape(SimulatedRank):
+class Tape(FakeTape):
     """A rank's tape, with calls like those of `evaluate.py`."""
 
     def enter(self, group: GroupName, sequence: int, ago_s: float, elements: int = 4) -> int:

@@ -30,7 +30,7 @@ from otel_torchdist.world.model import (
     RankView,
     WorldSnapshot,
 )
-from tests.support.simulated_world import RUN, SECOND, START_NS
+from tests.support.fake_world import RUN, SECOND, START_NS
 
 THRESHOLD_S = 10.0
 MAX_RANKS = 4_096

@@ -13,9 +13,9 @@ from otel_torchdist.tape.layout import Flag, Word
 from otel_torchdist.tape.reader import TapeReader
 from tests.jobs.side_effects.conftest import Run
 from tests.support.device_rank import MAIN_STREAM, OTHER_STREAM, device_rank
+from tests.support.fake_tape import FakeTape
 from tests.support.jobs import Job
 from tests.support.lookout import Lookout
-from tests.support.simulated_rank import SimulatedRank
 
 THRESHOLD_S = 0.6
 
@@ -65,7 +65,7 @@ def test_of_waits_for_what_was_coalesced(pretended: Job) -> None:
 
 def test_of_a_long_block(tmp_path: Path) -> None:
     """On a backend whose Works do report their end, coalesced operations count from the wait on, and not before."""
-    rank = SimulatedRank(tmp_path)
+    rank = FakeTape(tmp_path)
     began_ns = time.monotonic_ns()
     number = rank.begin(at=began_ns, flags=Flag.COALESCED)
     rank.mark(number, Word.RETURNED, time.monotonic_ns() - began_ns)

@@ -14,7 +14,7 @@ from otel_torchdist.tape.records import SignatureName
 from otel_torchdist.world.call_history import LENGTH, CallLog, Digests
 from otel_torchdist.world.mismatch import Field
 from otel_torchdist.world.model import Arrival, WorldSnapshot
-from tests.support.simulated_world import SECOND, SimulatedWorld
+from tests.support.fake_world import SECOND, FakeWorld
 from tests.support.watching import EVERYBODY, THRESHOLD_S, Watching
 
 SUM = SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1)
@@ -27,7 +27,7 @@ def findings(watching: Watching) -> list[MismatchFound]:
     return [event for _, event in watching.events if isinstance(event, MismatchFound)]
 
 
-def run_through(world: SimulatedWorld, at_s: float, odd: int = -1, **differs: str) -> None:
+def run_through(world: FakeWorld, at_s: float, odd: int = -1, **differs: str) -> None:
     """All ranks make a call that ends, one of them perhaps a different one."""
     for rank in world.ranks:
         number = rank.enter(EVERYBODY, at_s, **(differs if rank.rank == odd else {}))  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def run_through(world: SimulatedWorld, at_s: float, odd: int = -1, **differs: st
 
 def test_slow_traffic() -> None:
     """One call a second, one of them with another reduce op: reported in time, once, with field and rank."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     watching = Watching(world)
     for second in range(40):
         run_through(world, float(second), odd=2 if second == 5 else -1, reduce_op="max")
@@ -53,7 +53,7 @@ def test_slow_traffic() -> None:
 
 def test_calls_that_fit_are_silent() -> None:
     """Nothing is reported about a healthy run."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     watching = Watching(world)
     for second in range(30):
         run_through(world, float(second))
@@ -63,7 +63,7 @@ def test_calls_that_fit_are_silent() -> None:
 
 def test_cause_of_a_stall_is_not_reported_twice() -> None:
     """Ranks that wait because their calls do not match get a verdict, and no finding beside it."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     for rank in world.ranks:
         rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
     watching = Watching(world)
@@ -95,7 +95,7 @@ def test_one_odd_call_changes_its_window_only(odd: int, later: int) -> None:
 
 def test_dense_traffic_is_compared_by_windows() -> None:
     """Thousands of calls between two polls: the odd one is far from the latest, and is found in its window."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     pair_calls = {0: SUM, 1: SUM}
     logs = {rank: CallLog() for rank in pair_calls}
     digests = Digests()
@@ -117,7 +117,7 @@ def test_calls_of_another_node_are_requested() -> None:
     """For a remote rank only digests are known: the odd window is requested in full, and reported once it has come."""
     same = logged([Arrival(sequence, SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
     odd = logged([Arrival(sequence, MAX if sequence == 70 else SUM, -1) for sequence in range(1, 2 * LENGTH + 1)])
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     run_through(world, 1.0)
     channel = next(iter(world.ranks[0].progress))
     digests = tuple(window._replace(arrivals=()) for window in odd.windows)
@@ -137,7 +137,7 @@ def test_calls_of_another_node_are_requested() -> None:
 class _WithWindows(Watching):
     """A watched world whose ranks have these windows."""
 
-    def __init__(self, world: SimulatedWorld, windows: dict[int, dict]) -> None:  # type: ignore[type-arg]
+    def __init__(self, world: FakeWorld, windows: dict[int, dict]) -> None:  # type: ignore[type-arg]
         super().__init__(world)
         self._windows = windows
 
@@ -172,7 +172,7 @@ def test_windows_hold_what_was_called(losses: list[int], refusals: list[int]) ->
     assert log.times.times == tuple(arrival.sequence for arrival in log.windows[-1].arrivals)
 
 
-def ending(world: SimulatedWorld, at_s: float) -> None:
+def ending(world: FakeWorld, at_s: float) -> None:
     """All ranks end cleanly."""
     for rank in world.ranks:
         rank.die(at_s, TapeState.FINISHED)
@@ -180,7 +180,7 @@ def ending(world: SimulatedWorld, at_s: float) -> None:
 
 def test_job_that_ends_at_once() -> None:
     """The job is over after three seconds: the mismatch is reported within two more, and once."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
     watching.until(3.0)
@@ -194,7 +194,7 @@ def test_job_that_ends_at_once() -> None:
 
 def test_job_that_fails() -> None:
     """The same where a rank raises for another reason, and a launcher kills the rest."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
     watching.until(3.0)
@@ -207,14 +207,14 @@ def test_job_that_fails() -> None:
 
 def test_reader_that_leaves_while_ranks_live() -> None:
     """It reports the mismatch if all have completed the call: one that holds up ranks is not a finding."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     watching = Watching(world)
     run_through(world, 1.0, odd=2, dtype="int32")
     watching.until(2.0)
     [found] = watching.detector.process([world.snapshot(2.1)], is_last=True)
     assert isinstance(found, MismatchFound)
     assert found.mismatch.ranks == (2,)
-    stuck = SimulatedWorld(4)
+    stuck = FakeWorld(4)
     for rank in stuck.ranks:
         rank.enter(EVERYBODY, 1.0, "barrier" if rank.rank == 2 else "all_reduce")
     watching = Watching(stuck)
@@ -236,7 +236,7 @@ def test_calls_after_the_last_whole_window_are_compared_at_the_end() -> None:
 def test_windows_of_different_length_are_compared_as_far_as_they_go() -> None:
     """One rank died seven calls earlier: its calls are a prefix of the others', and differ nowhere."""
     for odd, expected in ((0, []), (15, [15])):
-        world = SimulatedWorld(2)
+        world = FakeWorld(2)
         for _ in range(30):
             run_through(world, 1.0)
         digests = Digests()
@@ -255,7 +255,7 @@ def test_windows_of_different_length_are_compared_as_far_as_they_go() -> None:
 
 def test_harmless_difference_hides_no_later_one() -> None:
     """The first window differs where that is legal; the second one is compared too."""
-    world = SimulatedWorld(2)
+    world = FakeWorld(2)
     run_through(world, 0.0)
     channel = next(iter(world.ranks[0].progress))
     logs, digests = {0: CallLog(), 1: CallLog()}, Digests()
@@ -274,7 +274,7 @@ def test_harmless_difference_hides_no_later_one() -> None:
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor"])
 def test_transposed_tensor_is_found(operation: str) -> None:
     """8x4 where the others have 4x8 is a finding, but does not cause a stall."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     watching = Watching(world)
     for rank in world.ranks:
         shape = (8, 4) if rank.rank == 2 else (4, 8)
@@ -305,7 +305,7 @@ def test_transposed_tensor_is_found(operation: str) -> None:
 )
 def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -> None:
     """Flattened tensors, rows against columns, uneven shards, and operations that split their tensor are legal."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     watching = Watching(world)
     for rank, shape in zip(world.ranks, shapes, strict=True):
         rank.end(rank.enter(EVERYBODY, 1.0, operation, shape=shape, peer=0), 1.1)
@@ -315,7 +315,7 @@ def test_shapes_that_may_differ(operation: str, shapes: list[tuple[int, ...]]) -
 
 def test_transposed_tensor_hides_no_other_dtype() -> None:
     """The first mismatch is found, and a later one in the same group too."""
-    world = SimulatedWorld(4)
+    world = FakeWorld(4)
     watching = Watching(world)
     for second in range(40):
         for rank in world.ranks:

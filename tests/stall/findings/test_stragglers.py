@@ -13,7 +13,7 @@ from otel_torchdist.stall.findings.stragglers import LEAST_SHARE, Straggler, Str
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.world.call_history import LENGTH, ArrivalLog
 from otel_torchdist.world.model import Channel, WorldSnapshot
-from tests.support.simulated_world import SECOND, START_NS, SimulatedWorld
+from tests.support.fake_world import SECOND, START_NS, FakeWorld
 from tests.support.watching import EVERYBODY
 
 CHANNEL = Channel(RecordKind.OPERATION, EVERYBODY.key)
@@ -31,7 +31,7 @@ class Steps:
         self.gone: list[tuple[Channel, int]] = []
         self.last: dict[int, int] = dict.fromkeys(range(4), 0)
         self.late_ns: dict[int, int] = dict.fromkeys(range(4), 0)
-        self._world = SimulatedWorld(4)
+        self._world = FakeWorld(4)
         self._world.meet(EVERYBODY, 0.0)
         self._logs = [ArrivalLog() for _ in range(4)]
         self._now_s = 1.0

@@ -22,13 +22,13 @@ from otel_torchdist import semconv
 from otel_torchdist.telemetry.export.providers import build_meter_provider_from_environment
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
+from tests.support.fake_tape import RUN, WORLD, FakeTape
 from tests.support.otlp_metrics_receiver import (
     MetricsReceiver,
     grpc_receiver,
     http_receiver,
     traces_only_receiver,
 )
-from tests.support.simulated_rank import RUN, WORLD, SimulatedRank
 
 RESOURCE = Resource({"service.name": "training"})
 
@@ -61,7 +61,7 @@ def shown(node: NodeMetrics, provider: MeterProvider | None) -> Iterator[MeterPr
 def node(tmp_path: Path) -> NodeMetrics:
     """A node with one rank that is in a collective."""
     metrics = NodeMetrics()
-    rank = SimulatedRank(tmp_path, rank=2)
+    rank = FakeTape(tmp_path, rank=2)
     rank.begin(at=time.monotonic_ns())
     metrics.track(rank.reader).consume(rank.reader.poll(), rank.reader.status(), 0)
     return metrics
@@ -171,7 +171,7 @@ def test_shutdown_pushes_the_rest(build: Callable[..., MeterProvider | None], no
 
 def test_large_snapshots_are_sent_in_parts(build: Callable[..., MeterProvider | None], tmp_path: Path) -> None:
     """A node with very many series stays below gRPC's limit of 4 MB, and all of it arrives."""
-    rank = SimulatedRank(tmp_path, capacity=2048)
+    rank = FakeTape(tmp_path, capacity=2048)
     for other in range(1, 129):
         for operation in ("all_reduce", "barrier"):
             rank.run(operation, dataclasses.replace(WORLD, ranks=(0, other)))

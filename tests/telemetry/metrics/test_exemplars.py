@@ -17,13 +17,13 @@ from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
+from tests.support.fake_tape import RUN_ID, SECOND, FakeTape
 from tests.support.memory_sink import MemorySink
-from tests.support.simulated_rank import RUN_ID, SECOND, SimulatedRank
 
 
 def page(directory: Path, sampler: Sampler) -> CollectorRegistry:
     """The page of a rank that has taken two steps of three operations each."""
-    rank, node = SimulatedRank(directory), NodeMetrics()
+    rank, node = FakeTape(directory), NodeMetrics()
     metrics = node.track(rank.reader)
     spans = RankSpans(rank.reader, MemorySink(), StepSampler(sampler, 1_000, 0, 4), (), metrics.exemplify)
     start = rank.reader.identity.monotonic_ns

@@ -9,14 +9,14 @@ from otel_torchdist import semconv
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, RunKey, RunLabels
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
+from tests.support.fake_tape import RUN, RUN_ID, WORLD, FakeTape
 from tests.support.metrics_node import METRICS
-from tests.support.simulated_rank import RUN, RUN_ID, WORLD, SimulatedRank
 
 STRANGER = 12345
 SAME_DIGITS = RUN_ID ^ 1
 
 
-def track(metrics: NodeMetrics, rank: SimulatedRank) -> None:
+def track(metrics: NodeMetrics, rank: FakeTape) -> None:
     """Read all that a rank has written."""
     metrics.track(rank.reader).consume(rank.reader.poll(), rank.reader.status(), 0)
 
@@ -30,9 +30,9 @@ def test_same_digits(tmp_path: Path) -> None:
     """The eight digits are on every page, and can be forged: the forger's rank does not replace the other."""
     metrics = NodeMetrics()
     victim, forger, copier = (
-        SimulatedRank(tmp_path, 0, run_id=RUN_ID),
-        SimulatedRank(tmp_path, 0, run_id=SAME_DIGITS),
-        SimulatedRank(tmp_path, 0, run_id=RUN_ID),
+        FakeTape(tmp_path, 0, run_id=RUN_ID),
+        FakeTape(tmp_path, 0, run_id=SAME_DIGITS),
+        FakeTape(tmp_path, 0, run_id=RUN_ID),
     )
     copier.reader.owner = STRANGER
     victim.run(sequence=7)
@@ -54,7 +54,7 @@ def test_ranks_without_a_run(tmp_path: Path) -> None:
     metrics = NodeMetrics()
     for directory in ("a", "b"):
         (tmp_path / directory).mkdir()
-        rank = SimulatedRank(tmp_path / directory, 0, run_id=0, state=RunIdState.UNAGREED)
+        rank = FakeTape(tmp_path / directory, 0, run_id=0, state=RunIdState.UNAGREED)
         track(metrics, rank)
     assert ranks_of(metrics) == {("", "0"), ("unnamed-2", "0")}
 
@@ -75,11 +75,11 @@ def test_groups_of_one_job_cost_another_nothing(tmp_path: Path) -> None:
     metrics = NodeMetrics()
     for directory in ("greedy", "modest"):
         (tmp_path / directory).mkdir()
-    greedy = SimulatedRank(tmp_path / "greedy", 0, run_id=1 << 120)
+    greedy = FakeTape(tmp_path / "greedy", 0, run_id=1 << 120)
     for other in range(1, MAX_GROUPS + 44):
         greedy.run(group=dataclasses.replace(WORLD, ranks=(0, 1000 + other)))
     track(metrics, greedy)
-    modest = SimulatedRank(tmp_path / "modest", 0)
+    modest = FakeTape(tmp_path / "modest", 0)
     modest.run(sequence=3)
     track(metrics, modest)
     assert dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.snapshot()))[RUN, "0", WORLD.key] == 3
@@ -87,13 +87,13 @@ def test_groups_of_one_job_cost_another_nothing(tmp_path: Path) -> None:
     stall = metrics.snapshot().runs[RUN].stall
     assert stall is not None and stall.group == WORLD.key
     for job in range(MAX_GROUPS + 10):
-        rank = SimulatedRank(tmp_path / "modest", 1, run_id=(job + 2) << 100)
+        rank = FakeTape(tmp_path / "modest", 1, run_id=(job + 2) << 100)
         rank.run(group=dataclasses.replace(WORLD, ranks=(1, 5000 + job)))
         track(metrics, rank)
         metrics.forget(rank.reader.identity.nonce)
     metrics.clear_stall(RUN_ID)
     metrics.forget(modest.reader.identity.nonce)
-    late = SimulatedRank(tmp_path / "modest", 0)
+    late = FakeTape(tmp_path / "modest", 0)
     late.run(group=dataclasses.replace(WORLD, ranks=(0, 9999)), sequence=5)
     track(metrics, late)
     assert 5 in dict(METRICS[semconv.LAST_STARTED_SEQUENCE].read(metrics.snapshot())).values()

@@ -18,8 +18,8 @@ from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.metrics import labels as run_label
 from otel_torchdist.telemetry.metrics.node import MAX_FINDINGS, FindingStatus, NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
+from tests.support.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.metrics_node import METRICS, Node, series_of
-from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
 
 STALL = StallStatus(RUN_ID, WORLD.key, "all_reduce", "absent", (2, 0, 1), "4/4", 0xABC)
 
@@ -138,8 +138,8 @@ WRITE_AND_WAIT = """
 import sys, time
 from pathlib import Path
 from otel_torchdist.tape.layout import TapeState
-from tests.support.simulated_rank import SimulatedRank
-rank = SimulatedRank(Path(sys.argv[1]), rank=1)
+from tests.support.fake_tape import FakeTape
+rank = FakeTape(Path(sys.argv[1]), rank=1)
 rank.begin(at=time.monotonic_ns())
 print(rank.writer.path, flush=True)
 sys.stdin.readline()
@@ -305,7 +305,7 @@ def test_stall_outlives_the_ranks(node: Node) -> None:
 
 def test_scrapes_and_the_reader_do_not_disturb_each_other(tmp_path: Path) -> None:
     """A snapshot that is taken while the reader counts is of one moment: its sums agree, and nothing decreases."""
-    rank = SimulatedRank(tmp_path, capacity=16_384)
+    rank = FakeTape(tmp_path, capacity=16_384)
     for sequence in range(8_000):
         rank.run(sequence=sequence, lasts=SECOND)
     metrics = NodeMetrics()

@@ -26,7 +26,7 @@ from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.otel import OTelMetrics
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.rank import RankMetrics
-from tests.support.simulated_rank import RUN_ID, SECOND, WORLD, SimulatedRank
+from tests.support.fake_tape import RUN_ID, SECOND, WORLD, FakeTape
 
 LABELS = {attribute: label for label, attribute in semconv.OTEL_METRIC_ATTRIBUTES.items()}
 PROMETHEUS_NAMES = {otel: name for name, otel in semconv.OTEL_METRIC_NAMES.items()}
@@ -42,9 +42,9 @@ class Pushed:
         self.metrics = OTelMetrics(self.node, self.provider)
         self.directory = directory
 
-    def add(self, rank: int, state: RunIdState = RunIdState.AGREED) -> tuple[SimulatedRank, RankMetrics]:
+    def add(self, rank: int, state: RunIdState = RunIdState.AGREED) -> tuple[FakeTape, RankMetrics]:
         """Add a rank that has run, waited and stepped."""
-        simulated = SimulatedRank(self.directory, rank, state=state)
+        simulated = FakeTape(self.directory, rank, state=state)
         counted = self.node.track(simulated.reader)
         other = dataclasses.replace(WORLD, ranks=(0, 1), description="tensor")
         for sequence in range(1, 9):
@@ -186,7 +186,7 @@ def test_stop_and_start_again(pushed: Pushed, caplog: pytest.LogCaptureFixture) 
     pushed.add(0)
     assert pushed.collect() == {}
     second = OTelMetrics(pushed.node, pushed.provider)
-    simulated = SimulatedRank(pushed.directory, 1)
+    simulated = FakeTape(pushed.directory, 1)
     simulated.run()
     counted = pushed.node.track(simulated.reader)
     counted.consume(simulated.reader.poll(), simulated.reader.status(), 0)

@@ -22,7 +22,7 @@ from otel_torchdist.telemetry.metrics.definitions import HISTOGRAM_METRICS, NUMB
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector
 from otel_torchdist.telemetry.metrics.snapshots import NodeSnapshot
-from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
+from tests.support.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 ODD = 'quote " backslash \\ newline \n tab \t snow \u2603 surrogate \ud800 brace } comma , equals ='
@@ -59,7 +59,7 @@ def node(tmp_path: Path) -> NodeMetrics:
     """Two ranks of which one waits for the other, and a stall."""
     metrics = NodeMetrics(spans_dropped=lambda: 2, clock=lambda: 100 * SECOND)
     for number in (0, 1):
-        rank = SimulatedRank(tmp_path, rank=number)
+        rank = FakeTape(tmp_path, rank=number)
         rank.run(lasts=SECOND // 500, message_bytes=1000)
         rank.run("all_gather", PAIR, lasts=2 * SECOND, how=How.WAIT)
         rank.writer.step_ended(0, 0, 1)

@@ -10,8 +10,8 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind, Word
 from otel_torchdist.tape.names import MAX_NAMES
 from otel_torchdist.telemetry.metrics.node import NodeMetrics
 from otel_torchdist.telemetry.metrics.snapshots import Duration
+from tests.support.fake_tape import RUN, SECOND, WORLD, FakeTape, signature
 from tests.support.metrics_node import Node
-from tests.support.simulated_rank import RUN, SECOND, WORLD, SimulatedRank, signature
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_durations_are_apart_by_size_of_message(node: Node) -> None:
 def test_durations_are_made_only_for_listeners(tmp_path: Path) -> None:
     """Histograms need no listener; as soon as there is one, it gets each duration."""
     node, received = NodeMetrics(), list[Duration]()
-    rank = SimulatedRank(tmp_path)
+    rank = FakeTape(tmp_path)
     metrics = node.track(rank.reader)
     rank.run()
     metrics.consume(rank.reader.poll(), rank.reader.status(), 0)
@@ -255,7 +255,7 @@ def test_own_cost_and_losses(node: Node, tmp_path: Path) -> None:
     rank = node.add()
     rank.writer.add_overhead(2_500_000, 10)
     rank.writer.drop_record()
-    small = SimulatedRank(tmp_path, rank=1, capacity=64)
+    small = FakeTape(tmp_path, rank=1, capacity=64)
     metrics = node.metrics.track(small.reader)
     for sequence in range(200):
         small.run(sequence=sequence)

@@ -13,8 +13,8 @@ from otel_torchdist.tape.records import GroupName
 from otel_torchdist.telemetry.metrics.labels import MAX_GROUPS, MAX_OPERATIONS
 from otel_torchdist.telemetry.metrics.node import NodeMetrics, StallStatus
 from otel_torchdist.telemetry.metrics.snapshots import ArrivalCounts
+from tests.support.fake_tape import RUN, RUN_ID, SECOND, WORLD, FakeTape
 from tests.support.metrics_node import METRICS, Node, series_of
-from tests.support.simulated_rank import RUN, RUN_ID, SECOND, WORLD, SimulatedRank
 
 NODES, LOCAL_RANKS = 512, 8
 BUDGET_OF_A_NODE, BUDGET_OF_THE_WORLD = 3_000, 1_400_000
@@ -33,7 +33,7 @@ def groups(count: int) -> list[GroupName]:
     return [dataclasses.replace(WORLD, ranks=(0, other)) for other in range(1, count + 1)]
 
 
-def simulate(rank: SimulatedRank, batch: Batch, first: int) -> NodeMetrics:
+def simulate(rank: FakeTape, batch: Batch, first: int) -> NodeMetrics:
     """A node whose ranks, from `first` on, have all done what one simulated rank has."""
     metrics = NodeMetrics()
     for number in range(first, first + LOCAL_RANKS):
@@ -74,7 +74,7 @@ def test_operations_beyond_the_bound_are_folded(node: Node) -> None:
 
 def test_series_of_4096_ranks_stay_in_the_budget(tmp_path: Path) -> None:
     """4,096 ranks on 512 nodes, each in 4 groups with 6 operations of two sizes, with steps, in flight, and a stall."""
-    rank = SimulatedRank(tmp_path)
+    rank = FakeTape(tmp_path)
     for group in groups(4):
         for operation in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all"):
             rank.run(operation, group)
@@ -99,7 +99,7 @@ def test_series_of_4096_ranks_stay_in_the_budget(tmp_path: Path) -> None:
 
 def test_explosion_of_labels_stays_in_the_budget(tmp_path: Path) -> None:
     """With 10,000 groups and 40 operations a node keeps to its bounds, and still counts every operation."""
-    rank = SimulatedRank(tmp_path, capacity=32_768)
+    rank = FakeTape(tmp_path, capacity=32_768)
     for number, group in enumerate(groups(10_000)):
         for operation in range(2):
             rank.run(f"op{(operation + number) % 40}", group)

@@ -15,12 +15,12 @@ from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.spans.segments import MAX_ACTIVITIES, MAX_OPERATIONS
 from otel_torchdist.telemetry.spans.steps import SpansState
-from tests.support.rank_tape import RUN, SECOND, RankTape
+from tests.support.fake_tape import RUN_ID, SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank
 
 
 @pytest.fixture
-def other(make_tape: Callable[..., RankTape]) -> Rank:
+def other(make_tape: Callable[..., ClockedTape]) -> Rank:
     """Another rank 2 of 4."""
     tape = make_tape()
     tape.agree()
@@ -35,7 +35,7 @@ def test_under_the_step(rank: Rank) -> None:
     rank.poll()
     anchor, _, span = rank.sink.spans
     assert (span.name, span.parent_id, span.error, span.links) == ("optimizer step", anchor.span_id, None, ())
-    assert span.trace_id == trace_id_of_step(RUN, 0)
+    assert span.trace_id == trace_id_of_step(RUN_ID, 0)
     assert span.span_id == activity_span_id(rank.tape.reader.identity.nonce, number)
     assert (span.start_ns - anchor.start_ns, span.end_ns - anchor.start_ns) == (SECOND // 2, 3 * SECOND // 4)
     assert span.attributes == {

@@ -14,8 +14,8 @@ from otel_torchdist.naming import activity_span_id, operation_span_id
 from otel_torchdist.tape.layout import How, RunIdState, TapeState
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
+from tests.support.fake_tape import SECOND, ClockedTape
 from tests.support.memory_sink import MemorySink
-from tests.support.rank_tape import SECOND, RankTape
 
 ACTIONS = st.one_of(
     st.just("enter"),
@@ -31,7 +31,7 @@ ACTIONS = st.one_of(
 )
 
 
-def act(tape: RankTape, spans: RankSpans, action: str, value: float) -> None:
+def act(tape: ClockedTape, spans: RankSpans, action: str, value: float) -> None:
     """Do one thing to the tape or to the spans."""
     if action == "enter":
         tape.enter()
@@ -71,7 +71,7 @@ def test_every_operation_is_one_span_under_an_anchor_of_its_time(
     """
     state, limit = ending
     with tempfile.TemporaryDirectory() as directory:
-        tape = RankTape(Path(directory))
+        tape = ClockedTape(Path(directory))
         sink = MemorySink()
         sampler = StepSampler(ALWAYS_ON, 1_000_000, rank=2, world_size=4)
         spans = RankSpans(tape.reader, sink, sampler)

@@ -10,7 +10,7 @@ from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState, Word
 from otel_torchdist.tape.names import OTHER
 from otel_torchdist.tape.records import GroupName, SignatureName
-from tests.support.rank_tape import SECOND, RankTape
+from tests.support.fake_tape import SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
 
 
@@ -129,7 +129,7 @@ def test_a_bar_is_never_empty(rank: Rank) -> None:
     ],
 )
 def test_operations_that_are_open_at_the_end_are_shown(
-    tape: RankTape, state: TapeState, failure: str, sentence: str
+    tape: ClockedTape, state: TapeState, failure: str, sentence: str
 ) -> None:
     """Open operations end with the tape, as errors that state why, under the id that their span would have had."""
     rank = Rank(tape, ALWAYS_OFF if state is not TapeState.FINISHED else ALWAYS_ON)

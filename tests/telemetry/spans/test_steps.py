@@ -10,7 +10,7 @@ from otel_torchdist import semconv
 from otel_torchdist.naming import operation_span_id, trace_id_of_step
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.telemetry.spans.model import LinkTarget
-from tests.support.rank_tape import RUN, SECOND, WALL_OFFSET_NS, RankTape
+from tests.support.fake_tape import RUN_ID, SECOND, WALL_OFFSET_NS, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
 
 
@@ -25,7 +25,7 @@ def test_a_step_is_one_anchor_with_its_operations(rank: Rank) -> None:
 
     anchor, *operations = rank.sink.spans
     assert (anchor.name, anchor.parent_id, anchor.error, anchor.links) == ("step (rank 2)", None, None, ())
-    assert anchor.trace_id == trace_id_of_step(RUN, 0)
+    assert anchor.trace_id == trace_id_of_step(RUN_ID, 0)
     assert anchor.start_ns == 1_000 * SECOND + WALL_OFFSET_NS
     assert anchor.end_ns == anchor.start_ns + SECOND
     assert anchor.attributes == {
@@ -86,7 +86,7 @@ def test_an_operation_that_outlives_its_step_is_in_the_trace_of_the_step_in_whic
     rank.tape.end_step()
     rank.poll()
     [span] = rank.sink.operations
-    assert span.trace_id == trace_id_of_step(RUN, 1)
+    assert span.trace_id == trace_id_of_step(RUN_ID, 1)
     assert span.attributes[semconv.STEP] == 0
     assert span.end_ns - span.start_ns == 2 * SECOND
 
@@ -186,7 +186,7 @@ def test_a_step_without_operations_still_shows(rank: Rank) -> None:
     assert [anchor.attributes[semconv.STEP] for anchor in rank.sink.anchors] == [0]
 
 
-def test_steps_whose_ends_were_lost_are_passed_over(make_tape: Callable[..., RankTape]) -> None:
+def test_steps_whose_ends_were_lost_are_passed_over(make_tape: Callable[..., ClockedTape]) -> None:
     """A reader that was lapped continues with the steps that it still finds, each in its own trace."""
     tape = make_tape(capacity=64)
     tape.agree()
@@ -220,7 +220,7 @@ def test_the_wall_clock_is_followed_only_when_it_was_set(rank: Rank) -> None:
     assert starts == [0, 0, 3_600 * SECOND]
 
 
-def test_only_what_is_sampled_leaves_and_incidents_always_do(tape: RankTape) -> None:
+def test_only_what_is_sampled_leaves_and_incidents_always_do(tape: ClockedTape) -> None:
     """With a sampler that keeps nothing, a stall still shows its step, and a kept step shows."""
     rank = Rank(tape, ALWAYS_OFF)
     for step in range(3):
@@ -241,7 +241,7 @@ def test_only_what_is_sampled_leaves_and_incidents_always_do(tape: RankTape) -> 
     assert rank.sink.operations[-1].attributes[semconv.STALLED] is True
 
 
-def test_anchors_are_linked_to_the_caller_of_the_job(tape: RankTape) -> None:
+def test_anchors_are_linked_to_the_caller_of_the_job(tape: ClockedTape) -> None:
     """The TRACEPARENT is a link on every anchor, beside the link to the segment before."""
     caller = LinkTarget(5, 6)
     rank = Rank(tape, links=(caller,))

@@ -10,11 +10,11 @@ from otel_torchdist import semconv
 from otel_torchdist.naming import lone_run_id, trace_id_of_step
 from otel_torchdist.tape.layout import RunIdState
 from otel_torchdist.telemetry.spans.steps import MAX_HELD_SPANS
-from tests.support.rank_tape import RUN, RankTape
+from tests.support.fake_tape import RUN_ID, ClockedTape
 from tests.telemetry.spanned_rank import Rank
 
 
-def test_a_stall_does_not_wait_for_the_run_id(make_tape: Callable[..., RankTape]) -> None:
+def test_a_stall_does_not_wait_for_the_run_id(make_tape: Callable[..., ClockedTape]) -> None:
     """A hang in the first collective keeps ranks from agreeing: the provisional id is good enough for its evidence."""
     tape = make_tape()
     tape.agree(RunIdState.PROVISIONAL)
@@ -24,11 +24,11 @@ def test_a_stall_does_not_wait_for_the_run_id(make_tape: Callable[..., RankTape]
     rank.poll()
     assert rank.sink.spans == []
     anchor = rank.spans.end_segment(tape.now_ns)
-    assert anchor.trace_id == trace_id_of_step(RUN, 0)
+    assert anchor.trace_id == trace_id_of_step(RUN_ID, 0)
     assert [span.span_id for span in rank.sink.spans] == [anchor.span_id]
 
 
-def test_nothing_leaves_before_the_run_id_is_settled(make_tape: Callable[..., RankTape]) -> None:
+def test_nothing_leaves_before_the_run_id_is_settled(make_tape: Callable[..., ClockedTape]) -> None:
     """Spans wait for AGREED or UNAGREED and then leave under that id, not under the provisional one."""
     tape = make_tape()
     tape.agree(RunIdState.PROVISIONAL, run_id=99)
@@ -40,11 +40,11 @@ def test_nothing_leaves_before_the_run_id_is_settled(make_tape: Callable[..., Ra
     assert rank.sink.spans == []
     tape.agree()
     rank.poll()
-    assert [span.trace_id for span in rank.sink.anchors] == [trace_id_of_step(RUN, step) for step in (0, 1)]
+    assert [span.trace_id for span in rank.sink.anchors] == [trace_id_of_step(RUN_ID, step) for step in (0, 1)]
 
 
 @pytest.mark.parametrize("ends_early", [False, True])
-def test_waiting_for_the_run_id_has_an_end(make_tape: Callable[..., RankTape], ends_early: bool) -> None:
+def test_waiting_for_the_run_id_has_an_end(make_tape: Callable[..., ClockedTape], ends_early: bool) -> None:
     """After 30 s, or when the tape is over, spans leave under an id of the tape's own."""
     tape = make_tape()
     rank = Rank(tape)
@@ -62,7 +62,7 @@ def test_waiting_for_the_run_id_has_an_end(make_tape: Callable[..., RankTape], e
     ]
 
 
-def test_what_waits_for_the_run_id_is_bounded_and_counted(make_tape: Callable[..., RankTape]) -> None:
+def test_what_waits_for_the_run_id_is_bounded_and_counted(make_tape: Callable[..., ClockedTape]) -> None:
     """The oldest segments are dropped as a whole, and every dropped span is counted."""
     tape = make_tape(capacity=16_384)
     rank = Rank(tape)

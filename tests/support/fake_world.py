@@ -37,7 +37,7 @@ def group_of(*ranks: int, description: str = "", nth: int = 0, aligned: bool = T
 
 
 @dataclass
-class SimulatedRank:
+class FakeRank:
     """What one rank has done so far. Times are seconds since the beginning of the world."""
 
     rank: int
@@ -185,11 +185,11 @@ class SimulatedRank:
         )
 
 
-class SimulatedWorld:
+class FakeWorld:
     """Ranks of one run on one node."""
 
     def __init__(self, size: int) -> None:
-        self.ranks = [SimulatedRank(rank) for rank in range(size)]
+        self.ranks = [FakeRank(rank) for rank in range(size)]
 
     def snapshot(self, now_s: float, only: Iterable[int] | None = None) -> WorldSnapshot:
         """A snapshot of all ranks, or of those that are on this node."""
@@ -219,7 +219,7 @@ class Meeting:
     seen: bool = True
 
 
-def play(world: SimulatedWorld, schedule: Sequence[Meeting], stops: dict[int, int]) -> float:
+def play(world: FakeWorld, schedule: Sequence[Meeting], stops: dict[int, int]) -> float:
     """Let every rank run through its part of a schedule until none can go on.
 
     Args:
@@ -254,11 +254,11 @@ class _Player:
         self.next = 0
         self.blocked_in: int | None = None
 
-    def turn(self, world: SimulatedWorld, players: dict[int, _Player], now_s: float) -> bool:
+    def turn(self, world: FakeWorld, players: dict[int, _Player], now_s: float) -> bool:
         """Take the next action; False when there is none to take now."""
         return self._end_one(world, players, now_s) or self._go_on(world, now_s)
 
-    def _end_one(self, world: SimulatedWorld, players: dict[int, _Player], now_s: float) -> bool:
+    def _end_one(self, world: FakeWorld, players: dict[int, _Player], now_s: float) -> bool:
         for index, number in self.entered.items():
             if index in self.ended:
                 continue
@@ -270,7 +270,7 @@ class _Player:
                 return True
         return False
 
-    def _go_on(self, world: SimulatedWorld, now_s: float) -> bool:
+    def _go_on(self, world: FakeWorld, now_s: float) -> bool:
         if self.blocked_in is not None or self.next >= len(self.todo):
             return False
         index = self.todo[self.next]
