@@ -10,7 +10,7 @@ import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as torch's manual has it
 
 from otel_torchdist.capture import peer_discovery as discovery_module
-from tests.capture.meetings import HOST
+from tests.capture.announcements import HOST
 from tests.support.jobs import Jobs
 from tests.support.warm_python import WarmPython
 

@@ -9,7 +9,7 @@ from otel_torchdist.stall.watch import CHECK_S, HURRIED_CHECK_S
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Outcome, VerdictKind
 from tests.support.fake_world import SECOND, FakeWorld, group_of
-from tests.support.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
+from tests.support.watched_world import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 
 def ages_s(markers: Sequence[MarkerDue]) -> list[float]:

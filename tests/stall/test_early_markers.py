@@ -10,7 +10,7 @@ from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.waits import waits_of
 from tests.support.fake_world import START_NS, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.watching import EVERYBODY, Watching, stalled
+from tests.support.watched_world import EVERYBODY, Watching, stalled
 
 
 def marked(watching: Watching) -> list[tuple[float, int, int]]:

@@ -7,7 +7,7 @@ from otel_torchdist.stall.watch import CHECK_S
 from otel_torchdist.tape.layout import Flag, How, TapeState
 from otel_torchdist.verdict.model import Outcome, VerdictKind
 from tests.support.fake_world import FakeWorld, group_of
-from tests.support.watching import EVERYBODY, Watching, stalled
+from tests.support.watched_world import EVERYBODY, Watching, stalled
 
 
 def test_death_is_reported_at_once() -> None:

@@ -17,7 +17,7 @@ from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.world.model import RankView
 from tests.support.fake_world import RUN, SECOND, START_NS, WALL_OFFSET_NS, FakeWorld, group_of
 from tests.support.memory_sink import MemorySink
-from tests.support.watching import EVERYBODY, LOAD_BATCH, Watching, stalled
+from tests.support.watched_world import EVERYBODY, LOAD_BATCH, Watching, stalled
 
 STALLED_S = 5.0
 

@@ -11,7 +11,7 @@ from otel_torchdist.world.mismatch import Field
 from otel_torchdist.world.model import GroupView
 from tests.support.fake_world import FakeWorld, group_of
 from tests.support.sentences import spoken, the_verdict
-from tests.support.watching import Watching
+from tests.support.watched_world import Watching
 
 P2P = Flag.POINT_TO_POINT
 THREE = group_of(0, 1, 2, description="default_pg")

@@ -14,7 +14,7 @@ from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.compiling import is_compiling
 from tests.support.fake_world import FakeWorld
-from tests.support.watching import EVERYBODY, THRESHOLD_S, Watching
+from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 SCRIPT = Path(__file__).with_name("compiled_stacks.py")
 PACKAGES = "/venv/lib/python3.11/site-packages"

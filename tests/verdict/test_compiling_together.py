@@ -6,7 +6,7 @@ import pytest
 
 from otel_torchdist.world.model import Stacks
 from tests.support.fake_world import SECOND, START_NS, FakeWorld, group_of
-from tests.support.watching import EVERYBODY, STACK, THRESHOLD_S, Watching
+from tests.support.watched_world import EVERYBODY, STACK, THRESHOLD_S, Watching
 from tests.verdict.test_compiling import COMPILING, let_go, wait
 
 

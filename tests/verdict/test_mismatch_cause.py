@@ -6,7 +6,7 @@ from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.world.mismatch import Field
 from tests.support.fake_world import FakeWorld
 from tests.support.judging import the_verdict
-from tests.support.watching import EVERYBODY, Watching
+from tests.support.watched_world import EVERYBODY, Watching
 
 
 def metric_step(world: FakeWorld, at_s: float) -> None:

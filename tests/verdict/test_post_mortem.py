@@ -14,7 +14,7 @@ from otel_torchdist.verdict.post_mortem import age_ns, judge
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.model import GroupView, Stacks
 from tests.support.fake_world import RUN, SECOND, START_NS, THRESHOLD_NS, FakeWorld, group_of
-from tests.support.watching import STACK
+from tests.support.watched_world import STACK
 
 RULES = StallRules(THRESHOLD_NS)
 LATER_NS = START_NS + 1_000_000 * SECOND

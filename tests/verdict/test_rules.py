@@ -4,7 +4,7 @@ import pytest
 
 from otel_torchdist.verdict.model import VerdictKind
 from tests.support.fake_world import FakeWorld
-from tests.support.watching import EVERYBODY, THRESHOLD_S, Watching
+from tests.support.watched_world import EVERYBODY, THRESHOLD_S, Watching
 
 
 def late_world(late: int = 2) -> FakeWorld:

@@ -10,10 +10,10 @@ from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.model import Doubt, VerdictKind
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import WorldSnapshot
-from tests.support.accompanied import LOCAL, Accompanied, with_others
+from tests.support.detector_with_peers import LOCAL, Accompanied, with_others
 from tests.support.fake_world import FakeWorld, group_of
 from tests.support.judging import the_verdict
-from tests.support.watching import stalled
+from tests.support.watched_world import stalled
 
 
 def cut_off(world: FakeWorld, visible: tuple[int, ...], **hosts: int) -> WorldSnapshot:

@@ -18,7 +18,7 @@ from otel_torchdist.cli.rank_table import Doing, RankRow
 from otel_torchdist.verdict.model import VerdictKind
 from tests.cli.running import Running, processes_of
 from tests.support.forked_ranks import with_forked_ranks
-from tests.support.watching import Watching, stalled
+from tests.support.watched_world import Watching, stalled
 
 THRESHOLD_S = 1.5
 BLOCK_S = 6.0

@@ -22,8 +22,8 @@ from rich.table import Table
 
 from otel_torchdist.stall.events import Event, MismatchFound, Occasion, StragglerFound, VerdictGiven
 from otel_torchdist.stall.watch import CHECK_S
-from tests.jobs.faults.habits import ROUTINES, Routine
-from tests.jobs.faults.larger_habits import LARGER_ROUTINES
+from tests.jobs.faults.larger_routines import LARGER_ROUTINES
+from tests.jobs.faults.routines import ROUTINES, Routine
 from tests.jobs.faults.simulated_job import SimulatedJob, Watched
 
 STEPS_OF_A_JOB: Final = 1_500

@@ -10,9 +10,9 @@ import pytest
 
 from otel_torchdist.stall.events import ArrivalsCompared, StragglerFound, VerdictGiven
 from otel_torchdist.verdict.model import VerdictKind
-from tests.jobs.faults.habits import COMPILATION, ROUTINES, Jitter, Routine, Steps, everybody
 from tests.jobs.faults.healthy import Tally, run_job, watch_job
-from tests.jobs.faults.larger_habits import LARGER_ROUTINES
+from tests.jobs.faults.larger_routines import LARGER_ROUTINES
+from tests.jobs.faults.routines import COMPILATION, ROUTINES, Jitter, Routine, Steps, everybody
 from tests.jobs.faults.simulated_job import SimulatedJob, Watched
 from tests.jobs.faults.simulated_rank import STEP, Compute, Meet
 

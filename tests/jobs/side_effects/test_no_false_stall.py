@@ -15,7 +15,7 @@ from tests.jobs.side_effects.conftest import Run
 from tests.support.device_rank import MAIN_STREAM, OTHER_STREAM, device_rank
 from tests.support.fake_tape import FakeTape
 from tests.support.jobs import Job
-from tests.support.lookout import Lookout
+from tests.support.tape_watch import Lookout
 
 THRESHOLD_S = 0.6
 

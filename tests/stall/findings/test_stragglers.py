@@ -14,7 +14,7 @@ from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.world.call_history import LENGTH, ArrivalLog
 from otel_torchdist.world.model import Channel, WorldSnapshot
 from tests.support.fake_world import SECOND, START_NS, FakeWorld
-from tests.support.watching import EVERYBODY
+from tests.support.watched_world import EVERYBODY
 
 CHANNEL = Channel(RecordKind.OPERATION, EVERYBODY.key)
 STEP_S = 0.1

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
-from tests.jobs.faults.habits import (
+from tests.jobs.faults.routines import (
     BELOW_S,
     COMPILER,
     Jitter,
