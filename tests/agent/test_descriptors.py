@@ -77,7 +77,7 @@ def test_service_that_can_list_nothing(begin: Callable[..., Ranks], start: Calla
         resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
         service.wait_for(rf"reading {base / OTHER_JOB}")
         assert service.out.count("cannot be scanned") == 1
-        assert "leaving" not in service.out
+        assert "stopped reading" not in service.out
         assert "Traceback" not in service.out + service.err
     finally:
         other.close()

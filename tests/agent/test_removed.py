@@ -32,4 +32,4 @@ def test_stall_is_reported(
     assert running.out.count("RemoveIPC") == 1
     assert "Traceback" not in running.out + running.err
     ranks.close()
-    running.wait_for("leaving" if "--watch" in options else "(is|are) dead|(has|have) ended", 10)
+    running.wait_for("stopped reading" if "--watch" in options else "(is|are) dead|(has|have) ended", 10)

@@ -48,13 +48,18 @@ class Job:
     last_words: list[int] = field(default_factory=lambda: [signal.SIGKILL, signal.SIGABRT])
 
     def reap(self, descriptor: int) -> None:
-        """Note a process that has ended, and kill what it has left behind."""
+        """Note a process that has ended."""
         child = self.running.pop(descriptor)
         os.close(descriptor)
         _, status = os.waitpid(child, 0)
         is_late = len(self.last_words) < 2
         self.codes[child] = None if is_late else os.waitstatus_to_exitcode(status)
-        kill_group(child)
+
+    def end(self) -> None:
+        """Kill what its processes have left behind, once all have ended, and report how they ended."""
+        for child in self.codes:
+            kill_group(child)
+        answer(self.number, "codes", list(self.codes.values()))
 
     def hurry(self) -> None:
         """Stop what has exceeded its time: it writes its stacks, and is then killed."""
@@ -100,7 +105,7 @@ def serve() -> list[str] | None:
             job.hurry()
         for job in [job for job in jobs if not job.running]:
             jobs.remove(job)
-            answer(job.number, "codes", list(job.codes.values()))
+            job.end()
     return None
 
 

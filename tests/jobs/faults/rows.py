@@ -69,7 +69,7 @@ ROWS: Final = (
     Row("dtype", "different dtype", "mismatched", "2", "rank 2 has dtype float64 where ranks 0-1 have float32"),
     Row("root", "different root", "mismatched", "2", "rank 2 has root rank 2 where ranks 0-1 have rank 0 in broadcast"),
     Row("skipped", "one operation left out", "mismatched", "2", "rank 2 has entered all_reduce where ranks 0-1 have"),
-    Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 wait for each other"),
+    Row("circular", "groups in circular order", "circular", "0-2", "ranks 0-2 have waited for each other for "),
     Row("recv", "recv without send", "unmatched", "1", "rank 1 has no matching send for recv", "# instead of a send"),
     Row("rendezvous", "rank never at rendezvous", "rendezvous", "2", "rank 2 has not been seen at all"),
     Row("new_group", "rank never at `new_group`", "rendezvous", "2", "rank 2 has not joined new_group (everybody)"),
@@ -117,7 +117,7 @@ NODE_ROWS: Final = (
     Row("exception", "Python exception on one rank", "dead", "3", "rank 3 ended with ValueError"),
     Row("gil", "GIL held in native code", "absent", "3", "stack taken by a signal", "# in C from"),
     Row("shape", "different shape", "mismatched", "3", "rank 3 has shape 1,000 elements where ranks 0-2 have 4 elem"),
-    Row("circular", "groups in circular order", "circular", "0-3", "ranks 0-3 wait for each other"),
+    Row("circular", "groups in circular order", "circular", "0-3", "ranks 0-3 have waited for each other for "),
     Row("kill", "host of the store killed", "dead", "0", "rank 0 was killed by SIGKILL", environ=_FIRST),
     Row("stop", "host of the store frozen", "frozen", "0", "rank 0 is frozen (stopped by a signal)", environ=_FIRST),
 )
@@ -170,6 +170,6 @@ FINDING_ROWS: Final = (
         "2",
         "rank 2 has dimensions 8x4 where ranks 0-1 have 4x8 in all_reduce",
     ),
-    FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: in "),
+    FindingRow("straggler", "straggler of 30 %", "straggler", "2", "rank 2 is a straggler: it came last in "),
 )
 """Faults without a stall."""
