@@ -11,6 +11,7 @@ from typing import Any, Final
 import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from tests.support.memory import memory_directory
@@ -22,6 +23,12 @@ TOGETHER: Final = (
     *("tests/benchmarks", "tests/jobs/routes", "tests/jobs/side_effects", "tests/jobs/thirdparty", "tests/servers"),
 )
 """Folders whose fixtures serve the whole folder, and take long."""
+WAITING: Final = (
+    *("tests/agent", "tests/cli", "tests/deploy", "tests/jobs/faults/test_faults", "tests/jobs/faults/test_kills"),
+    *("tests/jobs/faults/test_nodes", "tests/jobs/faults/test_silent", "tests/jobs/faults/test_stories"),
+    *("tests/jobs/faults/test_tolerance", "tests/jobs/torchrun", "tests/processes", "tests/servers"),
+)
+"""What waits most of the time, for processes and their timeouts."""
 
 
 def pytest_configure() -> None:
@@ -67,16 +74,27 @@ def warm_python() -> Iterator[WarmPython]:
     python.close()
 
 
-class _WithTheirFixtures(LoadScopeScheduling):
-    """Has the tests of a file run in one process, and so those of a folder that shares its fixtures."""
+class _WaitingBesideBusy(LoadScopeScheduling):
+    """Has one process run the tests that keep a core busy, and the others those that wait most of the time.
+
+    So many of them can wait at the same time, and what they measure is not the load of the machine. The tests of a file
+    run in one process, and so do those of a folder that shares its fixtures.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         folder = file.rpartition("/")[0]
         return folder if folder in TOGETHER else file
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        takes_busy = node is next(iter(self.assigned_work))
+        scope = next((scope for scope in self.workqueue if scope.startswith(WAITING) is not takes_busy), None)
+        if scope is not None:
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
 
 @pytest.hookimpl(optionalhook=True)  # `-p no:xdist` is allowed
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Where several processes run tests: what each is given."""
-    return _WithTheirFixtures(config, log)
+    return _WaitingBesideBusy(config, log)
