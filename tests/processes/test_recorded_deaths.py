@@ -13,6 +13,8 @@ from otel_torchdist.job.deaths import Death, write_death
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.processes.silent_ends import SilentEnds
 from otel_torchdist.stall.events import VerdictGiven
+from otel_torchdist.tape.layout import How, TapeState
+from otel_torchdist.tape.records import GroupName
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.follower import DYING_NS, TapeFollower
@@ -97,3 +99,29 @@ def test_watch_reports_what_the_agent_reports(tmp_path: Path) -> None:
     watch.close()
     [event] = given
     assert sentence(event.verdict, 0.1).startswith("rank 2 was killed by SIGKILL 0.12 s before the others ended")
+
+
+def test_peers_of_a_killed_rank_are_not_named(tmp_path: Path) -> None:
+    """Where no agent records how ranks end: two ranks raise because the third, which records nothing, was killed."""
+    ranks = [FakeTape(tmp_path, rank, world_size=3) for rank in range(3)]
+    group = GroupName("0", "default_pg", (0, 1, 2), 0, "gloo", True)
+    watch = PassiveWatch(tmp_path, StallRules(10 * SECOND))
+    now_ns = time.monotonic_ns()
+    numbers = [rank.begin(group=group, at=now_ns, sequence=2) for rank in ranks]
+    for rank in ranks:
+        rank.writer.beat()
+    watch.look()
+    for rank, number in zip(ranks[:2], numbers, strict=False):
+        error = rank.writer.names.intern("RuntimeError")
+        rank.writer.complete(number, now_ns, time.monotonic_ns(), How.FAILED, error)
+        rank.writer.finish(TapeState.FAILED, error)
+    for rank in ranks:
+        rank.writer.close()
+    given: list[VerdictGiven] = []
+    began = time.monotonic()
+    while time.monotonic() < began + 2 * DYING_NS / 1e9:
+        look = watch.look()
+        given += [event for event in look.events if isinstance(event, VerdictGiven)] if look is not None else []
+        time.sleep(0.02)
+    watch.close()
+    assert [event.verdict.ranks for event in given] == [(2,)]

@@ -12,7 +12,7 @@ from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.verdict.first_death import FirstDeath, first_death
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.root_cause import RootFinder
-from tests.support.fake_world import SECOND, THRESHOLD_NS, FakeWorld
+from tests.support.fake_world import SECOND, START_NS, THRESHOLD_NS, FakeWorld
 from tests.support.watched_world import EVERYBODY, Watching, stalled
 
 KILL, TERM, INTERRUPT, ABORT = map(int, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT))
@@ -48,6 +48,19 @@ def test_killed_before_the_launcher_ended_the_others() -> None:
     assert (first.ranks, first.together, first.is_inferred) == ((2,), False, False)
     assert first.lead_ns == 100_000_000
     assert first.deaths[2].signal_name == "SIGKILL"
+
+
+def test_killed_before_anything_watched_it() -> None:
+    """A rank that was gone at the first poll may have died before one that was seen to end when asked to."""
+    world, _ = busy()
+    world.ranks[2].die(6.4)  # found gone, with no record of its end
+    for rank in (0, 1, 3):
+        world.ranks[rank].is_seen_to_die(6.2 + rank / 100, TERM)
+    views = [rank.view(7.0) for rank in world.ranks]
+    views[2] = dataclasses.replace(views[2], seen_alive_ns=0, heartbeat_ns=START_NS + 6 * SECOND)
+    first = first_death(views)
+    assert first is not None
+    assert (first.ranks, first.is_inferred) == ((2,), True)
 
 
 @pytest.mark.parametrize("status", [TERM, KILL, None])
