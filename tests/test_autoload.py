@@ -285,6 +285,8 @@ instrumentor = types.ModuleType("otel_torchdist.instrumentor")
 instrumentor.switch_on_from_environment = lambda: print("on")
 sys.modules[instrumentor.__name__] = instrumentor
 import torch.distributed as dist
+
+pytestmark = pytest.mark.process
 print("imported")
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.destroy_process_group()

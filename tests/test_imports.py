@@ -51,6 +51,7 @@ def test_contracts() -> None:
     assert " 0 broken" in output
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("packages", "forbidden"),
     [
@@ -81,6 +82,7 @@ def test_package_itself_is_light() -> None:
     assert run(sys.executable, "-c", code).split() == []
 
 
+@pytest.mark.process
 def test_public_names() -> None:
     """The public names are resolved at their first use, are listed before it, and an unknown one is an error."""
     code = """

@@ -20,6 +20,8 @@ from typing_extensions import assert_type
 
 from otel_torchdist import Config, StalledRun, TorchDistInstrumentor, expect_wait, mark_step
 
+pytestmark = pytest.mark.process
+
 
 def page(stall: StalledRun) -> None:
     assert_type(stall.ranks, str)

@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.repository import REPOSITORY
 
+pytestmark = pytest.mark.process
+
 PROJECT = Path(__file__).parent / "schema"
 
 

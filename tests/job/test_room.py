@@ -15,6 +15,8 @@ from otel_torchdist.job.leftovers import find_room, ranks_of_node
 from otel_torchdist.tape.names import MAX_BYTES
 from tests.support.repository import REPOSITORY
 
+pytestmark = pytest.mark.process
+
 MB = 1 << 20
 
 

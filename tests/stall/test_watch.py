@@ -23,6 +23,8 @@ from otel_torchdist.world.places import Source
 from tests.support import rank_process
 from tests.support.repository import REPOSITORY
 
+pytestmark = pytest.mark.process
+
 SIZE = 3
 LOAD_LINE = inspect.getsourcelines(rank_process.Rank.load_batch)[1] + 3
 

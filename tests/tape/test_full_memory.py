@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.repository import REPOSITORY
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.tapes import start
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def running() -> Iterator[ExitStack]:

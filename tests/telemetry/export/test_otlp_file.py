@@ -74,6 +74,7 @@ def _without_ids(value: object) -> object:
     return [_without_ids(item) for item in value] if isinstance(value, list) else value
 
 
+@pytest.mark.process
 def test_several_processes_write_to_one_file(tmp_path: Path) -> None:
     """Lines of ranks that share a file are not interleaved."""
     path = tmp_path / "spans.jsonl"
