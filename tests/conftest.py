@@ -15,6 +15,7 @@ from xdist.workermanage import WorkerController
 
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from tests.support.memory import memory_directory
+from tests.support.repository import REPOSITORY
 from tests.support.warm_python import WarmPython
 
 WITH_PROCESSES: Final = ("agent", "benchmarks", "capture", "cli", "deploy", "gpu", "jobs", "processes", "servers")
@@ -44,6 +45,12 @@ def pytest_configure() -> None:
     os.environ[OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL] = "true"
     # Ranks find a loopback device for gloo without a name service.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave folders alone whose tests are all deselected: some of them import torch, which takes seconds."""
+    folders = collection_path.relative_to(REPOSITORY / "tests").parts if REPOSITORY in collection_path.parents else ()
+    return True if "not process" in config.option.markexpr and {*folders[:1]} & {*WITH_PROCESSES} else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,6 +15,8 @@ from otel_torchdist import autoload, guard
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_ENABLED, OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL
 from otel_torchdist.package import INSTRUMENTATION_NAME
 
+pytestmark = pytest.mark.process
+
 dist = pytest.importorskip("torch.distributed")
 c10d = dist.distributed_c10d
 
@@ -285,8 +287,6 @@ instrumentor = types.ModuleType("otel_torchdist.instrumentor")
 instrumentor.switch_on_from_environment = lambda: print("on")
 sys.modules[instrumentor.__name__] = instrumentor
 import torch.distributed as dist
-
-pytestmark = pytest.mark.process
 print("imported")
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.destroy_process_group()

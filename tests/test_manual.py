@@ -14,13 +14,13 @@ import pytest
 
 import otel_torchdist
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 from typing_extensions import assert_type
 
 from otel_torchdist import Config, StalledRun, TorchDistInstrumentor, expect_wait, mark_step
-
-pytestmark = pytest.mark.process
 
 
 def page(stall: StalledRun) -> None:

@@ -237,6 +237,7 @@ def cleaners(base: Path, many: int) -> Iterator[None]:
     assert [process.returncode for process in processes] == [0] * many
 
 
+@pytest.mark.process
 def test_creation_during_clean_ups(memory: Path) -> None:
     """A tape that is created while others clean up appears, stays while it is written, and is removed afterwards."""
     before = open_descriptors()

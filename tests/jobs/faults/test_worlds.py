@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass
+
+import pytest
 
 from tests.jobs.faults.worlds import MAX_RANKS, Fault, Score, random_world
 
@@ -10,22 +12,43 @@ WORLDS = 200
 """`make faults` judges 1,000."""
 
 
-def test_random_faults_in_random_worlds() -> None:
-    """Precision and recall are 1: nothing is reported about a healthy world, and each fault gets the true verdict."""
-    score = Score()
+@dataclass(frozen=True)
+class Judged:
+    """Random worlds that have been judged.
+
+    Attributes:
+        score: How right the verdicts are.
+        worlds: The fault and the size of each world.
+    """
+
+    score: Score
+    worlds: list[tuple[Fault | None, int]]
+
+
+@pytest.fixture(scope="module")
+def judged() -> Judged:
+    """All random worlds, judged one after the other."""
+    judged = Judged(Score(), [])
     for seed in range(WORLDS):
-        score.judge(seed)
+        world = random_world(seed)
+        judged.worlds.append((world.fault, world.size))
+        judged.score.judge(seed, world)
+    return judged
+
+
+def test_random_faults_in_random_worlds(judged: Judged) -> None:
+    """Precision and recall are 1: nothing is reported about a healthy world, and each fault gets the true verdict."""
+    score = judged.score
     assert score.wrong == []
     assert (score.precision, score.recall) == (1.0, 1.0)
     assert 0.8 * WORLDS < score.faults < WORLDS
     assert score.ranks > MAX_RANKS / 2
 
 
-def test_worlds_have_all_faults() -> None:
+def test_worlds_have_all_faults(judged: Judged) -> None:
     """Every fault is there, in small worlds and in large ones."""
-    worlds = [random_world(seed) for seed in range(WORLDS)]
-    assert set(Counter(world.fault for world in worlds if world.size > 100)) == set(Fault)
-    assert {world.fault for world in worlds if world.size < 30} > {Fault.LATE, Fault.KILLED, Fault.CIRCLE}
+    assert {fault for fault, size in judged.worlds if size > 100} == set(Fault)
+    assert {fault for fault, size in judged.worlds if size < 30} > {Fault.LATE, Fault.KILLED, Fault.CIRCLE}
 
 
 def test_wrong_verdict_counts_as_wrong() -> None:

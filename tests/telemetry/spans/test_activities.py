@@ -15,7 +15,7 @@ from otel_torchdist.tape.layout import How, TapeState
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.telemetry.spans.segments import MAX_ACTIVITIES, MAX_OPERATIONS
 from otel_torchdist.telemetry.spans.steps import SpansState
-from tests.support.fake_tape import RUN_ID, SECOND, ClockedTape
+from tests.support.fake_tape import RUN, RUN_ID, SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank
 
 
@@ -40,7 +40,7 @@ def test_under_the_step(rank: Rank) -> None:
     assert (span.start_ns - anchor.start_ns, span.end_ns - anchor.start_ns) == (SECOND // 2, 3 * SECOND // 4)
     assert span.attributes == {
         semconv.RANK: 2,
-        semconv.RUN: "01234567",
+        semconv.RUN: RUN,
         semconv.STEP: 0,
         semconv.OPTIMIZER: "Adam",
         semconv.COMPLETION: "call",

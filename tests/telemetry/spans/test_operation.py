@@ -10,7 +10,7 @@ from otel_torchdist.naming import operation_span_id
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState, Word
 from otel_torchdist.tape.names import OTHER
 from otel_torchdist.tape.records import GroupName, SignatureName
-from tests.support.fake_tape import SECOND, ClockedTape
+from tests.support.fake_tape import RUN, SECOND, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
 
 
@@ -32,7 +32,7 @@ def test_an_operation_shows_everything_in_its_record(rank: Rank) -> None:
     assert span.attributes == {
         semconv.OPERATION: "all_reduce",
         semconv.RANK: 2,
-        semconv.RUN: "01234567",
+        semconv.RUN: RUN,
         semconv.REDUCE_OP: "sum",
         semconv.TENSOR_SHAPES: ["64x128", "scalar"],
         semconv.TENSOR_DTYPES: ["float32"],

@@ -10,7 +10,7 @@ from otel_torchdist import semconv
 from otel_torchdist.naming import operation_span_id, trace_id_of_step
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.telemetry.spans.model import LinkTarget
-from tests.support.fake_tape import RUN_ID, SECOND, WALL_OFFSET_NS, ClockedTape
+from tests.support.fake_tape import RUN, RUN_ID, SECOND, WALL_OFFSET_NS, ClockedTape
 from tests.telemetry.spanned_rank import Rank, group_key
 
 
@@ -31,7 +31,7 @@ def test_a_step_is_one_anchor_with_its_operations(rank: Rank) -> None:
     assert anchor.attributes == {
         semconv.RANK: 2,
         semconv.WORLD_SIZE: 4,
-        semconv.RUN: "01234567",
+        semconv.RUN: RUN,
         semconv.STEP: 0,
         semconv.STEP_SEGMENT: 0,
         semconv.STEP_SEGMENT_END: "step",
