@@ -32,7 +32,12 @@ WAITING: Final = (
 """What waits most of the time, for processes and their timeouts."""
 
 
-def pytest_configure() -> None:
+def is_fast(config: pytest.Config) -> bool:
+    """Whether only the tests of `make test-fast` run."""
+    return "not process" in config.option.markexpr
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Clean the environment before anything is collected; the processes that tests start inherit it."""
     for name in [name for name in os.environ if name.startswith("OTEL_") or name == "TRACEPARENT"]:
         del os.environ[name]
@@ -40,8 +45,9 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # How long an example takes says more about the machine's load than about our code.
-    hypothesis.settings.register_profile("without deadlines", deadline=None)
-    hypothesis.settings.load_profile("without deadlines")
+    hypothesis.settings.register_profile("whole", deadline=None)
+    hypothesis.settings.register_profile("fast", deadline=None, max_examples=25)
+    hypothesis.settings.load_profile("fast" if is_fast(config) else "whole")
     os.environ[OTEL_PYTHON_TORCHDIST_RAISE_INTERNAL] = "true"
     # Ranks find a loopback device for gloo without a name service.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -50,7 +56,7 @@ def pytest_configure() -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave folders alone whose tests are all deselected: some of them import torch, which takes seconds."""
     folders = collection_path.relative_to(REPOSITORY / "tests").parts if REPOSITORY in collection_path.parents else ()
-    return True if "not process" in config.option.markexpr and {*folders[:1]} & {*WITH_PROCESSES} else None
+    return True if is_fast(config) and {*folders[:1]} & {*WITH_PROCESSES} else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
