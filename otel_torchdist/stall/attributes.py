@@ -11,9 +11,7 @@ from otel_torchdist.stall.events import Finding, Incident, MismatchFound, Ruling
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.first_death import FirstDeath
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind
-from otel_torchdist.verdict.wording.causes import describe_mismatch
-from otel_torchdist.verdict.wording.phrases import describe_operation
-from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.verdict.wording.sentence import describe_mismatch, describe_operation, sentence
 from otel_torchdist.world.mismatch import Mismatch
 from otel_torchdist.world.model import GroupView, OperationId, OperationView, RankView
 from otel_torchdist.world.places import Place, Source

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from otel_torchdist.stall.events import Occasion, StacksOverdue
-from otel_torchdist.verdict.wording.phrases import describe_place
+from otel_torchdist.verdict.wording.sentence import describe_place
 from otel_torchdist.world.model import Stacks
 from otel_torchdist.world.places import Source
 from tests.support.fake_world import FakeWorld

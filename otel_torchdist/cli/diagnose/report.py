@@ -17,9 +17,8 @@ from otel_torchdist.cli.text import day_and_time, fates, length, time_of_day
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.naming import compress_ranks, have, name_ranks
 from otel_torchdist.tape.layout import How
-from otel_torchdist.verdict.wording.causes import MAX_PARTIES
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
-from otel_torchdist.verdict.wording.phrases import describe_frame, describe_operation
+from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_frame, describe_operation
 from otel_torchdist.world.model import OperationView
 
 MAX_OPEN: Final = 8

@@ -339,9 +339,9 @@ class RankMetrics:
         )
 
     def _publish_durations(self) -> None:
-        if self.run.shown is None or not self.run.settled or not self._unpublished:
-            return
         run = self.run.shown
+        if run is None or not self.run.settled or not self._unpublished:
+            return
         durations = [duration._replace(labels=(run, *duration.labels)) for duration in self._unpublished]
         self._unpublished.clear()
         self._listeners.publish(durations)

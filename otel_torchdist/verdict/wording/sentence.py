@@ -1,20 +1,26 @@
-"""A verdict as one plain English sentence."""
+"""A verdict as one plain English sentence: which ranks hold up what, since when, and on what evidence."""
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.layout import How, RecordKind
+from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.creations import DEFAULT_GROUP
-from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.verdict.wording.causes import cause_of
-from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances
-from otel_torchdist.verdict.wording.phrases import describe_frame, describe_place
+from otel_torchdist.verdict.wording.fates import cause_states_death, describe_circumstances, describe_deaths
+from otel_torchdist.world.mismatch import Field, Mismatch
+from otel_torchdist.world.model import ANY_RANK, GroupView, OperationId
+from otel_torchdist.world.places import Place, Source
 
 MAX_PLACES: Final = 3
 """Ranks whose place is stated; those of the others are in the incident's trace."""
+MAX_PARTIES: Final = 3
+"""Parties of a mismatch, or ranks of a circle, that a sentence lists."""
+_STOPPED: Final = {"T": "stopped by a signal", "t": "held by a debugger", "D": "in uninterruptible sleep"}
 
 
 def sentence(verdict: Verdict, age_s: float) -> str:
@@ -41,8 +47,8 @@ def _crowd(verdict: Verdict) -> list[str]:
 
 def _creation(verdict: Verdict) -> list[str]:
     """Where the ranks that have come create the group: that is the line that the others have skipped."""
-    operation_ids = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
-    frame = next((operation_id for operation_id in operation_ids if operation_id is not None), None)
+    call_sites = [operation.call_site for _, operation in sorted(verdict.roll.waits.items())]
+    frame = next((call_site for call_site in call_sites if call_site is not None), None)
     is_new_group = verdict.operation_id.channel.kind is RecordKind.RENDEZVOUS and verdict.operation != DEFAULT_GROUP
     return [f"the group is created in {describe_frame(frame)}"] if is_new_group and frame is not None else []
 
@@ -80,3 +86,192 @@ def _coverage(verdict: Verdict) -> list[str]:
     adds = unseen and verdict.kind is not VerdictKind.UNREACHABLE
     parts = [f"{name_ranks(unseen)} {have(unseen)} not been seen at all"] if adds else []
     return [*parts, f"{verdict.reporting} of {verdict.members} ranks report"]
+
+
+# --- causes --------------------------------------------------
+
+
+def cause_of(verdict: Verdict, age: str) -> str:
+    """Describe the cause; `age` is how long the first rank has waited."""
+    match verdict.kind:
+        case VerdictKind.MISMATCHED:
+            return _mismatched(verdict, age)
+        case VerdictKind.DEAD:
+            return _dead(verdict, age)
+        case VerdictKind.FROZEN:
+            return _frozen(verdict, age)
+        case VerdictKind.CIRCULAR:
+            return _circular(verdict, age)
+        case VerdictKind.UNMATCHED:
+            return _unmatched(verdict, age)
+        case VerdictKind.ABSENT:
+            return _absent(verdict, age)
+        case VerdictKind.RENDEZVOUS:
+            return _rendezvous(verdict, age)
+        case VerdictKind.DEVICE:
+            return _device(verdict, age)
+        case VerdictKind.TRANSPORT:
+            return _transport(verdict, age)
+        case VerdictKind.UNREACHABLE:
+            return _unreachable(verdict, age)
+        case VerdictKind.UNKNOWN:
+            return _unknown(verdict, age)
+
+
+def _absent(verdict: Verdict, age: str) -> str:
+    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not entered {_their_side(verdict)} for {age}"
+
+
+def _their_side(verdict: Verdict) -> str:
+    """The operation as the ranks that are missing would enter it."""
+    channel = verdict.operation_id.channel
+    if not channel.is_point_to_point:
+        return _operation_id(verdict)
+    side = "send" if verdict.ranks == (channel.source,) else "recv"
+    return describe_operation(side, verdict.group, verdict.operation_id)
+
+
+def _dead(verdict: Verdict, age: str) -> str:
+    if all(operation.record.how not in (None, How.FAILED) for operation in verdict.roll.waits.values()):
+        return f"{describe_deaths(verdict)}, after {_operation_id(verdict)}"
+    return f"{describe_deaths(verdict)}, and {_operation_id(verdict)} has been blocked for {age}"
+
+
+def _frozen(verdict: Verdict, age: str) -> str:
+    ranks = verdict.ranks
+    place = verdict.places.get(ranks[0])
+    how = _STOPPED.get(place.stopped if place is not None else "", "not running")
+    verb = "is" if len(ranks) == 1 else "are"
+    inside = all(verdict.roll.standings[rank] is Standing.WAITING for rank in ranks)
+    frozen = f"{name_ranks(ranks)} {verb} frozen ({how})"
+    if inside:
+        return f"{frozen} inside {_operation_id(verdict)}, which has been blocked for {age}"
+    return f"{frozen} and {have(ranks)} not entered {_their_side(verdict)} for {age}"
+
+
+def _mismatched(verdict: Verdict, age: str) -> str:
+    mismatch = verdict.mismatch
+    assert mismatch is not None
+    return f"{describe_mismatch(mismatch, verdict.group)}, and the operation has been blocked for {age}"
+
+
+def describe_mismatch(mismatch: Mismatch, group: GroupView | None) -> str:
+    """Which ranks made which call, the minority first."""
+    operation_id = describe_operation(mismatch.operation, group, mismatch.operation_id)
+    if not mismatch.has_majority:
+        parties = ", ".join(_describe_party(ranks, text) for text, ranks in mismatch.parties[:MAX_PARTIES])
+        return f"ranks disagree on the {mismatch.field.value} of {operation_id}: {parties}"
+    (majority, many), *others = mismatch.parties
+    if mismatch.field is Field.OPERATION:
+        parties = ", ".join(_describe_party(ranks, f"entered {text}") for text, ranks in others[:MAX_PARTIES])
+        return f"{parties} where {_describe_party(many, 'entered')} {operation_id}"
+    parties = ", ".join(
+        _describe_party(ranks, f"{mismatch.field.value} {text}") for text, ranks in others[:MAX_PARTIES]
+    )
+    return f"{parties} where {_describe_party(many, majority)} in {operation_id}"
+
+
+def _describe_party(ranks: tuple[int, ...], what: str) -> str:
+    return f"{name_ranks(ranks)} {have(ranks)} {what}"
+
+
+def _circular(verdict: Verdict, age: str) -> str:
+    return f"{name_ranks(verdict.ranks)} have waited for each other for {age}: {_describe_circle(verdict)}"
+
+
+def _describe_circle(verdict: Verdict) -> str:
+    links = ", ".join(_describe_link(link) for link in verdict.circle[:MAX_PARTIES])
+    more = len(verdict.circle) - MAX_PARTIES
+    return f"{links}{f', {more} more' if more > 0 else ''}"
+
+
+def _describe_link(link: Link) -> str:
+    return f"rank {link.rank} in {describe_operation(link.operation, link.group, link.operation_id)}"
+
+
+def _unmatched(verdict: Verdict, age: str) -> str:
+    ranks = verdict.ranks
+    side = "send" if ranks == (verdict.operation_id.channel.source,) else "recv"
+    missing = f"{name_ranks(ranks)} {have(ranks)} no matching {side}"
+    return f"{missing} for {_operation_id(verdict)}, which has been blocked for {age}"
+
+
+def _rendezvous(verdict: Verdict, age: str) -> str:
+    return f"{name_ranks(verdict.ranks)} {have(verdict.ranks)} not joined {_operation_id(verdict)} for {age}"
+
+
+def _device(verdict: Verdict, age: str) -> str:
+    named, operation_id = name_ranks(verdict.ranks), _operation_id(verdict)
+    if len(verdict.ranks) == 1:
+        return f"{named} has enqueued {operation_id}, but its device has not reached it for {age}"
+    return f"{named} have enqueued {operation_id}, but their devices have not reached it for {age}"
+
+
+def _transport(verdict: Verdict, age: str) -> str:
+    members = "both ranks" if verdict.members == 2 else f"all {verdict.members} ranks"
+    return f"{members} have entered {_operation_id(verdict)}, but it has not completed after {age}"
+
+
+def _unreachable(verdict: Verdict, age: str) -> str:
+    verb = "is" if len(verdict.ranks) == 1 else "are"
+    hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
+    agents = f"the agent on {hosts} does" if len(verdict.hosts) == 1 else f"the agents on {hosts} do"
+    return (
+        f"{name_ranks(verdict.ranks)} {verb} unreachable ({agents} not answer), "
+        f"and {_operation_id(verdict)} has been blocked for {age}"
+    )
+
+
+def _unknown(verdict: Verdict, age: str) -> str:
+    if verdict.doubt is Doubt.CYCLE:
+        where = f"in {_operation_id(verdict)} and elsewhere"
+        return f"{name_ranks(verdict.ranks)} have waited for each other, {where}, for {age}"
+    cause = f"{_operation_id(verdict)} has not completed after {age}"
+    if verdict.doubt is Doubt.THREADS:
+        return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}, {_describe_circle(verdict)}"
+    if verdict.doubt is Doubt.SILENT:
+        return f"{cause}, although all ranks that report have entered it"
+    return f"{cause}; which ranks are missing is unknown: {verdict.doubt.value}" if verdict.doubt else cause
+
+
+def _operation_id(verdict: Verdict) -> str:
+    return describe_operation(verdict.operation, verdict.group, verdict.operation_id)
+
+
+# --- names --------------------------------------------------
+
+
+def describe_operation(operation: str, group: GroupView | None, operation_id: OperationId) -> str:
+    """An operation as users name it: `all_reduce (sequence 118, default_pg)`."""
+    channel = operation_id.channel
+    details: list[str] = []
+    if channel.is_point_to_point:
+        source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
+        details.append(f"from {source} to rank {channel.destination}")
+        details.append(f"tag {channel.tag}")
+    if channel.kind is not RecordKind.RENDEZVOUS:
+        details.append(f"sequence {operation_id.sequence}")
+    details.append(group.label if group is not None else "unknown group")
+    return f"{operation} ({', '.join(details)})"
+
+
+def describe_place(place: Place, subject: str) -> str:
+    """Where `subject` ("rank 2", "it") is, as a clause; '' when nothing is known."""
+    line = "" if place.frame is None else describe_frame(place.frame)
+    clauses = {
+        Source.STACK: f"{subject} is in {line}" if line else "",
+        Source.SIGNAL: f"{subject} is in {line} (stack taken by a signal while the GIL was held)" if line else "",
+        Source.OPEN_OPERATION: f"{subject} is in {place.operation}" + (f", called in {line}" if line else ""),
+        Source.LAST_OPERATION: f"{subject} was last in {place.operation}" + (f", called in {line}" if line else ""),
+        Source.NOTHING: "",
+    }
+    clause = clauses[place.source]
+    if place.frozen_for_ns is None:
+        return clause
+    frozen = f"its Python threads have not run for {place.frozen_for_ns / 1e9:.1f} s"
+    return f"{clause}, and {frozen}" if clause else f"{subject} does not answer: {frozen}"
+
+
+def describe_frame(frame: CallSiteName) -> str:
+    """`load_batch at train.py:57`."""
+    return f"{frame.function} at {PurePath(frame.file).name}:{frame.line}"
