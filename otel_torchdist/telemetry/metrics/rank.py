@@ -233,9 +233,8 @@ class RankMetrics:
     def _count_ended(self, operation: Operation) -> None:
         if operation.started_ns is not None:
             self._count_begun(operation)
-        how = operation.how
         self._totals.count_ended(operation)
-        if operation.completed_ns is None or how not in _ENDS_WELL:
+        if operation.completed_ns is None or operation.how not in _ENDS_WELL:
             return
         series, group = self._target(operation)
         if group is not None and not int(operation.flags) & _POINT_TO_POINT:
