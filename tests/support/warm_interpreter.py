@@ -25,6 +25,8 @@ from typing import Any
 
 from tests.support.forked_ranks import IMPORTED, show_as
 
+POLL_S = 0.05
+"""Launchers poll for processes that have ended; until they have seen one, its exit code can be read from outside."""
 GRACE_S = 5.0
 """How long a process that has exceeded its time gets to write its stacks."""
 
@@ -99,6 +101,7 @@ def serve() -> list[str] | None:
                 if isinstance(job, list):
                     return job
                 jobs.append(job)
+        time.sleep(POLL_S * bool(ready - {0}))
         for job in jobs:
             for descriptor in [one for one in job.running if one in ready]:
                 job.reap(descriptor)
