@@ -61,7 +61,7 @@ def _demo(tapes: Path) -> RenderableType:
     """The screen some seconds into the stall."""
     environment = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
     command = [str(Path(sys.executable).parent / "otel-torchdist"), "demo", "--output", str(tapes / "demo.jsonl")]
-    return photograph(command, environment, lambda text: "for 5." in text and "absent" in text, DEADLINE_S)
+    return photograph(command, environment, lambda text: "has not entered" in text and "absent" in text, DEADLINE_S)
 
 
 def _draw_traces(stack: Stack, tapes: Path) -> None:
