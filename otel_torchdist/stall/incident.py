@@ -94,7 +94,7 @@ class RunIncident:
     def prepare(
         self,
         world: WorldSnapshot,
-        before: WorldSnapshot | None,
+        seen_since_ns: int,
         verdict: Verdict,
         stalled: list[Wait],
         oldest_ns: int,
@@ -104,7 +104,7 @@ class RunIncident:
 
         Args:
             world: The snapshot that the verdict rests on.
-            before: The one before that, if there was one.
+            seen_since_ns: Since when snapshots were taken without a pause.
             verdict: The verdict.
             stalled: Waits beyond the threshold, the longest first.
             oldest_ns: How long the longest of them has counted; 0 without any.
@@ -125,7 +125,7 @@ class RunIncident:
             pending = self.pending = self._begin(occasion, verdict, world, stalled, oldest_ns)
             if pending.asked:
                 events.append(StacksWanted(pending.asked))
-        overdue = pending.find_overdue(world, before)
+        overdue = pending.find_overdue(world, seen_since_ns)
         if overdue:
             events.append(StacksOverdue(overdue))
         return events, occasion if pending.is_ready(world) else None

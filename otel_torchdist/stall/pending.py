@@ -15,10 +15,9 @@ from otel_torchdist.world.model import RankView, WorldSnapshot
 STACKS_DUE_NS: Final = 1_500_000_000
 """How long after the threshold a verdict waits for stacks."""
 ANSWER_DUE_NS: Final = 1_000_000_000
-"""A rank checks for requests once a second."""
+"""A rank whose Python threads run beats once a second, and answers then."""
 UNSEEN_NS: Final = 500_000_000
-"""A pause between snapshots after which this process may have been stopped along with the ranks: the time for their
-answers starts anew."""
+"""A pause between snapshots after which this process may have been stopped along with the ranks."""
 USUAL_PASS_NS: Final = 250_000_000
 CHANGE_SETTLES_NS: Final = 1_000_000_000
 """A changed verdict must have held for this long: ranks that arrive one after the other are one change."""
@@ -39,7 +38,6 @@ class Pending:
         verdict: The verdict, without places.
         asked: Tapes of the ranks that were asked.
         began_ns: When they were asked.
-        unanswered_since_ns: Since when answers are awaited; earlier if this verdict has replaced another.
         not_before_ns: The earliest time at which it is given.
         deadline_ns: When it is given with or without stacks.
         signalled: Tapes of the ranks that were asked by a signal too.
@@ -49,7 +47,6 @@ class Pending:
     verdict: Verdict
     asked: frozenset[int]
     began_ns: int
-    unanswered_since_ns: int
     not_before_ns: int
     deadline_ns: int
     signalled: frozenset[int] = field(default_factory=frozenset[int])
@@ -63,16 +60,16 @@ class Pending:
         asked = [view for view in world.ranks.values() if view.nonce in self.asked and view.alive]
         return all(_has_answered(view, self.began_ns) for view in asked)
 
-    def find_overdue(self, world: WorldSnapshot, before: WorldSnapshot | None) -> frozenset[int]:
+    def find_overdue(self, world: WorldSnapshot, seen_since_ns: int) -> frozenset[int]:
         """Tapes of the ranks that do not answer because something holds the GIL; each once.
+
+        Their heartbeats have been missing for longer than an answer takes, so there is nothing more to wait for.
 
         Args:
             world: The snapshot.
-            before: The snapshot before that, if there is one.
+            seen_since_ns: Since when snapshots were taken without a pause. A rank may have been stopped during that.
         """
-        if before is not None and world.taken_ns - before.taken_ns > UNSEEN_NS:
-            self.unanswered_since_ns = world.taken_ns
-        if world.taken_ns - self.unanswered_since_ns < ANSWER_DUE_NS:
+        if world.taken_ns - seen_since_ns < ANSWER_DUE_NS:
             return frozenset()
         held = {view.nonce for view in world.ranks.values() if _runs_no_python(view, world.taken_ns)}
         answered = {view.nonce for view in world.ranks.values() if _has_answered(view, self.began_ns)}
@@ -91,7 +88,7 @@ def of_death(occasion: Occasion, verdict: Verdict, world: WorldSnapshot) -> Pend
     if first.may_follow and any(view.alive for view in world.ranks.values()):
         wait_ns = max(wait_ns, VANISHES_NS)  # what they followed may be the death of one of these
     due_ns = max(now, first.at_ns + wait_ns)
-    return Pending(occasion, verdict, frozenset(), now, now, due_ns, due_ns)
+    return Pending(occasion, verdict, frozenset(), now, due_ns, due_ns)
 
 
 def _are_ending(verdict: Verdict, world: WorldSnapshot) -> bool:
@@ -101,7 +98,7 @@ def _are_ending(verdict: Verdict, world: WorldSnapshot) -> bool:
 
 def without_stacks(occasion: Occasion, verdict: Verdict, now_ns: int) -> Pending:
     """A verdict that asks no ranks, and is given at once."""
-    return Pending(occasion, verdict, frozenset(), now_ns, now_ns, now_ns, now_ns)
+    return Pending(occasion, verdict, frozenset(), now_ns, now_ns, now_ns)
 
 
 def with_stacks(
@@ -117,13 +114,12 @@ def with_stacks(
         before: The pending verdict that it replaces, if any.
     """
     now = world.taken_ns
-    deadline_ns, since_ns = max(crossed_ns, now - USUAL_PASS_NS) + STACKS_DUE_NS, now
+    deadline_ns = max(crossed_ns, now - USUAL_PASS_NS) + STACKS_DUE_NS
     if before is not None and before.occasion is occasion:
-        # Ranks that trickle in do not postpone it.
-        deadline_ns, since_ns = min(deadline_ns, before.deadline_ns), before.unanswered_since_ns
+        deadline_ns = min(deadline_ns, before.deadline_ns)  # ranks that trickle in do not postpone it
     not_before_ns = now + CHANGE_SETTLES_NS if occasion is Occasion.CHANGED else now
     asked = frozenset(view.nonce for view in _to_ask(world, verdict))
-    return Pending(occasion, verdict, asked, now, since_ns, not_before_ns, max(deadline_ns, not_before_ns))
+    return Pending(occasion, verdict, asked, now, not_before_ns, max(deadline_ns, not_before_ns))
 
 
 def _to_ask(world: WorldSnapshot, verdict: Verdict) -> list[RankView]:

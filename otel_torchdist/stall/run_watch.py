@@ -13,6 +13,7 @@ from otel_torchdist.stall.events import Event, MarkerDue, Ruling, VerdictGiven
 from otel_torchdist.stall.finding_watch import FindingWatch
 from otel_torchdist.stall.incident import RunIncident, run_of
 from otel_torchdist.stall.numbering import MarkerClock
+from otel_torchdist.stall.pending import UNSEEN_NS
 from otel_torchdist.verdict.compiling import CompileExcuses
 from otel_torchdist.verdict.model import Outcome, Verdict, VerdictKind, locate
 from otel_torchdist.verdict.roll_call import Standing
@@ -45,6 +46,7 @@ class RunWatch:
         self._findings = FindingWatch()
         self._world: WorldSnapshot | None = None
         self._local: WorldSnapshot | None = None
+        self._seen_since_ns = 0
         self.agent_id = 0
 
     @property
@@ -104,6 +106,7 @@ class RunWatch:
             ruling: That agent's ruling.
         """
         events = self._incident.hear(ruling, world.taken_ns)
+        self._note_pause(world)
         waits = waits_of(world)
         self._ages.observe(world, waits)
         if ruling is not None:
@@ -121,6 +124,7 @@ class RunWatch:
     def judge(self, world: WorldSnapshot) -> list[Event]:
         """Process a new snapshot of the run."""
         events: list[Event] = []
+        self._note_pause(world)
         waits, incident = waits_of(world), self._incident
         self._ages.observe(world, waits)
         standing = incident.standing
@@ -165,6 +169,10 @@ class RunWatch:
             return []
         return [self._incident.resolve(self._world, Outcome.OUT_OF_SIGHT)]
 
+    def _note_pause(self, world: WorldSnapshot) -> None:
+        if self._world is None or world.taken_ns - self._world.taken_ns > UNSEEN_NS:
+            self._seen_since_ns = world.taken_ns
+
     def _remember(self, world: WorldSnapshot, waits: list[Wait]) -> None:
         self._markers.forget_all_but(waits)
         self._ages.forget_all_but(waits)
@@ -180,7 +188,7 @@ class RunWatch:
     def _advance(self, world: WorldSnapshot, verdict: Verdict, stalled: list[Wait]) -> list[Event]:
         """Advance the incident: ask for stacks, wait for them, give the verdict."""
         incident, oldest_ns = self._incident, self._ages.oldest_ns(stalled, world)
-        events, occasion = incident.prepare(world, self._world, verdict, stalled, oldest_ns or 0, self.agent_id)
+        events, occasion = incident.prepare(world, self._seen_since_ns, verdict, stalled, oldest_ns or 0, self.agent_id)
         if occasion is None:
             return events
         if incident.given is None and self._compiling.excuse(world, verdict, oldest_ns):

@@ -55,12 +55,12 @@ class WatchingWithSignals(Watching):
 
 
 def test_first_verdict_has_the_stack_in_time() -> None:
-    """With the GIL held all along, the signal comes a second after the request, and the verdict has it in time."""
+    """With the GIL held all along, the signal comes along with the request, and the verdict has it in time."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=4.0)
     watching.until(CROSSED_S + PROMISE_S)
     [(at_s, nonces)] = watching.signals
     assert nonces == {0x1000 + LATE}
-    assert CROSSED_S + 1.0 <= at_s <= CROSSED_S + 1.4
+    assert CROSSED_S <= at_s <= CROSSED_S + 0.3
     [(given_s, given)] = watching.verdicts
     assert at_s < given_s <= CROSSED_S + 1.75
     place = given.verdict.places[LATE]
@@ -140,23 +140,24 @@ def test_dead_rank_is_not_signalled() -> None:
 
 
 def test_reader_that_was_stopped_itself() -> None:
-    """After a pause of the whole machine a rank gets its whole second to answer, for it may be about to run."""
+    """After a pause of the whole machine a rank gets a whole second to answer, for it may be about to run."""
     watching = WatchingWithSignals(stalled(LATE)[0], held_since_s=4.0)
-    watching.until(CROSSED_S + 0.5)
-    watching.now_s = CROSSED_S + 1.2
+    watching.until(CROSSED_S - 0.5)
+    watching.now_s = continued_s = CROSSED_S + 0.2
     watching.until(CROSSED_S + 5.0)
-    assert (len(watching.verdicts), watching.signals) == (1, [])
-    watching.until(CROSSED_S + 10 + PROMISE_S)
-    assert len(watching.signals) == 1
+    [(at_s, _)] = watching.signals
+    assert continued_s + 1.0 <= at_s <= continued_s + 1.4
+    assert len(watching.verdicts) == 1
 
 
 def test_rank_that_recovers_is_not_signalled() -> None:
-    """A rank that recovers before its signal is due is left alone."""
+    """A rank that recovers before the threshold is left alone, although it does not answer at once."""
     world, entered = stalled(LATE)
     watching = WatchingWithSignals(world, held_since_s=4.0)
-    watching.until(CROSSED_S + 0.8)
+    watching.until(CROSSED_S - 0.3)
     watching.held_since_s = None
     world.ranks[LATE].heartbeat_age_s = 0.0
+    watching.until(CROSSED_S + 0.8)
     entered[LATE] = world.ranks[LATE].enter(EVERYBODY, CROSSED_S + 0.8)
     for rank, number in entered.items():
         world.ranks[rank].end(number, CROSSED_S + 0.8)

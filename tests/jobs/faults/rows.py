@@ -8,6 +8,7 @@ from typing import Final
 
 from tests.jobs.faults.faulty_job import THRESHOLD_S, WORKER
 
+DUE_S: Final = THRESHOLD_S + 2.0
 _LINES: Final = WORKER.read_text().splitlines()
 
 
@@ -30,6 +31,7 @@ class Row:
         environ: Additions to the environment of all ranks.
         of_rank: Additions to the environment of single ranks.
         marked: Ranks whose operations must be shown as waiting along with the verdict, long before the threshold.
+        due_s: The verdict must be given so long after the wait began.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Row:
     environ: dict[str, str] = field(default_factory=dict[str, str])
     of_rank: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
     marked: tuple[int, ...] = ()
+    due_s: float = DUE_S
 
     @property
     def line_number(self) -> int:
@@ -115,7 +118,17 @@ NODE_ROWS: Final = (
     Row("kill", "SIGKILL", "dead", "3", "rank 3 was killed by SIGKILL"),
     Row("stop", "SIGSTOP", "frozen", "3", "rank 3 is frozen (stopped by a signal) and has not entered all_reduce"),
     Row("exception", "Python exception on one rank", "dead", "3", "rank 3 ended with ValueError"),
-    Row("gil", "GIL held in native code", "absent", "3", "stack taken by a signal", "# in C from"),
+    Row(
+        "gil",
+        # A heartbeat is late after 3 s. With a shorter threshold, half a second would be left to fetch the stack.
+        "GIL held in native code, threshold of 4 s",
+        "absent",
+        "3",
+        "stack taken by a signal",
+        "# in C from",
+        environ={"OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": "4000"},
+        due_s=6.0,
+    ),
     Row("shape", "different shape", "mismatched", "3", "rank 3 has shape 1,000 elements where ranks 0-2 have 4 elem"),
     Row("circular", "groups in circular order", "circular", "0-3", "ranks 0-3 have waited for each other for "),
     Row("kill", "host of the store killed", "dead", "0", "rank 0 was killed by SIGKILL", environ=_FIRST),
