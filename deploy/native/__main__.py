@@ -22,6 +22,7 @@ from deploy.native.prometheus_api import Alert, AlertmanagerApi
 from deploy.native.stack import addresses_of
 from deploy.native.timeline import timeline
 from deploy.native.training import SERVICE
+from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.directory import base_directory
 
@@ -63,7 +64,7 @@ def down(home: Path) -> int:
 
 def keep(home: Path) -> int:
     """Run the background process."""
-    keeper.keep(home, base_directory(None, on_disk=False))
+    keeper.keep(home, base_directory(Config.from_environment().tape_dir, on_disk=False))
     return 0
 
 

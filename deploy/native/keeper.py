@@ -101,13 +101,13 @@ def keep(home: Path, tapes: Path) -> None:
     Raises:
         ProgramError: A server does not come up.
     """
-    told = threading.Event()
+    stopping = threading.Event()
 
-    def tell(number: int, frame: FrameType | None) -> None:
-        told.set()
+    def stop_soon(number: int, frame: FrameType | None) -> None:
+        stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, tell)
+        signal.signal(number, stop_soon)
     binaries = stack_binaries()
     if binaries is None:
         raise ProgramError("the servers have not been built; run `make stack`")
@@ -116,13 +116,13 @@ def keep(home: Path, tapes: Path) -> None:
         environment = training_environment(stack.addresses.otlp, tapes, THRESHOLD_S)
         with running(training_command(RANKS, STEPS, BLOCK_S), environment, home / "training.log"):
             (home / _UP).touch()
-            _watch(stack, home, told)
+            _watch(stack, home, stopping)
 
 
-def _watch(stack: Stack, home: Path, told: threading.Event) -> None:
+def _watch(stack: Stack, home: Path, stopping: threading.Event) -> None:
     """Report servers that end by themselves, once each, until a signal comes."""
     ended: list[str] = []
-    while not told.wait(1.0):
+    while not stopping.wait(1.0):
         for name in stack.ended:
             if name not in ended:
                 print(f"{name} has ended by itself; see its log in {home}", flush=True)

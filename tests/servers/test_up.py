@@ -12,6 +12,7 @@ import pytest
 
 from deploy.native.ports import free_ports, ports_from
 from deploy.native.servers import DEPLOY
+from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_TAPE_DIR
 
 PROMISE_S = 60.0
 
@@ -23,12 +24,13 @@ def run(action: str, environment: dict[str, str]) -> subprocess.CompletedProcess
 
 
 @pytest.fixture
-def environment(binaries: Path, tmp_path: Path) -> dict[str, str]:
-    """A cache of its own with the servers that have been built, and free ports."""
+def environment(binaries: Path, tmp_path: Path, memory: Path) -> dict[str, str]:
+    """A cache of its own with the servers that have been built, free ports, and none of this user's other jobs."""
     cache = tmp_path / "cache" / "otel-torchdist"
     cache.mkdir(parents=True)
     (cache / "stack").symlink_to(binaries.parent)
-    return {**os.environ, "XDG_CACHE_HOME": str(cache.parent), **free_ports().environment}
+    own = {"XDG_CACHE_HOME": str(cache.parent), OTEL_PYTHON_TORCHDIST_TAPE_DIR: str(memory)}
+    return {**os.environ, **own, **free_ports().environment}
 
 
 def test_up_shows_stall_and_alert_and_down_ends_all(environment: dict[str, str]) -> None:
