@@ -20,7 +20,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from benchmarks.busy_tape import CALLS_PER_STEP, BusyTape
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.environment import environment_resource
 from otel_torchdist.telemetry.export.exporter_sink import ExporterSink
 from otel_torchdist.telemetry.export.outputs import outputs_from_environment

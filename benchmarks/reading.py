@@ -20,8 +20,8 @@ from benchmarks.spread import Spread
 from benchmarks.stopwatch import time_of
 from otel_torchdist.agent.reader import Reader
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.batch import Batch
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.export.otlp import OtlpEncoder
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.node import NodeMetrics

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 
 def collectives_on_tapes(directory: Path) -> list[int]:

@@ -21,7 +21,7 @@ from otel_torchdist.job.requests import MAX_BYTES, abort_path
 from otel_torchdist.processes import pidfd
 from otel_torchdist.tape.identity import process_start_ticks, shares_pids
 from otel_torchdist.tape.mapped import MappedTape
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 ANSWER_S: Final = 5.0
 """A rank checks for requests once a second, and then has its own cleanup to do."""

@@ -21,7 +21,7 @@ from otel_torchdist.config import Action, ActionKind
 from otel_torchdist.environment_variables import OTEL_PYTHON_TORCHDIST_DUMP_DIR, OTEL_PYTHON_TORCHDIST_ON_STALL
 from otel_torchdist.files.owned import create_anew
 from otel_torchdist.stall.events import OngoingStall, Ruling
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 _logger = logging.getLogger("otel_torchdist")
 

@@ -12,7 +12,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.agents_verdict import AgentsVerdict, remove_agents_verdict, write_agents_verdict
 from otel_torchdist.job.lives import RankLife, life_of
 from otel_torchdist.stall.events import OngoingStall, Ruling
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 _logger = logging.getLogger("otel_torchdist")
 

@@ -15,7 +15,7 @@ from otel_torchdist.files.others import reason
 from otel_torchdist.job.membership import Member, of_living_runs
 from otel_torchdist.job.runs import member_of
 from otel_torchdist.job.tapes import ReaderLock
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 READ_BY_ANOTHER: Final = "another process reads these tapes: an agent, or a rank (OTEL_PYTHON_TORCHDIST_READER=thread)"
 

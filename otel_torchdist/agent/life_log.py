@@ -11,7 +11,7 @@ from otel_torchdist.agent.reader import Reader
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import RankLife, run_of
 from otel_torchdist.naming import name_ranks, run_label
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import TapeIdentity
 
 _logger = logging.getLogger("otel_torchdist")

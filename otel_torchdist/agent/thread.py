@@ -20,7 +20,7 @@ from otel_torchdist.job.tapes import ReaderLock
 from otel_torchdist.process_end import ProcessEnd, starts_threads
 from otel_torchdist.serving.metrics_page import MetricsServer
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.telemetry.export.outputs import Outputs
 from otel_torchdist.telemetry.metrics.prometheus import TorchDistCollector

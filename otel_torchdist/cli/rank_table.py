@@ -14,7 +14,7 @@ from rich.text import Text
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.lives import RankLife, life_of
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, Operation
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 

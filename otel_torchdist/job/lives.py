@@ -9,7 +9,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.job.deaths import Death
 from otel_torchdist.job.membership import has_outlived_parent
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 
 class RankLife(enum.Enum):

@@ -17,7 +17,7 @@ from otel_torchdist.job.lives import RankLife, has_ended_with_parent, has_left, 
 from otel_torchdist.job.membership import Kin, Lifetime, Member, helped_runs, sort_into_runs
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 POLL_LIMIT: Final = 50_000
 

@@ -13,7 +13,7 @@ from otel_torchdist.files.others import is_passing, reason
 from otel_torchdist.files.owned import open_or_create
 from otel_torchdist.job.directory import list_tapes
 from otel_torchdist.naming import readable
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 MAX_WARNINGS: Final = 16
 """Warnings about unreadable tapes in one directory, where anyone may create more of them."""

@@ -13,7 +13,7 @@ from typing import Final
 from otel_torchdist.job.deaths import Death, read_death
 from otel_torchdist.job.lives import RankLife, has_ended_with_parent, has_left, life_of, waits
 from otel_torchdist.processes.recorded_deaths import Deaths
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 REAPED_S: Final = 1.0
 """How long to wait for the exit code of a process, which is known once its parent has reaped it."""

@@ -12,8 +12,8 @@ from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.stall.events import Event, OngoingStall, StacksOverdue, StacksWanted
 from otel_torchdist.stall.peer_agents import Follows, PeerAgents, Undecided
 from otel_torchdist.stall.run_watch import RunWatch
-from otel_torchdist.tape.batch import Batch
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower

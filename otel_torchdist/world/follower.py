@@ -13,10 +13,10 @@ from otel_torchdist.job.stacks import StacksFile
 from otel_torchdist.processes.recorded_deaths import Deaths
 from otel_torchdist.processes.stack_signal import AskedBySignal, ask_by_signal
 from otel_torchdist.processes.state import ProcessState
-from otel_torchdist.tape.batch import Batch
-from otel_torchdist.tape.clock import WallClock
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.clock import WallClock
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs

@@ -27,7 +27,7 @@ from otel_torchdist.config import Action, ActionKind, parse_actions
 from otel_torchdist.errors import TapeError
 from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.model import Channel, OperationId
 from tests.support.fake_tape import RUN_ID, FakeTape
 from tests.support.waiting import until

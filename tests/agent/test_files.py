@@ -20,8 +20,8 @@ from otel_torchdist.agent.log_relay import LOG_NAME, MAX_BYTES, SILENT_CHECKS, L
 from otel_torchdist.agent.reader import RankState
 from otel_torchdist.job.tapes import LOCK_NAME
 from otel_torchdist.serving.scrape_target import FOLDER, ScrapeTarget, withdraw_stale
-from otel_torchdist.tape.batch import TapeCursor
 from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.reading.batch import TapeCursor
 from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.telemetry.export.sinks import HeldSink
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages

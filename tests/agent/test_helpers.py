@@ -14,7 +14,7 @@ from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.lives import RankLife
 from otel_torchdist.processes import silent_ends
 from otel_torchdist.processes.silent_ends import SilentEnds
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.agent.conftest import JOB
 from tests.cli.asking import ask
 from tests.cli.running import Running

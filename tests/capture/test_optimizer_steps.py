@@ -20,9 +20,9 @@ from otel_torchdist.capture.optimizer_steps import MAX_IN_STEP
 from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import Patches
-from otel_torchdist.tape.batch import Batch
 from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.spans.sampling import StepSampler
 from otel_torchdist.telemetry.spans.steps import RankSpans
 from tests.support.jobs import Jobs

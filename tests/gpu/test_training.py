@@ -17,7 +17,7 @@ from otel_torchdist.capture.cuda.driver import cuda_drivers
 from otel_torchdist.stall.events import Event
 from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.layout import How
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower

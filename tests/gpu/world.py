@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.session import Capture
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation
 
 DEVICE = torch.device("cuda", 0)

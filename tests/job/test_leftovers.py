@@ -17,7 +17,7 @@ from otel_torchdist.errors import TapeError
 from otel_torchdist.files import locks as directory_lock
 from otel_torchdist.files.locks import alone_in, using
 from otel_torchdist.job.directory import clean_up, job_directory
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes import WriterProcess, begin, new_writer, open_descriptors, start
 from tests.support.waiting import until
 

@@ -15,7 +15,7 @@ from otel_torchdist.job.runs import index_of, member_of
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import LiveWord, RunIdState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower

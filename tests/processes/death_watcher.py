@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from otel_torchdist.processes.death_watch import DeathWatch
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import pytest
 from otel_torchdist.job.deaths import MAX_ERROR, Death, death_path, read_death, write_death
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.processes.error_file import error_file_of, error_in
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.wording.fates import describe_way
 from tests.processes.test_death_watch import DyingRanks
 from tests.support.waiting import until

@@ -22,7 +22,7 @@ from otel_torchdist.stall.attributes import of_place
 from otel_torchdist.stall.events import VerdictGiven
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import LiveWord
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence

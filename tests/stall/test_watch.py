@@ -15,7 +15,7 @@ import pytest
 
 from otel_torchdist.stall.events import Event, IncidentResolved, MarkerDue, VerdictGiven
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Outcome, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence

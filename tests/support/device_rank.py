@@ -24,7 +24,7 @@ from otel_torchdist.capture.recorder import Recorder
 from otel_torchdist.capture.steps import Steps
 from otel_torchdist.capture.torch_api import Patches
 from otel_torchdist.tape.layout import RunIdState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation
 from tests.support.simulated_device import Item, SimulatedDevice
 

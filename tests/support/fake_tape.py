@@ -10,7 +10,7 @@ from typing import Any, Final
 from otel_torchdist.tape.activities import prepare_activity
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind, RunIdState, Word
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName, TapeStatus
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.world.follower import TapeFollower

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from otel_torchdist.capture.session import Capture
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 
 TAPES = "TAPES"
 """Variable: the directory for tapes."""

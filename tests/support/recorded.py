@@ -7,7 +7,7 @@ from pathlib import Path
 
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import GroupName, Operation, SignatureName, StepMark, TapeIdentity, TapeStatus
 
 NO_GROUP = GroupName("", "", (), 0, "", False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from otel_torchdist.stall.events import Event, MarkerDue, VerdictGiven
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 
 CHECK_S = 0.02

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from otel_torchdist.job.directory import clean_up
 from otel_torchdist.tape.layout import How, TapeState, Word
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes import begin, new_writer
 
 

@@ -9,9 +9,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_torchdist.tape.batch import Batch
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.tape.stress_fields import is_whole, is_whole_step
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_torchdist.tape.abandoned import GRACE_NS
 from otel_torchdist.tape.layout import Flag, How, RecordKind, Word
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.abandoned import GRACE_NS
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes import new_writer
 

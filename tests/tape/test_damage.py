@@ -18,7 +18,7 @@ from otel_torchdist.tape import layout
 from otel_torchdist.tape.activities import Activity, prepare_activity
 from otel_torchdist.tape.layout import ActivityKind, How, LiveWord, RecordKind, RunIdState, TapeState, Word
 from otel_torchdist.tape.names import NamesReader
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import (
     CallSiteName,
     GroupName,

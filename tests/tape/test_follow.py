@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from otel_torchdist.tape.batch import Batch
 from otel_torchdist.tape.layout import MAX_DURATION_NS, REFUGE_SLOTS, Flag, How, RecordKind, RunIdState, Word
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark
 from tests.support.tapes import new_writer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.repository import REPOSITORY
 from tests.support.tapes import WriterProcess, begin, new_writer, open_descriptors
 from tests.support.waiting import until

@@ -23,7 +23,7 @@ from otel_torchdist.tape.names import (
     NamesReader,
     NamesWriter,
 )
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from tests.support.tapes import new_writer
 

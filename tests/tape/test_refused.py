@@ -11,7 +11,7 @@ import pytest
 
 from otel_torchdist.errors import TapeError
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.support.tapes import new_writer, open_descriptors
 
 

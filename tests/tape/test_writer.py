@@ -24,7 +24,7 @@ from otel_torchdist.naming import readable
 from otel_torchdist.tape import layout, live_words
 from otel_torchdist.tape.identity import decode_identity, encode_identity, identify
 from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeState, Word
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.tape.writer import TapeWriter
 from tests.support.tapes import begin, new_writer, open_descriptors

@@ -16,7 +16,7 @@ from otel_torchdist.job.runs import POLL_LIMIT, Run
 from otel_torchdist.naming import name_ranks
 from otel_torchdist.processes.state import SILENT_NS
 from otel_torchdist.tape.layout import LiveWord
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.last_moment import LastMoment
 from otel_torchdist.verdict.post_mortem import PostMortem, examine
 from otel_torchdist.verdict.rules import StallRules

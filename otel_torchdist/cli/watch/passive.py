@@ -19,9 +19,9 @@ from otel_torchdist.job.tapes import LocalTapes
 from otel_torchdist.processes.recorded_deaths import RecordedDeaths
 from otel_torchdist.stall.events import ArrivalsCompared, Finding, IncidentResolved, VerdictGiven
 from otel_torchdist.stall.watch import Detector
-from otel_torchdist.tape.batch import Batch
 from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower

@@ -10,7 +10,7 @@ from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_table import Doing, RankRow, longest_wait, rank_rows
 from otel_torchdist.cli.watch.passive import Look, Rates
 from otel_torchdist.naming import name_ranks, run_label
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
 
 LATE: Final = 0.05

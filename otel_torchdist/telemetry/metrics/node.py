@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.semconv import OTHER
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import RunKey, RunLabels, SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.rank import RankMetrics

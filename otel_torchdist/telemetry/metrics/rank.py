@@ -10,9 +10,9 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.naming import run_label
 from otel_torchdist.semconv import OTHER
-from otel_torchdist.tape.batch import Batch
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
 from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages, size_class
 from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value

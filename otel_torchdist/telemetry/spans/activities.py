@@ -7,9 +7,9 @@ from opentelemetry.util.types import AttributeValue
 from otel_torchdist import semconv
 from otel_torchdist.naming import activity_span_id
 from otel_torchdist.tape.activities import Activity
-from otel_torchdist.tape.clock import WallClock
 from otel_torchdist.tape.layout import ActivityKind, How
 from otel_torchdist.tape.names import NamesReader
+from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.records import TapeIdentity
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR

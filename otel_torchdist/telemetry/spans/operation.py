@@ -8,9 +8,9 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.naming import operation_span_id
-from otel_torchdist.tape.clock import WallClock
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.names import OTHER, NamesReader
+from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.records import Operation, TapeIdentity
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 

@@ -24,10 +24,10 @@ from otel_torchdist.naming import (
     trace_id_of_step,
 )
 from otel_torchdist.tape.activities import Activity, Interval
-from otel_torchdist.tape.batch import Batch
-from otel_torchdist.tape.clock import WallClock
 from otel_torchdist.tape.layout import RunIdState, TapeState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.batch import Batch
+from otel_torchdist.tape.reading.clock import WallClock
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
 from otel_torchdist.telemetry.spans.activities import ActivitySpans
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget, SpanSink

@@ -9,7 +9,7 @@ import pytest
 
 from otel_torchdist.stall.findings.silent_mismatch import PASSES_APART_NS, SilentMismatches
 from otel_torchdist.tape.layout import Flag
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.mismatch import Field, Mismatch

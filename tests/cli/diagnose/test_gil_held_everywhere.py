@@ -13,7 +13,7 @@ import pytest
 
 from otel_torchdist.processes.death_watch import DeathWatch
 from otel_torchdist.stall.watch import StallWatch
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from tests.cli.asking import ask
 from tests.stall.test_watch import SIZE, RankProcess

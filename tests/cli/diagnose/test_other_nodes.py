@@ -19,7 +19,7 @@ from otel_torchdist.job.agents_verdict import remove_agents_verdict
 from otel_torchdist.job.deaths import Death, write_death
 from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
 from otel_torchdist.tape.layout import How, RecordKind, TapeState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.post_mortem import examine
 from otel_torchdist.verdict.rules import StallRules

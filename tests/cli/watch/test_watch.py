@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.job.directory import job_directories, tapes_in
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.cli.asking import ask
 from tests.cli.gloo_jobs import CALLING_LINE, LOADING_LINE, THRESHOLD_S, GlooJobs
 from tests.cli.running import Running

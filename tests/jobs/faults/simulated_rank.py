@@ -11,7 +11,7 @@ from otel_torchdist.job.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape import layout
 from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, RunIdState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
 from otel_torchdist.tape.writer import TapeWriter
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.jobs.side_effects.conftest import Run
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_torchdist.tape.layout import Flag, Word
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from tests.jobs.side_effects.conftest import Run
 from tests.support.device_rank import MAIN_STREAM, OTHER_STREAM, device_rank
 from tests.support.fake_tape import FakeTape

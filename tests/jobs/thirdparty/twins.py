@@ -19,7 +19,7 @@ from otel_torchdist import semconv
 from otel_torchdist.stall.events import Event, MismatchFound, StragglerFound, VerdictGiven
 from otel_torchdist.stall.watch import StallWatch
 from otel_torchdist.tape.layout import TapeState
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.rules import StallRules
 from tests.cli.running import processes_of
 from tests.jobs.thirdparty.issued import REPORTS

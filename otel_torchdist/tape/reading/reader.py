@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.tape import layout
-from otel_torchdist.tape.abandoned import AbandonedCalls
 from otel_torchdist.tape.activities import Activity, Interval, decoded, interval_of, renewed_interval
-from otel_torchdist.tape.batch import Batch, TapeCursor
 from otel_torchdist.tape.layout import How, LiveWord, RecordKind, Word
 from otel_torchdist.tape.mapped import MappedTape, is_whole, number_of
 from otel_torchdist.tape.memory import TapeMemory, numbers_in
+from otel_torchdist.tape.reading.abandoned import AbandonedCalls
+from otel_torchdist.tape.reading.batch import Batch, TapeCursor
 from otel_torchdist.tape.records import Operation, StepMark
 
 UNCOMMITTED_BOUND_S: Final = 1.0

@@ -1,0 +1,1 @@
+"""Reads a tape: polls, and what a poll found."""
