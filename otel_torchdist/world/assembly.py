@@ -26,7 +26,7 @@ def worlds(followers: Iterable[TapeFollower], now_ns: int) -> list[WorldSnapshot
     runs = sort_into_runs({follower: _member(follower, view) for follower, view in views.items()})
     found = {key: {rank: views[follower] for rank, follower in ranks.items()} for key, ranks in runs.items()}
     for key in [key for key in found if not key.run]:
-        # What is over, and never knew its run, holds nobody up.
+        # What is over, and never knew its run, holds up no rank.
         found[key] = {rank: view for rank, view in found[key].items() if view.alive}
     return [_world(key, ranks, now_ns, found) for key, ranks in found.items() if ranks]
 

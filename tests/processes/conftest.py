@@ -38,7 +38,7 @@ class RankProcess:
     """
 
     def __init__(
-        self, directory: Path, owner: str = "nobody", changes: dict[str, int] | None = None, under: Sequence[str] = ()
+        self, directory: Path, owner: str = "none", changes: dict[str, int] | None = None, under: Sequence[str] = ()
     ) -> None:
         command = [*under, sys.executable, signalled_rank.__file__, str(directory), owner, json.dumps(changes or {})]
         environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}

@@ -127,7 +127,7 @@ COMMANDS = {
 
 LIBC = ctypes.CDLL(None)
 OWNERS = {
-    "nobody": lambda: None,
+    "none": lambda: None,
     "python": lambda: signal.signal(SIGNAL, lambda number, frame: taken.append(number)),
     "python ignores": lambda: signal.signal(SIGNAL, signal.SIG_IGN),
     # Python knows nothing about a handler in C, which may be any function of a number.

@@ -82,19 +82,19 @@ def test_watch_reports_what_the_agent_reports(tmp_path: Path) -> None:
     for rank in ranks:
         rank.run(at=now_ns - SECOND, lasts=1_000_000)
         rank.begin(at=now_ns, sequence=2)
-    watch.look()
+    watch.observe()
     for rank in ranks:
         rank.writer.beat()
         rank.writer.close()
-    watch.look()  # the locks are free, and the agent has not recorded it yet
+    watch.observe()  # the locks are free, and the agent has not recorded it yet
     for number, rank in enumerate(ranks):
         later_ns, status = (0, KILLED) if number == 2 else (120_000_000 + number, int(signal.SIGTERM))
         write_death(rank.writer.path, Death(now_ns + later_ns, status=status))
     deadline = time.monotonic() + 5
     given: list[VerdictGiven] = []
     while not given and time.monotonic() < deadline:
-        look = watch.look()
-        given = [event for event in look.events if isinstance(event, VerdictGiven)] if look is not None else []
+        seen = watch.observe()
+        given = [event for event in seen.events if isinstance(event, VerdictGiven)] if seen is not None else []
         time.sleep(0.02)
     watch.close()
     [event] = given
@@ -110,7 +110,7 @@ def test_peers_of_a_killed_rank_are_not_named(tmp_path: Path) -> None:
     numbers = [rank.begin(group=group, at=now_ns, sequence=2) for rank in ranks]
     for rank in ranks:
         rank.writer.beat()
-    watch.look()
+    watch.observe()
     for rank, number in zip(ranks[:2], numbers, strict=False):
         error = rank.writer.names.intern("RuntimeError")
         rank.writer.complete(number, now_ns, time.monotonic_ns(), How.FAILED, error)
@@ -120,8 +120,8 @@ def test_peers_of_a_killed_rank_are_not_named(tmp_path: Path) -> None:
     given: list[VerdictGiven] = []
     began = time.monotonic()
     while time.monotonic() < began + 2 * DYING_NS / 1e9:
-        look = watch.look()
-        given += [event for event in look.events if isinstance(event, VerdictGiven)] if look is not None else []
+        seen = watch.observe()
+        given += [event for event in seen.events if isinstance(event, VerdictGiven)] if seen is not None else []
         time.sleep(0.02)
     watch.close()
     assert [event.verdict.ranks for event in given] == [(2,)]

@@ -132,7 +132,7 @@ def test_rank_in_another_pid_namespace(start: Start) -> None:
     assert_left_alone(rank)
 
 
-@pytest.mark.parametrize("owner", sorted(signalled_rank.OWNERS.keys() - {"nobody"}))
+@pytest.mark.parametrize("owner", sorted(signalled_rank.OWNERS.keys() - {"none"}))
 def test_signal_that_is_in_use(start: Start, owner: str) -> None:
     """A signal that the user's program uses stays with it, and the rank reports no handler."""
     rank = start(owner)

@@ -119,7 +119,7 @@ GRPC_PORT, HTTP_PORT = "collector_otlp_grpc_port", "collector_otlp_http_port"
 NOT_TRUSTED = "OTEL_EXPORTER_OTLP_CERTIFICATE must name"
 NO_TOKEN = "OTEL_EXPORTER_OTLP_HEADERS must contain a token"
 PLAIN = {
-    "nobody": Case("http", "webhook_port", "no process listens there"),
+    "no process": Case("http", "webhook_port", "no process listens there"),
     "grpc-to-http": Case("http", HTTP_PORT, "that port speaks HTTP: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"),
     "http-to-grpc": Case("http", GRPC_PORT, "that port may speak gRPC", HTTP),
     "tls-to-plain": Case("https", GRPC_PORT, "that port does not speak TLS: use http://"),

@@ -60,10 +60,10 @@ def test_marker_of_a_follower() -> None:
 def test_checks_are_hurried_while_the_leader_is() -> None:
     """An agent that is polled at short intervals polls as often, so that its answers are current."""
     watching = Accompanied(stalled()[0], follows(None, is_hurried=True))
-    watching.look()
+    watching.poll()
     assert watching.detector.next_check_s == HURRIED_CHECK_S
     watching.peer_agents.role = follows(None)
-    watching.look()
+    watching.poll()
     assert watching.detector.next_check_s == CHECK_S
 
 
@@ -89,7 +89,7 @@ def suspicion_times(watching: Accompanied) -> list[float]:
     times: list[float] = []
     while watching.now_s < 16.0:
         watching.now_s = round(watching.now_s + 0.1, 1)
-        watching.look()
+        watching.poll()
         if watching.peer_agents.suspects_stall[-1]:
             times.append(watching.now_s)
     return times

@@ -32,7 +32,7 @@ class Lookout:
         for tape in self._tapes:
             self._watch.follow(tape)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read what is new and check once."""
         for tape in self._tapes:
             self._watch.observe(tape.identity.nonce, tape.poll())
@@ -47,15 +47,15 @@ class Lookout:
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError("what the lookout waits for did not happen")
-            self.look()
+                raise TimeoutError("what the watch waits for did not happen")
+            self.poll()
             time.sleep(CHECK_S)
 
     def well_past_the_threshold(self) -> None:
         """Check until everything open now has been open for twice the threshold, and was checked then."""
         then = time.monotonic() + 2 * self.threshold_s
         self.until(lambda: time.monotonic() > then)
-        self.look()
+        self.poll()
 
     @property
     def suspected(self) -> list[str]:

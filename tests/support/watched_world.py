@@ -45,7 +45,7 @@ class Watching:
         self.asked_s: dict[int, float] = {}
         self.events: list[tuple[float, Event]] = []
 
-    def look(self) -> list[Event]:
+    def poll(self) -> list[Event]:
         """Poll now."""
         found = self.detector.process([self._snapshot()])
         for event in found:
@@ -58,7 +58,7 @@ class Watching:
         """Poll as often as the detector asks."""
         while self.now_s < then_s:
             self.now_s = min(self.now_s + self.detector.next_check_s, then_s)
-            self.look()
+            self.poll()
 
     def _snapshot(self) -> WorldSnapshot:
         snapshot = self.world.snapshot(self.now_s)

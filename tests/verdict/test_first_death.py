@@ -248,7 +248,7 @@ def vanish(watch: Watching, at_s: float, ranks: tuple[int, ...]) -> None:
     for rank in ranks:
         watch.world.ranks[rank].die(at_s)
     watch.now_s = at_s
-    watch.look()
+    watch.poll()
 
 
 @pytest.mark.parametrize("entered", [(0, 2), (0, 1, 2, 3)], ids=["two had come", "all had come"])
@@ -287,7 +287,7 @@ def test_cancelled_between_two_checks() -> None:
     watch = Watching(world)
     watch.until(6.0)
     world.ranks[0].is_seen_to_die(6.0, TERM)
-    watch.look()
+    watch.poll()
     for rank in (1, 2, 3):
         world.ranks[rank].is_seen_to_die(6.0 + rank / 100, TERM)
     watch.until(20.0)

@@ -24,7 +24,7 @@ def suspend(watch: Watching, ranks: range | list[int], with_agent: bool) -> None
     watch.until(SUSPENDED_S)
     if with_agent:
         watch.now_s = RESUMED_S
-        watch.look()
+        watch.poll()
         return
     while watch.now_s < RESUMED_S:
         for rank in ranks:
@@ -55,7 +55,7 @@ def test_suspended_again_and_again() -> None:
     for then_s in (3.0, 65.0, 127.0):
         watch.until(then_s)
         watch.now_s += 60.0
-        watch.look()
+        watch.poll()
     watch.until(191.0)
     late = world.ranks[LATE].enter(EVERYBODY, watch.now_s)
     for rank, number in [*waiting.items(), (LATE, late)]:
@@ -104,5 +104,5 @@ def test_slow_agent() -> None:
     watch = Watching(world)
     while watch.now_s < 2 * THRESHOLD_S + 6.0:
         watch.now_s += 3.0
-        watch.look()
+        watch.poll()
     assert {given.verdict.ranks for _, given in watch.verdicts} == {(LATE,)}

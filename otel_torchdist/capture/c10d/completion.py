@@ -136,7 +136,7 @@ class Works:
             if call.entered_ns < long_ago:
                 call.work = None
 
-    def _look_at_dropped(self) -> None:
+    def _handle_dropped(self) -> None:
         """Handle Works that have been freed.
 
         Their references call built-in code: if that ran Python, a signal handler could raise in it, and the interpreter
@@ -217,7 +217,7 @@ class Works:
         """
         left = 0
         if self._gone:
-            self._look_at_dropped()
+            self._handle_dropped()
         for call in self._oldest(limit):
             work = call.work
             if work is None or call.flags & _END_BY_WAIT:

@@ -65,7 +65,7 @@ class AgentSeen:
         self._directory = directory
         self._tail = LogTail(directory / LOG_NAME)
 
-    def look(self) -> None:
+    def follow(self) -> None:
         """Relay the agent's warnings, and find out where it serves `/metrics`."""
         if not self.target:
             self.target = ScrapeTarget(self._directory).last_target()

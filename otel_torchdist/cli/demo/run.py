@@ -110,7 +110,7 @@ class DemoRun:
                 break
             self._stop.wait(TURN_S)
         if self._agent is not None:
-            self._agent.look()
+            self._agent.follow()
             self.dropped = self._agent.dropped
 
     def _turn(self, job: Job, places: Scratch) -> list[RankRow]:
@@ -121,11 +121,11 @@ class DemoRun:
         if self._watch is None:
             self._begin(places)
         if self._agent is not None:
-            self._agent.look()
-        look = self._watch.look() if self._watch is not None else None
-        if look is not None:
-            self._tapes = look.tapes
-            self.findings.take(look.events)
+            self._agent.follow()
+        seen = self._watch.observe() if self._watch is not None else None
+        if seen is not None:
+            self._tapes = seen.tapes
+            self.findings.take(seen.events)
         rows = self._rows()
         self._view.show(Screen(rows, self._options.steps, self.training))
         return rows

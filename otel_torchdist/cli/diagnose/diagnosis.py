@@ -27,7 +27,7 @@ from otel_torchdist.world.model import OperationView, RankView, life_in
 from otel_torchdist.world.places import Place, Source, place_of
 from otel_torchdist.world.recorded_stacks import RecordedStacks
 
-BETWEEN_LOOKS_S: Final = 0.1
+BETWEEN_CHECKS_S: Final = 0.1
 """Seconds between two checks of silent ranks: a thread that waits for the GIL wakes up every 5 ms."""
 
 
@@ -178,9 +178,9 @@ def _read_all(tape: TapeReader) -> TapeFollower:
 def _see_who_runs(followers: Iterable[TapeFollower]) -> int:
     """Check twice if heartbeats are missing: the kernel's counts show which ranks run; returns the time after that."""
     now_ns = time.monotonic_ns()
-    looks = [follower.view(now_ns) for follower in followers]
-    if any(view is not None and view.alive and now_ns - view.heartbeat_ns >= SILENT_NS for view in looks):
-        time.sleep(BETWEEN_LOOKS_S)
+    views = [follower.view(now_ns) for follower in followers]
+    if any(view is not None and view.alive and now_ns - view.heartbeat_ns >= SILENT_NS for view in views):
+        time.sleep(BETWEEN_CHECKS_S)
     return time.monotonic_ns()
 
 

@@ -30,7 +30,7 @@ from otel_torchdist.world.recorded_stacks import RecordedStacks
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Observation:
     """What one pass has found.
 
     Attributes:
@@ -84,7 +84,7 @@ class PassiveWatch:
         self._detector = Detector(self.rules, time.monotonic_ns())
         self._lateness = LatenessMeter(time.monotonic_ns())
 
-    def look(self) -> Look | None:
+    def observe(self) -> Observation | None:
         """Read what is new and check all ranks; None if no rank has a tape that shows which run it belongs to."""
         for tape in self._local.new(only_alive=False):
             identity = tape.identity
@@ -110,7 +110,7 @@ class PassiveWatch:
         rates = {rank: followed.meter.rates(world.taken_ns) for rank, followed in ranks.items()}
         late = self._lateness.shares(world.taken_ns)
         tapes, helpers = tuple(followed.tape for followed in ranks.values()), frozenset(one.run for one in shown[1:])
-        return Look(world, tapes, rates, late, helpers, tuple(found))
+        return Observation(world, tapes, rates, late, helpers, tuple(found))
 
     def close(self) -> None:
         """Close all tapes."""

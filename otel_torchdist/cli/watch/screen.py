@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from otel_torchdist.cli.alarm import Alarm
 from otel_torchdist.cli.rank_table import Doing, RankRow, longest_wait, rank_rows
-from otel_torchdist.cli.watch.passive import Look, Rates
+from otel_torchdist.cli.watch.passive import Observation, Rates
 from otel_torchdist.naming import name_ranks, run_label
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.verdict.model import Verdict
@@ -76,15 +76,15 @@ class View(Protocol):
         ...
 
 
-def screen_of(look: Look, verdict: Verdict | None, alarm: Alarm | None, threshold_s: float) -> Screen:
+def screen_of(seen: Observation, verdict: Verdict | None, alarm: Alarm | None, threshold_s: float) -> Screen:
     """Build the screen for a pass, with the verdict on the ongoing stall."""
-    tapes = {tape.identity.rank: tape for tape in look.tapes}
+    tapes = {tape.identity.rank: tape for tape in seen.tapes}
     rows = [
-        WatchRow(row, _group(row, tapes[row.rank], verdict), look.rates[row.rank], look.late.get(row.rank, 0.0))
-        for row in rank_rows(look.tapes, verdict, threshold_s, look.world.taken_ns)
+        WatchRow(row, _group(row, tapes[row.rank], verdict), seen.rates[row.rank], seen.late.get(row.rank, 0.0))
+        for row in rank_rows(seen.tapes, verdict, threshold_s, seen.world.taken_ns)
     ]
-    world_size = max(tape.identity.world_size for tape in look.tapes)
-    return Screen(run_label(look.world.run), world_size, rows, alarm)
+    world_size = max(tape.identity.world_size for tape in seen.tapes)
+    return Screen(run_label(seen.world.run), world_size, rows, alarm)
 
 
 def crowds(screen: Screen) -> Iterator[str]:

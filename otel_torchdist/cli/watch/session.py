@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_torchdist.cli.alarm import Alarm, alarm
 from otel_torchdist.cli.text import fates
-from otel_torchdist.cli.watch.passive import Look, PassiveWatch
+from otel_torchdist.cli.watch.passive import Observation, PassiveWatch
 from otel_torchdist.cli.watch.screen import View, screen_of
 from otel_torchdist.job.agents_verdict import AgentsVerdict, read_agents_verdict
 from otel_torchdist.job.lives import RankLife
@@ -59,29 +59,29 @@ class WatchSession:
         _logger.addHandler(handler)
         try:
             while stop.received is None:
-                look = self._watch.look()
-                if look is None:
+                seen = self._watch.observe()
+                if seen is None:
                     self._view.report("the job has ended: its ranks are gone, and never had a run id")
                     return
-                self._take(look)
-                if self._is_over(look.world):
-                    self._report_end(look.world)
+                self._take(seen)
+                if self._is_over(seen.world):
+                    self._report_end(seen.world)
                     return
                 stop.wait(TURN_S)
         finally:
             _logger.removeHandler(handler)
 
-    def _take(self, look: Look) -> None:
-        self._report_lives(look.world)
-        for event in look.events:
-            if event.incident.run in look.helpers:
+    def _take(self, seen: Observation) -> None:
+        self._report_lives(seen.world)
+        for event in seen.events:
+            if event.incident.run in seen.helpers:
                 self._view.report(f"helper processes, run {run_label(event.incident.run)}: {_described(event)}")
             else:
                 self._report(event)
-        current = self._renewed(look.world)
+        current = self._renewed(seen.world)
         verdict = current.verdict if current is not None else None
-        shown = self._of_all_nodes(look, verdict) or (alarm(current) if current is not None else None)
-        self._view.show(screen_of(look, verdict, shown, self._watch.rules.threshold_s))
+        shown = self._of_all_nodes(seen, verdict) or (alarm(current) if current is not None else None)
+        self._view.show(screen_of(seen, verdict, shown, self._watch.rules.threshold_s))
 
     def _report(self, event: VerdictGiven | IncidentResolved | Finding) -> None:
         if isinstance(event, Finding):
@@ -94,11 +94,11 @@ class WatchSession:
         self._verdict = event
         self._view.report_stall(alarm(event), event.occasion is not Occasion.GROWN)
 
-    def _of_all_nodes(self, look: Look, own: Verdict | None) -> Alarm | None:
+    def _of_all_nodes(self, seen: Observation, own: Verdict | None) -> Alarm | None:
         """Return the verdict of all nodes' agents if local tapes do not show it; a local verdict may cover less."""
-        world_size = max(tape.identity.world_size for tape in look.tapes)
-        written = read_agents_verdict(self._directory, look.world.run)
-        found = verdict_of_all_nodes(written, look.world, world_size, own)
+        world_size = max(tape.identity.world_size for tape in seen.tapes)
+        written = read_agents_verdict(self._directory, seen.world.run)
+        found = verdict_of_all_nodes(written, seen.world, world_size, own)
         before, self._of_agents = self._of_agents, found
         if found is None:
             if before is not None and own is None:

@@ -33,7 +33,7 @@ class WatchedPair:
         self._next_round = time.monotonic()
         self.events: list[Event] = []
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Run one turn of a reader; PyTorch's watchdog makes its rounds meanwhile."""
         if time.monotonic() >= self._next_round:
             self._next_round = time.monotonic() + WATCHDOG_S
@@ -51,9 +51,9 @@ class WatchedPair:
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             assert time.monotonic() < deadline, "what the test waits for did not happen"
-            self.look()
+            self.poll()
 
-    def look_for(self, seconds: float) -> None:
+    def run_for(self, seconds: float) -> None:
         """Turn for some time."""
         until = time.monotonic() + seconds
         self.check_until(lambda: time.monotonic() > until)
@@ -74,7 +74,7 @@ def test_no_stall_behind_a_long_kernel(pair: WatchedPair) -> None:
     """Both devices compute for longer than the threshold, with collectives in their queues: no rank waits."""
     kernels = [rank.device.launch(MAIN_STREAM, None) for rank in pair.ranks]
     queues = [[rank.run(1 * MS), rank.start(1 * MS), rank.run(1 * MS)] for rank in pair.ranks]
-    pair.look_for(2 * THRESHOLD_S)
+    pair.run_for(2 * THRESHOLD_S)
     for rank, kernel in zip(pair.ranks, kernels, strict=True):
         rank.device.release(kernel)
     pair.check_until(

@@ -1,0 +1,28 @@
+"""A stall that is ongoing, and what was logged about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_torchdist import semconv
+from otel_torchdist.stall.events import Incident, OngoingStall, Ruling
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.reading.reader import TapeReader
+from otel_torchdist.world.model import Channel, OperationId
+from tests.support.fake_tape import RUN_ID
+
+TEXT = "rank 2 has not entered all_reduce (sequence 7, default_pg) for 12.0 s"
+
+
+def ongoing(tape: TapeReader, name: str = "first", is_ours: bool = True) -> OngoingStall:
+    """A stall."""
+    site = OperationId(Channel(RecordKind.OPERATION, "abcd1234"), 7)
+    attributes = {semconv.VERDICT: "absent", semconv.VERDICT_RANKS: "2"}
+    return OngoingStall(
+        Ruling(Incident(RUN_ID, name), 1, site, TEXT, attributes), is_ours, frozenset({tape.identity.nonce})
+    )
+
+
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged about actions."""
+    return [text for text in caplog.messages if text.startswith("on stall: ")]

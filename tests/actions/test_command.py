@@ -1,0 +1,35 @@
+"""What the command learns of a stall."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.actions import command
+from otel_torchdist.actions.stalled_run import StalledRun
+
+
+def test_command_learns_of_the_stall(stall: StalledRun, tmp_path: Path) -> None:
+    """The command gets the verdict in its environment and as JSON on standard input; no shell parses its words."""
+    script = tmp_path / "page.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "stall = json.load(sys.stdin)\n"
+        "named = os.environ['TORCHDIST_STALL_VERDICT'], os.environ['TORCHDIST_STALL_RANKS']\n"
+        "print(sys.argv[1], *named, stall['trace_id'])\n"
+        "sys.exit(3)\n"
+    )
+    said = command.run_command(f"{sys.executable} {script} '$HOME; echo'", stall)
+    assert said == f"exited with code 3: $HOME; echo absent 2 {stall.trace_id}"
+
+
+def test_command_that_hangs(stall: StalledRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that hangs is killed in time, with the processes that it started."""
+    monkeypatch.setattr(command, "TIMEOUT_S", 0.3)
+    began = time.monotonic()
+    said = command.run_command("sh -c 'sleep 60 & sleep 60'", stall)
+    assert said == "took longer than 0.3 s and was killed"
+    assert time.monotonic() - began < 10

@@ -1,0 +1,47 @@
+"""What the setting accepts, and what of it can be done where."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_torchdist.actions.stall_actions import doable_here
+from otel_torchdist.config import Action, ActionKind, parse_actions
+
+
+def test_list_of_actions() -> None:
+    """Actions keep the order in which they are written, each once; a command takes the rest, commas included."""
+    assert parse_actions(" dump , abort,dump, callback:alarm.bell:ring,command:/bin/page --to a,b ") == (
+        Action(ActionKind.DUMP),
+        Action(ActionKind.ABORT),
+        Action(ActionKind.CALLBACK, "alarm.bell:ring"),
+        Action(ActionKind.COMMAND, "/bin/page --to a,b"),
+    )
+    assert parse_actions("") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "explode",
+        "dump,explode",
+        "command:",
+        "command",
+        "callback:ring",
+        "callback:alarm:ring()",
+        "dump:now",
+        "dump,,abort",
+    ],
+)
+def test_what_is_no_list_of_actions(text: str) -> None:
+    """One bad word invalidates the whole setting: half of the requested actions may be worse than none."""
+    with pytest.raises(ValueError):
+        parse_actions(text)
+
+
+def test_dump_and_abort_need_an_agent(caplog: pytest.LogCaptureFixture) -> None:
+    """In a reader thread of a rank both are skipped, with one warning that names them and the setting."""
+    assert doable_here(parse_actions("dump,callback:a:b,abort")) == [Action(ActionKind.CALLBACK, "a:b")]
+    [warning] = caplog.messages
+    assert warning.startswith("OTEL_PYTHON_TORCHDIST_ON_STALL=dump,abort needs an agent")
+    assert doable_here(parse_actions("log")) == [Action(ActionKind.LOG)]
+    assert len(caplog.messages) == 1
