@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 def alive_for_others(path: Path) -> bool:
     """What a process other than this one reports."""
     program = (
-        "import pathlib, sys; from otel_torchdist.tape.reader import TapeReader; "
+        "import pathlib, sys; from otel_torchdist.tape.reading.reader import TapeReader; "
         "print(TapeReader(pathlib.Path(sys.argv[1])).is_alive())"
     )
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
