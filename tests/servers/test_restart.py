@@ -10,7 +10,6 @@ import pytest
 from deploy.native.jaeger_api import JaegerSpan
 from deploy.native.ports import HOST
 from deploy.native.stack import Stack
-from deploy.native.training import SERVICE
 from tests.servers.jobs import RANKS, running_job
 from tests.support.waiting import until
 from tests.support.warm_python import WarmPython
@@ -25,16 +24,19 @@ def test_jaeger_killed_in_the_middle_loses_nothing(
     warm_python: WarmPython, stack: Stack, tapes: Path, tmp_path: Path
 ) -> None:
     """Spans go over HTTP to the Collector, which keeps them while Jaeger is down; each is there once afterwards."""
-    before = {trace[0].trace_id for trace in stack.traces.find(SERVICE, limit=1500)}
+    service = "killed"
 
     def spans() -> list[JaegerSpan]:
-        traces = stack.traces.find(SERVICE, limit=1500)
-        return [span for trace in traces if trace[0].trace_id not in before for span in trace]
+        return [span for trace in stack.traces.find(service, limit=1500) for span in trace]
 
     def finished() -> int:
         return Counter(span.name for span in spans())["all_reduce"]
 
-    environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0"}
+    environment = {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_SERVICE_NAME": service,
+        "OTEL_PYTHON_TORCHDIST_AGENT_LINGER": "0",
+    }
     otlp = stack.addresses.otlp_http
     with running_job(warm_python, tmp_path, "steady.py", STEPS, PAUSE_S, otlp=otlp, tapes=tapes, **environment) as job:
         until(lambda: finished() > 0, DEADLINE_S)

@@ -65,8 +65,9 @@ class FaultyJob:
         """
         self.base, self.receiver = base, receiver
         self.done: list[Done] = []
-        self._gate, self._pids = folder / "gate", folder / "pids"
+        self._gate, self._pids, self._unwatched = folder / "gate", folder / "pids", folder / "unwatched"
         self._gate.touch()
+        self._unwatched.touch()
         self._pids.mkdir()
         common = {
             **QUIET,
@@ -74,6 +75,7 @@ class FaultyJob:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(next(_ports)),  # names the job; nothing listens there, because the store is a file
             "STORE": f"file://{folder}/store",
+            "UNWATCHED": str(self._unwatched),
             "WORLD_SIZE": str(ranks),
             "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": receiver.protocol,
@@ -92,12 +94,20 @@ class FaultyJob:
             own = [one | self._on_node(nodes, rank, ranks) for rank, one in enumerate(own)]
         added = [{**(environ or {}), **(of_rank or {}).get(rank, {})} for rank in range(ranks)]
         environs = [{**common, **one, **more} for one, more in zip(own, added, strict=True)]
-        self._size = ranks
+        self._agents = 1 if nodes is None else len(nodes.names)
         argv = [arguments[0], str(self._gate), str(self._pids), *arguments[1:]]
         self._thread = threading.Thread(
             target=lambda: self.done.extend(python.run(worker, environs, folder, argv, timeout_s=90))
         )
         self._thread.start()
+        self._noting = threading.Thread(target=self._note_agents, daemon=True)
+        self._noting.start()
+
+    def _note_agents(self) -> None:
+        """Let the ranks go on to the fault once their agents read; on a busy machine these start seconds later."""
+        with contextlib.suppress(AssertionError):
+            until(lambda: len(list(self.base.glob("**/agent.checkpoint"))) == self._agents, STARTUP_S)
+        self._unwatched.unlink(missing_ok=True)
 
     def _on_node(self, nodes: Nodes, rank: int, ranks: int) -> dict[str, str]:
         here = ranks // len(nodes.names)
@@ -112,6 +122,10 @@ class FaultyJob:
             "STORE": f"tcp://{nodes.addresses[0]}:29500",  # hosted by rank 0
             "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(self.base / f"node-{node}"),
         }
+
+    def wait_until_watched(self) -> None:
+        """Wait until the agents read the tapes."""
+        self._noting.join()
 
     def first_verdict(self) -> tuple[ReceivedSpan, float]:
         """The first root of an incident, and how many seconds after the beginning of the stall it arrived."""

@@ -262,6 +262,17 @@ FAULTS: dict[str, Callable[[], None]] = {
 }  # fmt: skip
 
 
+def take_good_steps() -> None:
+    """Train until all ranks know that the job is watched, so that all of them stop after the same step."""
+    unwatched, steps = Path(os.environ["UNWATCHED"]), 0
+    while steps < GOOD_STEPS or (GOOD_STEPS and gradient[0]):
+        gradient.fill_(float(unwatched.exists()))
+        dist.all_reduce(gradient)
+        time.sleep(0.05)
+        steps += 1
+    gradient.fill_(1.0)
+
+
 def main() -> None:
     """Run a few good steps, the one in question, and a last one."""
     (pids / str(rank)).write_text(f"{os.getpid()}\n")
@@ -274,9 +285,7 @@ def main() -> None:
         world_size=size,
         timeout=timedelta(seconds=120),
     )
-    for _ in range(GOOD_STEPS):
-        dist.all_reduce(gradient)
-        time.sleep(0.05)
+    take_good_steps()
     for name in FAULTS if fault == "all" else [fault]:
         if name != "two" or size == 4:
             FAULTS[name]()
