@@ -1,4 +1,4 @@
-"""Reads the members of an archive that anyone may have packed: no path is used, and what it may unpack to is bounded."""
+"""Reads the members of an archive that anyone may have packed: no path is used, and its total size is bounded."""
 
 from __future__ import annotations
 
