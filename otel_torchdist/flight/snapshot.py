@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.groups import JobGroups, names_by_id
@@ -20,7 +21,9 @@ from otel_torchdist.flight.operations import arrival_of, channel_of, group_of, o
 from otel_torchdist.tape.layout import RecordKind, TapeState
 from otel_torchdist.world.model import Channel, GroupView, OperationView, Progress, RankView, WorldSnapshot
 
-_UNSURE = -1
+DEFAULT_TIMEOUT_MS: Final = 600_000
+"""NCCL's, where an entry has none."""
+_UNSURE: Final = -1
 """As `Progress.losses`: more may have been entered than is known."""
 
 
@@ -81,9 +84,9 @@ class _Rank:
     def timeouts_ns(self) -> list[int]:
         """When the operations in which it waits time out."""
         return [
-            call.entry.created_ns + call.entry.timeout_ms * 1_000_000
+            call.entry.created_ns + (call.entry.timeout_ms or DEFAULT_TIMEOUT_MS) * 1_000_000
             for call, _ in self._calls
-            if call.entry.record_id in self._waiting and call.entry.timeout_ms is not None
+            if call.entry.record_id in self._waiting
         ]
 
     def guesses(self, group: GroupView) -> bool:
