@@ -92,6 +92,8 @@ class Judge:
             return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.RECORDS_LOST)
         if roll.silent:
             return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.SILENT)
+        if roll.group is not None and roll.group.is_inferred:
+            return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.MEMBERS)
         raised = roll.ranks(Standing.RAISED)
         if raised:
             return _verdict(VerdictKind.ABSENT, roll, raised)

@@ -63,6 +63,7 @@ class Doubt(enum.Enum):
     """Why a verdict is `unknown`, or less specific than it could be."""
 
     SILENT = "not all ranks report"
+    MEMBERS = "its members are not recorded, and all that are known have entered it"
     RECORDS_LOST = "records of it were overwritten before they were read"
     UNALIGNED = "its sequence was not counted from the group's first operation"
     ANY_SOURCE = "it takes from any source"

@@ -31,7 +31,7 @@ class Channel(NamedTuple):
         group: The group's key; '' when the group is not known.
         source: Global rank that sends; -1 for collectives.
         destination: Global rank that receives; -1 for collectives.
-        tag: Tag of point-to-point operations.
+        tag: Tag of point-to-point operations; -1 if it is not recorded.
     """
 
     kind: RecordKind
@@ -125,11 +125,13 @@ class GroupView:
         key: Eight hex digits, the same on all members.
         name: The group as the member sees it.
         members: Its ranks, for lookups.
+        is_inferred: Whether the members are those that were seen to use it, and there may be more.
     """
 
     key: str
     name: GroupName
     members: frozenset[int]
+    is_inferred: bool = False
 
     @property
     def label(self) -> str:

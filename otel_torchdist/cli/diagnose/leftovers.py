@@ -13,7 +13,7 @@ from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.flight.snapshot import JobMoment, moment_of
 from otel_torchdist.verdict.last_moment import LastMoment
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.post_mortem import judge_all
+from otel_torchdist.verdict.post_mortem import roots_of
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import RankView
@@ -134,4 +134,4 @@ def _sections(files: Sequence[Path], rules: StallRules) -> tuple[Section, ...]:
 
 def _judged(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int) -> JudgedDumps:
     moment = moment_of(dumps, world_size)
-    return JudgedDumps(dumps, moment, judge_all(LastMoment(moment.world, is_now=False, signs={}), rules))
+    return JudgedDumps(dumps, moment, tuple(roots_of(LastMoment(moment.world, is_now=False, signs={}), rules)))

@@ -249,7 +249,8 @@ def describe_operation(operation: str, group: GroupView | None, operation_id: Op
     if channel.is_point_to_point:
         source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
         details.append(f"from {source} to rank {channel.destination}")
-        details.append(f"tag {channel.tag}")
+        if channel.tag >= 0:
+            details.append(f"tag {channel.tag}")
     if channel.kind is not RecordKind.RENDEZVOUS:
         details.append(f"sequence {operation_id.sequence}")
     details.append(group.label if group is not None else "unknown group")
