@@ -36,6 +36,8 @@ class VerdictKind(enum.Enum):
     """They do not join the creation of a group."""
     DEVICE = "device"
     """Their devices have not reached it."""
+    STUCK = "stuck"
+    """They have not come out of it, and others have: their devices, or the connections to them, are stuck or broken."""
     TRANSPORT = "transport"
     """All ranks have entered, and it does not end."""
     UNREACHABLE = "unreachable"

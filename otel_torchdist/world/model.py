@@ -105,6 +105,9 @@ class Progress(NamedTuple):
         losses: `RankView.losses` when this was last updated: if it has grown since, more may have been entered.
         recent: What it entered last, oldest first; at most `MAX_RECENT`.
         threads: Native ids of the threads that entered it last; at most `MAX_THREADS`.
+        seen_out: Highest sequence that it was seen to come out of. Unlike `completed` it never counts an end that is
+            only assumed. It may trail the device by some rounds of the poller or watchdog that looks.
+        seen_out_ns: When it was last seen to come out of one; 0 if that is not known.
     """
 
     entered: int = 0
@@ -115,6 +118,8 @@ class Progress(NamedTuple):
     losses: int = 0
     recent: tuple[Arrival, ...] = ()
     threads: tuple[int, ...] = ()
+    seen_out: int = 0
+    seen_out_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
