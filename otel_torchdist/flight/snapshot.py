@@ -138,7 +138,9 @@ class _Rank:
             known = found.get(channel, Progress())
             if group.key not in shared and known.entered <= max(status.enqueued, 0):
                 completed = max(known.completed, status.completed)
-                found[channel] = known._replace(entered=max(status.enqueued, 0), completed=completed)
+                found[channel] = known._replace(
+                    entered=max(status.enqueued, 0), completed=completed, seen_out=completed
+                )
             elif not self.condensed.is_whole and not known.entered:
                 found[channel] = known._replace(losses=_UNSURE)
         return found
@@ -171,10 +173,12 @@ def _progress_of(calls: Sequence[OperationView]) -> Progress:
     entered = max(call.operation_id.sequence for call in calls)
     still_open = [call.operation_id.sequence for call in calls if call.record.completed_ns is None]
     arrivals = {call.operation_id.sequence: arrival_of(call) for call in reversed(calls)}
-    group = calls[0].group
+    completed, group = min(still_open) - 1 if still_open else entered, calls[0].group
     return Progress(
         entered=entered,
-        completed=min(still_open) - 1 if still_open else entered,
+        completed=completed,
+        seen_out=completed,
+        seen_out_ns=max((call.record.completed_ns or 0 for call in calls), default=0),
         aligned=group is None or group.name.aligned,
         recent=tuple(arrivals[sequence] for sequence in sorted(arrivals)),
     )
