@@ -85,6 +85,6 @@ def test_ranks_without_a_dump_come_first(dumps: Path) -> None:
 
 
 def test_without_world_size(dumps: Path) -> None:
-    """gloo's recorder does not say how many ranks there are: then ranks that all wait are not a verdict on any."""
+    """The recorder of gloo does not say how many ranks there are: then ranks that all wait are not a verdict on any."""
     answer = diagnosed(dumps / "stop" / "dumps", "--json")
     assert answer.document["verdict"]["doubt"] == "its members are not recorded, and all that are known have entered it"
