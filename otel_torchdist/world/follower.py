@@ -21,28 +21,26 @@ from otel_torchdist.tape.records import Operation, SignatureName
 from otel_torchdist.world.baselines import Baselines
 from otel_torchdist.world.call_history import RankLogs
 from otel_torchdist.world.model import (
-    ANY_RANK,
     MAX_RECENT,
     MAX_THREADS,
     UNREAD,
     Arrival,
     Channel,
-    GroupView,
-    OperationId,
     OperationView,
     Progress,
     RankView,
     Stacks,
 )
+from otel_torchdist.world.resolved import ResolvedNames
 
 MAX_CHANNELS: Final = 65_536
 """Tags create channels without bound; beyond this the oldest quarter is forgotten."""
 
 _NEVER: Final = Progress()
-_SEND: Final = "send"
+_ASSUMED: Final = (How.ABANDONED, How.UNTRACKED, None)
+"""How an end is known that nobody has seen."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
-_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
 DYING_NS: Final = 1_000_000_000
 """How long an ending process may take to close its other files after the locked one."""
@@ -63,7 +61,7 @@ class TapeFollower:
         self._deaths = deaths
         self._unlocked_ns: int | None = None
         self.is_last_check = False
-        self._groups: dict[int, GroupView] = {}
+        self._resolved = ResolvedNames(reader)
         self._progress: dict[Channel, Progress] = {}
         self._frozen: Mapping[Channel, Progress] | None = None
         self._views: dict[int, OperationView] = {}
@@ -77,7 +75,6 @@ class TapeFollower:
         self._clock = WallClock(reader.identity)
         self._baselines = Baselines()
         self._logs = RankLogs()
-        self._groups_by_key: Mapping[str, GroupView] = MappingProxyType({})
         self._process = ProcessState(reader.identity)
         self._request = 0
         self._stacks_file = StacksFile(reader.path, reader.owner)
@@ -113,9 +110,9 @@ class TapeFollower:
         return certain or expected
 
     def _entered(self, operation: Operation, losses: int) -> None:
-        channel = self._channel(operation)
+        channel = self._resolved.channel(operation)
         before = self._progress.get(channel, _NEVER)
-        group = self._group(operation.group)
+        group = self._resolved.group(operation.group)
         arrival = Arrival(operation.sequence, self._called(operation), operation.peer)
         # Constructed here and below: `_replace` is slow, and this happens twice for each operation.
         self._progress[channel] = Progress(
@@ -127,6 +124,8 @@ class TapeFollower:
             losses=losses,
             recent=(*before.recent[1 - MAX_RECENT :], arrival),
             threads=_with_thread(before.threads, operation.thread),
+            seen_out=before.seen_out,
+            seen_out_ns=before.seen_out_ns,
         )
         if not channel.is_point_to_point and channel.kind is RecordKind.OPERATION:
             self._logs.entered(channel, arrival, operation)
@@ -145,7 +144,7 @@ class TapeFollower:
         self._baselines.ended(operation)
         if self._last is None or (operation.completed_ns or 0) >= (self._last.completed_ns or 0):
             self._last = operation
-        channel = self._channel(operation)
+        channel = self._resolved.channel(operation)
         before = self._progress.get(channel)
         if before is not None:
             self._progress[channel] = self._after_end(before, operation)
@@ -159,6 +158,7 @@ class TapeFollower:
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
             completed = max(before.completed, sequence)
+            is_assumed = operation.how in _ASSUMED
             return Progress(
                 entered,
                 completed,
@@ -168,6 +168,8 @@ class TapeFollower:
                 before.losses,
                 before.recent,
                 before.threads,
+                before.seen_out if is_assumed else max(before.seen_out, sequence),
+                before.seen_out_ns if is_assumed else max(before.seen_out_ns, operation.completed_ns or 0),
             )
         if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
             # It raised before it was issued, and capture gives its number to the next operation.
@@ -240,7 +242,7 @@ class TapeFollower:
             expects_until_ns=status.expects_until_ns,
             windows=self._logs.all_windows if is_over or self.is_last_check else self._logs.windows,
             arrivals=self._logs.arrivals,
-            groups=self._groups_by_key,
+            groups=self._resolved.groups,
             seen_alive_ns=self._seen_alive_ns,
             death=death,
         )
@@ -285,47 +287,7 @@ class TapeFollower:
         known = self._views.get(operation.number)
         if known is not None and known.record is operation:
             return known
-        names = self.reader.names
-        signature = names.signature(operation.signature)
-        return OperationView(
-            record=operation,
-            name=self._name(operation),
-            operation_id=OperationId(self._channel(operation), operation.sequence),
-            group=self._group(operation.group),
-            signature=signature,
-            call_site=names.call_site(operation.call_site),
-            label=names.text(operation.label) or "",
-            failure=names.text(operation.failure) or "",
-            waiting_since_ns=operation.waiting_since_ns,
-            tolerance_ns=self._baselines.tolerance_ns(operation),
-        )
-
-    def _name(self, operation: Operation) -> str:
-        signature = self.reader.names.signature(operation.signature)
-        if signature is not None:
-            return signature.operation
-        return "new_group" if operation.kind is RecordKind.RENDEZVOUS else "operation"
-
-    def _channel(self, operation: Operation) -> Channel:
-        group = self._group(operation.group)
-        key = group.key if group is not None else ""
-        if not int(operation.flags) & _POINT_TO_POINT:
-            return Channel(operation.kind, key)
-        here, peer = self.reader.identity.rank, operation.peer
-        if self._name(operation) == _SEND:
-            return Channel(operation.kind, key, here, peer, operation.tag)
-        return Channel(operation.kind, key, ANY_RANK if peer < 0 else peer, here, operation.tag)
-
-    def _group(self, identity: int) -> GroupView | None:
-        known = self._groups.get(identity)
-        if known is not None:
-            return known
-        name = self.reader.names.group(identity)
-        if name is None:
-            return None
-        self._groups[identity] = view = GroupView(name.key, name, frozenset(name.ranks))
-        self._groups_by_key = MappingProxyType({**self._groups_by_key, view.key: view})
-        return view
+        return self._resolved.operation(operation, self._baselines.tolerance_ns(operation))
 
 
 def _with_thread(threads: tuple[int, ...], thread: int) -> tuple[int, ...]:

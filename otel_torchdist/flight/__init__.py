@@ -1,0 +1,1 @@
+"""PyTorch's flight recorder: reads its dumps, and writes them."""

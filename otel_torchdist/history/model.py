@@ -1,0 +1,28 @@
+"""All recorded calls of one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otel_torchdist.world.model import OperationView
+
+
+@dataclass(frozen=True, slots=True)
+class RankHistory:
+    """All recorded calls of one rank, from a tape or from a dump of a flight recorder.
+
+    Attributes:
+        rank: Global rank.
+        world_size: Ranks of the job, as far as that is known; else 0.
+        host: Host name, or '' if the source does not record it. Never compare times of different hosts.
+        wall_offset_ns: Add it to the times of operations for nanoseconds since the epoch.
+        operations: In the order in which they were entered, in their last known state.
+        lost: How many calls are known to be missing: they were overwritten or damaged.
+    """
+
+    rank: int
+    world_size: int
+    host: str
+    wall_offset_ns: int
+    operations: tuple[OperationView, ...]
+    lost: int

@@ -1,0 +1,51 @@
+"""The recorded calls of a run, from its tapes."""
+
+from __future__ import annotations
+
+from otel_torchdist.errors import TapeError
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.job.runs import POLL_LIMIT, Run
+from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.records import Operation
+from otel_torchdist.world.resolved import ResolvedNames
+
+
+def histories_of(run: Run) -> tuple[list[RankHistory], list[str]]:
+    """Read all tapes of a run to their ends.
+
+    Returns:
+        The histories by ascending rank, and for each tape that cannot be read a line that says why.
+    """
+    histories: list[RankHistory] = []
+    unreadable: list[str] = []
+    for tape in sorted(run.tapes, key=lambda tape: tape.identity.rank):
+        try:
+            histories.append(history_of(tape))
+        except TapeError as error:
+            unreadable.append(f"{tape.path}: {error}")
+    return histories, unreadable
+
+
+def history_of(tape: TapeReader) -> RankHistory:
+    """Read one tape that was not polled before, to where it ends now: its rank may be running.
+
+    Raises:
+        TapeError: It cannot be read any more.
+    """
+    operations: dict[int, Operation] = {}
+    for _ in range(2 + tape.capacity // POLL_LIMIT):
+        batch = tape.poll(POLL_LIMIT)
+        for operation in (*batch.entered, *batch.ended):
+            operations[operation.number] = operation
+        if batch.is_empty and not batch.lost:
+            break
+    names = ResolvedNames(tape)
+    identity, status = tape.identity, tape.status()
+    return RankHistory(
+        rank=identity.rank,
+        world_size=identity.world_size,
+        host=identity.host,
+        wall_offset_ns=status.realtime_ns - status.monotonic_ns,
+        operations=tuple(names.operation(operation) for _, operation in sorted(operations.items())),
+        lost=tape.lost,
+    )
