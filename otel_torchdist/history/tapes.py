@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.job.runs import POLL_LIMIT, Run
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation
 from otel_torchdist.world.resolved import ResolvedNames
 

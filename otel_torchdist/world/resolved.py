@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_torchdist.tape.layout import Flag, RecordKind
-from otel_torchdist.tape.reader import TapeReader
+from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation
 from otel_torchdist.world.model import ANY_RANK, Channel, GroupView, OperationId, OperationView
 
