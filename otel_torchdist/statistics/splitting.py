@@ -1,0 +1,110 @@
+"""Splits the time of calls into waiting for another rank and the transfer after its arrival.
+
+Times of different clocks are never compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from otel_torchdist.statistics.calls import UNKNOWN
+from otel_torchdist.statistics.intervals import union_ns
+from otel_torchdist.statistics.meetings import Meeting, SharedChannel
+from otel_torchdist.statistics.tally import Tally
+from otel_torchdist.statistics.traffic import bus_factor
+from otel_torchdist.statistics.waiting import Waiting, waiting_in
+
+DEFERRED_NS: Final = 1_000_000
+"""If a thread begins to wait for a call so long after it was entered, and the last rank had arrived by then, the
+transfer may have ended before the wait: nothing shows when."""
+
+
+class Splitter:
+    """Splits the calls of all channels, and finds out who arrived last.
+
+    Attributes:
+        came_last: By rank, at how many operations it arrived last.
+        compared: By rank, at how many operations its arrival was compared with that of all others.
+    """
+
+    def __init__(self, tallies: Mapping[int, Sequence[Tally | None]]) -> None:
+        """Split into tallies: by rank and index of kind, None for calls that do not belong to any row."""
+        self._tallies = tallies
+        self._waits: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.came_last: defaultdict[int, int] = defaultdict(int)
+        self.compared: defaultdict[int, int] = defaultdict(int)
+
+    def waiting_ns(self, rank: int) -> int:
+        """Return the time in which a rank waited for another, each moment once."""
+        return union_ns(self._waits[rank])
+
+    def split(self, shared: SharedChannel, meeting: Meeting) -> None:
+        """Split the calls of one meeting, if all that take member are there and their arrivals are known."""
+        if not shared.has_one_clock or meeting.missing:
+            return
+        arrived = [member.calls.arrived[place] for member, place in meeting.calls]
+        if UNKNOWN in arrived:
+            return
+        waiting = _waiting_in(meeting)
+        if waiting is Waiting.EVERYONE:
+            self._count_last(meeting, arrived)
+        for (member, place), arrived_ns, ready_ns in zip(
+            meeting.calls, arrived, _ready_ns(meeting, waiting, arrived), strict=True
+        ):
+            ended_ns, watched_ns = member.calls.ended[place], member.calls.watched[place]
+            is_deferred = watched_ns - arrived_ns > DEFERRED_NS and watched_ns > (ready_ns or 0)
+            if ready_ns is None or ended_ns < 0 or is_deferred:
+                continue
+            waits_ns = min(max(ready_ns - arrived_ns, 0), ended_ns - arrived_ns)
+            if waits_ns:
+                self._waits[member.rank.rank].append((arrived_ns, arrived_ns + waits_ns))
+            tally = self._tallies[member.rank.rank][member.calls.kinds[place]]
+            if tally is not None:
+                tally.split += 1
+                tally.waited_ns += waits_ns
+                tally.transfer_ns += ended_ns - arrived_ns - waits_ns
+                kind = member.kind(place)
+                factor = bus_factor(kind.operation, kind.members)
+                if factor is not None and kind.size:
+                    tally.transferred.add(kind.size, factor, ended_ns - arrived_ns - waits_ns)
+
+    def _count_last(self, meeting: Meeting, arrived: Sequence[int]) -> None:
+        if len(arrived) < 2:
+            return
+        for member, _ in meeting.calls:
+            self.compared[member.rank.rank] += 1
+        before_ns, last_ns = sorted(arrived)[-2:]
+        if last_ns == before_ns:
+            return
+        member, place = meeting.calls[arrived.index(last_ns)]
+        self.came_last[member.rank.rank] += 1
+        tally = self._tallies[member.rank.rank][member.calls.kinds[place]]
+        if tally is not None:
+            tally.came_last(member.rank.rank, last_ns - before_ns)
+
+
+def _waiting_in(meeting: Meeting) -> Waiting:
+    """Who waits for whom; nothing is known about members that called different operations."""
+    found = {waiting_in(member.kind(place).operation) for member, place in meeting.calls}
+    return found.pop() if len(found) == 1 else Waiting.UNKNOWN
+
+
+def _ready_ns(meeting: Meeting, waiting: Waiting, arrived: Sequence[int]) -> list[int | None]:
+    """For each rank when the one arrived for which it waits; None if it may wait for nobody."""
+    last_ns = max(arrived)
+    if waiting is Waiting.EVERYONE:
+        return [last_ns] * len(arrived)
+    kinds = [member.kind(place) for member, place in meeting.calls]
+    if waiting is Waiting.RECEIVER:
+        return [last_ns if kind.operation == "recv" else None for kind in kinds]
+    roots = [member.rank.rank == kind.root for (member, _), kind in zip(meeting.calls, kinds, strict=True)]
+    if True not in roots:
+        return [None] * len(arrived)
+    if waiting is Waiting.ROOT:
+        return [last_ns if is_root else None for is_root in roots]
+    if waiting is Waiting.FOR_ROOT:
+        root_ns = arrived[roots.index(True)]
+        return [None if is_root else root_ns for is_root in roots]
+    return [None] * len(arrived)
