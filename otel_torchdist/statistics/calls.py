@@ -17,8 +17,9 @@ from otel_torchdist.world.model import Channel, GroupView, OperationView
 
 UNKNOWN: Final = -1
 OPEN: Final = -2
-_ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _COALESCED: Final = int(Flag.COALESCED)
+_SUBMITTED_LATER: Final = int(Flag.ON_DEVICE | Flag.COALESCED)
+"""Their call only enqueues, and what is coalesced is not even enqueued before the others are there."""
 _NO_END: Final = (How.ABANDONED, How.UNTRACKED, How.FAILED)
 _EXACT: Final = (How.CALL, How.WAIT, How.EVENT)
 
@@ -43,6 +44,14 @@ class ChannelCalls:
         self.watched = array("q")
         self.ended = array("q")
         self._by_sequence: dict[int, int] | None = None
+
+    def add(self, sequence: int, kind: int, arrived_ns: int, wait_entered_ns: int | None, ended_ns: int) -> None:
+        """Add a call."""
+        self.sequences.append(sequence)
+        self.kinds.append(kind)
+        self.arrived.append(arrived_ns)
+        self.watched.append(arrived_ns if wait_entered_ns is None else wait_entered_ns)
+        self.ended.append(ended_ns)
 
     def index(self) -> None:
         """Make `at` work, once all calls are here."""
@@ -98,55 +107,51 @@ class RankCalls:
         self.tallies: list[KindTally] = []
         self.channels: dict[Channel, ChannelCalls] = {}
         self.groups: dict[str, GroupView] = {}
+        self._places: dict[CallKind, int] = {}
         self.first_ns: int | None = None
         self.last_ns = 0
-        self._places: dict[CallKind, int] = {}
-        in_flight = self._take(history.operations)
-        self.communicating_ns = union_ns(in_flight)
+        self.communicating_ns = union_ns(self._take(history.operations))
         for channel in self.channels.values():
             channel.index()
 
     def _take(self, operations: Iterable[OperationView]) -> list[tuple[int, int]]:
         """Fill the columns; returns begin and end of what was in flight."""
         in_flight: list[tuple[int, int]] = []
-        last_ns = 0
         # Names are shared by calls, and comparing their addresses is much faster than comparing them.
         known: dict[tuple[object, ...], tuple[int, KindTally, ChannelCalls]] = {}
+        first_ns = last_ns = None
         for view in operations:
             record = view.record
-            flags = int(record.flags)
             key = (
                 *(id(view.signature), id(view.group), id(view.call_site), view.name),
-                *(record.message_bytes, record.peer, record.tag, flags),
+                *(record.message_bytes, record.peer, record.tag, int(record.flags)),
             )
             found = known.get(key)
             if found is None:
                 found = known[key] = self._make(view)
-            place, tally, channel = found
+            place, tally, calls = found
             entered_ns, completed_ns = record.entered_ns, record.completed_ns
-            if self.first_ns is None or entered_ns < self.first_ns:
-                self.first_ns = entered_ns
-            last_ns = max(last_ns, entered_ns, completed_ns or 0)
-            arrived_ns, ended_ns = _arrived_ns(record, flags), OPEN
+            if first_ns is None or entered_ns < first_ns:
+                first_ns = entered_ns
+            newest_ns = entered_ns if completed_ns is None else completed_ns
+            if last_ns is None or newest_ns > last_ns:
+                last_ns = newest_ns
             tally.calls += 1
+            ended_ns = UNKNOWN
             if completed_ns is None:
                 tally.open += 1
+                ended_ns = OPEN
             elif record.is_timed:
                 tally.durations.append(completed_ns - record.arrived_ns)
                 ended_ns = completed_ns
-            else:
-                tally.failed += record.how is How.FAILED
-                ended_ns = UNKNOWN
+            elif record.how is How.FAILED:
+                tally.failed += 1
             if completed_ns is not None and record.how not in _NO_END and record.kind is RecordKind.OPERATION:
                 begun_ns = record.in_flight_since_ns
                 if begun_ns is not None:
                     in_flight.append((begun_ns, completed_ns))
-            channel.sequences.append(record.sequence)
-            channel.kinds.append(place)
-            channel.arrived.append(arrived_ns)
-            channel.watched.append(arrived_ns if record.wait_entered_ns is None else record.wait_entered_ns)
-            channel.ended.append(ended_ns)
-        self.last_ns = last_ns
+            calls.add(record.sequence, place, _arrived_ns(record), record.wait_entered_ns, ended_ns)
+        self.first_ns, self.last_ns = first_ns, last_ns or 0
         return in_flight
 
     def _make(self, view: OperationView) -> tuple[int, KindTally, ChannelCalls]:
@@ -170,12 +175,11 @@ class RankCalls:
         return place, self.tallies[place], self.channels.setdefault(channel, ChannelCalls())
 
 
-def _arrived_ns(record: Operation, flags: int) -> int:
+def _arrived_ns(record: Operation) -> int:
     """When the rank arrived at a call, as other ranks notice it; `UNKNOWN` if that is not known well."""
-    if flags & _COALESCED:  # it is submitted later, with others
-        return UNKNOWN
-    if not flags & _ON_DEVICE:
+    flags = int(record.flags)
+    if not flags & _SUBMITTED_LATER:
         return record.entered_ns
-    if record.started_ns is None or record.started_how not in _EXACT:
+    if flags & _COALESCED or record.started_ns is None or record.started_how not in _EXACT:
         return UNKNOWN
     return record.started_ns

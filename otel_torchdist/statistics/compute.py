@@ -42,7 +42,9 @@ def statistics_of(
     ranks = {rank: taken[rank] for rank in sorted(taken)}
     chosen = [rank for rank in ranks.values() if only is None or rank.rank in only]
     rows, tallies = _counted(chosen, Grouping(parts))
-    splitter = Splitter({rank: tallies.get(rank, [None] * len(calls.kinds)) for rank, calls in ranks.items()})
+    splitter = Splitter(
+        ranks.values(), {rank: tallies.get(rank, [None] * len(calls.kinds)) for rank, calls in ranks.items()}
+    )
     shared = [one for one in shared_channels(ranks) if only is None or not set(only).isdisjoint(one.expected)]
     groups = _correlated(shared, splitter, ranks)
     found = differences(shared)

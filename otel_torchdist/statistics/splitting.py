@@ -6,10 +6,12 @@ Times of different clocks are never compared.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.statistics.calls import UNKNOWN
+from otel_torchdist.statistics.calls import UNKNOWN, RankCalls
+from otel_torchdist.statistics.grouping import CallKind
 from otel_torchdist.statistics.intervals import union_ns
 from otel_torchdist.statistics.meetings import Meeting, SharedChannel
 from otel_torchdist.statistics.tally import Tally
@@ -29,9 +31,17 @@ class Splitter:
         compared: By rank, at how many operations its arrival was compared with that of all others.
     """
 
-    def __init__(self, tallies: Mapping[int, Sequence[Tally | None]]) -> None:
-        """Split into tallies: by rank and index of kind, None for calls that do not belong to any row."""
-        self._tallies = tallies
+    def __init__(self, ranks: Iterable[RankCalls], tallies: Mapping[int, Sequence[Tally | None]]) -> None:
+        """Set up the sums.
+
+        Args:
+            ranks: All ranks.
+            tallies: By rank and index of kind, what to add to; None for calls that are in no row.
+        """
+        self._rows = {
+            rank.rank: [_row_of(kind, tally) for kind, tally in zip(rank.kinds, tallies[rank.rank], strict=True)]
+            for rank in ranks
+        }
         self._waits: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         self.came_last: defaultdict[int, int] = defaultdict(int)
         self.compared: defaultdict[int, int] = defaultdict(int)
@@ -47,28 +57,39 @@ class Splitter:
         arrived = [member.calls.arrived[place] for member, place in meeting.calls]
         if UNKNOWN in arrived:
             return
-        waiting = _waiting_in(meeting)
+        waiting = self._waiting_in(meeting)
+        if waiting is Waiting.UNKNOWN:
+            return
         if waiting is Waiting.EVERYONE:
             self._count_last(meeting, arrived)
-        for (member, place), arrived_ns, ready_ns in zip(
-            meeting.calls, arrived, _ready_ns(meeting, waiting, arrived), strict=True
-        ):
-            ended_ns, watched_ns = member.calls.ended[place], member.calls.watched[place]
-            is_deferred = watched_ns - arrived_ns > DEFERRED_NS and watched_ns > (ready_ns or 0)
-            if ready_ns is None or ended_ns < 0 or is_deferred:
+        ready = _ready_ns(meeting, waiting, arrived)
+        for (member, place), arrived_ns, ready_ns in zip(meeting.calls, arrived, ready, strict=True):
+            calls = member.calls
+            ended_ns, watched_ns = calls.ended[place], calls.watched[place]
+            if ready_ns is None or ended_ns < 0:
                 continue
-            waits_ns = min(max(ready_ns - arrived_ns, 0), ended_ns - arrived_ns)
+            if watched_ns > ready_ns and watched_ns - arrived_ns > DEFERRED_NS:
+                continue
+            transfers_ns = ended_ns - (ready_ns if ready_ns > arrived_ns else arrived_ns)
+            if transfers_ns < 0:  # it left before that rank came: a clock's resolution, or a damaged time
+                transfers_ns = 0
+            waits_ns = ended_ns - arrived_ns - transfers_ns
+            rank = member.rank.rank
             if waits_ns:
-                self._waits[member.rank.rank].append((arrived_ns, arrived_ns + waits_ns))
-            tally = self._tallies[member.rank.rank][member.calls.kinds[place]]
-            if tally is not None:
-                tally.split += 1
-                tally.waited_ns += waits_ns
-                tally.transfer_ns += ended_ns - arrived_ns - waits_ns
-                kind = member.kind(place)
-                factor = bus_factor(kind.operation, kind.members)
-                if factor is not None and kind.size:
-                    tally.transferred.add(kind.size, factor, ended_ns - arrived_ns - waits_ns)
+                self._waits[rank].append((arrived_ns, arrived_ns + waits_ns))
+            row = self._rows[rank][calls.kinds[place]]
+            if row.tally is not None:
+                row.tally.split += 1
+                row.tally.waited_ns += waits_ns
+                row.tally.transfer_ns += transfers_ns
+                if row.factor is not None and row.size:
+                    row.tally.transferred.add(row.size, row.factor, transfers_ns)
+
+    def _waiting_in(self, meeting: Meeting) -> Waiting:
+        """Who waits for whom; nothing is known about members that called different operations."""
+        rows = self._rows
+        found = {rows[member.rank.rank][member.calls.kinds[place]].waiting for member, place in meeting.calls}
+        return found.pop() if len(found) == 1 else Waiting.UNKNOWN
 
     def _count_last(self, meeting: Meeting, arrived: Sequence[int]) -> None:
         if len(arrived) < 2:
@@ -80,15 +101,23 @@ class Splitter:
             return
         member, place = meeting.calls[arrived.index(last_ns)]
         self.came_last[member.rank.rank] += 1
-        tally = self._tallies[member.rank.rank][member.calls.kinds[place]]
+        tally = self._rows[member.rank.rank][member.calls.kinds[place]].tally
         if tally is not None:
             tally.came_last(member.rank.rank, last_ns - before_ns)
 
 
-def _waiting_in(meeting: Meeting) -> Waiting:
-    """Who waits for whom; nothing is known about members that called different operations."""
-    found = {waiting_in(member.kind(place).operation) for member, place in meeting.calls}
-    return found.pop() if len(found) == 1 else Waiting.UNKNOWN
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What is the same for all calls of one rank and one kind."""
+
+    tally: Tally | None
+    waiting: Waiting
+    size: int | None
+    factor: float | None
+
+
+def _row_of(kind: CallKind, tally: Tally | None) -> _Row:
+    return _Row(tally, waiting_in(kind.operation), kind.size, bus_factor(kind.operation, kind.members))
 
 
 def _ready_ns(meeting: Meeting, waiting: Waiting, arrived: Sequence[int]) -> list[int | None]:
