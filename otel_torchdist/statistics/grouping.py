@@ -22,6 +22,7 @@ class Part(Enum):
 
 DEFAULT_PARTS: Final = (Part.OPERATION, Part.GROUP, Part.SIZE)
 UNKNOWN_SIZE: Final = "unknown"
+NO_SIZE: Final = "none"
 
 
 class CallKind(NamedTuple):
@@ -52,7 +53,7 @@ class RowKey(NamedTuple):
     Attributes:
         operation: `all_reduce`, `send`, …
         group: The group's key; never its name, which may differ between its members.
-        size_class: See `size_classes`; `unknown` for unknown sizes.
+        size_class: See `size_classes`; `none` for what moves no data, `unknown` for unknown sizes.
         site: Function, file and line; ('', '', 0) if no call site is known.
         rank: Global rank.
     """
@@ -84,7 +85,9 @@ class Grouping:
 
 
 def _class_of(size: int | None) -> str:
-    return UNKNOWN_SIZE if size is None else size_class(size)
+    if size is None:
+        return UNKNOWN_SIZE
+    return size_class(size) if size else NO_SIZE
 
 
 def _site_of(site: CallSiteName | None) -> tuple[str, str, int]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.tape.records import SignatureName
 from otel_torchdist.world.model import OperationView
 
@@ -56,6 +57,7 @@ _TRAFFIC: Final = {
     "send": _Traffic(_once),
     "recv": _Traffic(_once, all_know=False),
 }
+_NO_DATA: Final = frozenset({"barrier", "monitored_barrier"})
 _FORMS: Final = re.compile(r"(_into_tensor|_tensor|_single|_base|_coalesced)+$")
 """What distinguishes forms of one collective that move the same bytes."""
 
@@ -84,7 +86,8 @@ def size_of(view: OperationView) -> int | None:
     kind = kind_of(view.name)
     traffic = _TRAFFIC.get(kind)
     if traffic is None:
-        return view.record.message_bytes or None if kind != "barrier" else 0
+        is_empty = kind in _NO_DATA or view.record.kind is RecordKind.RENDEZVOUS
+        return 0 if is_empty else view.record.message_bytes or None
     members = len(view.group.members) if view.group is not None else 0
     contributed = view.record.message_bytes
     if traffic.is_share:

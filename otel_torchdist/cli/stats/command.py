@@ -1,0 +1,105 @@
+"""`otel-torchdist stats`: its options, and where it finds what to count."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from otel_torchdist.cli.completion import complete_run
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.stats.choices import parts_of, ranks_of
+from otel_torchdist.cli.stats.document import document_of
+from otel_torchdist.cli.stats.order import Order, ordered
+from otel_torchdist.cli.stats.report import Report
+from otel_torchdist.cli.stats.source import Source, source_of_run
+from otel_torchdist.cli.stats.spreadsheet import csv_of
+from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.terminal import CommandConsole
+from otel_torchdist.cli.text import fail
+from otel_torchdist.config import Config
+from otel_torchdist.errors import TapeError
+from otel_torchdist.job.runs import SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.statistics.compute import statistics_of
+from otel_torchdist.statistics.grouping import DEFAULT_PARTS
+
+PIPE_WIDTH: Final = 200
+"""Width if there is no terminal."""
+MOST_ROWS: Final = 40
+
+
+def stats(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="The first digits of the run's id. Without it: the run that started last.",
+            autocompletion=complete_run,
+            show_default=False,
+        ),
+    ] = "",
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, resolve_path=True, help="The job directory, or a copy of one."),
+    ] = None,
+    by: Annotated[
+        str, typer.Option(help="What distinguishes rows: a list of `operation`, `group`, `size`, `site`, `rank`.")
+    ] = ",".join(part.value for part in DEFAULT_PARTS),
+    ranks: Annotated[
+        str, typer.Option(help="Ranks whose calls count, such as `0-3,8`. Without it: all.", show_default=False)
+    ] = "",
+    sort: Annotated[Order, typer.Option(help="What comes first: the largest of it, or names in order.")] = Order.TIME,
+    rows: Annotated[int, typer.Option(min=0, help="Lines that a table may have; 0 for all.")] = MOST_ROWS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
+) -> None:
+    """To see where communication time goes: count and time the calls of a run, by operation, group and size.
+
+    It reads the tapes of a run, whether that is running or has ended, in whatever way. Where members of a group have
+    not called an operation equally often, that comes first.
+    """
+    if as_json and as_csv:
+        raise typer.BadParameter("either this or --csv", param_hint="--json")
+    parts, only = parts_of(by), ranks_of(ranks)
+    source = _source(run, run_dir)
+    # The calls are many small objects without cycles: looking for cycles among them would take a quarter of the time.
+    gc.disable()
+    found = statistics_of(source.histories, parts, only)
+    _warn(source)
+    if not found.ranks:
+        fail(f"{source.place}: no calls of {f'ranks {ranks}' if ranks else 'any rank'}", ExitCode.NOTHING_FOUND)
+    if as_json:
+        typer.echo(json.dumps(document_of(found, source, sort), indent=2))
+    elif as_csv:
+        typer.echo(csv_of(ordered(found.rows, sort)), nl=False)
+    else:
+        width = None if sys.stdout.isatty() else PIPE_WIDTH
+        Report(CommandConsole(highlight=False, width=width), sort, rows).print(found, source)
+
+
+def _source(run: str, run_dir: Path | None) -> Source:
+    """What the arguments ask for."""
+    config = Config.from_environment()
+    try:
+        index = whole_index(config, run_dir)
+        chosen = select(index.runs, run) if run else next(iter(index.runs), None)
+        where = run_dir or tape_directory(config)
+    except (TapeError, SeveralRunsError) as error:
+        fail(str(error), ExitCode.NOTHING_FOUND)
+    if chosen is None and index.runs:
+        fail(f"no run begins with {run}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
+    if chosen is None:
+        reason = "; ".join([f"{where}: no tape that can be read", *index.unreadable])
+        fail(with_reasons(reason, os.environ, config), ExitCode.NOTHING_FOUND)
+    source = source_of_run(chosen)
+    source.warnings.extend(text for text in index.unreadable if text.startswith(str(chosen.directory)))
+    return source
+
+
+def _warn(source: Source) -> None:
+    for warning in source.warnings:
+        typer.echo(f"otel-torchdist: warning: {warning}", err=True)
