@@ -90,8 +90,7 @@ def _correlated(
 
 def _row(key: RowKey, tally: Tally, names: Mapping[str, GroupView], found: Iterable[CountDifference]) -> Row:
     durations = sorted_ns(tally.durations)
-    [group] = tally.groups if len(tally.groups) == 1 else [""]
-    view = names.get(group)
+    view = names.get(key.group or "")
     return Row(
         key=key,
         group_name=view.label if view is not None else "",

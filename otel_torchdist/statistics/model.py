@@ -50,8 +50,8 @@ class Row:
 
     Attributes:
         key: What they have in common.
-        group_name: How their group is called in sentences; '' if it is not known, or they are of several groups.
-        members: How many ranks that has; 0 if it is not known, or they are of several groups.
+        group_name: How their group is called in sentences; '' if it is not known, or does not distinguish rows.
+        members: How many ranks that has; 0 likewise.
         calls_by_rank: How many calls each rank has made.
         counts_differ: Whether members of a group have called one of these operations a different number of times.
         open: Calls that have not ended.
