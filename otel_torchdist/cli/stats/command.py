@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,9 +25,10 @@ from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.job.runs import SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.job.runs import SeveralRunsError, index_of, select, tape_directory, whole_index
 from otel_torchdist.statistics.compute import statistics_of
-from otel_torchdist.statistics.grouping import DEFAULT_PARTS
+from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Part
+from otel_torchdist.statistics.model import Statistics
 
 PIPE_WIDTH: Final = 200
 """Width if there is no terminal."""
@@ -66,10 +68,7 @@ def stats(
         raise typer.BadParameter("either this or --csv", param_hint="--json")
     parts, only = parts_of(by), ranks_of(ranks)
     source = _source(run, run_dir)
-    # The calls are many small objects without cycles: looking for cycles among them would take a quarter of the time.
-    gc.disable()
-    found = statistics_of(source.histories, parts, only)
-    _warn(source)
+    found = _statistics(source, parts, only)
     if not found.ranks:
         fail(f"{source.place}: no calls of {f'ranks {ranks}' if ranks else 'any rank'}", ExitCode.NOTHING_FOUND)
     if as_json:
@@ -77,8 +76,41 @@ def stats(
     elif as_csv:
         typer.echo(csv_of(ordered(found.rows, sort)), nl=False)
     else:
-        width = None if sys.stdout.isatty() else PIPE_WIDTH
-        Report(CommandConsole(highlight=False, width=width), sort, rows).print(found, source)
+        _report(sort, rows).print(found, source)
+
+
+def print_stats_of(directory: Path, run_id: int) -> None:
+    """Print the tables for a run of which other readers have been reading the tapes.
+
+    Args:
+        directory: Its job directory.
+        run_id: Its id; 0 for the run that started last there.
+    """
+    runs = index_of([directory]).runs
+    run = next((run for run in runs if run_id in (0, run.run_id)), None)
+    if run is None:
+        typer.echo(f"no statistics: its tapes in {directory} are gone")
+        return
+    source = source_of_run(run)
+    found = _statistics(source, DEFAULT_PARTS, None)
+    _report(Order.TIME, MOST_ROWS).print(found, source)
+
+
+def _statistics(source: Source, parts: Iterable[Part], only: Collection[int] | None) -> Statistics:
+    # The calls are many small objects without cycles: looking for cycles among them would take a quarter of the time.
+    gc.disable()
+    try:
+        found = statistics_of(source.histories, parts, only)
+    finally:
+        gc.enable()
+    for warning in source.warnings:
+        typer.echo(f"otel-torchdist: warning: {warning}", err=True)
+    return found
+
+
+def _report(order: Order, most: int) -> Report:
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Report(CommandConsole(highlight=False, width=width), order, most)
 
 
 def _source(run: str, run_dir: Path | None) -> Source:
@@ -98,8 +130,3 @@ def _source(run: str, run_dir: Path | None) -> Source:
     source = source_of_run(chosen)
     source.warnings.extend(text for text in index.unreadable if text.startswith(str(chosen.directory)))
     return source
-
-
-def _warn(source: Source) -> None:
-    for warning in source.warnings:
-        typer.echo(f"otel-torchdist: warning: {warning}", err=True)

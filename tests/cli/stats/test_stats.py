@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from otel_torchdist.cli.stats.spreadsheet import COLUMNS
 from otel_torchdist.job.directory import job_directories
 from tests.cli.asking import Answer, ask, ask_as_people_do
 from tests.cli.gloo_jobs import GlooJobs
+from tests.cli.running import Running
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parents[1] / "workers" / "counting.py"
@@ -149,6 +151,20 @@ def test_nothing_to_count(base: Path, module_base: Path, job: GlooJobs) -> None:
     assert answer.err == f"otel-torchdist: {base}: no tape that can be read\n"
     assert ask(module_base, "feedbeef", command="stats").err.startswith("otel-torchdist: no run begins with feedbeef;")
     assert _stats(module_base, "--ranks", "9").err.endswith(": no calls of ranks 9\n")
+
+
+def test_at_the_end_of_watch(job: GlooJobs, module_base: Path) -> None:
+    """`watch --stats` prints the tables when it ends, here by Ctrl-C while the job still hangs."""
+    running = Running(module_base, "watch", "--stats", "--plain")
+    try:
+        running.wait_for("found ranks")
+        running.wait_for("run [0-9a-f]{8}$")
+        running.signal_group(signal.SIGINT)
+        assert (running.end(60), running.err) == (0, "")
+        assert re.search(r"^  all_reduce in default_pg: rank 2 10 times, ranks 0-1,3 11 times", running.out, re.M)
+        assert re.search(r"^ all_reduce +default_pg +4KiB +43 +10-11 ≠", running.out, re.M)
+    finally:
+        running.close()
 
 
 def test_killed(job: GlooJobs, module_base: Path) -> None:
