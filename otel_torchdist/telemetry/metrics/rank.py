@@ -169,7 +169,7 @@ class RankMetrics:
             anchor: Its span.
         """
         end_s = (anchor.start_ns + segment.end_ns - segment.start_ns) / 1e9
-        timed = [one for one in segment.operations if one.completed_ns is not None and self._is_timed(one)]
+        timed = [one for one in segment.operations if one.completed_ns is not None and one.is_timed]
         longest = max(timed, key=_lasted_s, default=None)
         with self._lock:
             if longest is not None:
