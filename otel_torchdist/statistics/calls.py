@@ -33,9 +33,10 @@ class ChannelCalls:
         arrived: When the rank arrived at each; `UNKNOWN` if that is not known well.
         watched: Since when its end could be seen: since it was entered, or since a thread waits for it.
         ended: When each ended; `UNKNOWN` if that is not known well, `OPEN` if it has not.
+        is_aligned: Whether the positions can be compared with those of other ranks.
     """
 
-    __slots__ = ("_by_sequence", "arrived", "ended", "kinds", "sequences", "watched")
+    __slots__ = ("_by_sequence", "arrived", "ended", "is_aligned", "kinds", "sequences", "watched")
 
     def __init__(self) -> None:
         self.sequences = array("q")
@@ -43,6 +44,7 @@ class ChannelCalls:
         self.arrived = array("q")
         self.watched = array("q")
         self.ended = array("q")
+        self.is_aligned = True
         self._by_sequence: dict[int, int] | None = None
 
     def add(self, sequence: int, kind: int, arrived_ns: int, wait_entered_ns: int | None, ended_ns: int) -> None:
@@ -93,7 +95,8 @@ class RankCalls:
         groups: Its groups, by their key.
         first_ns: When its first call was entered; None if there is none.
         last_ns: When the last of its calls was entered or ended.
-        communicating_ns: Time in which at least one of its calls was in flight; open ones do not count.
+        communicating_ns: Time in which at least one of its calls was in flight; open ones do not count. None if it is
+            not known of any call when it was in flight.
     """
 
     def __init__(self, history: RankHistory) -> None:
@@ -110,7 +113,8 @@ class RankCalls:
         self._places: dict[CallKind, int] = {}
         self.first_ns: int | None = None
         self.last_ns = 0
-        self.communicating_ns = union_ns(self._take(history.operations))
+        in_flight = self._take(history.operations)
+        self.communicating_ns = union_ns(in_flight) if in_flight else None
         for channel in self.channels.values():
             channel.index()
 
@@ -172,7 +176,9 @@ class RankCalls:
         if place == len(self.kinds):
             self.kinds.append(kind)
             self.tallies.append(KindTally())
-        return place, self.tallies[place], self.channels.setdefault(channel, ChannelCalls())
+        calls = self.channels.setdefault(channel, ChannelCalls())
+        calls.is_aligned &= group is not None and group.name.aligned
+        return place, self.tallies[place], calls
 
 
 def _arrived_ns(record: Operation) -> int:

@@ -74,7 +74,7 @@ def _in_collectives(shared: SharedChannel) -> Iterator[CountDifference]:
 
 def _between(source: int, destination: int, channels: list[SharedChannel]) -> Iterator[CountDifference]:
     sides = {"send": source, "recv": destination}
-    totals = dict.fromkeys(sides, (0, 0))
+    totals: dict[str, tuple[int, int]] = dict.fromkeys(sides, (0, 0))
     for shared in channels:
         if len(shared.members) + len(shared.absent) < len(shared.expected):
             return  # one of them has no history, or may have lost these calls

@@ -87,7 +87,8 @@ def shared_channels(ranks: Mapping[int, RankCalls]) -> Iterator[SharedChannel]:
     """
     for channel in sorted({channel for rank in ranks.values() for channel in rank.channels}):
         view = next((one.groups[channel.group] for one in ranks.values() if channel.group in one.groups), None)
-        if view is not None and view.name.aligned and (not channel.is_point_to_point or channel.source >= 0):
+        is_aligned = all(one.channels[channel].is_aligned for one in ranks.values() if channel in one.channels)
+        if view is not None and is_aligned and (not channel.is_point_to_point or channel.source >= 0):
             yield _shared(channel, view, ranks)
 
 

@@ -114,8 +114,10 @@ class RankTotals:
         message_bytes: Bytes that it contributed.
         from_ns: When the first of its calls was entered, in nanoseconds since the epoch; None without calls.
         until_ns: When the last of its calls was entered or ended.
-        communicating_ns: Time in which at least one of its calls was in flight; open ones do not count.
-        waiting_ns: Time in which it waited for another rank, as far as that is known, each moment once.
+        communicating_ns: Time in which at least one of its calls was in flight; open ones do not count. None if that
+            is not known of any.
+        waiting_ns: Time in which it waited for another rank, each moment once, as far as that is known; None if it is
+            not known of any call.
         compared: Operations at which its arrival was compared with those of all other members.
         came_last: At how many of them it arrived last.
     """
@@ -129,8 +131,8 @@ class RankTotals:
     message_bytes: int
     from_ns: int | None
     until_ns: int | None
-    communicating_ns: int
-    waiting_ns: int
+    communicating_ns: int | None
+    waiting_ns: int | None
     compared: int
     came_last: int
 

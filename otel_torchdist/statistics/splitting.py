@@ -46,9 +46,9 @@ class Splitter:
         self.came_last: defaultdict[int, int] = defaultdict(int)
         self.compared: defaultdict[int, int] = defaultdict(int)
 
-    def waiting_ns(self, rank: int) -> int:
-        """Return the time in which a rank waited for another, each moment once."""
-        return union_ns(self._waits[rank])
+    def waiting_ns(self, rank: int) -> int | None:
+        """Return the time in which a rank waited for another, each moment once; None if none of its calls was split."""
+        return union_ns(self._waits[rank]) if rank in self._waits else None
 
     def split(self, shared: SharedChannel, meeting: Meeting) -> None:
         """Split the calls of one meeting, if all that take member are there and their arrivals are known."""
@@ -75,8 +75,9 @@ class Splitter:
                 transfers_ns = 0
             waits_ns = ended_ns - arrived_ns - transfers_ns
             rank = member.rank.rank
+            waits = self._waits[rank]  # it is there as soon as one call was split, even if none has waited
             if waits_ns:
-                self._waits[rank].append((arrived_ns, arrived_ns + waits_ns))
+                waits.append((arrived_ns, arrived_ns + waits_ns))
             row = self._rows[rank][calls.kinds[place]]
             if row.tally is not None:
                 row.tally.split += 1

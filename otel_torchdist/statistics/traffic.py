@@ -92,11 +92,11 @@ def size_of(view: OperationView) -> int | None:
     contributed = view.record.message_bytes
     if traffic.is_share:
         return contributed * members if members else None
-    if contributed or traffic.all_know:
+    if traffic.all_know:
         return contributed
     described = described_bytes(view.signature)
     if described is None:
-        return None
+        return contributed or None
     return described * members if kind == "scatter" else described
 
 

@@ -83,7 +83,7 @@ def test_group_that_some_create(ranks_of: Callable[..., Ranks]) -> None:
     assert (difference.operation, [one.calls for one in difference.counts]) == ("new_group", [0, 1])
     assert {row.key.size_class for row in found.rows} == {"none"}
     assert found.groups == ()
-    assert [one.communicating_ns for one in found.ranks] == [0, 0]
+    assert [one.communicating_ns for one in found.ranks] == [None, None]
 
 
 def test_groups_that_cannot_be_compared(ranks_of: Callable[..., Ranks]) -> None:
@@ -93,6 +93,9 @@ def test_groups_that_cannot_be_compared(ranks_of: Callable[..., Ranks]) -> None:
     ranks.call(0, 0, 10, group=joined_late)
     found = statistics_of(ranks.histories())
     assert (found.differences, found.groups, found.rows[0].split) == ((), (), 0)
+    ranks.call(0, 20, 30, "barrier", group=ranks.group)
+    ranks.call(1, 20, 30, "barrier", group=ranks.group)
+    assert statistics_of(ranks.histories()).groups == ()
 
 
 def test_calls_that_the_ring_has_lost(ranks_of: Callable[..., Ranks]) -> None:

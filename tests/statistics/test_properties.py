@@ -144,7 +144,8 @@ def meetings_of(histories: list[RankHistory], group: str) -> list[list[Operation
         for view in history.operations:
             if view.operation_id.channel.group == group:
                 found[view.record.sequence].append(view)
-    return [views for views in found.values() if len(views) == len(views[0].group.members)]
+    members = next(len(one.members) for one in GROUPS if one.key == group)
+    return [views for views in found.values() if len(views) == members]
 
 
 def check(row: Row, meetings: list[list[OperationView]], times: int, factor: Fraction) -> None:

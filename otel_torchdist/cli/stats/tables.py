@@ -101,8 +101,8 @@ def columns_of_ranks(ranks: Sequence[RankTotals]) -> list[Column]:
     ]
 
 
-def _part(part_ns: int, whole_ns: int) -> str:
-    return f"{duration(part_ns)} {share(part_ns, whole_ns):>4}"
+def _part(part_ns: int | None, whole_ns: int) -> str:
+    return "" if part_ns is None else f"{duration(part_ns)} {share(part_ns, whole_ns):>4}"
 
 
 def columns_of_groups(groups: Sequence[GroupCorrelation]) -> list[Column]:
