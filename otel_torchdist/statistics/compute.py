@@ -9,6 +9,7 @@ from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.correlation import Correlator, GroupCorrelation
 from otel_torchdist.statistics.counts import CountDifference, differences
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Grouping, Part, RowKey
+from otel_torchdist.statistics.labels import labels_of
 from otel_torchdist.statistics.meetings import SharedChannel, is_operation, shared_channels
 from otel_torchdist.statistics.model import (
     Bandwidth,
@@ -20,7 +21,6 @@ from otel_torchdist.statistics.model import (
 )
 from otel_torchdist.statistics.splitting import Splitter
 from otel_torchdist.statistics.tally import Tally, percentile, sorted_ns
-from otel_torchdist.world.model import GroupView
 
 
 def statistics_of(
@@ -46,14 +46,18 @@ def statistics_of(
         ranks.values(), {rank: tallies.get(rank, [None] * len(calls.kinds)) for rank, calls in ranks.items()}
     )
     shared = [one for one in shared_channels(ranks) if only is None or not set(only).isdisjoint(one.expected)]
-    groups = _correlated(shared, splitter, ranks)
-    found = differences(shared)
-    names = {key: view for rank in reversed(ranks.values()) for key, view in rank.groups.items()}
+    labels = labels_of(ranks.values())
+    groups = _correlated(shared, splitter, ranks, labels)
+    found = differences(shared, labels)
+    members = {key: len(view.members) for rank in ranks.values() for key, view in rank.groups.items()}
     return Statistics(
         world_size=world_size,
         parts=parts,
         differences=tuple(found),
-        rows=tuple(_row(key, tally, names, found) for key, tally in rows.items()),
+        rows=tuple(
+            _row(key, tally, labels.get(key.group or "", ""), members.get(key.group or "", 0), found)
+            for key, tally in rows.items()
+        ),
         ranks=tuple(_totals(rank, splitter) for rank in chosen),
         groups=tuple(groups),
         unknown=tuple(rank for rank in range(world_size) if rank not in ranks),
@@ -74,7 +78,7 @@ def _counted(ranks: Iterable[RankCalls], grouping: Grouping) -> tuple[dict[RowKe
 
 
 def _correlated(
-    shared: Sequence[SharedChannel], splitter: Splitter, ranks: Mapping[int, RankCalls]
+    shared: Sequence[SharedChannel], splitter: Splitter, ranks: Mapping[int, RankCalls], labels: Mapping[str, str]
 ) -> list[GroupCorrelation]:
     """Split all meetings; returns how the calls of each group fit together."""
     correlators: dict[tuple[str, bool], Correlator] = {}
@@ -85,16 +89,15 @@ def _correlated(
         for meeting in one.meetings():
             correlator.add(one, meeting)
             splitter.split(one, meeting)
-    return [correlator.result(ranks) for correlator in correlators.values()]
+    return [correlator.result(ranks, labels) for correlator in correlators.values()]
 
 
-def _row(key: RowKey, tally: Tally, names: Mapping[str, GroupView], found: Iterable[CountDifference]) -> Row:
+def _row(key: RowKey, tally: Tally, group_name: str, members: int, found: Iterable[CountDifference]) -> Row:
     durations = sorted_ns(tally.durations)
-    view = names.get(key.group or "")
     return Row(
         key=key,
-        group_name=view.label if view is not None else "",
-        members=len(view.members) if view is not None else 0,
+        group_name=group_name,
+        members=members,
         calls_by_rank=dict(sorted(tally.calls.items())),
         counts_differ=any(_concerns(one, tally) for one in found),
         open=tally.open,

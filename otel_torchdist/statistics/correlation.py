@@ -108,13 +108,13 @@ class Correlator:
             if UNKNOWN not in arrived:
                 self._skews.append(max(arrived) - min(arrived))
 
-    def result(self, ranks: Mapping[int, RankCalls]) -> GroupCorrelation:
-        """What has been counted."""
+    def result(self, ranks: Mapping[int, RankCalls], labels: Mapping[str, str]) -> GroupCorrelation:
+        """What has been counted; `labels` has what groups are called, by their keys."""
         group, channel = self._shared.group, self._shared.channel
         skews = sorted_ns(self._skews)
         return GroupCorrelation(
             group=group.key,
-            group_name=group.label,
+            group_name=labels[group.key],
             is_point_to_point=channel.is_point_to_point,
             members=len(group.members),
             known=sum(rank in ranks for rank in group.members),

@@ -21,7 +21,7 @@ def test_rank_that_has_called_less(ranks_of: Callable[..., Ranks]) -> None:
     found = statistics_of(ranks.histories())
     [difference] = found.differences
     counts = [CallCount(0, "all_reduce", 2, 1), CallCount(1, "all_reduce", 2, 1), CallCount(2, "all_reduce", 1, 0)]
-    assert difference == CountDifference(ranks.group.key, "default_pg", "all_reduce", None, tuple(counts))
+    assert difference == CountDifference(ranks.group.key, "default_pg", "all_reduce", None, 0, tuple(counts))
     [row] = found.rows
     assert (row.counts_differ, row.open) == (True, 2)
     [group] = found.groups
@@ -117,3 +117,21 @@ def test_calls_that_the_ring_has_lost(ranks_of: Callable[..., Ranks]) -> None:
     ranks.call(1, 200, sequence=101)
     [difference] = statistics_of(ranks.histories()).differences
     assert [count.calls for count in difference.counts] == [held[0], held[0] + 1]
+    assert difference.first == 101 - held[0]
+
+
+def test_groups_of_one_name(ranks_of: Callable[..., Ranks]) -> None:
+    """Groups that are called the same are told apart by their ranks, and where these are the same, by their keys."""
+    ranks = ranks_of(3)
+    groups = [
+        dataclasses.replace(ranks.group, ranks=members, nth=nth)
+        for members, nth in (((0, 1), 0), ((0, 1), 1), ((0, 2), 0))
+    ]
+    for group in groups:
+        for rank in group.ranks:
+            ranks.call(rank, 0, 10, group=group)
+    assert [row.group_name for row in statistics_of(ranks.histories()).rows] == [
+        f"default_pg (0-1) {groups[0].key}",
+        f"default_pg (0-1) {groups[1].key}",
+        "default_pg (0,2)",
+    ]

@@ -7,7 +7,8 @@ Keys are only ever added within a schema. Numbers are raw, with the unit in the 
   the job whose calls are not known.
 - `by`: what distinguishes the rows: some of `operation`, `group`, `size`, `site`, `rank`.
 - `differences`: where members of a group have not called an operation equally often: `group`, `operation`, `ends`
-  (null, or sender and receiver), `counts` (`rank`, `operation`, `calls`, `open`).
+  (null, or sender and receiver), `first_sequence` (from which on calls count, because some before it are missing; else
+  null), `counts` (`rank`, `operation`, `calls`, `open`).
 - `rows`: calls by what they have in common: `operation`, `group`, `size_class`, `call_site` (`function`, `file`,
   `line`) and `rank`, null if that does not distinguish rows; then
   - `calls`, `calls_by_rank`, `counts_differ`, `open`, `failed`, `not_timed`, `timed`, `message_bytes`,
@@ -66,6 +67,7 @@ def _difference(difference: CountDifference) -> Json:
         "group": {"key": difference.group, "name": difference.group_name},
         "operation": difference.operation,
         "ends": difference.ends,
+        "first_sequence": difference.first or None,
         "counts": [dataclasses.asdict(count) for count in difference.counts],
     }
 

@@ -44,8 +44,12 @@ class Column:
 
 
 def fitted(columns: Sequence[Column], width: int) -> tuple[Table, list[str]]:
-    """Build a table that is at most `width` wide, if that is possible; returns the names of columns left out, too."""
-    shown, left_out = list(columns), list[str]()
+    """Build a table that is at most `width` wide, if that is possible; columns without any number are not shown.
+
+    Returns:
+        The table, and the names of columns that were left out for lack of room.
+    """
+    shown, left_out = [column for column in columns if any(cell.plain for cell in column.cells)], list[str]()
     while _total(column.least for column in shown) > width and any(column.expendable for column in shown):
         worst = max(shown, key=lambda column: column.expendable)
         shown.remove(worst)

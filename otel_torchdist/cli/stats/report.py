@@ -100,18 +100,19 @@ def _span(ranks: Sequence[RankTotals]) -> Iterator[str]:
         lost, from_ns = sum(one.lost for one in lossy), max(one.from_ns or 0 for one in lossy)
         who = name_ranks([one.rank for one in lossy])
         yield (
-            f"{lost:,} records of {who} were overwritten or damaged: "
+            f"{lost:,} earlier or damaged records of {who} are missing: "
             f"the calls of all ranks are known from {time_of_day(from_ns)} on"
         )
 
 
 def _of_difference(difference: CountDifference) -> str:
     group, counts = difference.group_name, difference.counts
+    since = f" since sequence {difference.first}" if difference.first else ""
     if difference.ends is not None:
         source, destination = difference.ends
         sent, received = (next(one for one in counts if one.operation == name) for name in ("send", "recv"))
         return (
-            f"{group}: rank {source} has sent to rank {destination} {_often(sent.calls, sent.open)}, "
+            f"{group}{since}: rank {source} has sent to rank {destination} {_often(sent.calls, sent.open)}, "
             f"which has received {_often(received.calls, received.open)}"
         )
     crowds: dict[tuple[int, int], list[CallCount]] = {}
@@ -120,7 +121,7 @@ def _of_difference(difference: CountDifference) -> str:
     clauses = (
         f"{name_ranks([one.rank for one in crowd])} {_often(*numbers)}" for numbers, crowd in sorted(crowds.items())
     )
-    return f"{difference.operation} in {group}: {', '.join(clauses)}"
+    return f"{difference.operation} in {group}{since}: {', '.join(clauses)}"
 
 
 def _often(calls: int, still_open: int) -> str:

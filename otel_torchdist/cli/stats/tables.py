@@ -23,8 +23,8 @@ _Item = TypeVar("_Item", Row, RankTotals, GroupCorrelation)
 
 def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:
     """One line for each row, with the counts of calls first."""
-    columns = _columns_of_parts(rows, parts)
-    columns += [
+    return [
+        *_columns_of_parts(rows, parts),
         _column("calls", rows, lambda row: f"{row.calls:,}"),
         _column("per rank", rows, _per_rank),
         _column("bytes", rows, lambda row: amount(row.message_bytes), expendable=1),
@@ -33,13 +33,10 @@ def columns_of_rows(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:
         _column("wait", rows, lambda row: share(row.wait_ns, row.wait_ns + row.transfer_ns)),
         _column("alg/s", rows, lambda row: _bandwidth(row, is_bus=False), expendable=3),
         _column("bus/s", rows, lambda row: _bandwidth(row, is_bus=True)),
+        _column("open", rows, lambda row: _unless_none(row.open)),
+        _column("failed", rows, lambda row: _unless_none(row.failed)),
+        _column("untimed", rows, lambda row: _unless_none(row.not_timed)),
     ]
-    exceptional = {
-        "open": _column("open", rows, lambda row: _unless_none(row.open)),
-        "failed": _column("failed", rows, lambda row: _unless_none(row.failed)),
-        "untimed": _column("untimed", rows, lambda row: _unless_none(row.not_timed)),
-    }
-    return [*columns, *(column for column in exceptional.values() if any(cell.plain for cell in column.cells))]
 
 
 def _columns_of_parts(rows: Sequence[Row], parts: Sequence[Part]) -> list[Column]:

@@ -173,7 +173,7 @@ def test_killed(job: GlooJobs, module_base: Path) -> None:
     _check(_stats(module_base, "--json").document)
     answer = ask_as_people_do(module_base, "stats")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.has(r" rank +calls +open +failed +lost .*")
+    assert answer.has(r" rank +calls +open +bytes +span +communicating .*")
 
 
 def test_damaged_tape(job: GlooJobs, module_base: Path) -> None:
