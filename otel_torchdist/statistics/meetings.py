@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from otel_torchdist.statistics.calls import ChannelCalls, RankCalls
 from otel_torchdist.statistics.grouping import CallKind
 from otel_torchdist.tape.layout import RecordKind
-from otel_torchdist.world.model import Channel, GroupView
+from otel_torchdist.world.model import ANY_RANK, Channel, GroupView
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,17 @@ def shared_channels(ranks: Mapping[int, RankCalls]) -> Iterator[SharedChannel]:
     """The channels in which the positions of different ranks can be compared, in a fixed order.
 
     Left out are groups that were in use before their first recorded call, so that ranks count from different
-    positions, receives that accept from any rank, and groups that are not known.
+    positions, groups that are not known, and what is sent to a rank that has accepted from any rank.
 
     Args:
         ranks: All ranks whose calls are known, ascending.
     """
-    for channel in sorted({channel for rank in ranks.values() for channel in rank.channels}):
+    channels = sorted({channel for rank in ranks.values() for channel in rank.channels})
+    accepting = {(one.group, one.destination) for one in channels if one.is_point_to_point and one.source == ANY_RANK}
+    for channel in channels:
         view = next((one.groups[channel.group] for one in ranks.values() if channel.group in one.groups), None)
         is_aligned = all(one.channels[channel].is_aligned for one in ranks.values() if channel in one.channels)
-        if view is not None and is_aligned and (not channel.is_point_to_point or channel.source >= 0):
+        if view is not None and is_aligned and (channel.group, channel.destination) not in accepting:
             yield _shared(channel, view, ranks)
 
 

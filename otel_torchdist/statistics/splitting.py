@@ -51,7 +51,7 @@ class Splitter:
         return union_ns(self._waits[rank]) if rank in self._waits else None
 
     def split(self, shared: SharedChannel, meeting: Meeting) -> None:
-        """Split the calls of one meeting, if all that take member are there and their arrivals are known."""
+        """Split the calls of one meeting, if all who take part are there and their arrivals are known."""
         if not shared.has_one_clock or meeting.missing:
             return
         arrived = [member.calls.arrived[place] for member, place in meeting.calls]

@@ -72,6 +72,16 @@ def test_sends_without_receives(ranks_of: Callable[..., Ranks]) -> None:
     assert statistics_of(ranks.histories()[1:]).differences == ()
 
 
+def test_receives_from_any_rank(ranks_of: Callable[..., Ranks]) -> None:
+    """What is sent to a rank that accepts from any rank cannot be matched, and is no difference."""
+    ranks = ranks_of(3)
+    for source in (0, 1):
+        ranks.send(source, 2, 0, 10)
+        ranks.receive(-1, 2, 0, 10, sequence=source + 1)
+    found = statistics_of(ranks.histories())
+    assert (found.differences, found.groups) == ((), ())
+
+
 def test_group_that_some_create(ranks_of: Callable[..., Ranks]) -> None:
     """Creating a group is counted as an operation, too, and moves no data."""
     ranks = ranks_of(2)
