@@ -85,11 +85,14 @@ def shared_channels(ranks: Mapping[int, RankCalls]) -> Iterator[SharedChannel]:
     Args:
         ranks: All ranks whose calls are known, ascending.
     """
-    channels = sorted({channel for rank in ranks.values() for channel in rank.channels})
-    accepting = {(one.group, one.destination) for one in channels if one.is_point_to_point and one.source == ANY_RANK}
-    for channel in channels:
-        view = next((one.groups[channel.group] for one in ranks.values() if channel.group in one.groups), None)
-        is_aligned = all(one.channels[channel].is_aligned for one in ranks.values() if channel in one.channels)
+    users: dict[Channel, list[RankCalls]] = {}
+    for rank in ranks.values():
+        for channel in rank.channels:
+            users.setdefault(channel, []).append(rank)
+    accepting = {(one.group, one.destination) for one in users if one.is_point_to_point and one.source == ANY_RANK}
+    for channel in sorted(users):
+        view = users[channel][0].groups.get(channel.group)
+        is_aligned = all(rank.channels[channel].is_aligned for rank in users[channel])
         if view is not None and is_aligned and (channel.group, channel.destination) not in accepting:
             yield _shared(channel, view, ranks)
 
