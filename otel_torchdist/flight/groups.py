@@ -25,11 +25,12 @@ _Identity = tuple[str, tuple[int, ...]]
 class JobGroups:
     """Resolves the groups of a job's dumps."""
 
-    def __init__(self, dumps: Iterable[FlightDump]) -> None:
+    def __init__(self, dumps: Iterable[FlightDump], world_size: int = 0) -> None:
         """Collect the groups.
 
         Args:
             dumps: Of all ranks of the job; entries may have been left out, if one of each group is there.
+            world_size: Ranks of the job, if that is known from elsewhere; else 0.
         """
         used: dict[str, set[int]] = {}
         descriptions: dict[str, str] = {}
@@ -45,7 +46,8 @@ class JobGroups:
                 descriptions.setdefault(entry.group, entry.description)
                 backends.setdefault(entry.group, called_name(entry.profiling_name).library)
         highest = max([*ranks, *(member for _, members in recorded for member in members)], default=-1)
-        self.world_size: Final = highest + 1
+        self.world_size: Final = max(highest + 1, world_size)
+        self._is_size_known = self.world_size == world_size
         self._descriptions = {name: "" if text == _UNDEFINED else text for name, text in descriptions.items()}
         self._backends = backends
         everyone = tuple(range(self.world_size))
@@ -70,7 +72,9 @@ class JobGroups:
     def is_inferred(self, dump: FlightDump, name: str) -> bool:
         """Whether a group may have more members than are known."""
         found = dump.groups.get(name)
-        return (found is None or not found.ranks) and self._descriptions.get(name) != _DEFAULT
+        if found is not None and found.ranks:
+            return False
+        return not self._is_size_known or self._descriptions.get(name) != _DEFAULT
 
     def _identity(self, dump: FlightDump, name: str) -> _Identity | None:
         found = dump.groups.get(name)

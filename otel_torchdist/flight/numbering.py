@@ -80,7 +80,9 @@ def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
 def holds_first(dump: FlightDump) -> bool:
     """Whether the dump holds all calls since the recorder was started."""
     entries = dump.entries
-    return bool(entries) and entries[0].record_id == 0 and entries[-1].record_id == len(entries) - 1
+    if not entries:
+        return not dump.statuses
+    return entries[0].record_id == 0 and entries[-1].record_id == len(entries) - 1
 
 
 def is_pair_of(dump: FlightDump, group: str) -> bool:
