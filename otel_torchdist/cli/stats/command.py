@@ -16,6 +16,7 @@ from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.stats.choices import parts_of, ranks_of
 from otel_torchdist.cli.stats.document import document_of
+from otel_torchdist.cli.stats.dumps import source_of_dumps
 from otel_torchdist.cli.stats.order import Order, ordered
 from otel_torchdist.cli.stats.report import Report
 from otel_torchdist.cli.stats.source import Source, source_of_run
@@ -25,6 +26,7 @@ from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
+from otel_torchdist.job.directory import tapes_in
 from otel_torchdist.job.runs import SeveralRunsError, index_of, select, tape_directory, whole_index
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Part
@@ -39,7 +41,9 @@ def stats(
     run: Annotated[
         str,
         typer.Argument(
-            help="The first digits of the run's id. Without it: the run that started last.",
+            metavar="[RUN|PATH]",
+            help="The first digits of the run's id, or a folder, file or archive of dumps of PyTorch's flight "
+            "recorder. Without it: the run that started last.",
             autocompletion=complete_run,
             show_default=False,
         ),
@@ -61,8 +65,8 @@ def stats(
 ) -> None:
     """To see where communication time goes: count and time the calls of a run, by operation, group and size.
 
-    It reads the tapes of a run, whether that is running or has ended, in whatever way. Where members of a group have
-    not called an operation equally often, that comes first.
+    It reads the tapes of a run, whether that is running or has ended, in whatever way, or dumps of PyTorch's flight
+    recorder. Where members of a group have not called an operation equally often, that comes first.
     """
     if as_json and as_csv:
         raise typer.BadParameter("either this or --csv", param_hint="--json")
@@ -114,7 +118,14 @@ def _report(order: Order, most: int) -> Report:
 
 
 def _source(run: str, run_dir: Path | None) -> Source:
-    """What the arguments ask for."""
+    """What the arguments ask for: a path is one that exists, or that no run's id can be."""
+    path = Path(run).expanduser()
+    if run and run_dir is None and (path.exists() or os.sep in run):
+        if not path.exists():
+            fail(f"{run}: there is no such file or folder", ExitCode.NOTHING_FOUND)
+        if not path.is_dir() or not tapes_in(path):
+            return source_of_dumps(path)
+        run, run_dir = "", path.resolve()
     config = Config.from_environment()
     try:
         index = whole_index(config, run_dir)
