@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ CREATED_NS = 1_760_000_000_000_000_000
 MS = 1_000_000
 
 
-def dump(lasted_ms: list[float | None]) -> dict[str, Any]:
+def dump(lasted_ms: Sequence[float | None]) -> dict[str, Any]:
     """A dump of NCCL's recorder: an all_reduce of 1 MiB every 10 ms; one that did not end has no duration."""
     entries = [
         {
@@ -79,6 +80,20 @@ def test_dumps(base: Path, dumps: Path) -> None:
     assert text.out.startswith(f"dumps of the flight recorder of 3 ranks\n{dumps}\n")
     assert text.has(r"  all_reduce in default_pg: rank 2 3 times, ranks 0-1 4 times \(1 open\)")
     assert text.has(r" all_reduce default_pg 1MiB +11 +3-4 ≠ 11.0 MiB 3.00 ms 4.00 ms ≥350 MB ≥466 MB +2 *")
+
+
+def test_receives_contribute_nothing(base: Path, tmp_path: Path) -> None:
+    """Bytes are counted once, by the sender; a send and its receive have the same size."""
+    for rank, name in enumerate(("send 0->1", "recv 1<-0")):
+        document = dump([None])
+        document["pg_config"]["0"]["ranks"] = "[0, 1]"
+        document["entries"][0] |= {"profiling_name": f"nccl:{name}", "is_p2p": True, "p2p_seq_id": 1}
+        (tmp_path / f"_dump_{rank}").write_text(json.dumps(document))
+    rows = {row["operation"]: row for row in ask(base, tmp_path, "--json", command="stats").document["rows"]}
+    assert {name: (row["message_bytes"], row["size_class"]) for name, row in rows.items()} == {
+        "send": (1 << 20, "1MiB"),
+        "recv": (0, "1MiB"),
+    }
 
 
 def test_files_that_are_no_dumps(base: Path, dumps: Path) -> None:
