@@ -120,7 +120,9 @@ def _report(order: Order, most: int) -> Report:
 def _source(run: str, run_dir: Path | None) -> Source:
     """What the arguments ask for: a path is one that exists, or that no run's id can be."""
     path = Path(run).expanduser()
-    if run and run_dir is None and (path.exists() or os.sep in run):
+    if run and (path.exists() or os.sep in run):
+        if run_dir is not None:
+            raise typer.BadParameter("a path and --run-dir exclude each other", param_hint="--run-dir")
         if not path.exists():
             fail(f"{run}: there is no such file or folder", ExitCode.NOTHING_FOUND)
         if not path.is_dir() or not tapes_in(path):

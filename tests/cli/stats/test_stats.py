@@ -135,6 +135,7 @@ def test_choices(job: GlooJobs, module_base: Path) -> None:
         (["--ranks", "0-x"], "'0-x': ranks such as 0-3,8 are expected"),
         (["--sort", "age"], "Invalid value for '--sort'"),
         (["--json", "--csv"], "either this or --csv"),
+        ([".", "--run-dir", "."], "a path and --run-dir exclude each other"),
     ],
 )
 def test_wrong_options(module_base: Path, arguments: list[str], message: str) -> None:
