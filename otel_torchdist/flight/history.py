@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.groups import JobGroups
@@ -20,8 +20,14 @@ def histories_of(dumps: Sequence[FlightDump]) -> list[RankHistory]:
     Args:
         dumps: One for each rank.
     """
+    return list(each_history(dumps))
+
+
+def each_history(dumps: Sequence[FlightDump]) -> Iterator[RankHistory]:
+    """Yield what `histories_of` returns, one by one: as operations, all calls of a large job take gigabytes."""
     groups = JobGroups(dumps)
-    return [_history(dump, groups) for dump in sorted(dumps, key=lambda dump: dump.rank)]
+    for dump in sorted(dumps, key=lambda dump: dump.rank):
+        yield _history(dump, groups)
 
 
 def _history(dump: FlightDump, groups: JobGroups) -> RankHistory:

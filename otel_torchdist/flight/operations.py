@@ -60,7 +60,7 @@ def operation_view(
         entered_ns=entry.created_ns,
         step=0,
         sequence=one.sequence,
-        message_bytes=_bytes_of(signature),
+        message_bytes=0 if name.operation == "recv" else _bytes_of(signature),  # a receiver contributes nothing
         group=0,
         signature=0,
         call_site=0,

@@ -14,10 +14,12 @@ class RankHistory:
     Attributes:
         rank: Global rank.
         world_size: Ranks of the job, as far as that is known; else 0.
-        host: Host name, or '' if the source does not record it. Never compare times of different hosts.
+        host: Host name, or '' if the source does not record it.
         wall_offset_ns: Add it to the times of operations for nanoseconds since the epoch.
         operations: In the order in which they were entered, in their last known state.
         lost: How many calls are known to be missing: they were overwritten or damaged.
+        clock: Names the clock of its times, such as by the boot of the node; '' if that is not known. Never compare
+            times of ranks with different clocks, or with none.
     """
 
     rank: int
@@ -26,3 +28,4 @@ class RankHistory:
     wall_offset_ns: int
     operations: tuple[OperationView, ...]
     lost: int
+    clock: str = ""

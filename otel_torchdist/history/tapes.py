@@ -48,4 +48,5 @@ def history_of(tape: TapeReader) -> RankHistory:
         wall_offset_ns=status.realtime_ns - status.monotonic_ns,
         operations=tuple(names.operation(operation) for _, operation in sorted(operations.items())),
         lost=tape.lost,
+        clock=f"{identity.boot_id:032x}" if identity.boot_id else "",
     )

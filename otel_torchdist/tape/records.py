@@ -13,6 +13,8 @@ from otel_torchdist.tape.layout import Flag, How, RecordKind, RunIdState, TapeSt
 # Operators of IntFlag run in Python and are several times slower than those of int.
 _END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
+_EXACT: Final = (How.CALL, How.WAIT, How.EVENT)
+_COARSE: Final = (How.POLL, How.WATCHDOG)
 _KINDS: Final = {int(kind): kind for kind in (RecordKind.OPERATION, RecordKind.RENDEZVOUS)}
 """The records that are operations. No other becomes an `Operation`, and judging sees nothing else."""
 
@@ -164,6 +166,21 @@ class Operation:
     def arrived_ns(self) -> int:
         """When this rank arrived at the operation: when it was entered, or when the device started it."""
         return self.entered_ns if self.started_ns is None else self.started_ns
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it has ended, and begin and end are known well enough for a duration, from `arrived_ns` on."""
+        return self.how in _EXACT and self.started_how not in _COARSE
+
+    @property
+    def in_flight_since_ns(self) -> int | None:
+        """Since when an operation that has ended was in flight; None if that is not known."""
+        flags = int(self.flags)
+        if flags & _ON_DEVICE:
+            return self.started_ns
+        if flags & _END_UNSEEN and self.returned_ns is not None:
+            return self.wait_entered_ns
+        return self.entered_ns
 
     @property
     def waiting_since_ns(self) -> int | None:

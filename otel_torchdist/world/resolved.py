@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from otel_torchdist.tape.layout import Flag, RecordKind
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records import CallSiteName, Operation, SignatureName
 from otel_torchdist.world.model import ANY_RANK, Channel, GroupView, OperationId, OperationView
 
 _SEND: Final = "send"
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 """A plain integer: arithmetic with enum members is several times slower."""
+
+
+MAX_KNOWN: Final = 16_384
+
+_NameIds: TypeAlias = tuple[RecordKind, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What the ids in a record stand for; see `OperationView`."""
+
+    operation: str
+    group: GroupView | None
+    signature: SignatureName | None
+    call_site: CallSiteName | None
+    label: str
 
 
 class ResolvedNames:
@@ -27,33 +44,53 @@ class ResolvedNames:
         self._names = reader.names
         self._rank = reader.identity.rank
         self._groups: dict[int, GroupView] = {}
+        self._known: dict[_NameIds, _Names] = {}
         self.groups: Mapping[str, GroupView] = MappingProxyType({})
 
     def operation(self, operation: Operation, tolerance_ns: int = 0) -> OperationView:
         """Resolve an operation; see `OperationView` for `tolerance_ns`."""
-        names = self._names
-        signature = names.signature(operation.signature)
+        key = (operation.kind, operation.group, operation.signature, operation.call_site, operation.label)
+        names = self._known.get(key) or self._resolve(key, operation)
         return OperationView(
             record=operation,
-            name=self._name(operation),
-            operation_id=OperationId(self.channel(operation), operation.sequence),
-            group=self.group(operation.group),
-            signature=signature,
-            call_site=names.call_site(operation.call_site),
-            label=names.text(operation.label) or "",
-            failure=names.text(operation.failure) or "",
+            name=names.operation,
+            operation_id=OperationId(self._channel(operation, names), operation.sequence),
+            group=names.group,
+            signature=names.signature,
+            call_site=names.call_site,
+            label=names.label,
+            failure=(self._names.text(operation.failure) or "") if operation.failure else "",
             waiting_since_ns=operation.waiting_since_ns,
             tolerance_ns=tolerance_ns,
         )
 
+    def _resolve(self, key: _NameIds, operation: Operation) -> _Names:
+        names = self._names
+        found = _Names(
+            operation=self._name(operation),
+            group=self.group(operation.group),
+            signature=names.signature(operation.signature),
+            call_site=names.call_site(operation.call_site),
+            label=names.text(operation.label) or "",
+        )
+        resolved = (found.group, found.signature, found.call_site, found.label or None)
+        if not any(identity and one is None for identity, one in zip(key[1:], resolved, strict=True)):
+            if len(self._known) == MAX_KNOWN:
+                self._known.clear()
+            self._known[key] = found  # what is missing may still come
+        return found
+
     def channel(self, operation: Operation) -> Channel:
         """The channel of an operation."""
-        group = self.group(operation.group)
-        key = group.key if group is not None else ""
+        key = (operation.kind, operation.group, operation.signature, operation.call_site, operation.label)
+        return self._channel(operation, self._known.get(key) or self._resolve(key, operation))
+
+    def _channel(self, operation: Operation, names: _Names) -> Channel:
+        key = names.group.key if names.group is not None else ""
         if not int(operation.flags) & _POINT_TO_POINT:
             return Channel(operation.kind, key)
         here, peer = self._rank, operation.peer
-        if self._name(operation) == _SEND:
+        if names.operation == _SEND:
             return Channel(operation.kind, key, here, peer, operation.tag)
         return Channel(operation.kind, key, ANY_RANK if peer < 0 else peer, here, operation.tag)
 

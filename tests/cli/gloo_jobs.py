@@ -39,6 +39,7 @@ class GlooJobs:
         jobs: int = 1,
         reader: str,
         environ: dict[str, str] | None = None,
+        worker: Path = WORKER,
     ) -> None:
         """Start the jobs.
 
@@ -51,6 +52,7 @@ class GlooJobs:
             jobs: Number of jobs.
             reader: Where tapes are read: `agent`, `thread` or `none`.
             environ: Additions to their environment.
+            worker: What each rank runs.
         """
         self.done: list[Done] = []
         self._folder = folder
@@ -78,7 +80,7 @@ class GlooJobs:
         self._size = len(environs)
         arguments = [deed, str(self._gate), str(self._pids)]
         self._thread = threading.Thread(
-            target=lambda: self.done.extend(python.run(WORKER, environs, folder, arguments, timeout_s=90))
+            target=lambda: self.done.extend(python.run(worker, environs, folder, arguments, timeout_s=90))
         )
         self._thread.start()
 
@@ -92,11 +94,15 @@ class GlooJobs:
 
     def kill(self) -> None:
         """Kill all ranks of the only job at once."""
-        until(lambda: sum(path.read_text().endswith("\n") for path in self._pids.iterdir()) == self._size)
+        until(self.all_are_there)
         for path in self._pids.iterdir():
             with contextlib.suppress(ProcessLookupError):  # the one that has killed itself
                 os.kill(int(path.read_text()), signal.SIGKILL)
         self.join()
+
+    def all_are_there(self) -> bool:
+        """Whether all ranks have left their process ids."""
+        return sum(path.read_text().endswith("\n") for path in self._pids.iterdir()) == self._size
 
     def join(self) -> list[Done]:
         """Wait until all have ended."""

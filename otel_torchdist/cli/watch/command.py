@@ -15,6 +15,7 @@ from rich.console import Console
 
 from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.stats.command import print_stats_of
 from otel_torchdist.cli.switched_off import with_reasons
 from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
 from otel_torchdist.cli.text import fail
@@ -57,6 +58,9 @@ def watch(
         ),
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines, as without a terminal.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="At the end count and time all calls, as `otel-torchdist stats` does.")
+    ] = False,
 ) -> None:
     """While a job runs on this node: show what each rank is doing, and which one holds the others up.
 
@@ -73,7 +77,10 @@ def watch(
                 return
             passive = PassiveWatch(found.directory, rules, found.run_id)
             with contextlib.closing(passive), _view(console, found.directory, plain) as view:
-                WatchSession(found.directory, passive, view, keep).run(stop)
+                session = WatchSession(found.directory, passive, view, keep)
+                session.run(stop)
+            if stats:
+                print_stats_of(found.directory, session.run_id)
         except OSError:  # the terminal is gone, which a signal reports
             if stop.received is None:
                 raise

@@ -53,6 +53,11 @@ class WatchSession:
         self._was_live = False
         self._ended_at: float | None = None
 
+    @property
+    def run_id(self) -> int:
+        """Id of the run that was watched; 0 if it has not been known."""
+        return self._run
+
     def run(self, stop: StopSignals) -> None:
         """Watch until the job has ended, or a signal comes."""
         handler = _ViewHandler(self._view.report)

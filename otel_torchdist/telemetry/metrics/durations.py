@@ -1,7 +1,4 @@
-"""Durations in the buckets of all our metrics, by message size class, with exemplars that link to traces.
-
-The classes are few enough for a label, and far enough apart for their latencies to differ.
-"""
+"""Durations in the buckets of all our metrics, with exemplars that link to traces."""
 
 from __future__ import annotations
 
@@ -108,18 +105,3 @@ class Exemplar:
     trace_id: int
     seconds: float
     wall_s: float
-
-
-LARGER: Final = "larger"
-BOUNDS: Final = {12: "4KiB", 16: "64KiB", 20: "1MiB", 24: "16MiB", 28: "256MiB"}
-"""Names of the size classes, by the power of two that is the largest size in each."""
-
-_MOST_BITS: Final = max(BOUNDS) + 1
-_BY_BITS: Final = tuple(
-    next((name for power, name in BOUNDS.items() if bits <= power), LARGER) for bits in range(_MOST_BITS + 1)
-)
-
-
-def size_class(size: int) -> str:
-    """Return the class of a message of `size` bytes: `4KiB` has those of at most 4,096 bytes, and so on."""
-    return _BY_BITS[min((size - 1).bit_length(), _MOST_BITS)]

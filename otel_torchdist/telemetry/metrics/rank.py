@@ -10,11 +10,12 @@ from typing import Final
 from otel_torchdist import semconv
 from otel_torchdist.naming import run_label
 from otel_torchdist.semconv import OTHER
+from otel_torchdist.size_classes import size_class
 from otel_torchdist.tape.layout import Flag, How, RecordKind, TapeState
 from otel_torchdist.tape.reading.batch import Batch
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import Operation, StepMark, TapeStatus
-from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages, size_class
+from otel_torchdist.telemetry.metrics.durations import DurationHistogram, Exemplar, TimedMessages
 from otel_torchdist.telemetry.metrics.labels import RunLabel, SeriesLabels, label_value
 from otel_torchdist.telemetry.metrics.snapshots import (
     Duration,
@@ -35,9 +36,7 @@ MAX_CACHED_TARGETS: Final = 16_384
 # Operators of IntFlag run in Python and would double the cost of a record; those of int do not.
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
-_COARSE: Final = (How.POLL, How.WATCHDOG)
-_EXACT: Final = (How.CALL, How.WAIT, How.EVENT)
-_ENDS_WELL: Final = (*_EXACT, *_COARSE)
+_ENDS_WELL: Final = (How.CALL, How.WAIT, How.EVENT, How.POLL, How.WATCHDOG)
 
 
 class RankMetrics:
@@ -170,7 +169,7 @@ class RankMetrics:
             anchor: Its span.
         """
         end_s = (anchor.start_ns + segment.end_ns - segment.start_ns) / 1e9
-        timed = [one for one in segment.operations if one.completed_ns is not None and self._is_timed(one)]
+        timed = [one for one in segment.operations if one.completed_ns is not None and one.is_timed]
         longest = max(timed, key=_lasted_s, default=None)
         with self._lock:
             if longest is not None:
@@ -239,7 +238,7 @@ class RankMetrics:
         series, group = self._target(operation)
         if group is not None and not int(operation.flags) & _POINT_TO_POINT:
             group.completed = max(group.completed or 0, operation.sequence)
-        if not self._is_timed(operation):
+        if not operation.is_timed:
             return
         seconds = _lasted_s(operation)
         size, timed = self._timed(series, operation.message_bytes)
@@ -247,10 +246,6 @@ class RankMetrics:
         if self._listeners:
             labels = (series.group, series.operation, size)
             self._unpublished.append(Duration(semconv.OPERATION_DURATION, labels, seconds))
-
-    def _is_timed(self, operation: Operation) -> bool:
-        """Whether begin and end of an operation are known well enough for a duration."""
-        return operation.how in _EXACT and operation.started_how not in _COARSE
 
     def _timed(self, series: Series, message_bytes: int) -> tuple[str, TimedMessages]:
         """Return the label of a message size, and where operations of that size are timed."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.layout import How, RecordKind
 from otel_torchdist.tape.records import Operation
 
 
@@ -47,9 +47,6 @@ class BusyTime:
         self.total_ns, self.until_ns = total, until
 
 
-# Operators of IntFlag run in Python; those of int do not.
-_ON_DEVICE: Final = int(Flag.ON_DEVICE)
-_END_UNSEEN: Final = int(Flag.END_BY_WAIT | Flag.COALESCED)
 _NO_END: Final = (How.ABANDONED, How.UNTRACKED, How.FAILED)
 
 
@@ -84,7 +81,7 @@ class TimeShares:
             blocked.append((operation.entered_ns, end_ns if returned_ns is None else returned_ns))
             if wait_ns is not None:
                 blocked.append((wait_ns, operation.wait_returned_ns or end_ns))
-            begin_ns = _begin_ns(operation)
+            begin_ns = operation.in_flight_since_ns
             if begin_ns is not None and operation.how not in _NO_END:
                 in_flight.append((begin_ns, end_ns))
         waited_for = [one for one in still_open if one.kind is RecordKind.OPERATION]
@@ -92,16 +89,6 @@ class TimeShares:
         self.communicating.add(in_flight, min((begin for begin in since if begin is not None), default=None), now_ns)
         inside = (_inside_since_ns(one) for one in waited_for if one.is_blocking)
         self.blocked.add(blocked, min(inside, default=None), now_ns)
-
-
-def _begin_ns(operation: Operation) -> int | None:
-    """Since when an operation that has ended was in flight; None if that is not known."""
-    flags = int(operation.flags)
-    if flags & _ON_DEVICE:
-        return operation.started_ns
-    if flags & _END_UNSEEN and operation.returned_ns is not None:
-        return operation.wait_entered_ns
-    return operation.entered_ns
 
 
 def _inside_since_ns(operation: Operation) -> int:

@@ -1,0 +1,45 @@
+"""Rows as CSV, for spreadsheets and data frames: one line for each row, always with the same columns.
+
+What does not distinguish rows, or is not known, is empty. Columns are only ever added, at the end.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from typing import Final
+
+from otel_torchdist.statistics.model import Row
+
+COLUMNS: Final = (
+    *("operation", "group_key", "group_name", "group_members", "size_class"),
+    *("call_site_function", "call_site_file", "call_site_line", "rank"),
+    *("calls", "calls_of_a_rank_min", "calls_of_a_rank_max", "counts_differ", "open", "failed", "not_timed", "timed"),
+    *("message_bytes", "time_ns", "median_ns", "p99_ns", "split", "wait_ns", "transfer_ns"),
+    *("algorithm_bytes_per_second", "bus_bytes_per_second", "bandwidth_over"),
+    *("compared", "last_rank", "last_rank_times", "last_rank_median_ns"),
+)
+
+
+def csv_of(rows: Iterable[Row]) -> str:
+    """Write rows as CSV, with a line of column names."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_cells(row) for row in rows)
+    return text.getvalue()
+
+
+def _cells(row: Row) -> list[object]:
+    key, bandwidth = row.key, row.bandwidth
+    last = row.latecomers[0] if row.latecomers else None
+    group = (key.group, row.group_name, row.members or None) if key.group is not None else (None,) * 3
+    calls = row.calls_by_rank.values()
+    return [
+        *(key.operation, *group, key.size_class, *(key.site or (None,) * 3), key.rank),
+        *(row.calls, min(calls), max(calls), int(row.counts_differ), row.open, row.failed, row.not_timed, row.timed),
+        *(row.message_bytes, row.time_ns, row.median_ns, row.p99_ns, row.split, row.wait_ns, row.transfer_ns),
+        *((bandwidth.algorithm, bandwidth.bus, bandwidth.over.value) if bandwidth is not None else (None,) * 3),
+        *(row.compared, *((last.rank, last.times, last.median_ns) if last is not None else (None,) * 3)),
+    ]

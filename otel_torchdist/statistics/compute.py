@@ -1,0 +1,159 @@
+"""Computes the statistics of a run from the histories of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.statistics.calls import RankCalls
+from otel_torchdist.statistics.correlation import Correlator, GroupCorrelation
+from otel_torchdist.statistics.counts import CountDifference, differences
+from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Grouping, Part, RowKey
+from otel_torchdist.statistics.labels import labels_of
+from otel_torchdist.statistics.meetings import SharedChannel, is_operation, shared_channels
+from otel_torchdist.statistics.model import (
+    Bandwidth,
+    BandwidthOver,
+    Latecomer,
+    RankTotals,
+    Row,
+    Statistics,
+)
+from otel_torchdist.statistics.splitting import Splitter
+from otel_torchdist.statistics.tally import Tally, percentile, sorted_ns
+
+
+def statistics_of(
+    histories: Iterable[RankHistory], parts: Iterable[Part] = DEFAULT_PARTS, only: Collection[int] | None = None
+) -> Statistics:
+    """Compute the statistics of a run.
+
+    Args:
+        histories: One history per rank, in any order. Each is reduced to numbers before the next one is taken.
+        parts: What distinguishes rows.
+        only: The ranks whose calls are in rows and totals; None for all. Waiting depends on the others as well.
+    """
+    parts = tuple(part for part in Part if part in set(parts))
+    world_size = 0
+    taken: dict[int, RankCalls] = {}
+    for history in histories:
+        world_size = max(world_size, history.world_size)
+        taken[history.rank] = RankCalls(history)
+    ranks = {rank: taken[rank] for rank in sorted(taken)}
+    chosen = [rank for rank in ranks.values() if only is None or rank.rank in only]
+    rows, tallies = _counted(chosen, Grouping(parts))
+    splitter = Splitter(
+        ranks.values(), {rank: tallies.get(rank, [None] * len(calls.kinds)) for rank, calls in ranks.items()}
+    )
+    shared = [one for one in shared_channels(ranks) if only is None or not set(only).isdisjoint(one.expected)]
+    labels = labels_of(ranks.values())
+    groups = _correlated(shared, splitter, ranks, labels)
+    found = differences(shared, labels)
+    members = {key: len(view.members) for rank in ranks.values() for key, view in rank.groups.items()}
+    return Statistics(
+        world_size=world_size,
+        parts=parts,
+        differences=tuple(found),
+        rows=tuple(
+            _row(key, tally, labels.get(key.group or "", ""), members.get(key.group or "", 0), found)
+            for key, tally in rows.items()
+        ),
+        ranks=tuple(_totals(rank, splitter) for rank in chosen),
+        groups=tuple(groups),
+        unknown=tuple(rank for rank in range(world_size) if rank not in ranks),
+    )
+
+
+def _counted(ranks: Iterable[RankCalls], grouping: Grouping) -> tuple[dict[RowKey, Tally], dict[int, list[Tally]]]:
+    """Count calls; returns the tallies by their key, and by rank and index of kind."""
+    rows: dict[RowKey, Tally] = {}
+    by_kind: dict[int, list[Tally]] = {}
+    for rank in ranks:
+        tallies = by_kind[rank.rank] = []
+        for kind, counted in zip(rank.kinds, rank.tallies, strict=True):
+            tally = rows.setdefault(grouping.key_of(kind, rank.rank), Tally())
+            tally.count(rank.rank, kind, counted)
+            tallies.append(tally)
+    return rows, by_kind
+
+
+def _correlated(
+    shared: Sequence[SharedChannel], splitter: Splitter, ranks: Mapping[int, RankCalls], labels: Mapping[str, str]
+) -> list[GroupCorrelation]:
+    """Split all meetings; returns how the calls of each group fit together."""
+    correlators: dict[tuple[str, bool], Correlator] = {}
+    for one in shared:
+        if not is_operation(one.channel):
+            continue
+        correlator = correlators.setdefault((one.channel.group, one.channel.is_point_to_point), Correlator(one))
+        for meeting in one.meetings():
+            correlator.add(one, meeting)
+            splitter.split(one, meeting)
+    return [correlator.result(ranks, labels) for correlator in correlators.values()]
+
+
+def _row(key: RowKey, tally: Tally, group_name: str, members: int, found: Iterable[CountDifference]) -> Row:
+    durations = sorted_ns(tally.durations)
+    return Row(
+        key=key,
+        group_name=group_name,
+        members=members,
+        calls_by_rank=dict(sorted(tally.calls.items())),
+        counts_differ=any(_concerns(one, tally) for one in found),
+        open=tally.open,
+        failed=tally.failed,
+        message_bytes=tally.message_bytes,
+        timed=len(durations),
+        time_ns=sum(durations),
+        median_ns=percentile(durations, 0.5) if durations else None,
+        p99_ns=percentile(durations, 0.99) if durations else None,
+        split=tally.split,
+        wait_ns=tally.waited_ns,
+        transfer_ns=tally.transfer_ns,
+        bandwidth=_bandwidth(tally),
+        compared=tally.compared,
+        latecomers=_latecomers(tally),
+    )
+
+
+def _concerns(difference: CountDifference, tally: Tally) -> bool:
+    """Whether calls of a row are among those whose number differs."""
+    if difference.group not in tally.groups:
+        return False
+    return any(count.operation in tally.operations and count.rank in tally.calls for count in difference.counts)
+
+
+def _bandwidth(tally: Tally) -> Bandwidth | None:
+    over, moved = BandwidthOver.TRANSFER, tally.transferred
+    if moved.algorithm_bandwidth is None:
+        over, moved = BandwidthOver.DURATION, tally.lasted
+    algorithm, bus = moved.algorithm_bandwidth, moved.bus_bandwidth
+    return None if algorithm is None or bus is None else Bandwidth(algorithm, bus, over)
+
+
+def _latecomers(tally: Tally) -> tuple[Latecomer, ...]:
+    found = [
+        Latecomer(rank, len(lateness), percentile(sorted_ns(lateness), 0.5))
+        for rank, lateness in tally.lateness.items()
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.times, -one.median_ns, one.rank)))
+
+
+def _totals(calls: RankCalls, splitter: Splitter) -> RankTotals:
+    first_ns, offset_ns = calls.first_ns, calls.wall_offset_ns
+    counted = list(zip(calls.kinds, calls.tallies, strict=True))
+    return RankTotals(
+        rank=calls.rank,
+        host=calls.host,
+        calls=sum(tally.calls for _, tally in counted),
+        open=sum(tally.open for _, tally in counted),
+        failed=sum(tally.failed for _, tally in counted),
+        lost=calls.lost,
+        message_bytes=sum(kind.message_bytes * tally.calls for kind, tally in counted),
+        from_ns=first_ns + offset_ns if first_ns is not None else None,
+        until_ns=calls.last_ns + offset_ns if first_ns is not None else None,
+        communicating_ns=calls.communicating_ns,
+        waiting_ns=splitter.waiting_ns(calls.rank),
+        compared=splitter.compared[calls.rank],
+        came_last=splitter.came_last[calls.rank],
+    )

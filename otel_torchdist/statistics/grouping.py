@@ -1,0 +1,94 @@
+"""By what calls are put into one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from otel_torchdist.size_classes import size_class
+from otel_torchdist.tape.records import CallSiteName
+
+
+class Part(Enum):
+    """A property of calls that may distinguish rows."""
+
+    OPERATION = "operation"
+    GROUP = "group"
+    SIZE = "size"
+    SITE = "site"
+    RANK = "rank"
+
+
+DEFAULT_PARTS: Final = (Part.OPERATION, Part.GROUP, Part.SIZE)
+UNKNOWN_SIZE: Final = "unknown"
+NO_SIZE: Final = "none"
+
+
+class CallKind(NamedTuple):
+    """What calls of one rank have in common.
+
+    Attributes:
+        operation: `all_reduce`, `send`, …
+        group: The group's key; '' if the group is not known.
+        members: How many ranks the group has; 0 if it is not known.
+        size: Bytes that the operation moves, see `traffic.size_of`; None if that is not known.
+        message_bytes: Bytes that this rank contributes.
+        site: Where it was called; None if that is not known.
+        root: Global rank of the root; -1 if there is none.
+    """
+
+    operation: str
+    group: str
+    members: int
+    size: int | None
+    message_bytes: int
+    site: CallSiteName | None
+    root: int
+
+
+class RowKey(NamedTuple):
+    """What all calls of a row have in common; None for what does not distinguish rows.
+
+    Attributes:
+        operation: `all_reduce`, `send`, …
+        group: The group's key; never its name, which may differ between its members.
+        size_class: See `size_classes`; `none` for what moves no data, `unknown` for unknown sizes.
+        site: Function, file and line; ('', '', 0) if no call site is known.
+        rank: Global rank.
+    """
+
+    operation: str | None
+    group: str | None
+    size_class: str | None
+    site: tuple[str, str, int] | None
+    rank: int | None
+
+
+class Grouping:
+    """Chooses the row of each call."""
+
+    def __init__(self, parts: Iterable[Part] = DEFAULT_PARTS) -> None:
+        """Distinguish rows by these properties."""
+        self.parts = frozenset(parts)
+
+    def key_of(self, kind: CallKind, rank: int) -> RowKey:
+        """Return the row of a rank's calls of one kind."""
+        parts = self.parts
+        return RowKey(
+            operation=kind.operation if Part.OPERATION in parts else None,
+            group=kind.group if Part.GROUP in parts else None,
+            size_class=_class_of(kind.size) if Part.SIZE in parts else None,
+            site=_site_of(kind.site) if Part.SITE in parts else None,
+            rank=rank if Part.RANK in parts else None,
+        )
+
+
+def _class_of(size: int | None) -> str:
+    if size is None:
+        return UNKNOWN_SIZE
+    return size_class(size) if size else NO_SIZE
+
+
+def _site_of(site: CallSiteName | None) -> tuple[str, str, int]:
+    return ("", "", 0) if site is None else (site.function, site.file, site.line)

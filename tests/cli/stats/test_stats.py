@@ -1,0 +1,189 @@
+"""`otel-torchdist stats` over a real job on gloo: while it runs, and after all of its ranks were killed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_torchdist.cli.stats.spreadsheet import COLUMNS
+from otel_torchdist.job.directory import job_directories
+from tests.cli.asking import Answer, ask, ask_as_people_do
+from tests.cli.gloo_jobs import GlooJobs
+from tests.cli.running import Running
+from tests.support.waiting import until
+
+WORKER = Path(__file__).parents[1] / "workers" / "counting.py"
+STEPS, LATE_NS = 10, 50_000_000
+
+
+@pytest.fixture(scope="module")
+def job(gloo: Callable[..., GlooJobs], module_base: Path) -> GlooJobs:
+    """Four ranks, three of which wait for rank 2 in the last all_reduce."""
+    job = gloo("misses one", reader="none", worker=WORKER)
+    until(lambda: job.all_are_there() and _stats(module_base, "--json").document["rows"][0]["open"] == 3, 60)
+    return job
+
+
+def _stats(base: Path, *arguments: str | Path) -> Answer:
+    [directory] = job_directories(base)
+    return ask(base, "--sort", "calls", "--run-dir", directory, *arguments, command="stats")
+
+
+def _row(document: dict[str, Any], operation: str, members: int = 4) -> dict[str, Any]:
+    [row] = [row for row in document["rows"] if (row["operation"], row["group"]["members"]) == (operation, members)]
+    return row
+
+
+def _check(document: dict[str, Any]) -> None:
+    """Calls and bytes are as in the script, and the rank that is late is the one that arrives last."""
+    for operation, ranks, sent in (
+        ("all_gather_into_tensor", 4, 1024 * 4),
+        ("barrier", 4, 0),
+        ("broadcast", 4, 256),
+        ("send", 1, 64),
+        ("recv", 1, 0),
+    ):
+        row = _row(document, operation)
+        assert list(row["calls_by_rank"].values()) == [STEPS] * ranks, operation
+        assert (row["message_bytes"], row["open"], row["counts_differ"]) == (STEPS * sent, 0, False), operation
+    late = _row(document, "all_reduce")
+    assert late["calls_by_rank"] == {"0": STEPS + 1, "1": STEPS + 1, "2": STEPS, "3": STEPS + 1}
+    assert (late["open"], late["timed"], late["message_bytes"]) == (3, 4 * STEPS, (4 * STEPS + 3) * 4096)
+    assert (late["split"], late["compared"]) == (4 * STEPS, STEPS)
+    [last] = late["latecomers"]
+    assert (last["rank"], last["times"]) == (2, STEPS)
+    assert late["wait_ns"] > 3 * STEPS * LATE_NS * 0.8
+    assert late["wait_ns"] > late["transfer_ns"]
+    pair = _row(document, "all_reduce", members=2)
+    assert (pair["size_class"], pair["message_bytes"]) == ("1MiB", 2 * STEPS * 400_000)
+    bandwidth = pair["bandwidth"]
+    assert bandwidth["over"] == "transfer"
+    assert bandwidth["algorithm_bytes_per_second"] == pytest.approx(2 * STEPS * 400_000 / (pair["transfer_ns"] / 1e9))
+    assert bandwidth["bus_bytes_per_second"] == pytest.approx(bandwidth["algorithm_bytes_per_second"])
+    [difference] = document["differences"]
+    assert (difference["operation"], [one["calls"] for one in difference["counts"]]) == ("all_reduce", [11, 11, 10, 11])
+    ranks = document["ranks"]
+    assert max(ranks, key=lambda rank: rank["came_last"])["rank"] == 2
+    assert min(ranks, key=lambda rank: rank["waiting_ns"])["rank"] == 2
+    [group] = [one for one in document["groups"] if one["members"] == 4 and not one["point_to_point"]]
+    assert (group["complete"], group["incomplete"], group["mismatched"]) == (4 * STEPS, 1, 0)
+    assert group["unfinished"][0]["missing"] == [2]
+    assert document["warnings"] == []
+
+
+def test_running(job: GlooJobs, module_base: Path) -> None:
+    """While the job runs, and hangs, all its calls are counted; the difference in counts comes before the tables."""
+    answer = _stats(module_base, "--json")
+    assert answer.code == 0
+    _check(answer.document)
+    text = _stats(module_base)
+    assert text.has("  all_reduce in default_pg: rank 2 10 times, ranks 0-1,3 11 times \\(1 open\\)")
+    assert text.has(r" all_reduce +default_pg +4KiB +43 +10-11 ≠ +172 KiB +[\d.]+ ms +[\d.]+ ms +\d+% .* 3 *")
+    assert text.has(r" all_reduce +default_pg +4KiB +2 10 of 10 +100% +[\d.]+ ms *")
+    assert text.has(
+        r"  all_reduce \(sequence 41, default_pg\): rank 2 has not entered it, ranks 0-1,3 have not left it"
+    )
+    assert text.out.index("Members of a group") < text.out.index(" per rank ")
+    assert "\x1b" not in text.out
+
+
+def test_in_a_terminal_of_100_columns(job: GlooJobs, module_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line of a table is wider, no number is cut off, and what was left out is named."""
+    monkeypatch.setattr("otel_torchdist.cli.stats.command.PIPE_WIDTH", 100)
+    answer = _stats(module_base, "--by", "operation,group,size,site")
+    tables = [line for line in answer.out.splitlines() if line.startswith(" ") and not line.startswith("  ")]
+    assert len(tables) > 20 and max(map(len, tables)) <= 100
+    assert "…" not in answer.out
+    assert answer.has(r"  \(no room for .*alg/s.*: a wider terminal, a pipe, --json and --csv have it\)")
+
+
+def test_csv(job: GlooJobs, module_base: Path) -> None:
+    """CSV has the columns that are documented, one line for each row, and numbers that add up as in JSON."""
+    answer = _stats(module_base, "--csv", "--by", "rank,operation")
+    rows = list(csv.DictReader(io.StringIO(answer.out)))
+    assert tuple(rows[0]) == COLUMNS
+    document = _stats(module_base, "--json").document
+    for name in ("calls", "message_bytes", "time_ns", "wait_ns"):
+        assert sum(int(row[name]) for row in rows) == sum(row[name] for row in document["rows"]), name
+    assert {row["rank"] for row in rows} == {"0", "1", "2", "3"}
+    assert {row["group_key"] for row in rows} == {""}
+
+
+def test_choices(job: GlooJobs, module_base: Path) -> None:
+    """Ranks, call sites, order and number of lines can be chosen."""
+    document = _stats(module_base, "--json", "--ranks", "1,3", "--by", "site").document
+    assert [one["rank"] for one in document["ranks"]] == [1, 3]
+    lines = {row["call_site"]["line"]: row["calls"] for row in document["rows"] if row["call_site"]["file"]}
+    called = next(n for n, line in enumerate(WORKER.read_text().splitlines(), 1) if "dist.barrier" in line)
+    assert lines[called] == 2 * STEPS
+    by_name = _stats(module_base, "--json", "--sort", "name", "--by", "operation").document["rows"]
+    assert [row["operation"] for row in by_name] == sorted(row["operation"] for row in by_name)
+    assert _stats(module_base, "--rows", "2").has("  … 7 more; --rows 0 shows all")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--by", "colour"], "'colour': a list of operation, group, size, site, rank is expected"),
+        (["--ranks", "0-x"], "'0-x': ranks such as 0-3,8 are expected"),
+        (["--sort", "age"], "Invalid value for '--sort'"),
+        (["--json", "--csv"], "either this or --csv"),
+        ([".", "--run-dir", "."], "a path and --run-dir exclude each other"),
+    ],
+)
+def test_wrong_options(module_base: Path, arguments: list[str], message: str) -> None:
+    """A wrong option is named with what is expected."""
+    answer = ask(module_base, *arguments, command="stats")
+    assert answer.code == 64
+    assert message in re.sub(r"[│\n ]+", " ", answer.err)
+
+
+def test_nothing_to_count(base: Path, module_base: Path, job: GlooJobs) -> None:
+    """Without a run, and for ranks that are not in it, one line says so."""
+    answer = ask(base, command="stats")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"otel-torchdist: {base}: no tape that can be read\n"
+    assert ask(module_base, "feedbeef", command="stats").err.startswith("otel-torchdist: no run begins with feedbeef;")
+    assert _stats(module_base, "--ranks", "9").err.endswith(": no calls of ranks 9\n")
+
+
+def test_at_the_end_of_watch(job: GlooJobs, module_base: Path) -> None:
+    """`watch --stats` prints the tables when it ends, here by Ctrl-C while the job still hangs."""
+    running = Running(module_base, "watch", "--stats", "--plain")
+    try:
+        running.wait_for("found ranks")
+        running.wait_for("run [0-9a-f]{8}$")
+        running.signal_group(signal.SIGINT)
+        assert (running.end(60), running.err) == (0, "")
+        assert re.search(r"^  all_reduce in default_pg: rank 2 10 times, ranks 0-1,3 11 times", running.out, re.M)
+        assert re.search(r"^ all_reduce +default_pg +4KiB +43 +10-11 ≠", running.out, re.M)
+    finally:
+        running.close()
+
+
+def test_killed(job: GlooJobs, module_base: Path) -> None:
+    """After SIGKILL of all ranks the same is counted; the console script prints the tables."""
+    job.kill()
+    _check(_stats(module_base, "--json").document)
+    answer = ask_as_people_do(module_base, "stats")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.has(r" rank +calls +open +bytes +span +communicating .*")
+
+
+def test_damaged_tape(job: GlooJobs, module_base: Path) -> None:
+    """A tape that cannot be read is named; the others are counted, and the rank's calls are said to be unknown."""
+    job.kill()
+    [directory] = job_directories(module_base)
+    tape = next(directory.glob("*.tape"))
+    tape.write_bytes(b"\0" * 100)
+    answer = _stats(module_base)
+    assert answer.code == 0
+    assert f"otel-torchdist: warning: {tape}" in answer.err
+    assert answer.has(r"not known: the calls of rank \d")
