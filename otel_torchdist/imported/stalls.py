@@ -1,0 +1,111 @@
+"""The stalls of a recording: a trace for each, of the same shape as for a running job, and who is stalled by what.
+
+For a running job the spans of a stall link to the steps in which the ranks hang. Here they link to the calls of the
+recording, because its ranks have ids of its own in place of a run and a tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from otel_torchdist import semconv
+from otel_torchdist.imported.recording import Recording
+from otel_torchdist.naming import imported_nonce
+from otel_torchdist.stall.attributes import ruling_of
+from otel_torchdist.stall.events import Incident, MarkerDue, Occasion, Ruling, VerdictGiven
+from otel_torchdist.stall.finding_watch import incident_name
+from otel_torchdist.stall.spans import incident_spans, marker_span
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.waits import Wait
+from otel_torchdist.world.model import OperationView, WorldSnapshot
+
+EPOCH = 1
+"""An import reports each stall once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """One verdict.
+
+    Attributes:
+        verdict: The verdict, with places.
+        ruling: The same in words.
+    """
+
+    verdict: Verdict
+    ruling: Ruling
+
+    @property
+    def root(self) -> LinkTarget:
+        """The root of its trace."""
+        return self.ruling.incident.root(EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """All verdicts of a recording.
+
+    Attributes:
+        world: The ranks at the last moment, with the ids that their spans have.
+        stalls: One for each verdict, the most important first.
+        threshold_ns: The age at which an open operation counts as stalled.
+    """
+
+    world: WorldSnapshot
+    stalls: tuple[Stall, ...]
+    threshold_ns: int
+
+    def traces(self) -> list[list[FinishedSpan]]:
+        """The trace of each stall, parents first."""
+        return [[_without_step(span) for span in incident_spans(self._given(stall))] for stall in self.stalls]
+
+    def _given(self, stall: Stall) -> VerdictGiven:
+        return VerdictGiven(Occasion.OPENED, stall.ruling.incident, EPOCH, None, stall.verdict, self.world)
+
+    def naming(self, rank: int) -> Sequence[Stall]:
+        """The stalls whose verdicts name a rank."""
+        return [stall for stall in self.stalls if rank in stall.verdict.ranks]
+
+    def marker(self, rank: int, operation: OperationView, bar: LinkTarget) -> FinishedSpan | None:
+        """The span of an open operation that has stalled, below the bar of its rank; None if it has not."""
+        view, since_ns = self.world.ranks.get(rank), operation.waiting_since_ns
+        if view is None or since_ns is None or not self.stalls:
+            return None
+        if self.world.taken_ns - since_ns < self.threshold_ns:
+            return None
+        here = [stall for stall in self.stalls if stall.verdict.operation_id == operation.operation_id]
+        cause = (*here, *self.stalls)[0]
+        due = MarkerDue(Wait(view, operation, since_ns), EPOCH, cause.ruling, self.world.taken_ns)
+        return replace(_without_step(marker_span(due, bar)), links=(cause.root,))
+
+
+def stalls_of(recording: Recording, run_id: int, part_id: int) -> Stalls:
+    """Put the verdicts of a recording into words.
+
+    Args:
+        recording: The recording.
+        run_id: Its id.
+        part_id: What stands for it in ids of spans.
+    """
+    ranks = {
+        rank: replace(view, run=part_id, nonce=imported_nonce(part_id, rank), step=0)
+        for rank, view in recording.world.ranks.items()
+    }
+    now_ns = recording.world.taken_ns
+    stalls = [
+        Stall(verdict, ruling_of(verdict, Incident(run_id, f"{part_id:032x} {name_of(verdict)}"), EPOCH, now_ns))
+        for verdict in recording.verdicts
+    ]
+    return Stalls(replace(recording.world, ranks=ranks), tuple(stalls), recording.threshold_ns)
+
+
+def name_of(verdict: Verdict) -> str:
+    """What distinguishes a verdict from the others on the same recording."""
+    return f"{verdict.kind.value} {incident_name(verdict.operation_id)}"
+
+
+def _without_step(span: FinishedSpan) -> FinishedSpan:
+    """Leave out the step, which no file records."""
+    return replace(span, attributes={key: value for key, value in span.attributes.items() if key != semconv.STEP})
