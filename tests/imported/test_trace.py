@@ -208,7 +208,7 @@ def test_a_second_import_makes_the_same_spans() -> None:
     ],
     ids=["last", "ranks", "verdicts", "threshold", "files"],
 )
-def test_no_id_stands_for_two_different_spans(changed) -> None:
+def test_no_id_stands_for_two_different_spans(changed: Callable[[Recording], Traces]) -> None:
     """What is chosen otherwise has other traces: equal ids with different contents would be shown twice."""
     recording = stalled(calls=30).recording(NOW_S)
     ids = {(span.trace_id, span.span_id) for span in imported(recording).spans}
