@@ -60,7 +60,8 @@ class Recording:
 
 
 def _digest(history: RankHistory) -> str:
-    digest = blake2b(f"{history.rank} {history.world_size} {history.host} {history.lost}".encode(), digest_size=16)
+    about = f"{history.rank} {history.world_size} {history.host} {history.wall_offset_ns} {history.lost}"
+    digest = blake2b(about.encode(errors="surrogateescape"), digest_size=16)
     for operation in history.operations:
         record = operation.record
         text = f"\0{record.number} {operation.name} {record.sequence} {record.entered_ns} {record.completed_ns}"

@@ -80,3 +80,15 @@ def stalled(ranks: int = 4, calls: int = 20, absent: int = 2) -> RecordedWorld:
         if rank.rank != absent:
             rank.enter(group, ended_s)
     return world
+
+
+def at(recording: Recording, now_ns: int) -> Recording:
+    """The same recording as if it had been taken at another time."""
+    offset_ns = now_ns - recording.world.taken_ns
+    views = recording.world.ranks.items()
+    ranks = {rank: dataclasses.replace(view, wall_offset_ns=offset_ns) for rank, view in views}
+    return dataclasses.replace(
+        recording,
+        histories=tuple(dataclasses.replace(one, wall_offset_ns=offset_ns) for one in recording.histories),
+        world=dataclasses.replace(recording.world, ranks=ranks),
+    )
