@@ -26,6 +26,7 @@ from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.verdict.rules import StallRules
 
+_ENDPOINT: Final = "--otlp-endpoint"
 _RANKS: Final = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*")
 _ONCE: Final = "the same command may be repeated: Jaeger shows each span once"
 
@@ -33,7 +34,7 @@ _ONCE: Final = "the same command may be repeated: Jaeger shows each span once"
 def import_dumps(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Dumps: files, folders or archives.", show_default=False),
+        typer.Argument(metavar="PATH", help="Dumps: files, folders or archives.", show_default=False),
     ],
     otlp_endpoint: Annotated[
         str,
@@ -100,9 +101,7 @@ def import_dumps(
 
 def _check_endpoint(endpoint: str) -> None:
     if endpoint and urlsplit(endpoint).scheme not in ("http", "https"):
-        raise typer.BadParameter(
-            f"{endpoint!r} begins with neither http:// nor https://.", param_hint="--otlp-endpoint"
-        )
+        raise typer.BadParameter(f"{endpoint!r} begins with neither http:// nor https://.", param_hint=_ENDPOINT)
 
 
 def _chosen(ranks: str) -> frozenset[int] | None:
@@ -147,7 +146,7 @@ def _left_out(selected: Selected) -> Iterator[str]:
 def _delivery(endpoint: str, output: Path | None) -> Delivery:
     if output is None:
         try:
-            return otlp_delivery(imported_resource(), endpoint)
+            return otlp_delivery(imported_resource(), endpoint, _ENDPOINT)
         except ExportError as error:
             fail(f"nothing was sent: {error}", ExitCode.NOT_SENT)
     if output.exists():

@@ -84,7 +84,7 @@ class _Calls:
     def spans(self) -> list[FinishedSpan]:
         ranks = [self._rank(rank) for rank in self.selected.ranks]
         root = self._root([span for spans in ranks for span in spans])
-        return [root, *(self._within(root, bar) for bar, *_ in ranks), *(call for _, *calls in ranks for call in calls)]
+        return [root, *(_within(root, bar) for bar, *_ in ranks), *(call for _, *calls in ranks for call in calls)]
 
     @property
     def _root_id(self) -> LinkTarget:
@@ -165,10 +165,6 @@ class _Calls:
         }
         return attributes | {key: value for key, value in optional.items() if value}
 
-    def _within(self, root: FinishedSpan, bar: FinishedSpan) -> FinishedSpan:
-        """Give a rank without calls the length of the whole trace: it did nothing in all that time."""
-        return bar if bar.end_ns else replace(bar, start_ns=root.start_ns, end_ns=root.end_ns)
-
     def _call(self, history: RankHistory, operation: OperationView, bar: LinkTarget) -> FinishedSpan:
         record = operation.record
         attributes = {semconv.RANK: history.rank, semconv.RUN: self.run} | _of_operation(operation)
@@ -187,7 +183,12 @@ class _Calls:
         marker = self.stalls.marker(history.rank, operation, bar)
         if marker is None:
             return span
-        return replace(span, attributes=marker.attributes | attributes, error=marker.error, links=marker.links)
+        return replace(span, attributes={**marker.attributes, **attributes}, error=marker.error, links=marker.links)
+
+
+def _within(root: FinishedSpan, bar: FinishedSpan) -> FinishedSpan:
+    """Give a rank without calls the length of the whole trace: it did nothing in all that time."""
+    return bar if bar.end_ns else replace(bar, start_ns=root.start_ns, end_ns=root.end_ns)
 
 
 def _of_operation(operation: OperationView) -> Attributes:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
 from deploy.native import servers
 from deploy.native.jaeger_api import JaegerApi, JaegerSpan
-from deploy.native.ports import HOST, free_ports
+from deploy.native.ports import HOST, Ports, free_ports
 from deploy.native.program import Running
 from deploy.native.stack import Stack
 from otel_torchdist.imported.selection import Selection, select
 from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import run_label
-from otel_torchdist.telemetry.export.delivery import otlp_delivery
+from otel_torchdist.telemetry.export.delivery import file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.environment import DEFAULT_SERVICE_NAME, imported_resource
 from tests.imported.recordings import at, stalled
 
@@ -35,10 +37,12 @@ class Backend:
 
     Attributes:
         otlp: Where it takes spans; it answers when it has stored them.
+        otlp_http: The same over HTTP.
         api: Where it shows them.
     """
 
     otlp: str
+    otlp_http: str
     api: JaegerApi
 
     def imported(self, traces: Traces) -> None:
@@ -56,6 +60,11 @@ class Backend:
         return self.api.trace(f"{traces.stalls[0][0].trace_id:032x}")
 
 
+def backend_at(ports: Ports, api: JaegerApi) -> Backend:
+    """The Jaeger on these ports."""
+    return Backend(f"http://{HOST}:{ports.jaeger_otlp_grpc_port}", f"http://{HOST}:{ports.jaeger_otlp_http_port}", api)
+
+
 @pytest.fixture(scope="module")
 def in_memory(binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     """A Jaeger that keeps spans in memory, where nothing replaces a span with the same id."""
@@ -69,7 +78,7 @@ def in_memory(binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     program = servers.jaeger(binaries, home, ports)
     with Running(dataclasses.replace(program, command=(program.command[0], "--config", f"file:{config}"))):
         api = JaegerApi(f"http://{HOST}:{ports.jaeger_query_port}")
-        yield Backend(f"http://{HOST}:{ports.jaeger_otlp_grpc_port}", api)
+        yield backend_at(ports, api)
 
 
 @pytest.fixture(scope="module", params=["disk", "memory"])
@@ -77,7 +86,7 @@ def backend(request: pytest.FixtureRequest, stack: Stack, in_memory: Backend) ->
     """Jaeger as `deploy` has it, and one with the other storage."""
     if request.param == "memory":
         return in_memory
-    return Backend(f"http://{HOST}:{stack.ports.jaeger_otlp_grpc_port}", stack.traces)
+    return backend_at(stack.ports, stack.traces)
 
 
 def test_the_import_is_complete(backend: Backend, traces: Traces) -> None:
@@ -99,5 +108,19 @@ def test_a_second_import_shows_nothing_twice(backend: Backend, traces: Traces) -
     """The same spans arrive again, and Jaeger shows each once."""
     backend.imported(traces)
     backend.imported(traces)
+    assert len(backend.calls(traces)) == len(traces.calls)
+    assert len(backend.stall(traces)) == len(traces.stalls[0])
+
+
+def test_a_file_that_is_sent_later_is_the_same_import(backend: Backend, traces: Traces, tmp_path: Path) -> None:
+    """Each line is a request that any OTLP receiver takes over HTTP, and its spans are those that were sent before."""
+    backend.imported(traces)
+    file_delivery(imported_resource(), tmp_path / "spans.jsonl").send(traces.spans)
+    lines = (tmp_path / "spans.jsonl").read_bytes().splitlines()
+    for line in lines:
+        headers = {"Content-Type": "application/json"}
+        with urlopen(Request(f"{backend.otlp_http}/v1/traces", line, headers)) as answer:
+            assert json.load(answer) in ({}, {"partialSuccess": {}})
+    assert len(lines) > 1
     assert len(backend.calls(traces)) == len(traces.calls)
     assert len(backend.stall(traces)) == len(traces.stalls[0])

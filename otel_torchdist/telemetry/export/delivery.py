@@ -56,13 +56,18 @@ class Delivery:
             self._destination.close()
 
 
-def otlp_delivery(resource: Resource, endpoint: str = "") -> Delivery:
-    """Send through OTLP as the OTEL_EXPORTER_OTLP_* variables describe; `endpoint`, if given, replaces theirs.
+def otlp_delivery(resource: Resource, endpoint: str = "", setting: str = "") -> Delivery:
+    """Send through OTLP as the OTEL_EXPORTER_OTLP_* variables describe.
+
+    Args:
+        resource: Where the spans come from.
+        endpoint: Replaces that of the variables, if it is given.
+        setting: Where `endpoint` was given, for messages.
 
     Raises:
         ExportError: The exporter cannot be created.
     """
-    name = without_password(endpoint) if endpoint else otlp_endpoint()
+    name = f"{setting} {without_password(endpoint)}" if endpoint else otlp_endpoint()
     kind = by_protocol("otlp", OTEL_EXPORTER_OTLP_TRACES_PROTOCOL)
     try:
         factory = cast("Callable[..., SpanExporter]", load_entry_point("opentelemetry_traces_exporter", kind))

@@ -38,11 +38,11 @@ def unused_port() -> int:
 
 def test_every_span_arrives_once(receiver: OtlpReceiver) -> None:
     """In portions, in order, and counted; over HTTP the path is appended to the endpoint."""
-    delivery = otlp_delivery(RESOURCE, receiver.endpoint)
+    delivery = otlp_delivery(RESOURCE, receiver.endpoint, "--to")
     delivery.send(SPANS)
     assert [span.span_id for span in receiver.spans()] == [span.span_id for span in SPANS]
     assert (receiver.requests, delivery.accepted, delivery.rejected) == (2, len(SPANS), 0)
-    assert delivery.name == receiver.endpoint
+    assert delivery.name == f"--to {receiver.endpoint}"
 
 
 def test_the_environment_names_the_receiver(receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +82,8 @@ def test_an_endpoint_that_no_exporter_takes(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_password_is_not_shown() -> None:
     """The name of a destination appears in messages."""
-    delivery = otlp_delivery(RESOURCE, "http://user:secret@127.0.0.1:4317")
-    assert delivery.name == "http://127.0.0.1:4317"
+    delivery = otlp_delivery(RESOURCE, "http://user:secret@127.0.0.1:4317", "--to")
+    assert delivery.name == "--to http://127.0.0.1:4317"
     delivery.send([])
 
 
