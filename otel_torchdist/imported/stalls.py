@@ -6,8 +6,11 @@ recording, because its ranks have ids of its own in place of a run and a tape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
+
+from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
 from otel_torchdist.imported.recording import Recording
@@ -19,10 +22,11 @@ from otel_torchdist.stall.spans import incident_spans, marker_span
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.waits import Wait
-from otel_torchdist.world.model import OperationView, WorldSnapshot
+from otel_torchdist.world.model import UNREAD, WorldSnapshot
 
-EPOCH = 1
+EPOCH: Final = 1
 """An import reports each stall once."""
+_NOT_RECORDED: Final = (semconv.STEP, semconv.TAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,10 @@ class Stalls:
 
     def traces(self) -> list[list[FinishedSpan]]:
         """The trace of each stall, parents first."""
-        return [[_without_step(span) for span in incident_spans(self._given(stall))] for stall in self.stalls]
+        return [
+            [replace(span, attributes=recorded(span.attributes)) for span in incident_spans(self._given(stall))]
+            for stall in self.stalls
+        ]
 
     def _given(self, stall: Stall) -> VerdictGiven:
         return VerdictGiven(Occasion.OPENED, stall.ruling.incident, EPOCH, None, stall.verdict, self.world)
@@ -68,17 +75,23 @@ class Stalls:
         """The stalls whose verdicts name a rank."""
         return [stall for stall in self.stalls if rank in stall.verdict.ranks]
 
-    def marker(self, rank: int, operation: OperationView, bar: LinkTarget) -> FinishedSpan | None:
-        """The span of an open operation that has stalled, below the bar of its rank; None if it has not."""
-        view, since_ns = self.world.ranks.get(rank), operation.waiting_since_ns
-        if view is None or since_ns is None or not self.stalls:
+    def marker(self, rank: int, number: int, bar: LinkTarget) -> FinishedSpan | None:
+        """The span of an open call that has stalled, below the bar of its rank; None if it has not."""
+        wait = self._wait(rank, number)
+        if wait is None or not self.stalls or self.world.taken_ns - wait.since_ns < self.threshold_ns:
             return None
-        if self.world.taken_ns - since_ns < self.threshold_ns:
-            return None
-        here = [stall for stall in self.stalls if stall.verdict.operation_id == operation.operation_id]
+        here = [stall for stall in self.stalls if stall.verdict.operation_id == wait.operation.operation_id]
         cause = (*here, *self.stalls)[0]
-        due = MarkerDue(Wait(view, operation, since_ns), EPOCH, cause.ruling, self.world.taken_ns)
-        return replace(_without_step(marker_span(due, bar)), links=(cause.root,))
+        due = MarkerDue(wait, EPOCH, cause.ruling, self.world.taken_ns)
+        return replace(marker_span(due, bar), links=(cause.root,))
+
+    def _wait(self, rank: int, number: int) -> Wait | None:
+        """The wait in a call: only the snapshot knows which open calls wait, and which are queued behind them."""
+        view = self.world.ranks.get(rank)
+        if view is None:
+            return None
+        since = [(one, one.waiting_since_ns) for one in view.open if one.record.number == number]
+        return next((Wait(view, one, since_ns) for one, since_ns in since if since_ns is not None), None)
 
 
 def stalls_of(recording: Recording, run_id: int, part_id: int) -> Stalls:
@@ -106,6 +119,10 @@ def name_of(verdict: Verdict) -> str:
     return f"{verdict.kind.value} {incident_name(verdict.operation_id)}"
 
 
-def _without_step(span: FinishedSpan) -> FinishedSpan:
-    """Leave out the step, which no file records."""
-    return replace(span, attributes={key: value for key, value in span.attributes.items() if key != semconv.STEP})
+def recorded(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+    """Leave out what no dump records: the step, the tag, and a reduce op that was not read."""
+    return {
+        key: value
+        for key, value in attributes.items()
+        if key not in _NOT_RECORDED and (key, value) != (semconv.REDUCE_OP, UNREAD)
+    }

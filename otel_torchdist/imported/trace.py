@@ -15,7 +15,7 @@ from otel_torchdist import semconv
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.imported.recording import Recording
 from otel_torchdist.imported.selection import Selected, SelectedRank
-from otel_torchdist.imported.stalls import Stalls, name_of, stalls_of
+from otel_torchdist.imported.stalls import Stalls, name_of, recorded, stalls_of
 from otel_torchdist.naming import (
     anchor_span_id,
     compress_ranks,
@@ -182,10 +182,11 @@ class _Calls:
             attributes=attributes,
             error=f"{operation.name} raised {attributes[semconv.ERROR_TYPE]}" if record.how is How.FAILED else None,
         )
-        marker = self.stalls.marker(history.rank, operation, bar)
+        marker = self.stalls.marker(history.rank, record.number, bar) if record.is_open else None
         if marker is None:
             return span
-        return replace(span, attributes={**marker.attributes, **attributes}, error=marker.error, links=marker.links)
+        of_stall = recorded(marker.attributes)
+        return replace(span, attributes=of_stall | attributes, error=marker.error, links=marker.links)
 
 
 def _within(root: FinishedSpan, bar: FinishedSpan) -> FinishedSpan:
@@ -200,7 +201,7 @@ def _of_operation(operation: OperationView) -> Attributes:
     attributes[semconv.OPERATION] = operation.name
     if operation.record.how is How.FAILED:
         attributes[semconv.ERROR_TYPE] = operation.failure or UNKNOWN_ERROR
-    return attributes
+    return recorded(attributes)
 
 
 def _groups(selected: SelectedRank) -> list[str]:

@@ -15,6 +15,7 @@ from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.world.model import UNREAD
 from tests.imported.recordings import RecordedWorld, stalled
 from tests.support.fake_world import SECOND, START_NS, WALL_OFFSET_NS, group_of
 from tests.support.memory_sink import MemorySink
@@ -174,6 +175,20 @@ def test_every_open_call_of_a_rank_is_explained() -> None:
     assert str(by_sequence["default_pg", 3]).startswith(verdict)
     assert f"the cause is elsewhere: {verdict}" in str(by_sequence["pair", 1])
     assert by_sequence["pair", 2] is None
+
+
+def test_what_no_dump_records_is_left_out() -> None:
+    """Neither steps nor tags nor reduce ops: a 0 or `?` there would be invented. The peer is known."""
+    world = RecordedWorld(2)
+    pair = group_of(0, 1)
+    world.recorded[0].enter(pair, 0, "send", flags=Flag.POINT_TO_POINT, peer=1, tag=1, reduce_op="")
+    world.recorded[0].enter(pair, 0, reduce_op=UNREAD)
+    traces = imported(world.recording(NOW_S))
+    assert traces.stalls
+    left_out = {semconv.STEP, semconv.TAG, semconv.REDUCE_OP}
+    assert all(left_out.isdisjoint(span.attributes) for span in traces.spans)
+    [send] = named(traces, "send (in progress)")
+    assert send.attributes[semconv.PEER] == 1
 
 
 def test_a_call_that_raised_shows_its_error() -> None:
