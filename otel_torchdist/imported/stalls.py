@@ -27,6 +27,7 @@ from otel_torchdist.world.model import UNREAD, WorldSnapshot
 EPOCH: Final = 1
 """An import reports each stall once."""
 _NOT_RECORDED: Final = (semconv.STEP, semconv.TAG)
+_MAX_INTEGER: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,10 @@ def name_of(verdict: Verdict) -> str:
 
 
 def recorded(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
-    """Leave out what no dump records: the step, the tag, and a reduce op that was not read."""
-    return {
-        key: value
-        for key, value in attributes.items()
-        if key not in _NOT_RECORDED and (key, value) != (semconv.REDUCE_OP, UNREAD)
-    }
+    """Leave out what no dump records (the step, the tag, a reduce op that was not read) and what OTLP cannot hold."""
+    return {key: value for key, value in attributes.items() if key not in _NOT_RECORDED and not _is_unfit(key, value)}
+
+
+def _is_unfit(key: str, value: AttributeValue) -> bool:
+    """Whether it is an unread reduce op, or a number beyond 64 bits: a forged dump may state any size."""
+    return (key, value) == (semconv.REDUCE_OP, UNREAD) or (isinstance(value, int) and value > _MAX_INTEGER)

@@ -191,6 +191,18 @@ def test_what_no_dump_records_is_left_out() -> None:
     assert send.attributes[semconv.PEER] == 1
 
 
+def test_sizes_that_otlp_cannot_hold_are_left_out() -> None:
+    """A forged dump may state tensors of any size: its other attributes and spans are still sent."""
+    recording = stalled(calls=1).recording(NOW_S)
+    history = recording.histories[0]
+    first = history.operations[0]
+    vast = dataclasses.replace(first, record=dataclasses.replace(first.record, message_bytes=1 << 80))
+    odd = dataclasses.replace(history, operations=(vast, *history.operations[1:]))
+    traces = imported(dataclasses.replace(recording, histories=(odd, *recording.histories[1:])))
+    sizes = [span.attributes.get(semconv.MESSAGE_SIZE) for span in named(traces, "all_reduce")]
+    assert sizes == [None, 64, 64, 64]
+
+
 def test_a_call_that_raised_shows_its_error() -> None:
     """As in live spans."""
     world = RecordedWorld(1)
