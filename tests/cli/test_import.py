@@ -105,15 +105,17 @@ def test_nobody_listens(base: Path, dumps: Path, monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_rejected_spans(base: Path, dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_spans(
+    base: Path, dumps: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """What a receiver discards is counted, with its reason, and is no success."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", HTTP)
     with OtlpReceiver(HTTP) as receiver:
         receiver.refused, receiver.message = 2, "quota"
         answer = ask(base, dumps, "--otlp-endpoint", receiver.endpoint, command="import")
     assert answer.code == 75
-    assert "2 of " in answer.err
-    assert "quota" in answer.err
+    assert re.fullmatch(r"otel-torchdist: 2 of \d+ spans were rejected \(--otlp-endpoint .*\)\n", answer.err)
+    assert "quota" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_rejected_spans(base: Path, dumps: Path, monkeypatch: pytest.MonkeyPatch
     [
         (["--otlp-endpoint", "localhost:4317"], "begins with neither"),
         (["--ranks", "0-x"], "is not a list of ranks"),
-        (["--last", "0"], "not in the range"),
+        (["--last", "0"], "equal to 1"),
         (["--output", "spans.jsonl", "--otlp-endpoint", "http://localhost:4317"], "choose one"),
     ],
 )
@@ -149,3 +151,22 @@ def test_interrupted(start: Callable[..., Running], dumps: Path) -> None:
         running.process.send_signal(signal.SIGINT)
         assert running.end() == 130
     assert re.fullmatch(r"otel-torchdist: interrupted: 0 of \d+ spans were sent; .*\n", running.err)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x80\x02cos\nsystem\n."], ids=["nothing", "empty", "hostile"])
+def test_no_dump(base: Path, tmp_path: Path, content: bytes | None) -> None:
+    """Where there is no dump, nothing is sent, and the last line says so."""
+    if content is not None:
+        (tmp_path / "nccl_trace_rank_0").write_bytes(content)
+    answer = ask(base, tmp_path, "--dry-run", command="import")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.endswith(f"otel-torchdist: {tmp_path}: no dump of a flight recorder with a call in it\n")
+    assert ("nccl_trace_rank_0" in answer.err) == (content is not None)
+
+
+def test_ranks_without_a_dump_come_first(base: Path, dumps: Path) -> None:
+    """A rank that has left nothing is the first suspect; the others are imported."""
+    paths = [path for path in sorted(dumps.iterdir()) if not path.name.endswith("_1")]
+    answer = ask(base, *paths, "--dry-run", command="import")
+    assert answer.code == 0
+    assert answer.out.splitlines()[0] == "no file of rank 1"
