@@ -31,6 +31,19 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, and how it was put into words for people.
+
+    Attributes:
+        verdict: The verdict, with places.
+        text: Its sentence.
+    """
+
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """What files hold of one job.
 
@@ -38,14 +51,14 @@ class Recording:
         provenance: Where it comes from.
         histories: All recorded calls of each rank, by ascending rank.
         world: Its ranks at the last moment that the files show.
-        verdicts: The verdicts on that moment, with places, the most important first.
+        judgements: The verdicts on that moment, the most important first.
         threshold_ns: The age at which an open operation counts as stalled.
     """
 
     provenance: Provenance
     histories: tuple[RankHistory, ...]
     world: WorldSnapshot
-    verdicts: tuple[Verdict, ...]
+    judgements: tuple[Judgement, ...]
     threshold_ns: int
 
     @property

@@ -95,8 +95,8 @@ def _ranks(recording: Recording, wanted: frozenset[int] | None) -> frozenset[int
 
 def _of_interest(recording: Recording, known: Iterable[int]) -> Sequence[int]:
     """Order ranks: those that a verdict names, then those that wait for them, then the others."""
-    named = {rank for verdict in recording.verdicts for rank in verdict.ranks}
-    waiting = {rank for verdict in recording.verdicts for rank in verdict.waiting}
+    named = {rank for one in recording.judgements for rank in one.verdict.ranks}
+    waiting = {rank for one in recording.judgements for rank in one.verdict.waiting}
     return sorted(known, key=lambda rank: (rank not in named, rank not in waiting, rank))
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.imported.recording import Recording
+from otel_torchdist.imported.recording import Judgement, Recording
 from otel_torchdist.naming import imported_nonce
 from otel_torchdist.stall.attributes import ruling_of
 from otel_torchdist.stall.events import Incident, MarkerDue, Occasion, Ruling, VerdictGiven
@@ -64,13 +64,12 @@ class Stalls:
 
     def traces(self) -> list[list[FinishedSpan]]:
         """The trace of each stall, parents first."""
-        return [
-            [replace(span, attributes=recorded(span.attributes)) for span in incident_spans(self._given(stall))]
-            for stall in self.stalls
-        ]
+        return [self._trace(stall) for stall in self.stalls]
 
-    def _given(self, stall: Stall) -> VerdictGiven:
-        return VerdictGiven(Occasion.OPENED, stall.ruling.incident, EPOCH, None, stall.verdict, self.world)
+    def _trace(self, stall: Stall) -> list[FinishedSpan]:
+        given = VerdictGiven(Occasion.OPENED, stall.ruling.incident, EPOCH, None, stall.verdict, self.world)
+        root, *bars = (replace(span, attributes=recorded(span.attributes)) for span in incident_spans(given))
+        return [replace(root, error=stall.ruling.text), *bars]
 
     def naming(self, rank: int) -> Sequence[Stall]:
         """The stalls whose verdicts name a rank."""
@@ -107,12 +106,14 @@ def stalls_of(recording: Recording, run_id: int, part_id: int) -> Stalls:
         rank: replace(view, run=part_id, nonce=imported_nonce(part_id, rank), step=0)
         for rank, view in recording.world.ranks.items()
     }
-    now_ns = recording.world.taken_ns
-    stalls = [
-        Stall(verdict, ruling_of(verdict, Incident(run_id, f"{part_id:032x} {name_of(verdict)}"), EPOCH, now_ns))
-        for verdict in recording.verdicts
-    ]
+    found = [(one, Incident(run_id, f"{part_id:032x} {name_of(one.verdict)}")) for one in recording.judgements]
+    stalls = [_stall(judgement, incident, recording.world.taken_ns) for judgement, incident in found]
     return Stalls(replace(recording.world, ranks=ranks), tuple(stalls), recording.threshold_ns)
+
+
+def _stall(judgement: Judgement, incident: Incident, now_ns: int) -> Stall:
+    ruling = ruling_of(judgement.verdict, incident, EPOCH, now_ns)
+    return Stall(judgement.verdict, replace(ruling, text=judgement.text))
 
 
 def name_of(verdict: Verdict) -> str:

@@ -30,7 +30,6 @@ from otel_torchdist.telemetry.spans.call_attributes import of_names, of_record
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
 from otel_torchdist.telemetry.spans.steps import MAX_GROUPS
-from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import OperationView
 
 CLOCK: Final = "each host's own"
@@ -70,8 +69,8 @@ def traces_of(recording: Recording, selected: Selected) -> Traces:
 def _part(recording: Recording, selected: Selected) -> str:
     """Describe everything besides the calls that changes spans: one id must never stand for two different spans."""
     ranks = compress_ranks((rank.history.rank for rank in selected.ranks), max_text=1 << 20)
+    found = [(name_of(one.verdict), one.text) for one in recording.judgements]
     now_ns = recording.world.taken_ns
-    found = [(name_of(one), sentence(one, (now_ns - one.since_ns) / 1e9)) for one in recording.verdicts]
     return f"{selected.last} of {ranks}, {recording.threshold_ns}, {now_ns}, {recording.provenance}, {found}"
 
 

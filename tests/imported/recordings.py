@@ -6,12 +6,14 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.imported.recording import Provenance, Recording
+from otel_torchdist.imported.recording import Judgement, Provenance, Recording
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.last_moment import last_moment
+from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.post_mortem import judge
 from otel_torchdist.verdict.rules import StallRules
-from otel_torchdist.world.model import GroupView, OperationView
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.model import GroupView, OperationView, WorldSnapshot
 from tests.support.fake_world import THRESHOLD_NS, WALL_OFFSET_NS, FakeRank, FakeWorld, group_of
 
 MEETING_S = 0.001
@@ -66,9 +68,14 @@ class RecordedWorld(FakeWorld):
                 dataclasses.replace(self.recorded[rank].history, world_size=len(self.ranks)) for rank in here
             ),
             world=world,
-            verdicts=(verdict,) if verdict is not None else (),
+            judgements=(Judgement(verdict, text_of(verdict, world)),) if verdict is not None else (),
             threshold_ns=rules.threshold_ns,
         )
+
+
+def text_of(verdict: Verdict, world: WorldSnapshot) -> str:
+    """A verdict in words, as for dumps whose time is not known."""
+    return sentence(verdict, (world.taken_ns - verdict.since_ns) / 1e9).replace(" for ", " for up to ")
 
 
 def stalled(ranks: int = 4, calls: int = 20, absent: int = 2) -> RecordedWorld:

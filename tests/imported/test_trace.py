@@ -118,6 +118,7 @@ def test_the_incident_has_the_shape_of_a_live_one() -> None:
     traces = imported(stalled(calls=20).recording(NOW_S))
     [[root, *bars]] = traces.stalls
     assert root.name == "stall: all_reduce (absent)"
+    assert str(root.error).startswith("rank 2 has not entered all_reduce (sequence 21, default_pg) for up to 59.8 s")
     assert root.trace_id != traces.calls[0].trace_id
     assert root.attributes[semconv.RUN] == run_label(traces.run_id)
     assert [bar.name for bar in bars] == ["rank 2: absent", "rank 0: waiting", "rank 1: waiting", "rank 3: waiting"]
@@ -229,7 +230,7 @@ def test_a_second_import_makes_the_same_spans() -> None:
     [
         lambda one: imported(one, last=7),
         lambda one: imported(one, ranks=frozenset({0, 2})),
-        lambda one: imported(dataclasses.replace(one, verdicts=())),
+        lambda one: imported(dataclasses.replace(one, judgements=())),
         lambda one: imported(dataclasses.replace(one, threshold_ns=one.threshold_ns // 2)),
         lambda one: imported(dataclasses.replace(one, histories=one.histories[1:])),
     ],
