@@ -6,17 +6,23 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import typer
 
+from otel_torchdist.cli.diagnose.leftovers import JudgedDumps
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
-from otel_torchdist.imported.recording import Recording
+from otel_torchdist.flight.condensed import condense
+from otel_torchdist.flight.dump import FlightDump
+from otel_torchdist.flight.history import histories_of
+from otel_torchdist.flight.reading.reader import read_all_entries
+from otel_torchdist.flight.snapshot import moment_of
+from otel_torchdist.imported.recording import Judgement, Provenance, Recording
 from otel_torchdist.imported.selection import Selected, Selection, select
 from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import compress_ranks, listed_ranks, name_ranks, run_label
@@ -24,6 +30,8 @@ from otel_torchdist.telemetry.export.delivery import Delivery, file_delivery, ot
 from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.verdict.last_moment import LastMoment
+from otel_torchdist.verdict.post_mortem import roots_of
 from otel_torchdist.verdict.rules import StallRules
 
 _ENDPOINT: Final = "--otlp-endpoint"
@@ -113,7 +121,33 @@ def _chosen(ranks: str) -> frozenset[int] | None:
 
 
 def _read(paths: list[Path], rules: StallRules) -> Recording:
-    raise NotImplementedError
+    dumps, notes = read_all_entries(paths)
+    for note in notes:
+        typer.echo(f"otel-torchdist: warning: {note}", err=True)
+    histories = histories_of(dumps)
+    if not any(history.operations for history in histories):
+        named = ", ".join(str(path) for path in paths)
+        fail(f"{named}: no dump of a flight recorder with a call in it", ExitCode.NOTHING_FOUND)
+    condensed = tuple(condense(dump) for dump in dumps)
+    moment = moment_of(condensed)
+    judged = JudgedDumps(condensed, moment, tuple(roots_of(LastMoment(moment.world, is_now=False, signs={}), rules)))
+    return Recording(
+        provenance=_provenance(dumps, moment.unseen),
+        histories=tuple(histories),
+        world=moment.world,
+        judgements=tuple(Judgement(verdict, judged.text_of(verdict)) for verdict in judged.verdicts),
+        threshold_ns=rules.threshold_ns,
+    )
+
+
+def _provenance(dumps: Sequence[FlightDump], missing: tuple[int, ...]) -> Provenance:
+    return Provenance(
+        source="flight recorder",
+        files=len(dumps),
+        formats=tuple(f"{major}.{minor}" for major, minor in sorted({dump.version for dump in dumps})),
+        libraries=tuple(sorted({dump.library_version for dump in dumps} - {""})),
+        missing=missing,
+    )
 
 
 def _summary(recording: Recording, selected: Selected, traces: Traces) -> Iterator[str]:
