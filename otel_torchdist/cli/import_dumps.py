@@ -20,6 +20,7 @@ from otel_torchdist.config import Config
 from otel_torchdist.flight.condensed import condense
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.history import histories_of
+from otel_torchdist.flight.reading.decoding import MAX_RANK
 from otel_torchdist.flight.reading.reader import read_all_entries
 from otel_torchdist.flight.snapshot import moment_of
 from otel_torchdist.imported.recording import Judgement, Provenance, Recording
@@ -82,6 +83,15 @@ def import_dumps(
             "Without it: as set by OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
         ),
     ] = None,
+    world_size: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MAX_RANK,
+            help="Ranks of the job, for dumps that do not show it, as those of gloo.",
+            show_default=False,
+        ),
+    ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; show what would be sent.")] = False,
 ) -> None:
     """With dumps of a flight recorder: see them in Jaeger, as one trace of all ranks and one for each verdict.
@@ -93,7 +103,7 @@ def import_dumps(
     if output is not None and otlp_endpoint:
         raise typer.BadParameter("it writes a file, and --otlp-endpoint sends: choose one.", param_hint="--output")
     selection = Selection(last, _chosen(ranks))
-    recording = _read(paths, StallRules.from_config(Config.from_environment(), threshold))
+    recording = _read(paths, StallRules.from_config(Config.from_environment(), threshold), world_size)
     selected = select(recording, selection)
     if not selected.ranks:
         known = compress_ranks(history.rank for history in recording.histories)
@@ -120,7 +130,7 @@ def _chosen(ranks: str) -> frozenset[int] | None:
     return frozenset(listed_ranks(ranks))
 
 
-def _read(paths: list[Path], rules: StallRules) -> Recording:
+def _read(paths: list[Path], rules: StallRules, world_size: int) -> Recording:
     dumps, notes = read_all_entries(paths)
     for note in notes:
         typer.echo(f"otel-torchdist: warning: {note}", err=True)
@@ -129,7 +139,7 @@ def _read(paths: list[Path], rules: StallRules) -> Recording:
         named = ", ".join(str(path) for path in paths)
         fail(f"{named}: no dump of a flight recorder with a call in it", ExitCode.NOTHING_FOUND)
     condensed = tuple(condense(dump) for dump in dumps)
-    moment = moment_of(condensed)
+    moment = moment_of(condensed, world_size)
     judged = JudgedDumps(condensed, moment, tuple(roots_of(LastMoment(moment.world, is_now=False, signs={}), rules)))
     return Recording(
         provenance=_provenance(dumps, moment.unseen),

@@ -170,3 +170,5 @@ def test_ranks_without_a_dump_come_first(base: Path, dumps: Path) -> None:
     answer = ask(base, *paths, "--dry-run", command="import")
     assert answer.code == 0
     assert answer.out.splitlines()[0] == "no file of rank 1"
+    more = ask(base, *paths, "--dry-run", "--world-size", "6", command="import")
+    assert more.out.splitlines()[0] == "no file of ranks 1,4-5"
