@@ -65,6 +65,21 @@ def run_id_of_claim(run_id: int, user: int) -> int:
     return _hash(_TRACE_BYTES, "claim", run_id, user)
 
 
+def imported_run_id(contents: Iterable[str]) -> int:
+    """Return the id of a run that is known from files alone; `contents` stand for their contents, in any order."""
+    return _hash(_TRACE_BYTES, "imported", *sorted(contents))
+
+
+def imported_part_id(run_id: int, part: str) -> int:
+    """Return what stands for the run id in an import of a part of it: another part has other traces and spans."""
+    return _hash(_TRACE_BYTES, "part", run_id, part)
+
+
+def imported_nonce(part_id: int, rank: int) -> int:
+    """Return what stands for the nonce of a tape in the import of one rank."""
+    return _hash(_SPAN_BYTES, "imported", part_id, rank)
+
+
 def _hash(size: int, *parts: int | str) -> int:
     digest = blake2b("\0".join(map(str, parts)).encode(), digest_size=size).digest()
     return int.from_bytes(digest, "big") or 1

@@ -28,6 +28,10 @@ STALL_RANK_SPAN: Final = "rank {rank}: {state}"
 """A member of the stalled group, and what it has done about the operation: `absent`, `dead`, `waiting` and others."""
 STALL_REST_SPAN: Final = "{count} more ranks"
 """The members beyond the 64 that have a span of their own."""
+IMPORT_SPAN: Final = "imported {source}"
+"""The root of what was imported from files: `imported flight recorder`."""
+IMPORT_RANK_SPAN: Final = "calls (rank {rank})"
+"""The imported calls of one rank; an error if a verdict names it. Beneath it are its operations."""
 
 # --- attributes of operations and anchors --------------------------------------------------------------------------
 RANK: Final = "torchdist.rank"
@@ -156,6 +160,27 @@ STALL_TRACE_ID: Final = "torchdist.stall.trace_id"
 """Trace of the incident, on log events."""
 STACK_SOURCE: Final = "torchdist.stack.source"
 """How `code.stacktrace` was taken: by our `thread` in the rank, or by a `signal`, because the GIL was held."""
+
+# --- attributes of an import ---------------------------------------------------------------------------------------
+IMPORT_FILES: Final = "torchdist.import.files"
+"""How many files were read."""
+IMPORT_FORMATS: Final = "torchdist.import.formats"
+"""Versions of the files' format: `2.10`."""
+IMPORT_LIBRARIES: Final = "torchdist.import.libraries"
+"""Versions of the communication library (NCCL), if the files name it."""
+IMPORT_RANKS: Final = "torchdist.import.ranks"
+"""Ranks that have a file: `0-7,16`."""
+IMPORT_MISSING_RANKS: Final = "torchdist.import.missing_ranks"
+"""Ranks of the job that have none."""
+IMPORT_CALLS: Final = "torchdist.import.calls"
+"""Calls that the files hold, of this rank or of all."""
+IMPORT_OMITTED: Final = "torchdist.import.omitted"
+"""How many of them have no span here, because they are older or of other ranks than those that were chosen."""
+IMPORT_OVERWRITTEN: Final = "torchdist.import.overwritten"
+"""Calls that the rank had made before, and that its recorder has overwritten."""
+IMPORT_CLOCK: Final = "torchdist.import.clock"
+"""Whose clock the times are: `each host's own`, as they were recorded. Nothing is corrected, so compare times of
+different hosts with care."""
 
 # --- events (OpenTelemetry log records) ----------------------------------------------------------------------------
 STALL_EVENT: Final = "torchdist.stall"

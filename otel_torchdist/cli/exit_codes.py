@@ -35,6 +35,8 @@ class ExitCode(enum.IntEnum):
     UNAVAILABLE = 69, "a package that the command needs is not installed"
     INTERNAL_ERROR = 70, "an error in the command itself; the traceback is on stderr"
     NO_DIRECTORY = 73, "the directory for tapes cannot be created or used"
+    NOT_WRITTEN = 74, "a file cannot be written"
+    NOT_SENT = 75, "the receiver of spans did not accept all of them"
     HUNG_UP = _BY_SIGNAL + signal.SIGHUP, "ended by SIGHUP: the terminal is gone"
     INTERRUPTED = _BY_SIGNAL + signal.SIGINT, "ended by SIGINT (Ctrl-C)"
     BROKEN_PIPE = _BY_SIGNAL + signal.SIGPIPE, "nothing reads the output any more"

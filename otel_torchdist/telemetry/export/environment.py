@@ -96,15 +96,23 @@ def _exporter(name: str) -> SpanExporter | None:
 
 
 def _endpoint(name: str) -> str:
-    """Describe for a warning where `otlp` sends to, without a possible password."""
-    if name != _OTLP:
-        return ""
+    """Describe for a warning where `otlp` sends to."""
+    return f", {otlp_endpoint()}" if name == _OTLP else ""
+
+
+def otlp_endpoint() -> str:
+    """Describe where the environment has OTLP exporters send spans: variable and value, without a possible password."""
     for variable in (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT):
         endpoint = os.environ.get(variable, "").strip()
         if endpoint:
-            scheme, separator, rest = endpoint.rpartition("//")
-            return f", {variable}={scheme}{separator}{rest.rpartition('@')[2]}"
-    return f", no {OTEL_EXPORTER_OTLP_ENDPOINT}"
+            return f"{variable}={without_password(endpoint)}"
+    return f"no {OTEL_EXPORTER_OTLP_ENDPOINT}"
+
+
+def without_password(endpoint: str) -> str:
+    """Return a URL without user and password."""
+    scheme, separator, rest = endpoint.rpartition("//")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _sampler_argument(name: str) -> str | float | None:
@@ -138,18 +146,36 @@ def environment_resource() -> Resource:
     Nothing in it belongs to one rank, because one reader may export for several: ranks, processes and runs are
     attributes of spans.
     """
-    resource = Resource.create()
+    resource = _with_service_name(Resource.create())
     defaults: dict[str, str] = {}
     if HOST_NAME not in resource.attributes:
         defaults[HOST_NAME] = socket.gethostname()
-    if str(resource.attributes.get(SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN):
-        defaults[SERVICE_NAME] = DEFAULT_SERVICE_NAME
-    if f"{SERVICE_INSTANCE_ID}=" not in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, ""):
+    if not _sets_instance_id():
         # The SDK generates a random one, or none. It distinguishes what several nodes push, and appears in alerts.
         defaults[SERVICE_INSTANCE_ID] = f"{socket.gethostname()}:{os.getpid()}"
     if _IP not in resource.attributes:
         defaults[_IP] = _own_ip()
     return resource.merge(Resource(defaults))
+
+
+def imported_resource() -> Resource:
+    """Build the resource of spans that were recorded elsewhere: the same wherever and however often it is built.
+
+    A random instance id, or the name of this host, would make other spans of those that a receiver has already.
+    """
+    resource = _with_service_name(Resource.create())
+    own = () if _sets_instance_id() else (SERVICE_INSTANCE_ID,)
+    return Resource({name: value for name, value in resource.attributes.items() if name not in own})
+
+
+def _with_service_name(resource: Resource) -> Resource:
+    if str(resource.attributes.get(SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN):
+        return resource.merge(Resource({SERVICE_NAME: DEFAULT_SERVICE_NAME}))
+    return resource
+
+
+def _sets_instance_id() -> bool:
+    return f"{SERVICE_INSTANCE_ID}=" in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, "")
 
 
 def _own_ip() -> str:

@@ -50,13 +50,16 @@ class ExporterSink(QueuedSink):
             max_spans: How many spans may wait.
         """
         give_exporters_private_random()
-        super().__init__(_Exporter(exporter, resource, name), max_spans)
+        super().__init__(ExporterDestination(exporter, resource, name), max_spans)
 
 
-class _Exporter:
+class ExporterDestination:
+    """Sends through an exporter, in the calling thread; see `Destination`."""
+
     portion = PORTION
 
     def __init__(self, exporter: SpanExporter, resource: Resource, name: str) -> None:
+        """Take ownership of `exporter`; `name` is its name in warnings."""
         self.name = name
         self._exporter = exporter
         self._batch = _batches(exporter, resource)
@@ -66,6 +69,7 @@ class _Exporter:
         self._log = LogCapture(exporter)
 
     def send(self, spans: Sequence[FinishedSpan], urgent: bool) -> int:
+        """See `Destination`."""
         answer = self._answer
         if answer is not None:
             answer.forget()
@@ -96,10 +100,12 @@ class _Exporter:
         )  # fmt: skip
 
     def flush(self, timeout_s: float) -> bool:
+        """See `Destination`."""
         # Exporters that have nothing to flush may return None.
         return self._exporter.force_flush(int(timeout_s * 1000)) is not False
 
     def close(self) -> None:
+        """See `Destination`."""
         self._exporter.shutdown()
 
 

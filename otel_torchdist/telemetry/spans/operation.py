@@ -12,6 +12,7 @@ from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.tape.names import OTHER, NamesReader
 from otel_torchdist.tape.reading.clock import WallClock
 from otel_torchdist.tape.records import Operation, TapeIdentity
+from otel_torchdist.telemetry.spans.call_attributes import of_names, of_record
 from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
 
 MIN_DURATION_NS: Final = 1_000
@@ -20,17 +21,6 @@ MIN_DURATION_NS: Final = 1_000
 MAX_TEMPLATES: Final = 4_096
 UNKNOWN_ERROR: Final = "_OTHER"
 """OpenTelemetry's `error.type` for an error of unknown type."""
-
-_RESOLUTION_S: Final = {
-    How.CALL: 0.0,
-    How.WAIT: 0.0,
-    How.FAILED: 0.0,
-    How.POLL: 0.06,
-    How.EVENT: 0.001,
-    How.WATCHDOG: 0.12,
-}
-"""An event's time is accurate to a microsecond on the device's clock; the rest is that clock against the host's. The
-watchdog runs every 100 ms, and is polled every 20 ms. `capture/rank_thread.py` polls every 20 to 60 ms."""
 
 
 class OperationSpans:
@@ -86,60 +76,25 @@ class OperationSpans:
             if len(self._templates) == MAX_TEMPLATES:
                 self._templates.clear()
             template = self._templates[key] = self._template(operation)
-        attributes = template.copy()
-        attributes[semconv.SEQUENCE] = operation.sequence
+        attributes = template | of_record(operation)
         attributes[semconv.STEP] = operation.step
-        attributes[semconv.MESSAGE_SIZE] = operation.message_bytes
         attributes[semconv.ASYNC] = bool(operation.flags & Flag.ASYNC)
         attributes[semconv.SYNC_DURATION] = _blocked_ns(operation) / 1e9
-        attributes[semconv.COMPLETION] = operation.how.name.lower() if operation.how else "unknown"
-        if operation.how and operation.how in _RESOLUTION_S:
-            attributes[semconv.COMPLETION_RESOLUTION] = _RESOLUTION_S[operation.how]
-        if operation.flags & Flag.ON_DEVICE:
-            attributes.update(_device_times(operation))
-        if operation.peer >= 0:
-            attributes[semconv.PEER] = operation.peer
-        if operation.flags & Flag.POINT_TO_POINT:
-            attributes[semconv.TAG] = operation.tag
         if operation.how is How.FAILED:
             attributes[semconv.ERROR_TYPE] = self._names.text(operation.failure) or UNKNOWN_ERROR
         return attributes
 
     def _template(self, operation: Operation) -> dict[str, AttributeValue]:
         """Return the attributes that all operations with the same names share."""
-        attributes: dict[str, AttributeValue] = {
-            semconv.OPERATION: semconv.OTHER,
-            semconv.RANK: self._identity.rank,
-            semconv.RUN: self._run,
-        }
-        signature = self._names.signature(operation.signature)
-        if signature:
-            attributes[semconv.OPERATION] = signature.operation
-            attributes[semconv.TENSOR_COUNT] = signature.tensors
-            optional: dict[str, AttributeValue] = {
-                semconv.REDUCE_OP: signature.reduce_op,
-                semconv.TENSOR_SHAPES: ["x".join(map(str, shape)) or "scalar" for shape in signature.shapes],
-                semconv.TENSOR_DTYPES: list(signature.dtypes),
-                semconv.TENSOR_DEVICE: signature.device,
-            }
-            attributes.update((key, value) for key, value in optional.items() if value)
-        group = self._names.group(operation.group)
-        if group:
-            attributes[semconv.GROUP_HASH] = group.key
-            attributes[semconv.GROUP_SIZE] = len(group.ranks)
-            if group.description:
-                attributes[semconv.GROUP_DESCRIPTION] = group.description
-            if not group.aligned:
-                attributes[semconv.SEQUENCE_ALIGNED] = False
-        call_site = self._names.call_site(operation.call_site)
-        if call_site:
-            attributes[semconv.CODE_FUNCTION] = call_site.function
-            attributes[semconv.CODE_FILE] = call_site.file
-            attributes[semconv.CODE_LINE] = call_site.line
-        label = self._names.text(operation.label) if operation.label != OTHER else None
-        if label:
-            attributes[semconv.CALLER] = label
-        return attributes
+        names = self._names
+        label = names.text(operation.label) if operation.label != OTHER else None
+        found = of_names(
+            names.signature(operation.signature),
+            names.group(operation.group),
+            names.call_site(operation.call_site),
+            label or "",
+        )
+        return {semconv.RANK: self._identity.rank, semconv.RUN: self._run, **found}
 
 
 def _blocked_ns(operation: Operation) -> int:
@@ -154,20 +109,6 @@ def _blocked_ns(operation: Operation) -> int:
         wait_returned_ns = end_ns if operation.wait_returned_ns is None else operation.wait_returned_ns
         blocked_ns += max(wait_returned_ns - operation.wait_entered_ns, 0)
     return blocked_ns
-
-
-def _device_times(operation: Operation) -> dict[str, AttributeValue]:
-    """How long an operation was in the device's queue and how long the device ran it; empty if that is not known."""
-    started_ns, how = operation.started_ns, operation.started_how
-    if started_ns is None or how is None or how not in _RESOLUTION_S:
-        return {}
-    times: dict[str, AttributeValue] = {
-        semconv.DEVICE_QUEUE_DURATION: (started_ns - operation.entered_ns) / 1e9,
-        semconv.DEVICE_START_RESOLUTION: _RESOLUTION_S[how],
-    }
-    if operation.completed_ns is not None and operation.how in _RESOLUTION_S:
-        times[semconv.DEVICE_DURATION] = max(operation.completed_ns - started_ns, 0) / 1e9
-    return times
 
 
 def _error(operation: Operation, attributes: dict[str, AttributeValue], open_because: str) -> str | None:

@@ -1,0 +1,216 @@
+"""`otel-torchdist import`: sends what dumps hold as spans."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from otel_torchdist.cli.diagnose.leftovers import JudgedDumps
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.text import fail
+from otel_torchdist.config import Config
+from otel_torchdist.flight.condensed import condense
+from otel_torchdist.flight.dump import FlightDump
+from otel_torchdist.flight.history import histories_of
+from otel_torchdist.flight.reading.decoding import MAX_RANK
+from otel_torchdist.flight.reading.reader import read_all_entries
+from otel_torchdist.flight.snapshot import moment_of
+from otel_torchdist.imported.recording import Judgement, Provenance, Recording
+from otel_torchdist.imported.selection import Selected, Selection, select
+from otel_torchdist.imported.trace import Traces, traces_of
+from otel_torchdist.naming import compress_ranks, listed_ranks, name_ranks, run_label
+from otel_torchdist.telemetry.export.delivery import Delivery, file_delivery, otlp_delivery
+from otel_torchdist.telemetry.export.environment import imported_resource
+from otel_torchdist.telemetry.export.queued_sink import ExportError
+from otel_torchdist.telemetry.spans.model import FinishedSpan
+from otel_torchdist.verdict.last_moment import LastMoment
+from otel_torchdist.verdict.post_mortem import roots_of
+from otel_torchdist.verdict.rules import StallRules
+
+_ENDPOINT: Final = "--otlp-endpoint"
+_RANKS: Final = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*")
+_ONCE: Final = "the same command may be repeated: Jaeger shows each span once"
+
+
+def import_dumps(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH", help="Dumps: files, folders or archives.", show_default=False),
+    ],
+    otlp_endpoint: Annotated[
+        str,
+        typer.Option(
+            help="Where to send spans, such as http://localhost:4317. Without it: as OTEL_EXPORTER_OTLP_ENDPOINT says. "
+            "The other OTEL_EXPORTER_OTLP_* variables apply as well; OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf is "
+            "what port 4318 needs.",
+            show_default=False,
+        ),
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="Send nothing, but write the spans to this new file, as OTLP JSON lines.",
+        ),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many of the newest calls of each rank. Without it: 200, or fewer if that makes more than 5,000.",
+        ),
+    ] = None,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            help="Which ranks, such as 0-7,16. Without it: all, or the 64 that matter most to the verdict.",
+            show_default=False,
+        ),
+    ] = "",
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="Seconds after which an open operation counts as stalled. "
+            "Without it: as set by OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
+        ),
+    ] = None,
+    world_size: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MAX_RANK,
+            help="Ranks of the job, for dumps that do not show it, as those of gloo.",
+            show_default=False,
+        ),
+    ] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; show what would be sent.")] = False,
+) -> None:
+    """With dumps of a flight recorder: see them in Jaeger, as one trace of all ranks and one for each verdict.
+
+    Importing the same files again makes the same spans with the same ids, so Jaeger shows them once.
+    """
+    logging.basicConfig(stream=sys.stderr, format="otel-torchdist: %(message)s")
+    _check_endpoint(otlp_endpoint)
+    if output is not None and otlp_endpoint:
+        raise typer.BadParameter("it writes a file, and --otlp-endpoint sends: choose one.", param_hint="--output")
+    selection = Selection(last, _chosen(ranks))
+    recording = _read(paths, StallRules.from_config(Config.from_environment(), threshold), world_size)
+    selected = select(recording, selection)
+    if not selected.ranks:
+        known = compress_ranks(history.rank for history in recording.histories)
+        fail(f"--ranks {ranks}: no file of these; there are files of ranks {known}", ExitCode.NOTHING_FOUND)
+    traces = traces_of(recording, selected)
+    for line in _summary(recording, selected, traces):
+        typer.echo(line)
+    if dry_run:
+        typer.echo(f"{len(traces.spans):,} spans; nothing was sent")
+        return
+    _deliver(traces.spans, _delivery(otlp_endpoint, output))
+
+
+def _check_endpoint(endpoint: str) -> None:
+    if endpoint and urlsplit(endpoint).scheme not in ("http", "https"):
+        raise typer.BadParameter(f"{endpoint!r} begins with neither http:// nor https://.", param_hint=_ENDPOINT)
+
+
+def _chosen(ranks: str) -> frozenset[int] | None:
+    if not ranks:
+        return None
+    if not _RANKS.fullmatch(ranks):
+        raise typer.BadParameter(f"{ranks!r} is not a list of ranks such as 0-7,16.", param_hint="--ranks")
+    return frozenset(listed_ranks(ranks))
+
+
+def _read(paths: list[Path], rules: StallRules, world_size: int) -> Recording:
+    dumps, notes = read_all_entries(paths)
+    for note in notes:
+        typer.echo(f"otel-torchdist: warning: {note}", err=True)
+    histories = histories_of(dumps)
+    if not any(history.operations for history in histories):
+        named = ", ".join(str(path) for path in paths)
+        fail(f"{named}: no dump of a flight recorder with a call in it", ExitCode.NOTHING_FOUND)
+    condensed = tuple(condense(dump) for dump in dumps)
+    moment = moment_of(condensed, world_size)
+    judged = JudgedDumps(condensed, moment, tuple(roots_of(LastMoment(moment.world, is_now=False, signs={}), rules)))
+    return Recording(
+        provenance=_provenance(dumps, moment.unseen),
+        histories=tuple(histories),
+        world=moment.world,
+        judgements=tuple(Judgement(verdict, judged.text_of(verdict)) for verdict in judged.verdicts),
+        threshold_ns=rules.threshold_ns,
+    )
+
+
+def _provenance(dumps: Sequence[FlightDump], missing: tuple[int, ...]) -> Provenance:
+    return Provenance(
+        source="flight recorder",
+        files=len(dumps),
+        formats=tuple(f"{major}.{minor}" for major, minor in sorted({dump.version for dump in dumps})),
+        libraries=tuple(sorted({dump.library_version for dump in dumps} - {""})),
+        missing=missing,
+    )
+
+
+def _summary(recording: Recording, selected: Selected, traces: Traces) -> Iterator[str]:
+    provenance = recording.provenance
+    if provenance.missing:
+        yield f"no file of {name_ranks(provenance.missing)}"
+    here = [history.rank for history in recording.histories]
+    files = "1 file" if provenance.files == 1 else f"{provenance.files} files"
+    yield f"run {run_label(traces.run_id)}: {files}, {name_ranks(here)}, {recording.calls:,} calls"
+    for trace in (*traces.stalls, traces.calls):
+        root = trace[0]
+        yield f"trace {root.trace_id:032x}  {root.name}, {len(trace):,} spans"
+        if trace is not traces.calls:
+            yield f"  {root.error}"
+    yield from _left_out(selected)
+
+
+def _left_out(selected: Selected) -> Iterator[str]:
+    older = sum(rank.omitted for rank in selected.ranks)
+    if older:
+        most = max(len(rank.history.operations) for rank in selected.ranks)
+        yield (
+            f"left out: {older:,} older calls; the newest {selected.last} of each rank are shown, --last {most} "
+            "shows all, which takes Jaeger longer"
+        )
+    if selected.other_ranks:
+        yield f"left out: {name_ranks(selected.other_ranks)}; --ranks chooses them"
+
+
+def _delivery(endpoint: str, output: Path | None) -> Delivery:
+    if output is None:
+        try:
+            return otlp_delivery(imported_resource(), endpoint, _ENDPOINT)
+        except ExportError as error:
+            fail(f"nothing was sent: {error}", ExitCode.NOT_SENT)
+    if output.exists():
+        fail(f"{output}: exists already; nothing was written", ExitCode.NOT_WRITTEN)
+    try:
+        return file_delivery(imported_resource(), output)
+    except OSError as error:
+        fail(f"{output}: {os.strerror(error.errno or 0)}; nothing was written", ExitCode.NOT_WRITTEN)
+
+
+def _deliver(spans: tuple[FinishedSpan, ...], delivery: Delivery) -> None:
+    total = len(spans)
+    try:
+        delivery.send(spans)
+    except ExportError as error:
+        fail(
+            f"{delivery.accepted:,} of {total:,} spans were sent ({delivery.name}): {error}; {_ONCE}", ExitCode.NOT_SENT
+        )
+    except KeyboardInterrupt:
+        fail(f"interrupted: {delivery.accepted:,} of {total:,} spans were sent; {_ONCE}", ExitCode.INTERRUPTED)
+    if delivery.rejected:
+        fail(f"{delivery.rejected:,} of {total:,} spans were rejected ({delivery.name})", ExitCode.NOT_SENT)
+    typer.echo(f"sent {delivery.accepted:,} spans ({delivery.name})")

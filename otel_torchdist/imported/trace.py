@@ -1,0 +1,209 @@
+"""The trace of a recording: a root, a bar for each rank, and its calls beneath.
+
+Nothing in it is random or says where and when it was imported. So importing the same files again makes the same spans
+to the last byte, and Jaeger shows only one of two equal spans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from opentelemetry.util.types import AttributeValue
+
+from otel_torchdist import semconv
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.imported.recording import Recording
+from otel_torchdist.imported.selection import Selected, SelectedRank
+from otel_torchdist.imported.stalls import Stalls, name_of, recorded, stalls_of
+from otel_torchdist.naming import (
+    anchor_span_id,
+    compress_ranks,
+    imported_nonce,
+    imported_part_id,
+    operation_span_id,
+    run_label,
+    trace_id_of_step,
+)
+from otel_torchdist.tape.layout import How
+from otel_torchdist.telemetry.spans.call_attributes import of_names, of_record
+from otel_torchdist.telemetry.spans.model import FinishedSpan, LinkTarget
+from otel_torchdist.telemetry.spans.operation import MIN_DURATION_NS, UNKNOWN_ERROR
+from otel_torchdist.telemetry.spans.steps import MAX_GROUPS
+from otel_torchdist.world.model import OperationView
+
+CLOCK: Final = "each host's own"
+
+Attributes = dict[str, AttributeValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """The spans of a recording.
+
+    Attributes:
+        run_id: 128 bits, the same for every import of the same calls.
+        calls: The trace with the calls, parents first.
+        stalls: A trace for each stall, parents first.
+    """
+
+    run_id: int
+    calls: tuple[FinishedSpan, ...]
+    stalls: tuple[tuple[FinishedSpan, ...], ...]
+
+    @property
+    def spans(self) -> tuple[FinishedSpan, ...]:
+        """All spans: those of stalls first, which matter most if sending is interrupted."""
+        return (*(span for stall in self.stalls for span in stall), *self.calls)
+
+
+def traces_of(recording: Recording, selected: Selected) -> Traces:
+    """Make the spans of what was selected of a recording."""
+    run_id = recording.run_id
+    part_id = imported_part_id(run_id, _part(recording, selected))
+    stalls = stalls_of(recording, run_id, part_id)
+    calls = _Calls(recording, selected, stalls, run_label(run_id), part_id).spans()
+    return Traces(run_id, tuple(calls), tuple(tuple(trace) for trace in stalls.traces()))
+
+
+def _part(recording: Recording, selected: Selected) -> str:
+    """Describe everything besides the calls that changes spans: one id must never stand for two different spans."""
+    ranks = compress_ranks((rank.history.rank for rank in selected.ranks), max_text=1 << 20)
+    found = [(name_of(one.verdict), one.text) for one in recording.judgements]
+    now_ns = recording.world.taken_ns
+    return f"{selected.last} of {ranks}, {recording.threshold_ns}, {now_ns}, {recording.provenance}, {found}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    recording: Recording
+    selected: Selected
+    stalls: Stalls
+    run: str
+    part_id: int
+
+    def spans(self) -> list[FinishedSpan]:
+        ranks = [self._rank(rank) for rank in self.selected.ranks]
+        root = self._root([span for spans in ranks for span in spans])
+        return [root, *(_within(root, bar) for bar, *_ in ranks), *(call for _, *calls in ranks for call in calls)]
+
+    @property
+    def _root_id(self) -> LinkTarget:
+        return LinkTarget(trace_id_of_step(self.part_id, 0), anchor_span_id(self.part_id, 0, 0))
+
+    def _root(self, below: list[FinishedSpan]) -> FinishedSpan:
+        now_ns = self.recording.world.taken_ns + self.recording.histories[0].wall_offset_ns
+        start_ns = min((span.start_ns for span in below if span.start_ns), default=max(now_ns, 1))
+        return FinishedSpan(
+            name=semconv.IMPORT_SPAN.format(source=self.recording.provenance.source),
+            trace_id=self._root_id.trace_id,
+            span_id=self._root_id.span_id,
+            parent_id=None,
+            start_ns=start_ns,
+            end_ns=max([start_ns + MIN_DURATION_NS, *(span.end_ns for span in below)]),
+            attributes=self._root_attributes(),
+            error=self.stalls.stalls[0].ruling.text if self.stalls.stalls else None,
+            links=tuple(stall.root for stall in self.stalls.stalls),
+        )
+
+    def _root_attributes(self) -> Attributes:
+        provenance, histories = self.recording.provenance, self.recording.histories
+        attributes: Attributes = {
+            semconv.RUN: self.run,
+            semconv.IMPORT_FILES: provenance.files,
+            semconv.IMPORT_RANKS: compress_ranks(history.rank for history in histories),
+            semconv.IMPORT_CALLS: self.recording.calls,
+            semconv.IMPORT_OMITTED: self.recording.calls - self.selected.calls,
+            semconv.IMPORT_CLOCK: CLOCK,
+        }
+        optional: Attributes = {
+            semconv.WORLD_SIZE: max(history.world_size for history in histories),
+            semconv.IMPORT_FORMATS: list(provenance.formats),
+            semconv.IMPORT_LIBRARIES: list(provenance.libraries),
+            semconv.IMPORT_MISSING_RANKS: compress_ranks(provenance.missing),
+        }
+        if self.stalls.stalls:
+            first = self.stalls.stalls[0].verdict
+            attributes |= {semconv.STALLED: True, semconv.VERDICT: first.kind.value}
+            optional[semconv.VERDICT_RANKS] = compress_ranks(first.ranks)
+        return attributes | {key: value for key, value in optional.items() if value}
+
+    def _rank(self, selected: SelectedRank) -> list[FinishedSpan]:
+        """Make a bar and the calls beneath."""
+        history = selected.history
+        bar = LinkTarget(self._root_id.trace_id, anchor_span_id(imported_nonce(self.part_id, history.rank), 0, 0))
+        calls = [self._call(history, operation, bar) for operation in selected.operations]
+        naming = self.stalls.naming(history.rank)
+        attributes = self._rank_attributes(selected)
+        if naming:
+            attributes |= {semconv.STALLED: True, semconv.VERDICT: naming[0].verdict.kind.value}
+        span = FinishedSpan(
+            name=semconv.IMPORT_RANK_SPAN.format(rank=history.rank),
+            trace_id=bar.trace_id,
+            span_id=bar.span_id,
+            parent_id=self._root_id.span_id,
+            start_ns=min((call.start_ns for call in calls), default=0),
+            end_ns=max((call.end_ns for call in calls), default=0),
+            attributes=attributes,
+            error=naming[0].ruling.text if naming else None,
+            links=tuple(stall.root for stall in naming),
+        )
+        return [span, *calls]
+
+    def _rank_attributes(self, selected: SelectedRank) -> Attributes:
+        history = selected.history
+        attributes: Attributes = {
+            semconv.RANK: history.rank,
+            semconv.RUN: self.run,
+            semconv.IMPORT_CALLS: len(history.operations),
+            semconv.IMPORT_OMITTED: selected.omitted,
+        }
+        optional: Attributes = {
+            semconv.IMPORT_OVERWRITTEN: history.lost,
+            semconv.WORLD_SIZE: history.world_size,
+            semconv.HOST_NAME: history.host,
+            semconv.GROUP_RANKS: _groups(selected),
+        }
+        return attributes | {key: value for key, value in optional.items() if value}
+
+    def _call(self, history: RankHistory, operation: OperationView, bar: LinkTarget) -> FinishedSpan:
+        record = operation.record
+        attributes = {semconv.RANK: history.rank, semconv.RUN: self.run} | _of_operation(operation)
+        start_ns = record.entered_ns + history.wall_offset_ns
+        end_ns = (record.completed_ns or self.recording.world.taken_ns) + history.wall_offset_ns
+        span = FinishedSpan(
+            name=semconv.IN_PROGRESS_SPAN.format(operation=operation.name) if record.is_open else operation.name,
+            trace_id=bar.trace_id,
+            span_id=operation_span_id(imported_nonce(self.part_id, history.rank), record.number),
+            parent_id=bar.span_id,
+            start_ns=start_ns,
+            end_ns=max(end_ns, start_ns + MIN_DURATION_NS),
+            attributes=attributes,
+            error=f"{operation.name} raised {attributes[semconv.ERROR_TYPE]}" if record.how is How.FAILED else None,
+        )
+        marker = self.stalls.marker(history.rank, record.number, bar) if record.is_open else None
+        if marker is None:
+            return span
+        of_stall = recorded(marker.attributes)
+        return replace(span, attributes=of_stall | attributes, error=marker.error, links=marker.links)
+
+
+def _within(root: FinishedSpan, bar: FinishedSpan) -> FinishedSpan:
+    """Give a rank without calls the length of the whole trace: it did nothing in all that time."""
+    return bar if bar.end_ns else replace(bar, start_ns=root.start_ns, end_ns=root.end_ns)
+
+
+def _of_operation(operation: OperationView) -> Attributes:
+    group = operation.group.name if operation.group is not None else None
+    attributes = of_names(operation.signature, group, operation.call_site, operation.label)
+    attributes |= of_record(operation.record)
+    attributes[semconv.OPERATION] = operation.name
+    if operation.record.how is How.FAILED:
+        attributes[semconv.ERROR_TYPE] = operation.failure or UNKNOWN_ERROR
+    return recorded(attributes)
+
+
+def _groups(selected: SelectedRank) -> list[str]:
+    """Members of the groups that a rank has used."""
+    groups = {operation.group.key: operation.group for operation in selected.operations if operation.group is not None}
+    return sorted(f"{key}: {compress_ranks(group.members)}" for key, group in groups.items())[:MAX_GROUPS]

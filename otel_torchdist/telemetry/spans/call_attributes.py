@@ -1,0 +1,98 @@
+"""What an operation's record shows, and the names that it refers to, as attributes of its span."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry.util.types import AttributeValue
+
+from otel_torchdist import semconv
+from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
+
+_RESOLUTION_S: Final = {
+    How.CALL: 0.0,
+    How.WAIT: 0.0,
+    How.FAILED: 0.0,
+    How.POLL: 0.06,
+    How.EVENT: 0.001,
+    How.WATCHDOG: 0.12,
+}
+"""An event's time is accurate to a microsecond on the device's clock; the rest is that clock against the host's. The
+watchdog runs every 100 ms, and is polled every 20 ms. `capture/rank_thread.py` polls every 20 to 60 ms."""
+
+
+def of_names(
+    signature: SignatureName | None, group: GroupName | None, call_site: CallSiteName | None, label: str
+) -> dict[str, AttributeValue]:
+    """Attributes that all calls with the same names share; `label` is '' without a `record_comm` label."""
+    attributes: dict[str, AttributeValue] = {semconv.OPERATION: semconv.OTHER}
+    if signature:
+        attributes |= _of_signature(signature)
+    if group:
+        attributes |= _of_group(group)
+    if call_site:
+        attributes[semconv.CODE_FUNCTION] = call_site.function
+        attributes[semconv.CODE_FILE] = call_site.file
+        attributes[semconv.CODE_LINE] = call_site.line
+    if label:
+        attributes[semconv.CALLER] = label
+    return attributes
+
+
+def _of_signature(signature: SignatureName) -> dict[str, AttributeValue]:
+    optional: dict[str, AttributeValue] = {
+        semconv.REDUCE_OP: signature.reduce_op,
+        semconv.TENSOR_SHAPES: ["x".join(map(str, shape)) or "scalar" for shape in signature.shapes],
+        semconv.TENSOR_DTYPES: list(signature.dtypes),
+        semconv.TENSOR_DEVICE: signature.device,
+    }
+    attributes: dict[str, AttributeValue] = {
+        semconv.OPERATION: signature.operation,
+        semconv.TENSOR_COUNT: signature.tensors,
+    }
+    return attributes | {name: value for name, value in optional.items() if value}
+
+
+def _of_group(group: GroupName) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        semconv.GROUP_HASH: group.key,
+        semconv.GROUP_SIZE: len(group.ranks),
+    }
+    if group.description:
+        attributes[semconv.GROUP_DESCRIPTION] = group.description
+    if not group.aligned:
+        attributes[semconv.SEQUENCE_ALIGNED] = False
+    return attributes
+
+
+def of_record(operation: Operation) -> dict[str, AttributeValue]:
+    """Attributes of one call: its position, its size, how its end is known, its times on a device."""
+    attributes: dict[str, AttributeValue] = {
+        semconv.SEQUENCE: operation.sequence,
+        semconv.MESSAGE_SIZE: operation.message_bytes,
+        semconv.COMPLETION: operation.how.name.lower() if operation.how else "unknown",
+    }
+    if operation.how and operation.how in _RESOLUTION_S:
+        attributes[semconv.COMPLETION_RESOLUTION] = _RESOLUTION_S[operation.how]
+    if operation.flags & Flag.ON_DEVICE:
+        attributes.update(_device_times(operation))
+    if operation.peer >= 0:
+        attributes[semconv.PEER] = operation.peer
+    if operation.flags & Flag.POINT_TO_POINT:
+        attributes[semconv.TAG] = operation.tag
+    return attributes
+
+
+def _device_times(operation: Operation) -> dict[str, AttributeValue]:
+    """How long an operation was in the device's queue and how long the device ran it; empty if that is not known."""
+    started_ns, how = operation.started_ns, operation.started_how
+    if started_ns is None or how is None or how not in _RESOLUTION_S:
+        return {}
+    times: dict[str, AttributeValue] = {
+        semconv.DEVICE_QUEUE_DURATION: (started_ns - operation.entered_ns) / 1e9,
+        semconv.DEVICE_START_RESOLUTION: _RESOLUTION_S[how],
+    }
+    if operation.completed_ns is not None and operation.how in _RESOLUTION_S:
+        times[semconv.DEVICE_DURATION] = max(operation.completed_ns - started_ns, 0) / 1e9
+    return times

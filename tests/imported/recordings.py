@@ -1,0 +1,101 @@
+"""Recordings of worlds without processes, as dumps of flight recorders would give them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.imported.recording import Judgement, Provenance, Recording
+from otel_torchdist.tape.layout import How
+from otel_torchdist.verdict.last_moment import last_moment
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.post_mortem import judge
+from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.verdict.wording.sentence import sentence
+from otel_torchdist.world.model import GroupView, OperationView, WorldSnapshot
+from tests.support.fake_world import THRESHOLD_NS, WALL_OFFSET_NS, FakeRank, FakeWorld, group_of
+
+MEETING_S = 0.001
+
+
+@dataclass
+class RecordedRank(FakeRank):
+    """A rank that keeps all its calls."""
+
+    ended: list[OperationView] = field(default_factory=list[OperationView])
+
+    def end(self, number: int, at_s: float, how: How = How.WATCHDOG, failure: str = "") -> None:
+        """End an operation, as a watchdog sees it."""
+        super().end(number, at_s, how, failure)
+        assert self.last is not None
+        self.ended.append(self.last)
+
+    @property
+    def history(self) -> RankHistory:
+        """All calls in order."""
+        calls = sorted((*self.ended, *self.open.values()), key=lambda operation: operation.record.number)
+        return RankHistory(self.rank, 0, "", WALL_OFFSET_NS, tuple(calls), 0)
+
+
+class RecordedWorld(FakeWorld):
+    """Ranks that keep all their calls.
+
+    Attributes:
+        recorded: The ranks.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.recorded = [RecordedRank(rank) for rank in range(size)]
+        self.ranks = list[FakeRank](self.recorded)
+
+    def train(self, group: GroupView, calls: int, began_s: float = 0.0) -> float:
+        """All members complete so many collectives, one each 10 ms; returns when the last one is over."""
+        for nth in range(calls):
+            self.meet(group, began_s + nth / 100)
+        return began_s + calls / 100
+
+    def recording(self, now_s: float, missing: tuple[int, ...] = ()) -> Recording:
+        """What dumps of all ranks but the missing hold, taken at `now_s`, and the verdict on them."""
+        here = [rank for rank in range(len(self.ranks)) if rank not in missing]
+        world = self.snapshot(now_s, here)
+        rules = StallRules(THRESHOLD_NS)
+        verdict = judge(last_moment(world.run, world.in_order, world.taken_ns), rules)
+        return Recording(
+            provenance=Provenance("flight recorder", len(here), ("2.10",), ("2.27.3",), missing),
+            histories=tuple(
+                dataclasses.replace(self.recorded[rank].history, world_size=len(self.ranks)) for rank in here
+            ),
+            world=world,
+            judgements=(Judgement(verdict, text_of(verdict, world)),) if verdict is not None else (),
+            threshold_ns=rules.threshold_ns,
+        )
+
+
+def text_of(verdict: Verdict, world: WorldSnapshot) -> str:
+    """A verdict in words, as for dumps whose time is not known."""
+    return sentence(verdict, (world.taken_ns - verdict.since_ns) / 1e9).replace(" for ", " for up to ")
+
+
+def stalled(ranks: int = 4, calls: int = 20, absent: int = 2) -> RecordedWorld:
+    """Ranks that have completed calls, after which one does not come to the next."""
+    world = RecordedWorld(ranks)
+    group = group_of(*range(ranks), description="default_pg")
+    ended_s = world.train(group, calls)
+    for rank in world.recorded:
+        if rank.rank != absent:
+            rank.enter(group, ended_s)
+    return world
+
+
+def at(recording: Recording, now_ns: int) -> Recording:
+    """The same recording as if it had been taken at another time."""
+    offset_ns = now_ns - recording.world.taken_ns
+    views = recording.world.ranks.items()
+    ranks = {rank: dataclasses.replace(view, wall_offset_ns=offset_ns) for rank, view in views}
+    return dataclasses.replace(
+        recording,
+        histories=tuple(dataclasses.replace(one, wall_offset_ns=offset_ns) for one in recording.histories),
+        world=dataclasses.replace(recording.world, ranks=ranks),
+    )
