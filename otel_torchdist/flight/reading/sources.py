@@ -102,11 +102,11 @@ def _found_in(file: Path, skipped: Skipped) -> Iterator[FoundFile]:
             return
         with open(resolved, "rb") as stream:
             start = stream.read(_START_BYTES)
+        if file.suffix == _TAPE:
+            skipped.tapes += 1
+            return
         if start and not _may_be_dump(start):
-            if file.suffix == _TAPE:
-                skipped.tapes += 1
-            else:
-                skipped.others.append(file)
+            skipped.others.append(file)
             return
         content = _unzipped(read_regular(resolved, MAX_DUMP_BYTES))
     except (OSError, EOFError, ValueError, RuntimeError) as error:
@@ -121,9 +121,10 @@ def _found_inside(archive: Path, shown: str, skipped: Skipped) -> Iterator[Found
             inner = readable(f"{shown}/{name}")
             if content is None:
                 skipped.problems.append(f"{inner}: it has more than {MAX_DUMP_BYTES} bytes")
+            elif name.endswith(_TAPE):
+                skipped.tapes += 1
             elif content and not _may_be_dump(content[:_START_BYTES]):
-                skipped.others_inside += not name.endswith(_TAPE)
-                skipped.tapes += name.endswith(_TAPE)
+                skipped.others_inside += 1
             else:
                 yield FoundFile(inner, PurePosixPath(name).name, _unzipped(content), None)
     except (ArchiveError, OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
