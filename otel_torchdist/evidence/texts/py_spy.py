@@ -80,7 +80,7 @@ def _site(found: re.Match[str]) -> CallSiteName:
     return CallSiteName(readable(found["function"], MAX_TEXT), readable(file), int(found["line"] or 0))
 
 
-_Number = Annotated[int, Meta(ge=0, lt=1 << 63)]
+_Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
