@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from otel_torchdist.evidence.log import read_log
-from otel_torchdist.evidence.model import Evidence, Testimony
+from otel_torchdist.evidence.model import Evidence, Statement
 from otel_torchdist.evidence.resolve import resolved
 from otel_torchdist.evidence.texts import error_file, py_spy, ras
 from otel_torchdist.files.others import open_regular, reason
@@ -21,7 +21,7 @@ MAX_WHOLE_BYTES: Final = 64 << 20
 _PICKLE: Final = b"\x80"
 _ARCHIVES: Final = (b"PK\x03\x04", b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd")
 _JSON: Final = (b"{", b"[")
-_Reader = Callable[[str, str], Iterable[Testimony]]
+_Reader = Callable[[str, str], Iterable[Statement]]
 
 
 def read_files(paths: Iterable[Path]) -> Evidence:
@@ -30,7 +30,7 @@ def read_files(paths: Iterable[Path]) -> Evidence:
     Args:
         paths: Regular files. The order does not matter.
     """
-    testimonies: list[Testimony] = []
+    statements: list[Statement] = []
     warnings: list[str] = []
     unrecognized: list[str] = []
     for path in paths:
@@ -40,15 +40,15 @@ def read_files(paths: Iterable[Path]) -> Evidence:
         except OSError as error:
             warnings.append(f"{name}: {reason(error)}")
             continue
-        testimonies += found
+        statements += found
         warnings += problems
         if not found and not problems:
             unrecognized.append(name)
-    known, contradictions = resolved(testimonies)
+    known, contradictions = resolved(statements)
     return Evidence(tuple(known), (*warnings, *contradictions), tuple(unrecognized))
 
 
-def read_file(path: Path) -> tuple[list[Testimony], list[str]]:
+def read_file(path: Path) -> tuple[list[Statement], list[str]]:
     """Read one file.
 
     Returns:
@@ -67,30 +67,30 @@ def read_file(path: Path) -> tuple[list[Testimony], list[str]]:
             return found, []
         stream.seek(0)
         text = head.decode("utf-8", "replace")
-        for is_text, read in ((py_spy.is_text, py_spy.testimonies_of_text), (ras.is_text, ras.testimonies_of_text)):
+        for is_text, read in ((py_spy.is_text, py_spy.statements_of_text), (ras.is_text, ras.statements_of_text)):
             if is_text(text):
                 return _whole(stream, name, read)
         return read_log(stream, name)
 
 
-def _json(stream: BinaryIO, name: str) -> list[Testimony]:
+def _json(stream: BinaryIO, name: str) -> list[Statement]:
     content = stream.read(MAX_WHOLE_BYTES + 1)
     if len(content) > MAX_WHOLE_BYTES:
         return []
-    error = error_file.testimony_of(content, name) if len(content) <= error_file.MAX_BYTES else None
+    error = error_file.statement_of(content, name) if len(content) <= error_file.MAX_BYTES else None
     if error is not None:
         return [error]
-    return py_spy.testimonies_of_json(content, name) or ras.testimonies_of_json(content, name)
+    return py_spy.statements_of_json(content, name) or ras.statements_of_json(content, name)
 
 
-def _whole(stream: BinaryIO, name: str, read: _Reader) -> tuple[list[Testimony], list[str]]:
+def _whole(stream: BinaryIO, name: str, read: _Reader) -> tuple[list[Statement], list[str]]:
     content = stream.read(MAX_WHOLE_BYTES + 1)
     problems = [f"{name}: only its first {MAX_WHOLE_BYTES} bytes are read"] if len(content) > MAX_WHOLE_BYTES else []
     return list(read(content[:MAX_WHOLE_BYTES].decode("utf-8", "replace"), name)), problems
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Generator[BinaryIO]:
     # A link is followed: unlike files in a job directory, users name these themselves.
     with os.fdopen(open_regular(path.resolve()), "rb") as stream:
         yield stream

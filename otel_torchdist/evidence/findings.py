@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,15 @@ from otel_torchdist.evidence.model import (
     Reached,
     SeenStacks,
     Source,
-    Testimony,
+    Statement,
     TimedOut,
 )
+from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.world.places import thread_to_show, user_frame
+from otel_torchdist.world.places import FrameOwner, owner_of, thread_to_show, user_frame
 
 _ADDRESS: Final = re.compile(r" \[?[\w.:%]+\]?:\d+")
+_COLLECTIVES: Final = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py")
 _GLOO: Final = re.compile(r"\[[^\]\s]*gloo/transport/[^\]\s]*\] ")
 
 
@@ -35,6 +38,7 @@ class Finding:
         others: Speakers whose rank is not known: `pid 12`, `local rank 3`, …
         text: The message, without what differs between them.
         frame: A line of the job's code that belongs to it; None if there is none.
+        is_call: Whether that line called the operation that the message is about.
         source: Where the first of them is written.
         count: How many there are.
         is_first: Whether a launcher observed this failure before all others.
@@ -45,37 +49,47 @@ class Finding:
     others: tuple[str, ...]
     text: str
     frame: CallSiteName | None
+    is_call: bool
     source: Source
     count: int
     is_first: bool = False
 
 
-def findings_of(testimonies: Iterable[Testimony]) -> list[Finding]:
+def findings_of(statements: Iterable[Statement]) -> list[Finding]:
     """Return the findings, in the order of their kinds, what most ranks say first."""
-    groups: dict[tuple[Kind, str, CallSiteName | None, bool], list[Testimony]] = {}
-    for one in _without_doubles(list(testimonies)):
+    groups: dict[tuple[Kind, str, CallSiteName | None, bool], list[Statement]] = {}
+    every = list(statements)
+    called = {one.rank: frame_of(one) for one in every if one.kind is Kind.CALLED and one.rank is not None}
+    for one in _without_doubles(every):
+        is_call = one.kind is Kind.TIMED_OUT and one.rank is not None
+        frame = called.get(one.rank or 0) if is_call else frame_of(one)
         if one.kind is not Kind.CALLED:
             is_first = isinstance(one.fact, Ended) and one.fact.is_first
-            groups.setdefault((one.kind, described(one), frame_of(one), is_first), []).append(one)
+            groups.setdefault((one.kind, described(one), frame, is_first), []).append(one)
     found = [_finding(*key, alike) for key, alike in groups.items()]
     order = list(Kind)
     return sorted(found, key=lambda one: (order.index(one.kind), not one.is_first, -one.count, one.text, one.ranks))
 
 
-def _finding(kind: Kind, text: str, frame: CallSiteName | None, is_first: bool, alike: Sequence[Testimony]) -> Finding:
+def _finding(kind: Kind, text: str, frame: CallSiteName | None, is_first: bool, alike: Sequence[Statement]) -> Finding:
     return Finding(
         kind=kind,
         ranks=tuple(sorted({one.rank for one in alike if one.rank is not None})),
         others=tuple(sorted({_speaker(one) for one in alike if one.rank is None})),
         text=text,
         frame=frame,
+        is_call=_is_call(alike[0]),
         source=alike[0].source,
         count=len(alike) + sum(one.repeated for one in alike),
         is_first=is_first,
     )
 
 
-def _speaker(one: Testimony) -> str:
+def _is_call(one: Statement) -> bool:
+    return one.kind is Kind.TIMED_OUT or (isinstance(one.fact, SeenStacks) and bool(collective_of(one.fact)))
+
+
+def _speaker(one: Statement) -> str:
     """What is known of a speaker whose rank is not."""
     if one.group is not None and one.group.rank is not None:
         return f"rank {one.group.rank} of {one.group.description or one.group.uid or 'its group'}"
@@ -84,12 +98,12 @@ def _speaker(one: Testimony) -> str:
     return f"process {one.pid}" if one.pid is not None else one.label or "a rank that is not named"
 
 
-def _without_doubles(testimonies: Sequence[Testimony]) -> Iterable[Testimony]:
-    """Leave out what another testimony of the same rank contains."""
-    raised = {(one.rank, one.source.path) for one in testimonies if one.kind is Kind.RAISED}
-    crashed = {one.source for one in testimonies if one.kind is Kind.STACKS}
-    ends = {(one.pid, one.fact.way) for one in testimonies if _is_of_table(one) and isinstance(one.fact, Ended)}
-    for one in testimonies:
+def _without_doubles(statements: Sequence[Statement]) -> Iterable[Statement]:
+    """Leave out what another statement of the same rank contains."""
+    raised = {(one.rank, one.source.path) for one in statements if one.kind is Kind.RAISED}
+    crashed = {one.source for one in statements if one.kind is Kind.STACKS}
+    ends = {(one.pid, one.fact.way) for one in statements if _is_of_table(one) and isinstance(one.fact, Ended)}
+    for one in statements:
         if one.text.startswith("gloo: ") and (one.rank, one.source.path) in raised:
             continue
         if one.kind is Kind.CRASHED and one.source in crashed:
@@ -99,13 +113,13 @@ def _without_doubles(testimonies: Sequence[Testimony]) -> Iterable[Testimony]:
         yield one
 
 
-def _is_of_table(one: Testimony) -> bool:
+def _is_of_table(one: Statement) -> bool:
     """Whether it is a row of torchrun's table, which names the rank, and not the line before it."""
     return one.kind is Kind.ENDED and one.text.startswith("rank ")
 
 
-def described(one: Testimony) -> str:
-    """What a testimony says, without what differs between ranks that say the same."""
+def described(one: Statement) -> str:
+    """What a statement says, without what differs between ranks that say the same."""
     fact = one.fact
     if isinstance(fact, TimedOut) and fact.operation:
         place = f" #{fact.sequence}" if fact.sequence is not None else ""
@@ -116,7 +130,7 @@ def described(one: Testimony) -> str:
         # Only of the first is the exception a cause; the others show theirs by themselves.
         return f"ended with {fact.way}" + (f", after {_plain(fact.error)}" if fact.error and fact.is_first else "")
     if isinstance(fact, SeenStacks):
-        return f"crashed: {fact.crash}" if fact.crash else "was in"
+        return f"crashed: {fact.crash}" if fact.crash else _within(fact)
     return _plain(one.text)
 
 
@@ -124,18 +138,54 @@ def _plain(text: str) -> str:
     return _ADDRESS.sub("", _GLOO.sub("", text))
 
 
-def _of_group(one: Testimony) -> str:
+def _of_group(one: Statement) -> str:
     group = one.group
     return f" of {group.description or f'group {group.uid}'}" if group and (group.description or group.uid) else ""
 
 
-def frame_of(one: Testimony) -> CallSiteName | None:
-    """The line of the job's code that a testimony shows: of its stack the innermost frame outside torch."""
+def _within(stacks: SeenStacks) -> str:
+    operation = collective_of(stacks)
+    return f"in {operation}" if operation else "in no operation of torch.distributed"
+
+
+def collective_of(stacks: SeenStacks) -> str:
+    """The function of torch.distributed that the thread of interest is in, as the job called it; '' for none."""
+    thread = _shown(stacks)
+    return _collective_in(thread) if thread is not None else ""
+
+
+def _shown(stacks: SeenStacks) -> ThreadStack | None:
+    """The thread of interest: the one that crashed, else the main thread, or what keeps it from running."""
+    if stacks.crash:
+        return next(iter(stacks.threads), None)
+    main = thread_to_show(stacks.threads, None)
+    # Operations release the GIL while they wait, so whoever holds it then does not matter.
+    if main is None or _collective_in(main):
+        return main
+    return thread_to_show(stacks.threads, stacks.holds_gil)
+
+
+def _collective_in(thread: ThreadStack) -> str:
+    inside = itertools.takewhile(lambda frame: owner_of(frame.file) is not FrameOwner.USER, thread.frames)
+    return next((frame.function for frame in reversed([*inside]) if frame.file.endswith(_COLLECTIVES)), "")
+
+
+def outside_of_collectives(statements: Iterable[Statement]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ranks whose stacks show no operation of torch.distributed, and those whose stacks show one; each ascending.
+
+    Only where the call itself blocks, as with gloo, does this tell who is waited for.
+    """
+    stacks = {one.rank: one.fact for one in statements if isinstance(one.fact, SeenStacks) and one.rank is not None}
+    inside = {rank for rank, fact in stacks.items() if collective_of(fact)}
+    return tuple(sorted(stacks.keys() - inside)), tuple(sorted(inside))
+
+
+def frame_of(one: Statement) -> CallSiteName | None:
+    """The line of the job's code that a statement shows: of its stack the innermost frame outside torch."""
     fact = one.fact
     if isinstance(fact, Raised | CalledAt):
         return user_frame(fact.frames)
     if not isinstance(fact, SeenStacks):
         return None
-    # What holds the GIL keeps all other Python threads from running.
-    thread = thread_to_show(fact.threads, fact.holds_gil)
+    thread = _shown(fact)
     return user_frame(thread.frames) if thread is not None else None

@@ -13,17 +13,19 @@ from collections.abc import Iterator
 from typing import BinaryIO, Final
 
 from otel_torchdist.evidence.lines import MAX_LINE, LogLine, parsed
-from otel_torchdist.evidence.model import Testimony
+from otel_torchdist.evidence.model import Statement
 from otel_torchdist.evidence.repeats import Repeats
 from otel_torchdist.evidence.texts import gloo, python_stacks, torchrun, watchdog
 
 BLOCK_BYTES: Final = 4 << 20
+MAX_PIECE: Final = 4 << 20
+"""Bytes of a line that are looked at together."""
 MARKERS: Final = (*watchdog.MARKERS, *gloo.MARKERS, *torchrun.MARKERS, *python_stacks.MARKERS)
 _GZIP: Final = b"\x1f\x8b"
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_log(stream: BinaryIO, path: str) -> tuple[list[Testimony], list[str]]:
+def read_log(stream: BinaryIO, path: str) -> tuple[list[Statement], list[str]]:
     """Read a log to its end.
 
     Args:
@@ -31,7 +33,7 @@ def read_log(stream: BinaryIO, path: str) -> tuple[list[Testimony], list[str]]:
         path: Its name in what is returned.
 
     Returns:
-        The testimonies in the order of lines, repeated ones once; and a line on what could not be read.
+        The statements in the order of lines, repeated ones once; and a line on what could not be read.
     """
     readers = _Readers(path)
     repeats = Repeats()
@@ -44,7 +46,7 @@ def read_log(stream: BinaryIO, path: str) -> tuple[list[Testimony], list[str]]:
     repeats.add(readers.end())
     if repeats.dropped:
         warnings.append(f"{path}: {repeats.dropped} of its messages are left out: there are too many different ones")
-    return repeats.testimonies, warnings
+    return repeats.statements, warnings
 
 
 class _Readers:
@@ -60,29 +62,31 @@ class _Readers:
         """Whether the next line is needed whatever it contains."""
         return self._failures.is_hungry or self._stacks.is_hungry
 
-    def read(self, line: LogLine) -> Iterator[Testimony]:
+    def read(self, line: LogLine) -> Iterator[Statement]:
         yield from self._failures.read(line)
         if self._failures.is_hungry:  # tracebacks in the table are those of ranks, not of the launcher
             return
         yield from self._stacks.read(line)
-        yield from watchdog.testimonies_of(line, self._path)
-        yield from gloo.testimonies_of(line, self._path)
+        yield from watchdog.statements_of(line, self._path)
+        yield from gloo.statements_of(line, self._path)
 
-    def end(self) -> Iterator[Testimony]:
+    def end(self) -> Iterator[Statement]:
         yield from self._failures.end()
         yield from self._stacks.end()
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    head = stream.read(BLOCK_BYTES)
+    read = stream.read
+    head = read(BLOCK_BYTES)
     if head.startswith(_GZIP):
         stream.seek(0)
-        stream = gzip.GzipFile(fileobj=stream)
-        head = stream.read(BLOCK_BYTES)
+        # Unlike `read`, this returns what was unpacked before it comes to damage.
+        read = gzip.GzipFile(fileobj=stream).read1
+        head = read(BLOCK_BYTES)
     decoder = codecs.getincrementaldecoder("utf-16")("replace") if head.startswith(_UTF_16) else None
     while head:
-        yield decoder.decode(head).encode() if decoder is not None else head
-        head = stream.read(BLOCK_BYTES)
+        yield decoder.decode(head).encode("utf-8", "replace") if decoder is not None else head
+        head = read(BLOCK_BYTES)
 
 
 def _lines(blocks: Iterator[bytes], readers: _Readers) -> Iterator[tuple[int, bytes]]:
@@ -91,7 +95,7 @@ def _lines(blocks: Iterator[bytes], readers: _Readers) -> Iterator[tuple[int, by
     for block in blocks:
         content = rest + block
         end = content.rfind(b"\n") + 1
-        if not end and len(content) < BLOCK_BYTES:
+        if not end and len(content) < MAX_PIECE:
             rest = content
             continue
         end = end or len(content)  # a line of megabytes is taken in pieces

@@ -18,7 +18,7 @@ MAX_TEXT: Final = 400
 
 
 class Kind(enum.Enum):
-    """What a testimony is about, in the order in which a report shows it."""
+    """What a statement is about, in the order in which a report shows it."""
 
     TIMED_OUT = "operation timed out"
     NOT_REACHED = "did not reach a barrier"
@@ -195,7 +195,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Testimony:
+class Statement:
     """What one text says about one rank.
 
     Attributes:
@@ -230,11 +230,11 @@ class Evidence:
     """Everything that texts say about a job.
 
     Attributes:
-        testimonies: In the order of files and lines.
+        statements: In the order of files and lines.
         warnings: What could not be read, and what contradicts itself; one line each.
         unrecognized: Files in which nothing was found.
     """
 
-    testimonies: tuple[Testimony, ...] = ()
+    statements: tuple[Statement, ...] = ()
     warnings: tuple[str, ...] = ()
     unrecognized: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Final
 
-from otel_torchdist.evidence.model import Kind, Reached, Testimony
+from otel_torchdist.evidence.model import Kind, Reached, Statement
 
 MAX_KEPT: Final = 50_000
 _LATEST: Final = (Kind.PROGRESS, Kind.STACKS)
@@ -14,24 +14,24 @@ _LATEST: Final = (Kind.PROGRESS, Kind.STACKS)
 
 
 class Repeats:
-    """Collects testimonies.
+    """Collects statements.
 
     Attributes:
         dropped: How many were left out for lack of room.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, Testimony] = {}
+        self._kept: dict[Hashable, Statement] = {}
         self.dropped = 0
 
     @property
-    def testimonies(self) -> list[Testimony]:
+    def statements(self) -> list[Statement]:
         """Those that are kept, in the order of lines."""
         return sorted(self._kept.values(), key=lambda one: one.source.line)
 
-    def add(self, testimonies: Iterable[Testimony]) -> None:
+    def add(self, statements: Iterable[Statement]) -> None:
         """Keep what is new."""
-        for one in testimonies:
+        for one in statements:
             key = _key(one)
             before = self._kept.get(key)
             if before is None and len(self._kept) >= MAX_KEPT:
@@ -42,7 +42,7 @@ class Repeats:
                 self._kept[key] = _merged(before, one)
 
 
-def _key(one: Testimony) -> Hashable:
+def _key(one: Statement) -> Hashable:
     who = (one.rank, one.local_rank, one.pid, one.label)
     if isinstance(one.fact, Reached):
         return one.kind, who, one.group, one.fact.failed
@@ -52,7 +52,7 @@ def _key(one: Testimony) -> Hashable:
     return one.kind, who, one.group, one.fact if one.kind is Kind.ENDED else one.text
 
 
-def _merged(before: Testimony, after: Testimony) -> Testimony:
+def _merged(before: Statement, after: Statement) -> Statement:
     kept = after if before.kind in _LATEST else before
     group = max(before.group, after.group, key=lambda mark: bool(mark and mark.uid))
     return dataclasses.replace(kept, group=group, repeated=before.repeated + 1)

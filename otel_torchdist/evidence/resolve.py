@@ -1,4 +1,4 @@
-"""Finds the rank of a testimony that does not state one, from others that do, and says where they contradict.
+"""Finds the rank of a statement that does not state one, from others that do, and says where they contradict.
 
 Nothing is guessed: a label, a process id or a file stands for a rank only if everything that is known agrees.
 """
@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from otel_torchdist.evidence.model import Ended, Kind, Testimony
+from otel_torchdist.evidence.model import Ended, Kind, Statement
 
 _IN_NAME: Final = re.compile(r"(?:^|[^a-z])rank[-_.=]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
 _ERROR_FILE_PARTS: Final = 4
@@ -25,16 +25,16 @@ def rank_in_name(path: str) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def resolved(testimonies: Sequence[Testimony]) -> tuple[list[Testimony], list[str]]:
-    """Return the testimonies with the ranks that could be found, and a line for each contradiction."""
-    known = _Known(testimonies)
-    found = [one if one.rank is not None else dataclasses.replace(one, rank=known.rank_of(one)) for one in testimonies]
+def resolved(statements: Sequence[Statement]) -> tuple[list[Statement], list[str]]:
+    """Return the statements with the ranks that could be found, and a line for each contradiction."""
+    known = _Known(statements)
+    found = [one if one.rank is not None else dataclasses.replace(one, rank=known.rank_of(one)) for one in statements]
     return found, [*known.contradictions, *_different_ends(found)]
 
 
 class _Known:
-    def __init__(self, testimonies: Sequence[Testimony]) -> None:
-        stated = [one for one in testimonies if one.rank is not None]
+    def __init__(self, statements: Sequence[Statement]) -> None:
+        stated = [one for one in statements if one.rank is not None]
         by_file: dict[Hashable, set[int]] = {}
         by_sign: dict[Hashable, set[int]] = {}
         for one in stated:
@@ -44,7 +44,7 @@ class _Known:
         self.contradictions: list[str] = []
         self._named: dict[str, int] = {}
         self._ranks = {sign: ranks.copy().pop() for sign, ranks in by_sign.items() if len(ranks) == 1}
-        for path in sorted({one.source.path for one in testimonies}):
+        for path in sorted({one.source.path for one in statements}):
             named, inside = rank_in_name(path), by_file.get(path, set[int]())
             if named is None:
                 continue
@@ -56,15 +56,15 @@ class _Known:
             else:
                 self._named[path] = named
 
-    def rank_of(self, testimony: Testimony) -> int | None:
-        found = {self._ranks[sign] for sign in _signs(testimony) if sign in self._ranks}
+    def rank_of(self, statement: Statement) -> int | None:
+        found = {self._ranks[sign] for sign in _signs(statement) if sign in self._ranks}
         # A line on another rank, such as one that missed a barrier, is no line of the file's rank.
-        if testimony.source.path in self._named and testimony.kind is not Kind.NOT_REACHED:
-            found.add(self._named[testimony.source.path])
+        if statement.source.path in self._named and statement.kind is not Kind.NOT_REACHED:
+            found.add(self._named[statement.source.path])
         return found.pop() if len(found) == 1 else None
 
 
-def _signs(one: Testimony) -> Iterator[Hashable]:
+def _signs(one: Statement) -> Iterator[Hashable]:
     """Yield what may stand for a rank."""
     path = one.source.path
     if one.label:
@@ -77,9 +77,9 @@ def _signs(one: Testimony) -> Iterator[Hashable]:
         yield "error file", PurePath(path).parts[-_ERROR_FILE_PARTS:]
 
 
-def _different_ends(testimonies: Iterable[Testimony]) -> Iterator[str]:
-    ends: dict[int, dict[str, Testimony]] = {}
-    for one in testimonies:
+def _different_ends(statements: Iterable[Statement]) -> Iterator[str]:
+    ends: dict[int, dict[str, Statement]] = {}
+    for one in statements:
         if isinstance(one.fact, Ended) and one.rank is not None:
             ends.setdefault(one.rank, {}).setdefault(one.fact.way, one)
     for rank, ways in sorted(ends.items()):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_torchdist.evidence.model import CalledAt, GroupMark, Reached, Testimony, TimedOut
+from otel_torchdist.evidence.model import CalledAt, GroupMark, Reached, Statement, TimedOut
 from otel_torchdist.tape.layout import Flag, RecordKind, TapeState
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
 from otel_torchdist.world.model import (
@@ -43,13 +43,13 @@ class _Stuck:
     called: CallSiteName | None
 
 
-def snapshot_of(testimonies: Iterable[Testimony]) -> WorldSnapshot | None:
+def snapshot_of(statements: Iterable[Statement]) -> WorldSnapshot | None:
     """Return what the ranks were doing when the first operation of the default group timed out.
 
     Returns:
         None if no watchdog speaks of an operation of that group, or if its lines are those of several attempts.
     """
-    own = [one for one in testimonies if one.rank is not None]
+    own = [one for one in statements if one.rank is not None]
     stuck = _stuck(own)
     reached = _reached(own)
     if not stuck:
@@ -64,12 +64,12 @@ def snapshot_of(testimonies: Iterable[Testimony]) -> WorldSnapshot | None:
     return WorldSnapshot(0, NOW_NS, ranks)
 
 
-def _stuck(testimonies: Sequence[Testimony]) -> list[_Stuck]:
+def _stuck(statements: Sequence[Statement]) -> list[_Stuck]:
     """The operation of the default group that timed out on each rank."""
-    called = {one.rank: user_frame(one.fact.frames) for one in testimonies if isinstance(one.fact, CalledAt)}
-    failed = {(one.rank, one.fact.failed) for one in testimonies if isinstance(one.fact, Reached) and _is_default(one)}
+    called = {one.rank: user_frame(one.fact.frames) for one in statements if isinstance(one.fact, CalledAt)}
+    failed = {(one.rank, one.fact.failed) for one in statements if isinstance(one.fact, Reached) and _is_default(one)}
     found: dict[int, _Stuck] = {}
-    for one in testimonies:
+    for one in statements:
         fact, rank = one.fact, one.rank
         if not isinstance(fact, TimedOut) or rank is None or not fact.sequence or fact.operation in _POINT_TO_POINT:
             continue
@@ -81,9 +81,9 @@ def _stuck(testimonies: Sequence[Testimony]) -> list[_Stuck]:
     return list(found.values())
 
 
-def _reached(testimonies: Iterable[Testimony]) -> Mapping[int, Reached]:
+def _reached(statements: Iterable[Statement]) -> Mapping[int, Reached]:
     found: dict[int, Reached] = {}
-    for one in testimonies:
+    for one in statements:
         if isinstance(one.fact, Reached) and one.rank is not None and _is_default(one):
             before = found.get(one.rank)
             if before is None or one.fact.enqueued >= before.enqueued:
@@ -91,7 +91,7 @@ def _reached(testimonies: Iterable[Testimony]) -> Mapping[int, Reached]:
     return found
 
 
-def _is_default(one: Testimony) -> bool:
+def _is_default(one: Statement) -> bool:
     return one.group is not None and one.group.is_default
 
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.document import SCHEMA, document_of
+from otel_torchdist.cli.diagnose.live import diagnose_live
 from otel_torchdist.cli.diagnose.report import print_report
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.switched_off import with_reasons
@@ -61,6 +62,14 @@ def diagnose(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    pid: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Look at a live job that was not recorded, given a rank or its launcher; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     list_runs: Annotated[bool, typer.Option("--list", help="List the runs that left a tape on this node.")] = False,
 ) -> None:
     """After a hang or a crash: report what each rank was doing last, and which one held the others up.
@@ -69,6 +78,9 @@ def diagnose(
     verdict is about now; afterwards it is about the last moment at which one was.
     """
     config = Config.from_environment()
+    if pid:
+        diagnose_live(pid, StallRules.from_config(config, threshold), as_json)
+        return
     try:
         index = whole_index(config, run_dir)
     except TapeError as error:

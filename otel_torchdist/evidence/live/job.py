@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from otel_torchdist.evidence.live import py_spy
 from otel_torchdist.evidence.live.kernel import KernelView, view_of
 from otel_torchdist.evidence.live.ranks import LiveProcess, find_ranks
-from otel_torchdist.evidence.model import Testimony
+from otel_torchdist.evidence.model import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class LiveRank:
 
     process: LiveProcess
     kernel: KernelView
-    stacks: Testimony | None
+    stacks: Statement | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class LiveJob:
         return tuple(rank for rank in range(self.world_size) if rank not in seen)
 
     @property
-    def testimonies(self) -> list[Testimony]:
+    def statements(self) -> list[Statement]:
         """The stacks, with their ranks."""
         return [one.stacks for one in self.ranks if one.stacks is not None]
 
@@ -64,7 +64,7 @@ def look_at(pids: Iterable[int]) -> LiveJob:
         warnings.append("py-spy is not installed, so there are no stacks; `pip install py-spy` adds them")
     ranks: list[LiveRank] = []
     for process in processes:
-        stacks: Testimony | None = None
+        stacks: Statement | None = None
         if program is not None:
             stacks, reason = py_spy.dump(program, process.pid)
             if stacks is None:

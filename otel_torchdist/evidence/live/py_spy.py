@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from otel_torchdist.evidence.model import Testimony
+from otel_torchdist.evidence.model import Statement
 from otel_torchdist.evidence.texts import py_spy
 from otel_torchdist.naming import readable
 
@@ -32,7 +32,7 @@ def program() -> str | None:
     return shutil.which("py-spy") or (str(beside) if os.access(beside, os.X_OK) else None)
 
 
-def dump(path: str, pid: int) -> tuple[Testimony | None, str]:
+def dump(path: str, pid: int) -> tuple[Statement | None, str]:
     """Take the stacks of a process.
 
     Args:
@@ -45,7 +45,7 @@ def dump(path: str, pid: int) -> tuple[Testimony | None, str]:
     reason = ""
     for _ in range(TRIES):
         content, reason = _output([path, "dump", "--json", "--nonblocking", "--pid", str(pid)])
-        found = py_spy.testimonies_of_json(content, f"py-spy of process {pid}") if content else []
+        found = py_spy.statements_of_json(content, f"py-spy of process {pid}") if content else []
         if found:
             return found[0], ""
         if "denied" in reason.lower() or "permitted" in reason.lower():

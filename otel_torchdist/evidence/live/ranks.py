@@ -62,7 +62,7 @@ def find_ranks(pids: Iterable[int]) -> tuple[list[LiveProcess], list[str]]:
     """Return the ranks that these processes are, belong to, or have started.
 
     Returns:
-        The processes by ascending rank, those of unknown rank last, each once; and a line for each pid that led to none.
+        The processes by ascending rank, those of unknown rank last; and a line for each pid that led to none.
     """
     parents = _parents()
     children: dict[int, list[int]] = {}

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.evidence.lines import parsed
-from otel_torchdist.evidence.model import MAX_TEXT, Kind, Raised, Source, Testimony
+from otel_torchdist.evidence.model import MAX_TEXT, Kind, Raised, Source, Statement
 from otel_torchdist.evidence.texts.python_stacks import PythonStacks
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.decoding import DecodingError, decode_json
@@ -34,7 +34,7 @@ class _Content:
     timestamp: str | int = ""
 
 
-def testimony_of(content: bytes, path: str) -> Testimony | None:
+def statement_of(content: bytes, path: str) -> Statement | None:
     """Return what an error file says; None if it is none."""
     try:
         message = decode_json(content, _Content).message
@@ -43,7 +43,7 @@ def testimony_of(content: bytes, path: str) -> Testimony | None:
     error = _Error(message) if isinstance(message, str) else message
     text = readable(error.message.strip().partition("\n")[0].strip(), MAX_TEXT)
     stack = _raised(error.extraInfo.py_callstack, path)
-    return Testimony(
+    return Statement(
         kind=Kind.RAISED,
         source=Source(path, 0),
         text=text,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Kind, Source, Testimony, TimedOut
+from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Kind, Source, Statement, TimedOut
 from otel_torchdist.naming import readable
 
 MARKERS: Final = (b"gloo/transport/", b"onitoredBarrier")
@@ -20,13 +20,13 @@ _BARRIER: Final = re.compile(r"Ranks? (?P<ranks>\d+(?:, \d+)*) failed to pass mo
 MAX_RANKS: Final = 4_096
 
 
-def testimonies_of(line: LogLine, path: str) -> Iterator[Testimony]:
+def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield what a line with an error of gloo says; nothing if it is not one."""
     barrier = _BARRIER.search(line.text)
     if barrier is not None:
         for rank in barrier["ranks"].split(", ")[:MAX_RANKS]:
             # Numbers are those within the barrier's group, which the message does not name.
-            yield Testimony(
+            yield Statement(
                 kind=Kind.NOT_REACHED,
                 source=Source(path, line.number),
                 text=f"failed to pass monitored_barrier in {barrier['timeout']} ms",
@@ -37,7 +37,7 @@ def testimonies_of(line: LogLine, path: str) -> Iterator[Testimony]:
     if error is None:
         return
     what = error["what"]
-    yield Testimony(
+    yield Statement(
         kind=Kind.TIMED_OUT if _is_timeout(what) else Kind.CONNECTION_LOST,
         source=Source(path, line.number),
         text=readable(f"gloo: {what}", MAX_TEXT),

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from otel_torchdist.evidence.model import MAX_TEXT, Kind, SeenStacks, Source, Testimony
+from otel_torchdist.evidence.model import MAX_TEXT, Kind, SeenStacks, Source, Statement
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.decoding import DecodingError, decode_json
@@ -35,15 +35,15 @@ def is_text(head: str) -> bool:
     return _VERSION.search(head) is not None and "\nThread " in head and _PROCESS.search(head) is not None
 
 
-def testimonies_of_text(text: str, path: str) -> Iterator[Testimony]:
-    """Yield one testimony for each dumped process."""
+def statements_of_text(text: str, path: str) -> Iterator[Statement]:
+    """Yield one statement for each dumped process."""
     process: tuple[int, re.Match[str]] | None = None
     threads: list[ThreadStack] = []
     holder: int | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if (found := _PROCESS.match(line)) is not None:
             if process is not None:
-                yield _testimony(path, process, threads, holder)
+                yield _statement(path, process, threads, holder)
             process, threads, holder = (number, found), [], None
         elif (found := _THREAD.match(line)) is not None:
             native = int(found["id"], 0)
@@ -55,20 +55,20 @@ def testimonies_of_text(text: str, path: str) -> Iterator[Testimony]:
             last = threads[-1]
             threads[-1] = ThreadStack(last.thread, last.name, (*last.frames, _site(found)))
     if process is not None:
-        yield _testimony(path, process, threads, holder)
+        yield _statement(path, process, threads, holder)
 
 
-def _testimony(
+def _statement(
     path: str, process: tuple[int, re.Match[str]], threads: Iterable[ThreadStack], holder: int | None
-) -> Testimony:
+) -> Statement:
     number, found = process
     stacks = SeenStacks(tuple(threads), holder, readable(found["command"]))
     return _stacks(Source(path, number), int(found["pid"]), stacks)
 
 
-def _stacks(source: Source, pid: int, stacks: SeenStacks) -> Testimony:
+def _stacks(source: Source, pid: int, stacks: SeenStacks) -> Statement:
     text = f"py-spy: process {pid}, {len(stacks.threads)} threads"
-    return Testimony(Kind.STACKS, source, text, pid=pid, fact=stacks)
+    return Statement(Kind.STACKS, source, text, pid=pid, fact=stacks)
 
 
 def _site(found: re.Match[str]) -> CallSiteName:
@@ -106,8 +106,8 @@ class _Thread:
     process_info: _Process | None = None
 
 
-def testimonies_of_json(content: bytes, path: str) -> list[Testimony]:
-    """Return one testimony for each process of a JSON dump; none if it is something else.
+def statements_of_json(content: bytes, path: str) -> list[Statement]:
+    """Return one statement for each process of a JSON dump; none if it is something else.
 
     `py-spy dump --subprocesses --json` writes the threads of all processes into one list.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Fact, Kind, Raised, SeenStacks, Source, Testimony
+from otel_torchdist.evidence.model import MAX_TEXT, CalledAt, Fact, Kind, Raised, SeenStacks, Source, Statement
 from otel_torchdist.job.stacks import ThreadStack
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.records import CallSiteName
@@ -36,6 +36,7 @@ _TERMINATE: Final = re.compile(
 _EXCEPTION: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?::\s?(?P<what>.*))?$")
 _LAUNCHERS: Final = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
 """The launcher's own exceptions, which only say that a rank has failed."""
+_CURRENT: Final = "current thread"
 _Key = tuple[str, int | None]
 
 
@@ -63,11 +64,12 @@ class PythonStacks:
         """Whether a stack is under way, so that every line is needed."""
         return bool(self._open)
 
-    def read(self, line: LogLine) -> Iterator[Testimony]:
+    def read(self, line: LogLine) -> Iterator[Statement]:
         """Take a line; yields what has become complete."""
         key = (line.label, line.rank)
         if (begun := self._begun(line)) is not None:
-            yield from self._begin(key, line, begun)
+            # The watchdog's stack is one message of several lines, of which only the first states the rank.
+            yield from self._begin((line.label, None) if begun.is_numbered else key, line, begun)
             return
         stack = self._open.get(key)
         if stack is None:
@@ -79,7 +81,7 @@ class PythonStacks:
         else:
             yield from self._traceback(key, stack, line)
 
-    def end(self) -> Iterator[Testimony]:
+    def end(self) -> Iterator[Statement]:
         """Yield what is complete at the end of the file."""
         for key in list(self._open):
             yield from self._closed(key)
@@ -100,20 +102,20 @@ class PythonStacks:
             return found
         return None
 
-    def _begin(self, key: _Key, line: LogLine, begun: _Open) -> Iterator[Testimony]:
+    def _begin(self, key: _Key, line: LogLine, begun: _Open) -> Iterator[Statement]:
         yield from self._closed(key)
         if len(self._open) < MAX_OPEN:
             self._open[key] = begun
         if begun.crash:
-            yield self._testimony(begun, Kind.CRASHED, begun.crash, None)
+            yield self._statement(begun, Kind.CRASHED, begun.crash, None)
 
-    def _pass_by(self) -> Iterator[Testimony]:
+    def _pass_by(self) -> Iterator[Statement]:
         for key, stack in list(self._open.items()):
             stack.foreign += 1
             if stack.foreign > MAX_FOREIGN:
                 yield from self._closed(key)
 
-    def _traceback(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Testimony]:
+    def _traceback(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
         if not line.body.strip():
             return
         if line.body[0].isspace():
@@ -126,9 +128,9 @@ class PythonStacks:
         if found is None or not stack.frames or found["type"].rpartition(".")[2] in _LAUNCHERS:
             return
         text = readable(line.body.strip(), MAX_TEXT)
-        yield self._testimony(stack, Kind.RAISED, text, Raised(text, tuple(reversed(stack.frames))))
+        yield self._statement(stack, Kind.RAISED, text, Raised(text, tuple(reversed(stack.frames))))
 
-    def _dump(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Testimony]:
+    def _dump(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
         frame = _FRAME.match(line.body)
         if frame is not None:
             if stack.threads and len(stack.threads[-1].frames) < MAX_FRAMES:
@@ -139,26 +141,26 @@ class PythonStacks:
         elif line.body.strip() and stack.threads:
             yield from self._closed(key)
 
-    def _numbered(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Testimony]:
+    def _numbered(self, key: _Key, stack: _Open, line: LogLine) -> Iterator[Statement]:
         frame = _NUMBERED.match(line.body)
         if frame is None:
             yield from self._closed(key)
         elif len(stack.frames) < MAX_FRAMES:
             stack.frames.append(_site(frame))
 
-    def _closed(self, key: _Key) -> Iterator[Testimony]:
+    def _closed(self, key: _Key) -> Iterator[Statement]:
         stack = self._open.pop(key, None)
         if stack is None:
             return
         if stack.threads:
-            what = f"faulthandler: {len(stack.threads)} threads" if not stack.crash else stack.crash
-            yield self._testimony(stack, Kind.STACKS, what, SeenStacks(tuple(stack.threads), crash=stack.crash))
+            what = stack.crash or f"faulthandler: {len(stack.threads)} threads"
+            yield self._statement(stack, Kind.STACKS, what, SeenStacks(_in_order(stack.threads), crash=stack.crash))
         if stack.is_numbered and stack.frames:
-            yield self._testimony(stack, Kind.CALLED, "called in", CalledAt(tuple(stack.frames)))
+            yield self._statement(stack, Kind.CALLED, "called in", CalledAt(tuple(stack.frames)))
 
-    def _testimony(self, stack: _Open, kind: Kind, text: str, fact: Fact | None) -> Testimony:
+    def _statement(self, stack: _Open, kind: Kind, text: str, fact: Fact | None) -> Statement:
         line = stack.first
-        return Testimony(
+        return Statement(
             kind=kind,
             source=Source(self._path, line.number),
             text=text,
@@ -175,9 +177,14 @@ def _add_thread(stack: _Open, line: LogLine) -> None:
     found = _THREAD.match(line.body)
     if found is None or len(stack.threads) >= MAX_THREADS:
         return
-    # The number is that of pthreads, not the kernel's. The current thread is the one of interest: it comes first.
-    name = readable(found["name"] or ("" if found["current"] == "Thread" else "current thread"), MAX_TEXT)
-    stack.threads.append(ThreadStack(0, name, ()))
+    # The number is that of pthreads, not the kernel's. Names are there since Python 3.14.
+    name = _CURRENT if found["current"].startswith("Current") else found["name"] or ""
+    stack.threads.append(ThreadStack(0, readable(name, MAX_TEXT), ()))
+
+
+def _in_order(threads: list[ThreadStack]) -> tuple[ThreadStack, ...]:
+    """The current thread, then the others from the oldest, which is the main thread, to the newest."""
+    return tuple(sorted(reversed(threads), key=lambda thread: thread.name != _CURRENT))
 
 
 def _site(found: re.Match[str]) -> CallSiteName:

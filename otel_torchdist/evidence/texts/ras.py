@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_torchdist.evidence.model import MAX_TEXT, GroupMark, Kind, Launched, Source, Testimony
+from otel_torchdist.evidence.model import MAX_TEXT, GroupMark, Kind, Launched, Source, Statement
 from otel_torchdist.naming import readable
 from otel_torchdist.tape.decoding import DecodingError, decode_json
 
@@ -53,18 +53,18 @@ class _State:
     count: int | None = None
     error: str = ""
     counts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    waiting: list[tuple[Testimony, int]] = field(default_factory=list[tuple[Testimony, int]])
+    waiting: list[tuple[Statement, int]] = field(default_factory=list[tuple[Statement, int]])
 
 
-def testimonies_of_text(text: str, path: str) -> list[Testimony]:
+def statements_of_text(text: str, path: str) -> list[Statement]:
     """Return what a report says about ranks and processes that are not like the others."""
-    state, found = _State(), list[Testimony]()
+    state, found = _State(), list[Statement]()
     for number, line in enumerate(text.splitlines(), 1):
         found += _read(state, line, Source(path, number))
     return [*found, *_settle(state)]
 
 
-def _read(state: _State, line: str, source: Source) -> Iterator[Testimony]:
+def _read(state: _State, line: str, source: Source) -> Iterator[Statement]:
     if (match := _SECTION.match(line)) is not None:
         yield from _settle(state)
         state.group, state.communicator, state.what = match["group"], match["hash"], match["what"]
@@ -84,11 +84,11 @@ def _read(state: _State, line: str, source: Source) -> Iterator[Testimony]:
         )
     elif (match := _MISSING.match(line)) is not None and state.communicator:
         for rank in match["ranks"].split(",")[:MAX_RANKS]:
-            yield _testimony(state, Kind.MISSING, source, line, int(rank or 0))
+            yield _statement(state, Kind.MISSING, source, line, int(rank or 0))
     elif (match := _PROCESS.match(line)) is not None and state.what in ("INCOMPLETE", "DEAD"):
         how = "considered dead by NCCL's RAS" if state.what == "DEAD" else "does not answer NCCL's RAS"
         where = f"process {match['pid']} on {match['host']} with GPU {match['gpus']}"
-        yield Testimony(Kind.MISSING, source, readable(f"{where}: {how}", MAX_TEXT), pid=int(match["pid"]))
+        yield Statement(Kind.MISSING, source, readable(f"{where}: {how}", MAX_TEXT), pid=int(match["pid"]))
     elif (match := _MANY.match(line)) is not None:
         state.count = int(match["count"]) if match["count"] else None
         state.error = match["error"] or ""
@@ -100,11 +100,11 @@ def _read(state: _State, line: str, source: Source) -> Iterator[Testimony]:
         yield from _member(state, match, source, line)
 
 
-def _member(state: _State, match: re.Match[str], source: Source, line: str) -> Iterator[Testimony]:
+def _member(state: _State, match: re.Match[str], source: Source, line: str) -> Iterator[Statement]:
     rank, pid = int(match["rank"]), int(match["pid"]) if match["pid"] else None
     error = match["error"] or state.error
     if error and state.what == "ERROR":
-        yield _testimony(state, Kind.ERROR, source, f"reported {error}", rank, pid)
+        yield _statement(state, Kind.ERROR, source, f"reported {error}", rank, pid)
         return
     count = int(match["count"]) if match["count"] else state.count
     if state.operation is None or count is None:
@@ -112,39 +112,39 @@ def _member(state: _State, match: re.Match[str], source: Source, line: str) -> I
     if match["count"]:
         state.counts.append((1, count))
     if len(state.waiting) < MAX_RANKS:
-        state.waiting.append((_testimony(state, Kind.BEHIND, source, line, rank, pid), count))
+        state.waiting.append((_statement(state, Kind.BEHIND, source, line, rank, pid), count))
 
 
-def _settle(state: _State) -> Iterator[Testimony]:
+def _settle(state: _State) -> Iterator[Statement]:
     """Yield the ranks whose count is not that of most, now that all counts of one operation are known."""
     waiting, state.waiting = state.waiting, []
     counts, state.counts = state.counts, []
     others = max(counts, default=(0, 0))[1]
-    for testimony, count in waiting:
+    for statement, count in waiting:
         if count != others:
-            yield _counted(testimony, state.communicator, state.operation or "", count, others)
+            yield _counted(statement, state.communicator, state.operation or "", count, others)
     state.count = None
 
 
-def _counted(testimony: Testimony, communicator: str, operation: str, count: int, others: int) -> Testimony:
+def _counted(statement: Statement, communicator: str, operation: str, count: int, others: int) -> Statement:
     named = f"{operation} operations" if operation else "collectives"
-    return Testimony(
+    return Statement(
         kind=Kind.BEHIND,
-        source=testimony.source,
+        source=statement.source,
         text=f"has launched {count} {named}, most others {others}",
-        rank=testimony.rank,
-        pid=testimony.pid,
-        group=testimony.group,
+        rank=statement.rank,
+        pid=statement.pid,
+        group=statement.group,
         fact=Launched(communicator, operation, count, others),
     )
 
 
-def _testimony(state: _State, kind: Kind, source: Source, text: str, rank: int, pid: int | None = None) -> Testimony:
+def _statement(state: _State, kind: Kind, source: Source, text: str, rank: int, pid: int | None = None) -> Statement:
     size = state.sizes.get(state.group, 0)
     is_whole = bool(size) and size == state.gpus
     group = GroupMark(state.communicator, _described(size), rank)
     shown = readable(text.strip(), MAX_TEXT)
-    return Testimony(kind, source, shown, rank=rank if is_whole else None, pid=pid, group=group)
+    return Statement(kind, source, shown, rank=rank if is_whole else None, pid=pid, group=group)
 
 
 def _described(size: int) -> str:
@@ -184,7 +184,7 @@ class _Report:
 _IN_PROGRESS: Final = 7
 
 
-def testimonies_of_json(content: bytes, path: str) -> list[Testimony]:
+def statements_of_json(content: bytes, path: str) -> list[Statement]:
     """Return what a report in JSON says; nothing if it is something else."""
     try:
         report = decode_json(content, _Report)
@@ -199,19 +199,19 @@ def _all(communicator: _Communicator) -> Iterable[_Rank]:
     return (*communicator.ranks, *communicator.missing_ranks)
 
 
-def _of(communicator: _Communicator, gpus: int, source: Source) -> Iterator[Testimony]:
+def _of(communicator: _Communicator, gpus: int, source: Source) -> Iterator[Statement]:
     name = readable(communicator.hash.removeprefix("0x"), MAX_TEXT)
     state = _State(gpus=gpus, sizes={"": communicator.size}, communicator=name)
     for one in communicator.missing_ranks:
         how = "considered dead" if one.status.considered_dead else "does not answer NCCL's RAS"
-        yield _testimony(state, Kind.MISSING, source, f"process {one.pid} on {one.host}: {how}", one.rank, one.pid)
+        yield _statement(state, Kind.MISSING, source, f"process {one.pid} on {one.host}: {how}", one.rank, one.pid)
     for one in communicator.ranks:
         if one.status.async_error not in (0, _IN_PROGRESS):
-            yield _testimony(state, Kind.ERROR, source, f"reported error {one.status.async_error}", one.rank, one.pid)
+            yield _statement(state, Kind.ERROR, source, f"reported error {one.status.async_error}", one.rank, one.pid)
     for operation in sorted({name for one in communicator.ranks for name in one.collective_counts}):
         counted = [(one, one.collective_counts.get(operation, 0)) for one in communicator.ranks]
         others = Counter(count for _, count in counted).most_common(1)[0][0]
         for one, count in counted:
             if count != others:
-                testimony = _testimony(state, Kind.BEHIND, source, "", one.rank, one.pid)
-                yield _counted(testimony, name, readable(operation, MAX_TEXT), count, others)
+                statement = _statement(state, Kind.BEHIND, source, "", one.rank, one.pid)
+                yield _counted(statement, name, readable(operation, MAX_TEXT), count, others)

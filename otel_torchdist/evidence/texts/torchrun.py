@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, Ended, Kind, Source, Testimony
+from otel_torchdist.evidence.model import MAX_TEXT, Ended, Kind, Source, Statement
 from otel_torchdist.evidence.signals import ended
 from otel_torchdist.naming import readable
 
@@ -50,7 +50,7 @@ class Failures:
         """Whether a table is under way: then its lines are of no concern to other readers."""
         return self._left > 0
 
-    def read(self, line: LogLine) -> Iterator[Testimony]:
+    def read(self, line: LogLine) -> Iterator[Statement]:
         """Take a line; yields what has become complete."""
         if self._left:
             yield from self._in_table(line)
@@ -62,17 +62,17 @@ class Failures:
         if found is not None:
             fact = ended(int(found["code"]))
             pid, local_rank = int(found["pid"]), int(found["local"])
-            yield self._testimony(line.number, found[0], fact, local_rank=local_rank, pid=pid, time=line.time)
+            yield self._statement(line.number, found[0], fact, local_rank=local_rank, pid=pid, time=line.time)
         slurm = _SLURM.search(line.text)
         if slurm is not None:  # a task is a rank or a node: the line does not say
-            yield self._testimony(line.number, slurm[0], None, time=line.time)
+            yield self._statement(line.number, slurm[0], None, time=line.time)
 
-    def end(self) -> Iterator[Testimony]:
+    def end(self) -> Iterator[Statement]:
         """Yield what is complete at the end of the file."""
         yield from self._close()
         self._left = 0
 
-    def _in_table(self, line: LogLine) -> Iterator[Testimony]:
+    def _in_table(self, line: LogLine) -> Iterator[Statement]:
         self._left -= 1
         if _BORDER.match(line.body) or not self._left:
             yield from self.end()
@@ -96,7 +96,7 @@ class Failures:
         elif not item.error and line.body.startswith("  ") and line.body[2:3].strip():
             item.error = line.body.strip()
 
-    def _close(self) -> Iterator[Testimony]:
+    def _close(self) -> Iterator[Statement]:
         item, self._item = self._item, None
         if item is None:
             return
@@ -112,7 +112,7 @@ class Failures:
         )
         host = item.rows.get("host", "")
         text = f"rank {rank['rank']} on {host} (pid {code['pid']}): {fact.way}"
-        yield self._testimony(
+        yield self._statement(
             item.line,
             text,
             fact,
@@ -122,7 +122,7 @@ class Failures:
             time=item.rows.get("time", ""),
         )
 
-    def _testimony(
+    def _statement(
         self,
         number: int,
         text: str,
@@ -131,8 +131,8 @@ class Failures:
         local_rank: int | None = None,
         pid: int | None = None,
         time: str = "",
-    ) -> Testimony:
-        return Testimony(
+    ) -> Statement:
+        return Statement(
             kind=Kind.ENDED,
             source=Source(self._path, number),
             text=readable(text, MAX_TEXT),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from otel_torchdist.evidence.lines import LogLine
-from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Kind, Reached, Source, Testimony, TimedOut
+from otel_torchdist.evidence.model import MAX_TEXT, Fact, GroupMark, Kind, Reached, Source, Statement, TimedOut
 from otel_torchdist.naming import readable
 
 MARKERS: Final = (b"atchdog ", b"ast enqueued", b"eartbeat monitor timed out")
@@ -51,25 +51,25 @@ _PERIODICAL: Final = "update periodically"
 """Such a line says how far a rank was at any time, not when something had timed out."""
 
 
-def testimonies_of(line: LogLine, path: str) -> Iterator[Testimony]:
+def statements_of(line: LogLine, path: str) -> Iterator[Statement]:
     """Yield what a line of a watchdog says; nothing if it is not one."""
     found = _TIMED_OUT.search(line.text)
     if found is not None:
-        yield _testimony(line, path, Kind.TIMED_OUT, found, _timed_out(found))
+        yield _statement(line, path, Kind.TIMED_OUT, found, _timed_out(found))
     found = _PROGRESS.search(line.text)
     if found is not None and _PERIODICAL not in line.text:
-        yield _testimony(line, path, Kind.PROGRESS, found, _reached(found))
+        yield _statement(line, path, Kind.PROGRESS, found, _reached(found))
     found = _STUCK.search(line.text)
     if found is not None:
-        yield _testimony(line, path, Kind.WATCHDOG_STUCK, found, None)
+        yield _statement(line, path, Kind.WATCHDOG_STUCK, found, None)
 
 
-def _testimony(line: LogLine, path: str, kind: Kind, found: re.Match[str], fact: Fact | None) -> Testimony:
+def _statement(line: LogLine, path: str, kind: Kind, found: re.Match[str], fact: Fact | None) -> Statement:
     group = _group(line.text[: found.start()])
     rank = line.rank
     if rank is None and group is not None and group.is_default:
         rank = group.rank
-    return Testimony(
+    return Statement(
         kind=kind,
         source=Source(path, line.number),
         text=readable(found[0], MAX_TEXT),

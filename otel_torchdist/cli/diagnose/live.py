@@ -1,0 +1,89 @@
+"""`otel-torchdist diagnose --pid`: a look at a live job that nobody prepared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from otel_torchdist.cli.diagnose.document import SCHEMA
+from otel_torchdist.cli.diagnose.texts import TextFindings, document_of, judge_texts, lines_of
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.terminal import CommandConsole
+from otel_torchdist.cli.text import fail
+from otel_torchdist.evidence.live.job import LiveJob, LiveRank, look_at
+from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.verdict.rules import StallRules
+
+
+def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool) -> None:
+    """Look at the ranks that processes are, or have started, and print what is seen.
+
+    Args:
+        pids: Processes of this node.
+        rules: Which waits are stalls.
+        as_json: Whether to print one JSON document.
+    """
+    job = look_at(pids)
+    for warning in job.warnings:
+        typer.echo(f"otel-torchdist: warning: {warning}", err=True)
+    if not job.ranks:
+        fail("none of these processes can be looked at", ExitCode.NOTHING_FOUND)
+    said = judge_texts(job.statements, rules)
+    if as_json:
+        typer.echo(json.dumps(_document(job, said), indent=2))
+        return
+    console = CommandConsole()
+    for line in _lines(job, said):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _lines(job: LiveJob, said: TextFindings) -> Iterator[Text]:
+    of = f" of {job.world_size}" if job.world_size else ""
+    yield Text(f"a live job without tapes: {len(job.ranks)}{of} ranks are on this node")
+    yield Text()
+    yield from lines_of(said)
+    yield Text()
+    for rank in job.ranks:
+        yield Text.assemble((_name(rank), "bold"), f"  pid {rank.process.pid}  {rank.kernel.text}")
+    if job.elsewhere:
+        yield Text()
+        elsewhere = job.elsewhere
+        text = f"{name_ranks(elsewhere)}  unknown: {have(elsewhere)} no process on this node that was found"
+        yield Text(text, style="yellow")
+
+
+def _name(rank: LiveRank) -> str:
+    return f"rank {rank.process.rank}" if rank.process.rank is not None else "rank unknown"
+
+
+def _document(job: LiveJob, said: TextFindings) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "source": "live processes",
+        "world_size": job.world_size or None,
+        **document_of(said),
+        "ranks": [_rank(rank) for rank in job.ranks],
+        "elsewhere": list(job.elsewhere),
+        "warnings": list(job.warnings),
+    }
+
+
+def _rank(rank: LiveRank) -> dict[str, Any]:
+    kernel = rank.kernel
+    return {
+        "rank": rank.process.rank,
+        "local_rank": rank.process.local_rank,
+        "pid": rank.process.pid,
+        "command": rank.process.command,
+        "state": kernel.state or None,
+        "call": kernel.call or None,
+        "waits_in": kernel.waits_in or None,
+        "threads": kernel.threads,
+        "running_threads": kernel.running,
+        "children": kernel.children,
+        "oom_kills": kernel.oom_kills,
+    }
