@@ -56,7 +56,7 @@ class Finding:
 
 
 def findings_of(statements: Iterable[Statement]) -> list[Finding]:
-    """Return the findings, in the order of their kinds, what most ranks say first."""
+    """Return the findings: what a launcher saw first, then in the order of their kinds, what most ranks say first."""
     groups: dict[tuple[Kind, str, CallSiteName | None, bool], list[Statement]] = {}
     every = list(statements)
     called = {one.rank: frame_of(one) for one in every if one.kind is Kind.CALLED and one.rank is not None}
@@ -68,7 +68,7 @@ def findings_of(statements: Iterable[Statement]) -> list[Finding]:
             groups.setdefault((one.kind, described(one), frame, is_first), []).append(one)
     found = [_finding(*key, alike) for key, alike in groups.items()]
     order = list(Kind)
-    return sorted(found, key=lambda one: (order.index(one.kind), not one.is_first, -one.count, one.text, one.ranks))
+    return sorted(found, key=lambda one: (not one.is_first, order.index(one.kind), -one.count, one.text, one.ranks))
 
 
 def _finding(kind: Kind, text: str, frame: CallSiteName | None, is_first: bool, alike: Sequence[Statement]) -> Finding:
@@ -150,11 +150,17 @@ def _within(stacks: SeenStacks) -> str:
 
 def collective_of(stacks: SeenStacks) -> str:
     """The function of torch.distributed that the thread of interest is in, as the job called it; '' for none."""
-    thread = _shown(stacks)
+    thread = shown_thread(stacks)
     return _collective_in(thread) if thread is not None else ""
 
 
-def _shown(stacks: SeenStacks) -> ThreadStack | None:
+def stacks_by_rank(statements: Iterable[Statement]) -> dict[int, ThreadStack]:
+    """The thread of interest of each rank whose stacks are known."""
+    threads = {one.rank: shown_thread(one.fact) for one in statements if isinstance(one.fact, SeenStacks)}
+    return {rank: thread for rank, thread in threads.items() if rank is not None and thread is not None}
+
+
+def shown_thread(stacks: SeenStacks) -> ThreadStack | None:
     """The thread of interest: the one that crashed, else the main thread, or what keeps it from running."""
     if stacks.crash:
         return next(iter(stacks.threads), None)
@@ -187,5 +193,5 @@ def frame_of(one: Statement) -> CallSiteName | None:
         return user_frame(fact.frames)
     if not isinstance(fact, SeenStacks):
         return None
-    thread = _shown(fact)
+    thread = shown_thread(fact)
     return user_frame(thread.frames) if thread is not None else None

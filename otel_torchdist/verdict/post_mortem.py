@@ -126,6 +126,31 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
         moment: The run at its last moment.
         rules: Which waits are stalls.
     """
+    best = min(_candidates(moment, rules), key=urgency, default=None)
+    return locate(moment.world, best) if best is not None else None
+
+
+def judge_all(moment: LastMoment, rules: StallRules) -> tuple[Verdict, ...]:
+    """The verdict and, of the same kind, those that name other ranks: several may hold a job up independently.
+
+    Args:
+        moment: The run at its last moment.
+        rules: Which waits are stalls.
+
+    Returns:
+        With places, the most urgent one first; each names a rank that none before it does.
+    """
+    ordered = sorted(_candidates(moment, rules), key=urgency)
+    chosen: list[Verdict] = []
+    named: set[int] = set()
+    for verdict in ordered:
+        if not chosen or (verdict.kind is chosen[0].kind and not named.issuperset(verdict.ranks)):
+            chosen.append(locate(moment.world, verdict))
+            named.update(verdict.ranks)
+    return tuple(chosen)
+
+
+def _candidates(moment: LastMoment, rules: StallRules) -> list[Verdict]:
     world = moment.world
     verdict_on = Judge(world, rules.threshold_ns).verdict_on
     found = _of_stalls(world, rules)
@@ -134,8 +159,7 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
     found += [one for one in (*behind, *failed) if one is not None and one.kind.is_final]
     # Ranks that are not seen may have interrupted an operation from which one is absent.
     found += [one for one in failed if one is not None and one.kind is VerdictKind.ABSENT and not one.roll.silent]
-    best = min(found, key=urgency, default=None)
-    return locate(world, best) if best is not None else None
+    return found
 
 
 def stalled_verdict(world: WorldSnapshot, rules: StallRules) -> Verdict | None:

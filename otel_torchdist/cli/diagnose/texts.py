@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.text import Text
 
-from otel_torchdist.evidence.findings import Finding, findings_of, outside_of_collectives
-from otel_torchdist.evidence.model import Kind, Statement
+from otel_torchdist.cli.diagnose.section import Section
+from otel_torchdist.evidence.findings import Finding, findings_of, outside_of_collectives, stacks_by_rank
+from otel_torchdist.evidence.model import Evidence, Kind, Statement
 from otel_torchdist.evidence.world import snapshot_of
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.tape.records import CallSiteName
@@ -17,6 +19,7 @@ from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
 from otel_torchdist.verdict.post_mortem import stalled_verdict
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import describe_frame, sentence
+from otel_torchdist.world.model import Stacks, WorldSnapshot
 
 _SHOWN: Final = (VerdictKind.MISMATCHED, VerdictKind.ABSENT)
 """Verdicts that rest on what ranks have written. All others also rest on ranks that have written nothing."""
@@ -78,6 +81,50 @@ def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindi
         outside=outside if inside else (),
         inside=inside if outside else (),
     )
+
+
+def section_of(evidence: Evidence, rules: StallRules) -> Section | None:
+    """Return what texts contribute to the diagnosis of leftovers; None if they say nothing.
+
+    Args:
+        evidence: What was read of them.
+        rules: Which waits are stalls.
+    """
+    if not evidence.statements:
+        return None
+    said = judge_texts(evidence.statements, rules)
+    files = len({one.source.path for one in evidence.statements})
+    title = f"logs and stacks of other tools, {'1 file' if files == 1 else f'{files:,} files'}"
+    document = {**document_of(said), "unrecognized": list(evidence.unrecognized)}
+    return Section("texts", title, tuple(lines_of(said)), document, said.has_problem)
+
+
+def with_stacks(world: WorldSnapshot, evidence: Evidence) -> WorldSnapshot:
+    """Return a snapshot in which ranks have the stacks that other tools have taken, so that verdicts show places."""
+    stacks = stacks_by_rank(evidence.statements)
+    views = {
+        rank: dataclasses.replace(view, stacks=Stacks(world.taken_ns, (stacks[rank],))) if rank in stacks else view
+        for rank, view in world.ranks.items()
+    }
+    return dataclasses.replace(world, ranks=views)
+
+
+def contradictions(evidence: Evidence, rules: StallRules, verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a line if the watchdogs' lines name other ranks than the dumps do.
+
+    Args:
+        evidence: What was read of texts.
+        rules: Which waits are stalls.
+        verdicts: Those on the dumps.
+    """
+    by_texts = judge_texts(evidence.statements, rules).verdict
+    named = sorted({rank for verdict in verdicts for rank in verdict.ranks})
+    if by_texts is None or not named or {*by_texts.ranks} <= {*named}:
+        return []
+    return [
+        f"the watchdogs' lines name {name_ranks(by_texts.ranks)}, the dumps {name_ranks(named)}: "
+        "they may be of different jobs or moments"
+    ]
 
 
 def lines_of(said: TextFindings) -> Iterator[Text]:

@@ -23,14 +23,15 @@ MAX_PARTIES: Final = 3
 _STOPPED: Final = {"T": "stopped by a signal", "t": "held by a debugger", "D": "in uninterruptible sleep"}
 
 
-def sentence(verdict: Verdict, age_s: float) -> str:
+def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
     """Describe which ranks hold an operation up and where they are, for how long, and how many wait.
 
     Args:
         verdict: The verdict with places; see `locate`.
         age_s: Seconds since the first rank began to wait.
+        bound: `at least` or `up to` where the age is not known any better.
     """
-    cause = cause_of(verdict, f"{age_s:.1f} s")
+    cause = cause_of(verdict, f"{bound} {age_s:.1f} s".lstrip())
     clauses = [*_crowd(verdict), *_creation(verdict), *_endings(verdict), *_places(verdict), *_coverage(verdict)]
     return "; ".join([cause, *clauses])
 
