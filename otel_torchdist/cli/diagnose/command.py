@@ -86,6 +86,13 @@ def diagnose(
             show_default=False,
         ),
     ] = None,
+    request_dumps: Annotated[
+        bool,
+        typer.Option(
+            "--request-dumps",
+            help="With --pid: have ranks write dumps of their flight recorders, where they have a pipe for that.",
+        ),
+    ] = False,
     list_runs: Annotated[bool, typer.Option("--list", help="List the runs that left a tape on this node.")] = False,
 ) -> None:
     """After a hang or a crash: report what each rank was doing last, and which one held the others up.
@@ -97,7 +104,7 @@ def diagnose(
     config = Config.from_environment()
     rules = StallRules.from_config(config, threshold)
     if pid:
-        diagnose_live(pid, rules, as_json)
+        diagnose_live(pid, rules, as_json, request_dumps)
         return
     run, paths = _sorted(target or [], run_dir, list_runs)
     if paths:

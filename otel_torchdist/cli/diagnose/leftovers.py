@@ -122,14 +122,22 @@ def diagnose_leftovers(paths: Sequence[Path], rules: StallRules, world_size: int
         count = len(evidence.unrecognized)
         files = "1 other file" if count == 1 else f"{count:,} other files"
         notes.append(f"{files} that no reader here recognizes, such as {evidence.unrecognized[0]}")
-    dumps = _judged(found.dumps, rules, world_size, evidence) if found.dumps else None
+    dumps = judged(found.dumps, rules, world_size, evidence) if found.dumps else None
     if dumps is not None:
         notes += contradictions(evidence, rules, dumps.verdicts)
     sections = (section,) if section is not None else ()
     return Leftovers(tuple(paths), dumps, sections, rules.threshold_s, tuple(notes))
 
 
-def _judged(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int, evidence: Evidence) -> JudgedDumps:
+def judged(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int, evidence: Evidence) -> JudgedDumps:
+    """Judge dumps of a job.
+
+    Args:
+        dumps: One for each rank; at least one.
+        rules: What counts as a stall.
+        world_size: Ranks of the job, if that is known; else 0.
+        evidence: Stacks of ranks, from which verdicts take places.
+    """
     moment = moment_of(dumps, world_size)
     world = with_stacks(moment.world, evidence)
     return JudgedDumps(dumps, moment, judge_all(LastMoment(world, is_now=False, signs={}), rules))

@@ -3,42 +3,70 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
 from rich.text import Text
 
 from otel_torchdist.cli.diagnose.document import SCHEMA
+from otel_torchdist.cli.diagnose.leftovers import Leftovers, judged
+from otel_torchdist.cli.diagnose.leftovers_report import document_of_leftovers, print_leftovers
 from otel_torchdist.cli.diagnose.texts import TextFindings, document_of, judge_texts, lines_of
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
 from otel_torchdist.evidence.live.job import LiveJob, LiveRank, look_at
+from otel_torchdist.evidence.model import Evidence
+from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.rules import StallRules
 
 
-def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool) -> None:
+def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_for_dumps: bool) -> None:
     """Look at the ranks that processes are, or have started, and print what is seen.
 
     Args:
         pids: Processes of this node.
         rules: Which waits are stalls.
         as_json: Whether to print one JSON document.
+        asks_for_dumps: Whether to request dumps of the flight recorder.
     """
-    job = look_at(pids)
-    for warning in job.warnings:
+    job = look_at(pids, asks_for_dumps)
+    found = _recorded(job, rules)
+    for warning in (*job.warnings, *found.notes):
         typer.echo(f"otel-torchdist: warning: {warning}", err=True)
     if not job.ranks:
         fail("none of these processes can be looked at", ExitCode.NOTHING_FOUND)
     said = judge_texts(job.statements, rules)
     if as_json:
-        typer.echo(json.dumps(_document(job, said), indent=2))
-        return
-    console = CommandConsole()
-    for line in _lines(job, said):
-        console.print(line, soft_wrap=True, highlight=False)
+        recorded = document_of_leftovers(found) if found.dumps is not None else None
+        typer.echo(json.dumps({**_document(job, said), "recorded": recorded}, indent=2))
+    else:
+        console = CommandConsole()
+        for line in _lines(job, said):
+            console.print(line, soft_wrap=True, highlight=False)
+        if found.dumps is not None:
+            console.print()
+            print_leftovers(found, console)
+    if found.has_problem:
+        raise typer.Exit(ExitCode.PROBLEM)
+
+
+def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
+    """What the flight recorders of the ranks show, with the stacks that were taken beside them."""
+    with tempfile.TemporaryDirectory(prefix="otel-torchdist-") as folder:
+        answers = [Path(folder, f"debug_server_rank_{rank}.json") for rank in job.answers]
+        for path, content in zip(answers, job.answers.values(), strict=True):
+            path.write_bytes(content)
+        paths = [*answers, *job.dumps]
+        found = read_dumps(paths) if paths else None
+    if found is None or not found.dumps:
+        return Leftovers((), None, (), rules.threshold_s, found.notes if found is not None else ())
+    dumps = judged(found.dumps, rules, job.world_size, Evidence(tuple(job.statements)))
+    return Leftovers(tuple(paths), dumps, (), rules.threshold_s, found.notes)
 
 
 def _lines(job: LiveJob, said: TextFindings) -> Iterator[Text]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from otel_torchdist.evidence.live import py_spy
+from otel_torchdist.evidence.live import py_spy, recorder
 from otel_torchdist.evidence.live.kernel import KernelView, view_of
-from otel_torchdist.evidence.live.ranks import LiveProcess, find_ranks
+from otel_torchdist.evidence.live.ranks import LiveProcess, below, find_ranks
 from otel_torchdist.evidence.model import Statement
 
 
@@ -33,10 +34,14 @@ class LiveJob:
 
     Attributes:
         ranks: By ascending rank; processes of unknown rank last.
+        dumps: Files with dumps of flight recorders that the ranks have written.
+        answers: What the debug server returned of the flight recorders, as JSON by rank.
         warnings: What could not be seen, one line each.
     """
 
     ranks: tuple[LiveRank, ...]
+    dumps: tuple[Path, ...]
+    answers: Mapping[int, bytes]
     warnings: tuple[str, ...]
 
     @property
@@ -56,8 +61,13 @@ class LiveJob:
         return [one.stacks for one in self.ranks if one.stacks is not None]
 
 
-def look_at(pids: Iterable[int]) -> LiveJob:
-    """Look at the ranks that these processes are or have started."""
+def look_at(pids: Iterable[int], asks_for_dumps: bool = False) -> LiveJob:
+    """Look at the ranks that these processes are or have started.
+
+    Args:
+        pids: Processes of this node.
+        asks_for_dumps: Whether to request dumps of the flight recorder where ranks have a pipe for that.
+    """
     processes, warnings = find_ranks(pids)
     program = py_spy.program()
     if program is None and processes:
@@ -72,4 +82,13 @@ def look_at(pids: Iterable[int]) -> LiveJob:
             else:
                 stacks = dataclasses.replace(stacks, rank=process.rank, local_rank=process.local_rank)
         ranks.append(LiveRank(process, view_of(process.pid), stacks))
-    return LiveJob(tuple(ranks), tuple(warnings))
+    answers: Mapping[int, bytes] = {}
+    if recorder.has_debug_server([*processes, *(child for one in processes for child in below(one.pid))]):
+        answers, problem = recorder.ask_debug_server()
+        warnings += [problem] if problem else []
+    dumps: list[Path] = []
+    if asks_for_dumps:
+        dumps, problems = recorder.request_dumps(processes)
+        warnings += problems
+    written = [path for process in processes for path in recorder.dumps_of(process)]
+    return LiveJob(tuple(ranks), tuple(dict.fromkeys([*dumps, *written])), answers, tuple(warnings))

@@ -16,6 +16,7 @@ from otel_torchdist.naming import readable
 from otel_torchdist.processes.error_file import MAX_ENVIRONMENT
 
 MAX_PROCESSES: Final = 4_096
+MAX_DEPTH: Final = 16
 _PROC: Final = Path("/proc")
 _RANKS: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 KEPT: Final = frozenset(
@@ -78,6 +79,18 @@ def find_ranks(pids: Iterable[int]) -> tuple[list[LiveProcess], list[str]]:
         for process in _from(pid, parents, children):
             found[process.pid] = process
     return sorted(found.values(), key=lambda one: (one.rank is None, one.rank or 0, one.pid)), problems
+
+
+def below(pid: int) -> list[LiveProcess]:
+    """Return all processes that a process has started, directly or not."""
+    parents = _parents()
+    found = [pid]
+    for _ in range(MAX_DEPTH):
+        more = [child for child, parent in parents.items() if parent in found and child not in found]
+        if not more:
+            break
+        found += more
+    return [_process(one, parents) for one in found[1:]]
 
 
 def _refusal(pid: int, parents: Mapping[int, int]) -> str:

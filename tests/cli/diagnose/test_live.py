@@ -17,9 +17,11 @@ import pytest
 from otel_torchdist.evidence.live import py_spy
 from tests.cli.asking import ask
 from tests.cli.running import Running, environment
+from tests.cli.small_dumps import dump_of
 from tests.support.waiting import until
 
 WORKER = Path(__file__).parents[1] / "workers" / "plain_hang.py"
+RECORDED = WORKER.with_name("recorded_rank.py")
 LINES = WORKER.read_text().splitlines()
 SLEEPING_LINE = next(n for n, line in enumerate(LINES, 1) if line.strip() == "time.sleep(600)")
 CALLING_LINE = max(n for n, line in enumerate(LINES, 1) if "dist.all_reduce" in line)
@@ -135,3 +137,52 @@ def test_interrupted(job: Job, base: Path, start: Callable[..., Running], tmp_pa
     assert running.end() == 130
     assert not Path(f"/proc/{pid}").exists()
     os.kill(job.ranks[0], 0)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[Callable[[str], int]]:
+    """Starts a process that stands for rank 0 of two, with a flight recorder; returns its pid."""
+    started: list[subprocess.Popen[bytes]] = []
+    dumps = [tmp_path / f"given_{rank}.json" for rank in (0, 1)]
+    for rank, path in enumerate(dumps):
+        path.write_text(json.dumps(dump_of(rank)))
+
+    def start(how: str) -> int:
+        names = {
+            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": tmp_path / "pipe_",
+            "TORCH_FR_DUMP_TEMP_FILE": tmp_path / "fr_rank_",
+        }
+        environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", **{name: str(path) for name, path in names.items()}}
+        started.append(subprocess.Popen([sys.executable, str(RECORDED), how, *map(str, dumps)], env=environ))
+        until((tmp_path / "pipe_0.pipe").exists)
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_dump_on_request(recorded: Callable[[str], int], base: Path, tmp_path: Path) -> None:
+    """Ranks are asked for dumps only if the user says so; the dump is judged like others."""
+    pid = recorded("pipe")
+    assert ask(base, "--pid", str(pid)).code == 0
+    assert not (tmp_path / "fr_rank_0").exists()
+    answer = ask(base, "--pid", str(pid), "--request-dumps")
+    assert (tmp_path / "fr_rank_0").exists()
+    assert "dumps of the flight recorder, nccl, format 2.10, of 1 of 2 ranks" in answer.out
+    # Written after the process began: the next look reads it without asking.
+    assert "rank 1 has no dump here" in ask(base, "--pid", str(pid)).out
+
+
+def test_debug_server(recorded: Callable[[str], int], base: Path) -> None:
+    """A server of `torch.distributed.debug` in the job is asked, and the verdict is that on dumps."""
+    answer = ask(base, "--pid", str(recorded("server")))
+    assert answer.code == 1
+    assert "verdict  rank 1 has not entered all_reduce (sequence 2, default_pg) for up to 600.0 s" in answer.out
+
+
+def test_rank_without_pipe(job: Job, base: Path) -> None:
+    """A rank that cannot be asked for a dump is reported."""
+    answer = ask(base, "--pid", str(job.ranks[0]), "--request-dumps")
+    assert "rank 0: it has no pipe by which a dump is requested (TORCH_NCCL_DEBUG_INFO_PIPE_FILE)" in answer.err

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.asking import ask
+from tests.cli.small_dumps import dump_of
 from tests.evidence import quoted
 from tests.evidence.reading import DATA
 from tests.support.launch import Torchrun
@@ -28,48 +27,8 @@ def dumps(tmp_path: Path) -> Path:
     folder = tmp_path / "dumps"
     folder.mkdir()
     for rank in (0, 1):
-        (folder / f"fr_rank_{rank}.json").write_text(json.dumps(_dump(rank)))
+        (folder / f"fr_rank_{rank}.json").write_text(json.dumps(dump_of(rank)))
     return folder
-
-
-def _dump(rank: int) -> Mapping[str, Any]:
-    return {
-        "version": "2.10",
-        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
-        "pg_status": {
-            "0": {
-                "last_enqueued_collective": 2 - rank,
-                "last_started_collective": -1,
-                "last_completed_collective": 1,
-            }
-        },
-        "entries": [_entry(sequence, sequence == 1) for sequence in range(1, 3 - rank)],
-    }
-
-
-def _entry(sequence: int, is_completed: bool) -> Mapping[str, Any]:
-    begun_ns = 1_790_000_000_000_000_000 + sequence * 1_000_000_000
-    return {
-        "record_id": sequence - 1,
-        "pg_id": 0,
-        "process_group": ["0", "default_pg"],
-        "collective_seq_id": sequence,
-        "p2p_seq_id": 0,
-        "op_id": sequence,
-        "profiling_name": "nccl:all_reduce",
-        "time_created_ns": begun_ns,
-        "input_sizes": [[16]],
-        "input_dtypes": ["Float"],
-        "output_sizes": [[16]],
-        "output_dtypes": ["Float"],
-        "state": "completed" if is_completed else "scheduled",
-        "time_discovered_started_ns": None,
-        "time_discovered_completed_ns": begun_ns + 1_000_000 if is_completed else None,
-        "retired": is_completed,
-        "timeout_ms": 600_000,
-        "is_p2p": False,
-        "frames": [],
-    }
 
 
 def _stacks(folder: Path, rank: int, line: int) -> None:
