@@ -63,8 +63,9 @@ class _Readers:
         return self._failures.is_hungry or self._stacks.is_hungry
 
     def read(self, line: LogLine) -> Iterator[Statement]:
+        is_of_table = self._failures.takes(line)
         yield from self._failures.read(line)
-        if self._failures.is_hungry:  # tracebacks in the table are those of ranks, not of the launcher
+        if is_of_table:
             return
         yield from self._stacks.read(line)
         yield from watchdog.statements_of(line, self._path)

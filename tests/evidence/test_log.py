@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from otel_torchdist.evidence import log
 from otel_torchdist.evidence.log import MARKERS, read_log
-from otel_torchdist.evidence.model import Kind, SeenStacks, TimedOut
+from otel_torchdist.evidence.model import Ended, Kind, SeenStacks, TimedOut
 from tests.evidence import quoted
-from tests.evidence.reading import read
+from tests.evidence.reading import DATA, read
 
 LINES = [*quoted.timed_out(0, 7), *quoted.timed_out(1, 7), quoted.asked_for_dump(2, 6, by=0)]
 TEXT = "\n".join(["starting", *LINES, "done", ""])
@@ -128,6 +128,22 @@ def test_tracebacks_of_ranks_that_write_at_the_same_time(tmp_path: Path) -> None
     mixed = [line for pair in zip(one, other, strict=True) for line in (f"[rank0]: {pair[0]}", f"[rank1]: {pair[1]}")]
     found = read(tmp_path, "\n".join(mixed)).statements
     assert {(one.rank, one.text) for one in found} == {(0, "ValueError: of a"), (1, "KeyError: 'of b'")}
+
+
+def test_lines_behind_a_table_that_is_none(tmp_path: Path) -> None:
+    """A heading of another program that reads like torchrun's hides nothing."""
+    found = read(tmp_path, "\n".join(["Failures:", "  test_one", "done", quoted.TORCH_2_5]))
+    assert [one.rank for one in found.statements] == [1]
+
+
+def test_table_with_lines_of_others(tmp_path: Path) -> None:
+    """Launchers of several nodes write at the same time; their labels keep them apart."""
+    table = (DATA / "gloo_kill.log").read_text().splitlines()
+    lines = [line for text in table for line in (f"0: {text}", "1: iteration 5")]
+    ends = [one for one in read(tmp_path, "\n".join(lines)).statements if isinstance(one.fact, Ended)]
+    assert {(one.rank, one.fact.way) for one in ends if isinstance(one.fact, Ended) and one.fact.is_first} == {
+        (2, "SIGKILL")
+    }
 
 
 def test_dump_of_all_threads(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ _RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _CODE: Final = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
 _ITEM: Final = re.compile(r"\s*\[\d+\]:\s*$")
 _BORDER: Final = re.compile(r"\s*=+\s*$")
+_OF_TABLE: Final = re.compile(r"  |\s*$|\[\d+\]:\s*$|=+\s*$|-+\s*$|Root Cause")
 _SLURM: Final = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<task>[\d,-]+): (?P<how>.+)")
 _NO_FILE: Final = "<N/A>"
 
@@ -42,21 +43,28 @@ class Failures:
         """Read the file of this path."""
         self._path = path
         self._left = 0
+        self._label = ""
         self._is_root = False
         self._item: _Item | None = None
 
     @property
     def is_hungry(self) -> bool:
-        """Whether a table is under way: then its lines are of no concern to other readers."""
+        """Whether a table is under way, so that every line is needed."""
         return self._left > 0
+
+    def takes(self, line: LogLine) -> bool:
+        """Whether a line is part of a table: then its tracebacks are those of ranks, and not the launcher's own."""
+        return self._left > 0 and line.label == self._label and _OF_TABLE.match(line.body) is not None
 
     def read(self, line: LogLine) -> Iterator[Statement]:
         """Take a line; yields what has become complete."""
-        if self._left:
+        if self.takes(line):
             yield from self._in_table(line)
             return
+        if self._left and line.label == self._label:
+            yield from self.end()
         if line.body.strip() == "Failures:":
-            self._left, self._is_root, self._item = MAX_TABLE, False, None
+            self._left, self._label, self._is_root, self._item = MAX_TABLE, line.label, False, None
             return
         found = _FAILED.search(line.text)
         if found is not None:

@@ -1,7 +1,7 @@
 """Lines of NCCL's watchdog and heartbeat monitor, as `ProcessGroupNCCL.cpp` has written them since torch 1.13.
 
-The same line comes from the processes groups of other devices that were made after it (XCCL, HCCL, …). What stands
-before the text has changed: `[Rank 3]` until 2.2, `[PG 1 Rank 3]` in 2.3, `[PG 0 (default_pg) Rank 3]` in 2.4 and
+The process groups of other devices that were made after it (XCCL, HCCL, …) write the same lines. What stands before
+the text has changed: `[Rank 3]` until 2.2, `[PG 1 Rank 3]` in 2.3, `[PG 0 (default_pg) Rank 3]` in 2.4 and
 `[PG ID 0 PG GUID 0(default_pg) Rank 3]` since 2.5. `Rank` there is the rank within the group.
 """
 
