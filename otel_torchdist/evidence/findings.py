@@ -35,7 +35,7 @@ class Finding:
     Attributes:
         kind: What it is about.
         ranks: Global ranks, ascending.
-        others: Speakers whose rank is not known: `pid 12`, `local rank 3`, …
+        others: Speakers whose rank is not known: `process 12`, `local rank 3`, …
         text: The message, without what differs between them.
         frame: A line of the job's code that belongs to it; None if there is none.
         is_call: Whether that line called the operation that the message is about.

@@ -3,13 +3,14 @@
 A watchdog tells of its own rank: which operation of which group timed out, and how far the rank had come in the group.
 Ranks that did not time out tell how far they had come in the default group when they were asked for a dump. So the
 ranks that have not enqueued what others wait for can be named there. Elsewhere only what was called is compared: a
-rank that hangs writes nothing, so that a group whose ranks have all come cannot be told from one that lacks some.
+rank that hangs writes nothing, so that a group whose ranks have all come cannot be told from one that lacks some. But a
+rank whose operation timed out in another group waits there, and is not blamed for not having come to this one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_torchdist.evidence.model import CalledAt, GroupMark, Reached, Statement, TimedOut
@@ -61,7 +62,18 @@ def snapshot_of(statements: Iterable[Statement]) -> WorldSnapshot | None:
     ranks = {
         rank: _view(rank, by_rank.get(rank), reached.get(rank), group) for rank in sorted(by_rank.keys() | reached)
     }
+    for one in own:
+        if one.rank in ranks and one.rank not in by_rank and isinstance(one.fact, TimedOut):
+            view = ranks[one.rank]
+            ranks[one.rank] = replace(view, open=(*view.open, _elsewhere(one, one.rank, one.fact)))
     return WorldSnapshot(0, NOW_NS, ranks)
+
+
+def _elsewhere(one: Statement, rank: int, fact: TimedOut) -> OperationView:
+    """An operation of a group whose members are not known."""
+    name = one.group.uid if one.group is not None else ""
+    operation_id = OperationId(Channel(RecordKind.OPERATION, f"other group {name}"), fact.sequence or 1)
+    return _operation(_Stuck(rank, fact, None), operation_id, None, None)
 
 
 def _stuck(statements: Sequence[Statement]) -> list[_Stuck]:
@@ -143,7 +155,7 @@ def _signature(operation: TimedOut) -> SignatureName:
 
 
 def _operation(
-    stuck: _Stuck, operation_id: OperationId, group: GroupView, signature: SignatureName | None
+    stuck: _Stuck, operation_id: OperationId, group: GroupView | None, signature: SignatureName | None
 ) -> OperationView:
     entered_ns = NOW_NS - (stuck.operation.age_ms or 0) * 1_000_000
     record = Operation(
@@ -153,8 +165,8 @@ def _operation(
         step=0,
         sequence=operation_id.sequence,
         message_bytes=0,
-        group=1,
-        signature=1,
+        group=1 if group is not None else 0,
+        signature=1 if signature is not None else 0,
         call_site=1 if stuck.called is not None else 0,
         label=0,
         peer=-1,

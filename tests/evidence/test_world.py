@@ -66,6 +66,17 @@ def test_several_attempts_in_one_log(tmp_path: Path) -> None:
     assert said.verdict is None
 
 
+def test_rank_that_waits_in_another_group(tmp_path: Path) -> None:
+    """It has not come to the default group's operation because it is held up itself: somebody else is to blame."""
+    lines = [line for rank in (0, 1) for line in quoted.timed_out(rank, 9)]
+    held_up = [line.replace("0(default_pg)", "3(mesh_tp)") for line in quoted.timed_out(2, 5)[:2]]
+    said = judged(tmp_path, *lines, *held_up, quoted.asked_for_dump(2, 8, by=0))
+    assert said.verdict is None
+    both = judged(tmp_path, *lines, *held_up, *(quoted.asked_for_dump(rank, 8, by=0) for rank in (2, 3)))
+    assert both.verdict is not None
+    assert (both.verdict.kind, both.verdict.ranks) == (VerdictKind.ABSENT, (3,))
+
+
 def test_group_without_a_name(tmp_path: Path) -> None:
     """Lines of a group other than the default one give findings, no verdict: its members are not known."""
     lines = [line.replace("0(default_pg)", "3(mesh_dp)") for line in quoted.timed_out(0, 5)]

@@ -89,6 +89,7 @@ def _name(rank: LiveRank) -> str:
 
 
 def _document(job: LiveJob, said: TextFindings) -> dict[str, Any]:
+    """As JSON: what stacks show as in `texts.document_of`; `ranks`; `elsewhere`, ranks not seen here; `warnings`."""
     return {
         "schema": SCHEMA,
         "source": "live processes",
