@@ -126,31 +126,32 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
         moment: The run at its last moment.
         rules: Which waits are stalls.
     """
-    best = min(_candidates(moment, rules), key=urgency, default=None)
+    best = min(_verdicts(moment, rules), key=urgency, default=None)
     return locate(moment.world, best) if best is not None else None
 
 
-def judge_all(moment: LastMoment, rules: StallRules) -> tuple[Verdict, ...]:
-    """The verdict and, of the same kind, those that name other ranks: several may hold a job up independently.
+def roots_of(moment: LastMoment, rules: StallRules) -> list[Verdict]:
+    """All verdicts of the best kind, with their places, so that every rank that is to blame is named.
+
+    Two faults at once are real: two broken devices, each of which holds up a group of its own. The first verdict names
+    the most ranks; each of the others names at least one more. If none names a rank, there is only one.
 
     Args:
         moment: The run at its last moment.
         rules: Which waits are stalls.
-
-    Returns:
-        With places, the most urgent one first; each names a rank that none before it does.
     """
-    ordered = sorted(_candidates(moment, rules), key=urgency)
-    chosen: list[Verdict] = []
+    found = sorted(_verdicts(moment, rules), key=urgency)
+    best = [verdict for verdict in found if verdict.kind is found[0].kind]
+    roots: list[Verdict] = []
     named: set[int] = set()
-    for verdict in ordered:
-        if not chosen or (verdict.kind is chosen[0].kind and not named.issuperset(verdict.ranks)):
-            chosen.append(locate(moment.world, verdict))
+    for verdict in sorted(best, key=lambda verdict: -len(verdict.ranks)):
+        if not roots or not named.issuperset(verdict.ranks):
+            roots.append(locate(moment.world, verdict))
             named.update(verdict.ranks)
-    return tuple(chosen)
+    return roots
 
 
-def _candidates(moment: LastMoment, rules: StallRules) -> list[Verdict]:
+def _verdicts(moment: LastMoment, rules: StallRules) -> list[Verdict]:
     world = moment.world
     verdict_on = Judge(world, rules.threshold_ns).verdict_on
     found = _of_stalls(world, rules)

@@ -144,9 +144,8 @@ def _sorted(target: Sequence[str], run_dir: Path | None, list_runs: bool) -> tup
         raise typer.BadParameter("a path and --run-dir exclude each other: one is for dumps, the other for tapes")
     missing = [path for path in target if not os.path.lexists(path)]
     if missing:
-        what = (
-            "no such file or directory" if os.sep in missing[0] or len(target) > 1 else "neither a run's id nor a path"
-        )
+        is_path = os.sep in missing[0] or len(target) > 1
+        what = "no such file or directory" if is_path else "neither a run's id nor a path"
         fail(f"{readable(missing[0])}: {what}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
     return "", [Path(path) for path in target]
 

@@ -82,7 +82,7 @@ def operation_document(timeline: Timeline, operation: OperationView) -> Json:
         "sequence": operation.operation_id.sequence,
         "group": _group(operation.group),
         "peers": sorted(rank for rank in peers if rank >= 0) if peers is not None else None,
-        "tag": channel.tag if channel.is_point_to_point else None,
+        "tag": channel.tag if channel.is_point_to_point and channel.tag >= 0 else None,
         "entered": time_document(timeline, record.entered_ns),
         "age_s": rounded(timeline.before_s(since_ns)),
         "waits": operation.waiting_since_ns is not None,

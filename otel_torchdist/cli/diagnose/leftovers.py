@@ -16,7 +16,7 @@ from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.flight.snapshot import JobMoment, moment_of
 from otel_torchdist.verdict.last_moment import LastMoment
 from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.verdict.post_mortem import judge_all
+from otel_torchdist.verdict.post_mortem import roots_of
 from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import RankView
@@ -140,4 +140,4 @@ def judged(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int,
     """
     moment = moment_of(dumps, world_size)
     world = with_stacks(moment.world, evidence)
-    return JudgedDumps(dumps, moment, judge_all(LastMoment(world, is_now=False, signs={}), rules))
+    return JudgedDumps(dumps, moment, tuple(roots_of(LastMoment(world, is_now=False, signs={}), rules)))

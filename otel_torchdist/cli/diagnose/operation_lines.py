@@ -54,6 +54,8 @@ def _open(timeline: Timeline, operation: OperationView) -> str:
 def _ended(timeline: Timeline, operation: OperationView) -> str:
     record = operation.record
     ended_ns = record.completed_ns or record.entered_ns
+    if record.how is How.UNTRACKED:
+        return f"{_named(operation)} called {ago(timeline, record.entered_ns)}, over by now{_called(operation)}"
     how = f"failed with {operation.failure or 'an exception'}" if record.how is How.FAILED else "ended"
     lasted = f"after {length((ended_ns - record.entered_ns) / 1e9)}"
     return f"{_named(operation)} {how} {ago(timeline, ended_ns)}, {lasted}{_called(operation)}"
