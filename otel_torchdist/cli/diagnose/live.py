@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -20,6 +18,8 @@ from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
 from otel_torchdist.evidence.live.job import LiveJob, LiveRank, look_at
 from otel_torchdist.evidence.model import Evidence
+from otel_torchdist.flight.condensed import condense
+from otel_torchdist.flight.reading.decoding import DumpError, decode
 from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.rules import StallRules
@@ -57,16 +57,18 @@ def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_fo
 
 def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
     """What the flight recorders of the ranks show, with the stacks that were taken beside them."""
-    with tempfile.TemporaryDirectory(prefix="otel-torchdist-") as folder:
-        answers = [Path(folder, f"debug_server_rank_{rank}.json") for rank in job.answers]
-        for path, content in zip(answers, job.answers.values(), strict=True):
-            path.write_bytes(content)
-        paths = [*answers, *job.dumps]
-        found = read_dumps(paths) if paths else None
-    if found is None or not found.dumps:
-        return Leftovers((), None, (), rules.threshold_s, found.notes if found is not None else ())
-    dumps = judged(found.dumps, rules, job.world_size, Evidence(tuple(job.statements)))
-    return Leftovers(tuple(paths), dumps, (), rules.threshold_s, found.notes)
+    found = read_dumps(job.dumps)
+    by_rank = {one.rank: one for one in found.dumps}
+    notes = [*found.notes]
+    for rank, content in job.answers.items():
+        try:
+            by_rank[rank] = condense(decode(content, rank, f"the debug server's answer for rank {rank}").dump)
+        except DumpError as error:
+            notes.append(f"the debug server's answer for rank {rank}: {error}")
+    dumps = tuple(by_rank[rank] for rank in sorted(by_rank))
+    evidence = Evidence(tuple(job.statements))
+    recorded = judged(dumps, rules, job.world_size, evidence) if dumps else None
+    return Leftovers(job.dumps, recorded, (), rules.threshold_s, tuple(notes))
 
 
 def _lines(job: LiveJob, said: TextFindings) -> Iterator[Text]:

@@ -6,12 +6,10 @@ same user where `kernel.yama.ptrace_scope` is 0.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +20,6 @@ from otel_torchdist.naming import readable
 TIMEOUT_S: Final = 10.0
 TRIES: Final = 3
 """A running process may change its stack while it is read."""
-MAX_BYTES: Final = 16 << 20
 MAX_REASON: Final = 200
 
 
@@ -54,20 +51,14 @@ def dump(path: str, pid: int) -> tuple[Statement | None, str]:
 
 
 def _output(command: list[str]) -> tuple[bytes, str]:
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
-        except OSError as error:
-            return b"", f"it cannot be started: {error.strerror}"
-        try:
-            code = process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            return b"", f"it did not end within {TIMEOUT_S:g} s"
-        finally:  # also at Ctrl-C
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
-        out.seek(0)
-        errors.seek(0)
-        said = errors.read(MAX_REASON).decode("utf-8", "replace").strip().partition("\n")[0]
-        return (out.read(MAX_BYTES), "") if code == 0 else (b"", readable(said, MAX_REASON))
+    try:
+        # At Ctrl-C, too, this kills it before it goes on.
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return b"", f"it did not end within {TIMEOUT_S:g} s"
+    except OSError as error:
+        return b"", f"it cannot be started: {error.strerror}"
+    if done.returncode == 0:
+        return done.stdout, ""
+    said = done.stderr[:MAX_REASON].decode("utf-8", "replace").strip().partition("\n")[0]
+    return b"", readable(said, MAX_REASON)

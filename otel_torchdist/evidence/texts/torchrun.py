@@ -43,7 +43,7 @@ class Failures:
         """Read the file of this path."""
         self._path = path
         self._left = 0
-        self._label = ""
+        self._label: str = ""
         self._is_root = False
         self._item: _Item | None = None
 
