@@ -72,10 +72,12 @@ def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
 
 
 def _lines(job: LiveJob, said: TextFindings) -> Iterator[Text]:
-    of = f" of {job.world_size}" if job.world_size else ""
-    yield Text(f"a live job without tapes: {len(job.ranks)}{of} ranks are on this node")
-    yield Text()
-    yield from lines_of(said)
+    here, size = len(job.ranks), job.world_size
+    processes = "1 process" if here == 1 else f"{here} processes"
+    yield Text(f"a live job without tapes: {f'{here} of {size} ranks' if size else processes} on this node")
+    if said.findings:
+        yield Text()
+        yield from lines_of(said)
     yield Text()
     for rank in job.ranks:
         yield Text.assemble((_name(rank), "bold"), f"  pid {rank.process.pid}  {rank.kernel.text}")

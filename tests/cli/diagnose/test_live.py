@@ -114,6 +114,15 @@ def test_nothing_there(base: Path) -> None:
     assert "process 4194304 does not exist" in answer.err
 
 
+def test_process_of_another_user(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused in one line that names the user."""
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    answer = ask(base, "--pid", str(os.getpid()))
+    assert answer.code == 2
+    assert f"process {os.getpid()} belongs to user {owner}; run this as that user, or as root" in answer.err
+
+
 def test_process_that_is_no_rank(base: Path) -> None:
     """A process without a rank is shown as such."""
     with subprocess.Popen(["sleep", "600"]) as process:
