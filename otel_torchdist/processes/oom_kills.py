@@ -52,6 +52,12 @@ class OomKills:
         self._before = {path: counts for path, counts in self._before.items() if path in paths or path == _VMSTAT}
 
 
+def kills_so_far(pid: int) -> int | None:
+    """Return how many processes of a process's cgroup were killed so far; None if the kernel does not report it."""
+    path = _counter_of(pid)
+    return _read(path) if path is not None else None
+
+
 def _counter_of(pid: int) -> Path | None:
     """Return `memory.events` of cgroup v2, or `memory.oom_control` of v1; None if there is neither."""
     try:

@@ -22,6 +22,7 @@ from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.document import SCHEMA, document_of
 from otel_torchdist.cli.diagnose.leftovers import Leftovers, diagnose_leftovers
 from otel_torchdist.cli.diagnose.leftovers_report import document_of_leftovers, print_leftovers
+from otel_torchdist.cli.diagnose.live import diagnose_live
 from otel_torchdist.cli.diagnose.report import print_report
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.switched_off import with_reasons
@@ -77,6 +78,21 @@ def diagnose(
         ),
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    pid: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Look at a live job that was not recorded, given a rank or its launcher; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    request_dumps: Annotated[
+        bool,
+        typer.Option(
+            "--request-dumps",
+            help="With --pid: have ranks write dumps of their flight recorders, where they have a pipe for that.",
+        ),
+    ] = False,
     list_runs: Annotated[bool, typer.Option("--list", help="List the runs that left a tape on this node.")] = False,
 ) -> None:
     """After a hang or a crash: report what each rank was doing last, and which one held the others up.
@@ -87,6 +103,9 @@ def diagnose(
     """
     config = Config.from_environment()
     rules = StallRules.from_config(config, threshold)
+    if pid:
+        diagnose_live(pid, rules, as_json, request_dumps)
+        return
     run, paths = _sorted(target or [], run_dir, list_runs)
     if paths:
         _diagnose_leftovers(diagnose_leftovers(paths, rules, world_size), as_json)

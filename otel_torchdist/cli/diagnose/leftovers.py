@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.cli.diagnose.section import Section
+from otel_torchdist.cli.diagnose.texts import contradictions, section_of, with_stacks
+from otel_torchdist.evidence.files import read_files
+from otel_torchdist.evidence.model import Evidence
 from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.flight.snapshot import JobMoment, moment_of
@@ -112,26 +115,29 @@ def diagnose_leftovers(paths: Sequence[Path], rules: StallRules, world_size: int
         world_size: Ranks of the job, if the user states it; else 0.
     """
     found = read_dumps(paths)
-    sections = _sections(found.others, rules)
-    notes = found.notes
-    if found.others and not sections:
-        files = "1 other file" if len(found.others) == 1 else f"{len(found.others):,} other files"
-        notes = (*notes, f"{files} that no reader here recognizes, such as {found.others[0]}")
-    dumps = _judged(found.dumps, rules, world_size) if found.dumps else None
-    return Leftovers(tuple(paths), dumps, sections, rules.threshold_s, notes)
+    evidence = read_files(found.others)
+    section = section_of(evidence, rules)
+    notes = [*found.notes, *evidence.warnings]
+    if evidence.unrecognized:
+        count = len(evidence.unrecognized)
+        files = "1 other file" if count == 1 else f"{count:,} other files"
+        notes.append(f"{files} that no reader here recognizes, such as {evidence.unrecognized[0]}")
+    dumps = judged(found.dumps, rules, world_size, evidence) if found.dumps else None
+    if dumps is not None:
+        notes += contradictions(evidence, rules, dumps.verdicts)
+    sections = (section,) if section is not None else ()
+    return Leftovers(tuple(paths), dumps, sections, rules.threshold_s, tuple(notes))
 
 
-def _sections(files: Sequence[Path], rules: StallRules) -> tuple[Section, ...]:
-    """What texts of other tools say; each reader of such texts adds its sections here.
+def judged(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int, evidence: Evidence) -> JudgedDumps:
+    """Judge dumps of a job.
 
     Args:
-        files: Those that are not dumps.
+        dumps: One for each rank; at least one.
         rules: What counts as a stall.
+        world_size: Ranks of the job, if that is known; else 0.
+        evidence: Stacks of ranks, from which verdicts take places.
     """
-    del files, rules  # there is no such reader yet
-    return ()
-
-
-def _judged(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int) -> JudgedDumps:
     moment = moment_of(dumps, world_size)
-    return JudgedDumps(dumps, moment, tuple(roots_of(LastMoment(moment.world, is_now=False, signs={}), rules)))
+    world = with_stacks(moment.world, evidence)
+    return JudgedDumps(dumps, moment, tuple(roots_of(LastMoment(world, is_now=False, signs={}), rules)))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import BinaryIO, Final
 
 from otel_torchdist.files.others import read_regular
 from otel_torchdist.flight.reading.archives import ArchiveError, is_archive, members_of
@@ -21,7 +23,8 @@ MAX_DUMP_BYTES: Final = 64 << 20
 MAX_FILES: Final = 100_000
 MAX_DEPTH: Final = 8
 _START_BYTES: Final = 64
-_STARTS: Final = (b"\x80", b"{", b"\x1f\x8b")
+_GZIP: Final = b"\x1f\x8b"
+_STARTS: Final = (b"\x80", b"{", _GZIP)
 """Of a pickle, of JSON, and of either compressed by gzip."""
 _TAPE: Final = ".tape"
 
@@ -102,6 +105,8 @@ def _found_in(file: Path, skipped: Skipped) -> Iterator[FoundFile]:
             return
         with open(resolved, "rb") as stream:
             start = stream.read(_START_BYTES)
+            if start.startswith(_GZIP):
+                start = _unzipped_start(stream) or start
         if file.suffix == _TAPE:
             skipped.tapes += 1
             return
@@ -109,7 +114,7 @@ def _found_in(file: Path, skipped: Skipped) -> Iterator[FoundFile]:
             skipped.others.append(file)
             return
         content = _unzipped(read_regular(resolved, MAX_DUMP_BYTES))
-    except (OSError, EOFError, ValueError, RuntimeError) as error:
+    except (OSError, EOFError, ValueError, RuntimeError, zlib.error) as error:
         skipped.problems.append(f"{shown}: {_reason(error)}")
         return
     yield FoundFile(shown, file.name, content, file)
@@ -127,13 +132,21 @@ def _found_inside(archive: Path, shown: str, skipped: Skipped) -> Iterator[Found
                 skipped.others_inside += 1
             else:
                 yield FoundFile(inner, PurePosixPath(name).name, _unzipped(content), None)
-    except (ArchiveError, OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+    except (ArchiveError, OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         skipped.problems.append(f"{shown}: {_reason(error)}")
+
+
+def _unzipped_start(stream: BinaryIO) -> bytes:
+    """How the content of a compressed file begins, which may be a log of gigabytes; b'' if it is damaged."""
+    stream.seek(0)
+    with contextlib.suppress(OSError, EOFError, zlib.error):
+        return gzip.GzipFile(fileobj=stream).read(_START_BYTES)
+    return b""
 
 
 def _unzipped(content: bytes) -> bytes:
     """The content of a file that was compressed by itself."""
-    if not content.startswith(b"\x1f\x8b"):
+    if not content.startswith(_GZIP):
         return content
     with gzip.open(io.BytesIO(content)) as stream:
         found = stream.read(MAX_DUMP_BYTES + 1)

@@ -1,0 +1,122 @@
+"""`otel-torchdist diagnose --pid`: a look at a live job that nobody prepared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from otel_torchdist.cli.diagnose.document import SCHEMA
+from otel_torchdist.cli.diagnose.leftovers import Leftovers, judged
+from otel_torchdist.cli.diagnose.leftovers_report import document_of_leftovers, print_leftovers
+from otel_torchdist.cli.diagnose.texts import TextFindings, document_of, judge_texts, lines_of
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.terminal import CommandConsole
+from otel_torchdist.cli.text import fail
+from otel_torchdist.evidence.live.job import LiveJob, LiveRank, look_at
+from otel_torchdist.evidence.model import Evidence
+from otel_torchdist.flight.condensed import condense
+from otel_torchdist.flight.reading.decoding import DumpError, decode
+from otel_torchdist.flight.reading.reader import read_dumps
+from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.verdict.rules import StallRules
+
+
+def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_for_dumps: bool) -> None:
+    """Look at the ranks that processes are, or have started, and print what is seen.
+
+    Args:
+        pids: Processes of this node.
+        rules: Which waits are stalls.
+        as_json: Whether to print one JSON document.
+        asks_for_dumps: Whether to request dumps of the flight recorder.
+    """
+    job = look_at(pids, asks_for_dumps)
+    found = _recorded(job, rules)
+    for warning in (*job.warnings, *found.notes):
+        typer.echo(f"otel-torchdist: warning: {warning}", err=True)
+    if not job.ranks:
+        fail("none of these processes can be looked at", ExitCode.NOTHING_FOUND)
+    said = judge_texts(job.statements, rules)
+    if as_json:
+        recorded = document_of_leftovers(found) if found.dumps is not None else None
+        typer.echo(json.dumps({**_document(job, said), "recorded": recorded}, indent=2))
+    else:
+        console = CommandConsole()
+        for line in _lines(job, said):
+            console.print(line, soft_wrap=True, highlight=False)
+        if found.dumps is not None:
+            console.print()
+            print_leftovers(found, console)
+    if found.has_problem:
+        raise typer.Exit(ExitCode.PROBLEM)
+
+
+def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
+    """What the flight recorders of the ranks show, with the stacks that were taken beside them."""
+    found = read_dumps(job.dumps)
+    by_rank = {one.rank: one for one in found.dumps}
+    notes = [*found.notes]
+    for rank, content in job.answers.items():
+        try:
+            by_rank[rank] = condense(decode(content, rank, f"the debug server's answer for rank {rank}").dump)
+        except DumpError as error:
+            notes.append(f"the debug server's answer for rank {rank}: {error}")
+    dumps = tuple(by_rank[rank] for rank in sorted(by_rank))
+    evidence = Evidence(tuple(job.statements))
+    recorded = judged(dumps, rules, job.world_size, evidence) if dumps else None
+    return Leftovers(job.dumps, recorded, (), rules.threshold_s, tuple(notes))
+
+
+def _lines(job: LiveJob, said: TextFindings) -> Iterator[Text]:
+    here, size = len(job.ranks), job.world_size
+    processes = "1 process" if here == 1 else f"{here} processes"
+    yield Text(f"a live job without tapes: {f'{here} of {size} ranks' if size else processes} on this node")
+    if said.findings:
+        yield Text()
+        yield from lines_of(said)
+    yield Text()
+    for rank in job.ranks:
+        yield Text.assemble((_name(rank), "bold"), f"  pid {rank.process.pid}  {rank.kernel.text}")
+    if job.elsewhere:
+        yield Text()
+        elsewhere = job.elsewhere
+        text = f"{name_ranks(elsewhere)}  unknown: {have(elsewhere)} no process on this node that was found"
+        yield Text(text, style="yellow")
+
+
+def _name(rank: LiveRank) -> str:
+    return f"rank {rank.process.rank}" if rank.process.rank is not None else "rank unknown"
+
+
+def _document(job: LiveJob, said: TextFindings) -> dict[str, Any]:
+    """As JSON: what stacks show as in `texts.document_of`; `ranks`; `elsewhere`, ranks not seen here; `warnings`."""
+    return {
+        "schema": SCHEMA,
+        "source": "live processes",
+        "world_size": job.world_size or None,
+        **document_of(said),
+        "ranks": [_rank(rank) for rank in job.ranks],
+        "elsewhere": list(job.elsewhere),
+        "warnings": list(job.warnings),
+    }
+
+
+def _rank(rank: LiveRank) -> dict[str, Any]:
+    kernel = rank.kernel
+    return {
+        "rank": rank.process.rank,
+        "local_rank": rank.process.local_rank,
+        "pid": rank.process.pid,
+        "command": rank.process.command,
+        "state": kernel.state or None,
+        "call": kernel.call or None,
+        "waits_in": kernel.waits_in or None,
+        "threads": kernel.threads,
+        "running_threads": kernel.running,
+        "children": kernel.children,
+        "oom_kills": kernel.oom_kills,
+    }

@@ -1,0 +1,197 @@
+"""What texts of other tools say about a job: a verdict, where they suffice for one, and findings; as text and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.text import Text
+
+from otel_torchdist.cli.diagnose.section import Section
+from otel_torchdist.evidence.findings import Finding, findings_of, outside_of_collectives, stacks_by_rank
+from otel_torchdist.evidence.model import Evidence, Kind, Statement
+from otel_torchdist.evidence.world import snapshot_of
+from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.verdict.model import Verdict, VerdictKind, locate
+from otel_torchdist.verdict.post_mortem import stalled_verdict
+from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.verdict.wording.sentence import describe_frame, sentence
+from otel_torchdist.world.model import Stacks, WorldSnapshot
+
+_SHOWN: Final = (VerdictKind.MISMATCHED, VerdictKind.ABSENT)
+"""Verdicts that rest on what ranks have written. All others also rest on ranks that have written nothing."""
+_FAILURES: Final = frozenset({Kind.TIMED_OUT, Kind.NOT_REACHED, Kind.WATCHDOG_STUCK, Kind.CRASHED, Kind.ENDED})
+MAX_SHOWN: Final = 200
+"""Findings that a report shows."""
+_WIDTH: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TextFindings:
+    """What texts say.
+
+    Attributes:
+        verdict: The verdict with places; None if they do not suffice for one.
+        age_s: How long the first rank had waited; 0 without a verdict.
+        silent: Ranks below the highest one that wrote nothing about the operation that timed out.
+        findings: Everything else that they say.
+        outside: Ranks whose stacks show no operation of torch.distributed, where those of others do.
+        inside: Those others.
+    """
+
+    verdict: Verdict | None
+    age_s: float
+    silent: tuple[int, ...]
+    findings: tuple[Finding, ...]
+    outside: tuple[int, ...]
+    inside: tuple[int, ...]
+
+    @property
+    def sentence(self) -> str:
+        """The verdict as a sentence; '' without one."""
+        return sentence(self.verdict, self.age_s) if self.verdict is not None else ""
+
+    @property
+    def has_problem(self) -> bool:
+        """Whether there is a verdict, or something timed out, crashed or failed."""
+        return self.verdict is not None or any(finding.kind in _FAILURES for finding in self.findings)
+
+
+def judge_texts(statements: Sequence[Statement], rules: StallRules) -> TextFindings:
+    """Judge what texts say.
+
+    Args:
+        statements: With ranks as far as they are known.
+        rules: Which waits are stalls.
+    """
+    world = snapshot_of(statements)
+    found = stalled_verdict(world, rules) if world is not None else None
+    verdict = locate(world, found) if world is not None and found is not None and found.kind in _SHOWN else None
+    group = found.group if found is not None else None
+    silent = () if group is None or world is None else tuple(sorted(group.members - world.ranks.keys()))
+    outside, inside = outside_of_collectives(statements)
+    return TextFindings(
+        verdict=verdict,
+        age_s=(world.taken_ns - verdict.since_ns) / 1e9 if world is not None and verdict is not None else 0.0,
+        silent=silent,
+        findings=tuple(findings_of(statements)),
+        outside=outside if inside else (),
+        inside=inside if outside else (),
+    )
+
+
+def section_of(evidence: Evidence, rules: StallRules) -> Section | None:
+    """Return what texts contribute to the diagnosis of leftovers; None if they say nothing.
+
+    Args:
+        evidence: What was read of them.
+        rules: Which waits are stalls.
+    """
+    if not evidence.statements:
+        return None
+    said = judge_texts(evidence.statements, rules)
+    files = len({one.source.path for one in evidence.statements})
+    title = f"logs and stacks of other tools, {'1 file' if files == 1 else f'{files:,} files'}"
+    document = {**document_of(said), "unrecognized": list(evidence.unrecognized)}
+    return Section("texts", title, tuple(lines_of(said)), document, said.has_problem)
+
+
+def with_stacks(world: WorldSnapshot, evidence: Evidence) -> WorldSnapshot:
+    """Return a snapshot in which ranks have the stacks that other tools have taken, so that verdicts show places."""
+    stacks = stacks_by_rank(evidence.statements)
+    views = {
+        rank: dataclasses.replace(view, stacks=Stacks(world.taken_ns, (stacks[rank],))) if rank in stacks else view
+        for rank, view in world.ranks.items()
+    }
+    return dataclasses.replace(world, ranks=views)
+
+
+def contradictions(evidence: Evidence, rules: StallRules, verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a line if the watchdogs' lines name other ranks than the dumps do.
+
+    Args:
+        evidence: What was read of texts.
+        rules: Which waits are stalls.
+        verdicts: Those on the dumps.
+    """
+    by_texts = judge_texts(evidence.statements, rules).verdict
+    named = sorted({rank for verdict in verdicts for rank in verdict.ranks})
+    if by_texts is None or not named or {*by_texts.ranks} <= {*named}:
+        return []
+    return [
+        f"the watchdogs' lines name {name_ranks(by_texts.ranks)}, the dumps {name_ranks(named)}: "
+        "they may be of different jobs or moments"
+    ]
+
+
+def lines_of(said: TextFindings) -> Iterator[Text]:
+    """Yield the report."""
+    if said.verdict is not None:
+        yield Text.assemble(("verdict", "bold white on red"), f"  {said.sentence}")
+        yield Text("  and    this is what the watchdogs of the ranks have written")
+    if said.silent:
+        yield Text(f"  and    {name_ranks(said.silent)} {have(said.silent)} written nothing about it", style="yellow")
+    if said.outside:
+        verb = "is" if len(said.outside) == 1 else "are"
+        others = f"{name_ranks(said.inside)} {'is' if len(said.inside) == 1 else 'are'}"
+        yield Text.assemble(
+            ("stacks", "bold"), f"  {name_ranks(said.outside)} {verb} in no operation of torch.distributed; {others}"
+        )
+    for finding in said.findings[:MAX_SHOWN]:
+        yield _line(finding)
+    if len(said.findings) > MAX_SHOWN:
+        yield Text(f"and {len(said.findings) - MAX_SHOWN} more; --json shows all")
+
+
+def _line(finding: Finding) -> Text:
+    who = ", ".join([*([name_ranks(finding.ranks)] if finding.ranks else []), *finding.others[:4]]) or "-"
+    how = "called in" if finding.is_call else "in"
+    frame = f", {how} {describe_frame(finding.frame)}" if finding.frame is not None else ""
+    first = ", the first failure that the launcher saw" if finding.is_first else ""
+    times = f", {finding.count} times" if finding.count > len(finding.ranks) + len(finding.others) else ""
+    return Text.assemble(
+        (f"{who:{_WIDTH}}", "bold"), f"  {finding.text}{frame}{first}{times}", (f"  [{finding.source.text}]", "dim")
+    )
+
+
+def document_of(said: TextFindings) -> dict[str, Any]:
+    """As JSON: `verdict` with `kind`, `ranks`, `age_s`, `sentence`; `silent`; `stacks`; `findings`."""
+    verdict = said.verdict
+    return {
+        "verdict": None
+        if verdict is None
+        else {
+            "kind": verdict.kind.value,
+            "ranks": list(verdict.ranks),
+            "waiting": list(verdict.waiting),
+            "operation": verdict.operation,
+            "sequence": verdict.operation_id.sequence,
+            "group": verdict.group.label if verdict.group is not None else None,
+            "age_s": round(said.age_s, 3),
+            "sentence": said.sentence,
+            "source": "watchdogs",
+        },
+        "silent": list(said.silent),
+        "stacks": {"outside": list(said.outside), "inside": list(said.inside)} if said.outside else None,
+        "findings": [_document(finding) for finding in said.findings],
+    }
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind.value,
+        "ranks": list(finding.ranks),
+        "others": list(finding.others),
+        "text": finding.text,
+        "call_site": _site(finding.frame) if finding.frame is not None else None,
+        "source": finding.source.text,
+        "count": finding.count,
+        "first": finding.is_first,
+    }
+
+
+def _site(frame: CallSiteName) -> dict[str, Any]:
+    return {"function": frame.function, "file": frame.file, "line": frame.line}

@@ -1,0 +1,149 @@
+"""Reads logs of any size: only lines that contain a known phrase are looked at.
+
+A log of a long run has gigabytes, of which a few lines matter. It is read in blocks, in which the phrases are searched
+as bytes; a line that contains none is never decoded.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+from otel_torchdist.evidence.lines import MAX_LINE, LogLine, parsed
+from otel_torchdist.evidence.model import Statement
+from otel_torchdist.evidence.repeats import Repeats
+from otel_torchdist.evidence.texts import gloo, python_stacks, torchrun, watchdog
+
+BLOCK_BYTES: Final = 4 << 20
+MAX_PIECE: Final = 4 << 20
+"""Bytes of a line that are looked at together."""
+MARKERS: Final = (*watchdog.MARKERS, *gloo.MARKERS, *torchrun.MARKERS, *python_stacks.MARKERS)
+_GZIP: Final = b"\x1f\x8b"
+_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_log(stream: BinaryIO, path: str) -> tuple[list[Statement], list[str]]:
+    """Read a log to its end.
+
+    Args:
+        stream: At its beginning; it may be compressed with gzip, or encoded in UTF-16.
+        path: Its name in what is returned.
+
+    Returns:
+        The statements in the order of lines, repeated ones once; and a line on what could not be read.
+    """
+    readers = _Readers(path)
+    repeats = Repeats()
+    warnings: list[str] = []
+    try:
+        for number, content in _lines(_blocks(stream), readers):
+            repeats.add(readers.read(parsed(number, content)))
+    except (OSError, EOFError, zlib.error) as error:  # a compressed log that is cut off or damaged
+        warnings.append(f"{path}: read only up to where it is damaged: {error}")
+    repeats.add(readers.end())
+    if repeats.dropped:
+        warnings.append(f"{path}: {repeats.dropped} of its messages are left out: there are too many different ones")
+    return repeats.statements, warnings
+
+
+class _Readers:
+    """The readers of all formats that may occur in a log."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._failures = torchrun.Failures(path)
+        self._stacks = python_stacks.PythonStacks(path)
+
+    @property
+    def are_hungry(self) -> bool:
+        """Whether the next line is needed whatever it contains."""
+        return self._failures.is_hungry or self._stacks.is_hungry
+
+    def read(self, line: LogLine) -> Iterator[Statement]:
+        is_of_table = self._failures.takes(line)
+        yield from self._failures.read(line)
+        if is_of_table:
+            return
+        yield from self._stacks.read(line)
+        yield from watchdog.statements_of(line, self._path)
+        yield from gloo.statements_of(line, self._path)
+
+    def end(self) -> Iterator[Statement]:
+        yield from self._failures.end()
+        yield from self._stacks.end()
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    read = stream.read
+    head = read(BLOCK_BYTES)
+    if head.startswith(_GZIP):
+        stream.seek(0)
+        # Unlike `read`, this returns what was unpacked before it comes to damage.
+        read = gzip.GzipFile(fileobj=stream).read1
+        head = read(BLOCK_BYTES)
+    decoder = codecs.getincrementaldecoder("utf-16")("replace") if head.startswith(_UTF_16) else None
+    while head:
+        yield decoder.decode(head).encode("utf-8", "replace") if decoder is not None else head
+        head = read(BLOCK_BYTES)
+
+
+def _lines(blocks: Iterator[bytes], readers: _Readers) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of interest with their numbers, each cut to `MAX_LINE`."""
+    number, rest = 1, b""
+    for block in blocks:
+        content = rest + block
+        end = content.rfind(b"\n") + 1
+        if not end and len(content) < MAX_PIECE:
+            rest = content
+            continue
+        end = end or len(content)  # a line of megabytes is taken in pieces
+        yield from _of_interest(content[:end], number, readers)
+        number += content.count(b"\n", 0, end)
+        rest = content[end:]
+    yield from _of_interest(rest, number, readers)
+
+
+def _of_interest(content: bytes, number: int, readers: _Readers) -> Iterator[tuple[int, bytes]]:
+    following = _Marks(content)
+    start = counted = 0
+    while start < len(content):
+        if not readers.are_hungry:
+            mark = following.after(start)
+            if mark < 0:
+                return
+            start = max(content.rfind(b"\n", start, mark), content.rfind(b"\r", start, mark), start - 1) + 1
+        end = content.find(b"\n", start)
+        end = len(content) if end < 0 else end
+        number += content.count(b"\n", counted, start)
+        counted = start
+        yield number, _cut(content[start:end], following.after(start) - start)
+        start = end + 1
+
+
+def _cut(line: bytes, mark: int) -> bytes:
+    """Return the part of a long line around its mark; progress bars without line feeds make megabytes."""
+    if len(line) <= MAX_LINE:
+        return line
+    begin = max(line.rfind(b"\r", 0, mark) + 1, mark - MAX_LINE // 2, 0) if 0 <= mark < len(line) else 0
+    return line[begin : begin + MAX_LINE]
+
+
+class _Marks:
+    """The next phrase after a position, each of them searched once."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._next = {marker: content.find(marker) for marker in MARKERS}
+
+    def after(self, start: int) -> int:
+        """Return the position of the first phrase at or after `start`; -1 if there is none."""
+        for marker, position in list(self._next.items()):
+            if 0 <= position < start:
+                position = self._content.find(marker, start)
+                self._next[marker] = position
+            if position < 0:
+                del self._next[marker]
+        return min(self._next.values(), default=-1)

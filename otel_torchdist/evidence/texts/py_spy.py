@@ -1,0 +1,135 @@
+"""Stacks as `py-spy dump` writes them, as text or with `--json`; several dumps may stand in one file.
+
+In its text, files are relative to `sys.path` unless it was run with `--full-filenames`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from otel_torchdist.evidence.model import MAX_TEXT, Kind, SeenStacks, Source, Statement
+from otel_torchdist.job.stacks import ThreadStack
+from otel_torchdist.naming import readable
+from otel_torchdist.tape.decoding import DecodingError, decode_json
+from otel_torchdist.tape.records import CallSiteName
+
+MAX_THREADS: Final = 4_096
+MAX_FRAMES: Final = 512
+_PROCESS: Final = re.compile(r"Process (?P<pid>\d{1,9}): (?P<command>.*)")
+_VERSION: Final = re.compile(r"^Python v\d+\.\d+", re.MULTILINE)
+_THREAD: Final = re.compile(r'Thread (?P<id>0x[0-9A-Fa-f]+|\d{1,20}) \((?P<states>[a-z+]+)\)(?:: "(?P<name>.*)")?\s*$')
+_FRAME: Final = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)\s*$")
+_TORCH: Final = ("torch/", "torchgen/", "functorch/")
+_PACKAGES: Final = "/site-packages/"
+_LIBRARY: Final = "/lib/python3/"
+
+
+def is_text(head: str) -> bool:
+    """Whether a file that begins like this holds dumps in text form."""
+    return _VERSION.search(head) is not None and "\nThread " in head and _PROCESS.search(head) is not None
+
+
+def statements_of_text(text: str, path: str) -> Iterator[Statement]:
+    """Yield one statement for each dumped process."""
+    process: tuple[int, re.Match[str]] | None = None
+    threads: list[ThreadStack] = []
+    holder: int | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if (found := _PROCESS.match(line)) is not None:
+            if process is not None:
+                yield _statement(path, process, threads, holder)
+            process, threads, holder = (number, found), [], None
+        elif (found := _THREAD.match(line)) is not None:
+            native = int(found["id"], 0)
+            if "gil" in found["states"].split("+"):
+                holder = native
+            if len(threads) < MAX_THREADS:
+                threads.append(ThreadStack(native, readable(found["name"] or "", MAX_TEXT), ()))
+        elif threads and (found := _FRAME.match(line)) is not None and len(threads[-1].frames) < MAX_FRAMES:
+            last = threads[-1]
+            threads[-1] = ThreadStack(last.thread, last.name, (*last.frames, _site(found)))
+    if process is not None:
+        yield _statement(path, process, threads, holder)
+
+
+def _statement(
+    path: str, process: tuple[int, re.Match[str]], threads: Iterable[ThreadStack], holder: int | None
+) -> Statement:
+    number, found = process
+    stacks = SeenStacks(tuple(threads), holder, readable(found["command"]))
+    return _stacks(Source(path, number), int(found["pid"]), stacks)
+
+
+def _stacks(source: Source, pid: int, stacks: SeenStacks) -> Statement:
+    text = f"py-spy: process {pid}, {len(stacks.threads)} threads"
+    return Statement(Kind.STACKS, source, text, pid=pid, fact=stacks)
+
+
+def _site(found: re.Match[str]) -> CallSiteName:
+    file = found["file"]
+    if file.startswith(_TORCH):
+        file = _PACKAGES + file
+    elif not file.startswith(("/", "<")) and file.partition("/")[0].removesuffix(".py") in sys.stdlib_module_names:
+        file = _LIBRARY + file
+    return CallSiteName(readable(found["function"], MAX_TEXT), readable(file), int(found["line"] or 0))
+
+
+_Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    name: str
+    filename: str
+    line: Annotated[int, Meta(ge=-1, lt=1 << 31)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    command_line: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    pid: _Number
+    frames: tuple[_Frame, ...]
+    thread_id: int = 0
+    os_thread_id: _Number | None = None
+    thread_name: str | None = None
+    owns_gil: bool = False
+    process_info: _Process | None = None
+
+
+def statements_of_json(content: bytes, path: str) -> list[Statement]:
+    """Return one statement for each process of a JSON dump; none if it is something else.
+
+    `py-spy dump --subprocesses --json` writes the threads of all processes into one list.
+    """
+    try:
+        threads = decode_json(content, tuple[_Thread, ...])
+    except DecodingError:
+        return []
+    by_pid: dict[int, list[_Thread]] = {}
+    for thread in threads[:MAX_THREADS]:
+        by_pid.setdefault(thread.pid, []).append(thread)
+    return [_stacks(Source(path, 0), pid, _of_threads(ones)) for pid, ones in by_pid.items()]
+
+
+def _of_threads(threads: list[_Thread]) -> SeenStacks:
+    holder = next((one.os_thread_id for one in threads if one.owns_gil), None)
+    command = next((one.process_info.command_line for one in threads if one.process_info is not None), "")
+    return SeenStacks(tuple(_of_thread(one) for one in threads), holder, readable(command))
+
+
+def _of_thread(thread: _Thread) -> ThreadStack:
+    frames = tuple(
+        CallSiteName(readable(frame.name, MAX_TEXT), readable(frame.filename), frame.line)
+        for frame in thread.frames[:MAX_FRAMES]
+    )
+    return ThreadStack(thread.os_thread_id or 0, readable(thread.thread_name or "", MAX_TEXT), frames)
