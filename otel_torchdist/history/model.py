@@ -18,6 +18,7 @@ class RankHistory:
         wall_offset_ns: Add it to the times of operations for nanoseconds since the epoch.
         operations: In the order in which they were entered, in their last known state.
         lost: How many calls are known to be missing: they were overwritten or damaged.
+        until_ns: The last sign of life of the rank: nothing but this happened until then. 0 if that is not known.
     """
 
     rank: int
@@ -26,3 +27,4 @@ class RankHistory:
     wall_offset_ns: int
     operations: tuple[OperationView, ...]
     lost: int
+    until_ns: int = 0

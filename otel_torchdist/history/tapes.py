@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.job.runs import POLL_LIMIT, Run
@@ -48,4 +50,5 @@ def history_of(tape: TapeReader) -> RankHistory:
         wall_offset_ns=status.realtime_ns - status.monotonic_ns,
         operations=tuple(names.operation(operation) for _, operation in sorted(operations.items())),
         lost=tape.lost,
+        until_ns=time.monotonic_ns() if tape.is_alive() else status.heartbeat_ns,
     )
