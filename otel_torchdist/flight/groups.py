@@ -50,6 +50,7 @@ class JobGroups:
         self._is_size_known = self.world_size == world_size
         self._descriptions = {name: "" if text == _UNDEFINED else text for name, text in descriptions.items()}
         self._backends = backends
+        self._recorded = frozenset(recorded)
         everyone = tuple(range(self.world_size))
         self._inferred = {
             name: everyone if self._descriptions.get(name) == _DEFAULT else tuple(sorted(members))
@@ -69,13 +70,6 @@ class JobGroups:
         identity = self._identity(dump, name)
         return self._view(identity, aligned) if identity is not None else None
 
-    def is_inferred(self, dump: FlightDump, name: str) -> bool:
-        """Whether a group may have more members than are known."""
-        found = dump.groups.get(name)
-        if found is not None and found.ranks:
-            return False
-        return not self._is_size_known or self._descriptions.get(name) != _DEFAULT
-
     def _identity(self, dump: FlightDump, name: str) -> _Identity | None:
         found = dump.groups.get(name)
         if found is not None and found.ranks:
@@ -88,8 +82,11 @@ class JobGroups:
         if view is None:
             name, ranks = identity
             description, backend = self._descriptions.get(name, ""), self._backends.get(name, "")
+            is_whole = self._is_size_known and description == _DEFAULT
             group = GroupName(name, description, ranks, self._nth.get(identity, 0), backend, aligned)
-            view = self._views[identity, aligned] = GroupView(group.key, group, frozenset(ranks))
+            view = self._views[identity, aligned] = GroupView(
+                group.key, group, frozenset(ranks), is_inferred=identity not in self._recorded and not is_whole
+            )
         return view
 
 

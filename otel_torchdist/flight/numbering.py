@@ -67,8 +67,8 @@ def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
             lane = Lane(entry.group, name.source, name.destination, name.destination < 0)
             counts[lane] = counts.get(lane, 0) + 1
             is_pair = is_pair_of(dump, entry.group) and entry.p2p_sequence > 0
-            sequence = entry.p2p_sequence if is_pair else counts[lane]
             aligned = not lane.is_unclear and (is_pair or is_whole)
+            sequence = counts[lane] if aligned and not is_pair else entry.p2p_sequence
             yield NumberedEntry(entry, lane, sequence, aligned, entry.p2p_sequence)
             continue
         lane = Lane(entry.group)

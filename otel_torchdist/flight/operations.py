@@ -17,6 +17,7 @@ from otel_torchdist.world.model import ANY_RANK, UNREAD, Arrival, Channel, Group
 from otel_torchdist.world.places import user_frame
 
 MAX_TENSORS: Final = 8
+NO_TAG: Final = -1
 UNCLEAR_TAG: Final = 1
 """Keeps sends and receives whose peer is not recorded apart from the group's collectives."""
 UNKNOWN_GROUP: Final = ""
@@ -98,7 +99,7 @@ def channel_of(lane: Lane, group: GroupView | None) -> Channel:
     ranks = group.name.ranks
     if max(lane.source, lane.destination) >= len(ranks):
         return Channel(RecordKind.OPERATION, key, tag=UNCLEAR_TAG)
-    return Channel(RecordKind.OPERATION, key, ranks[lane.source], ranks[lane.destination])
+    return Channel(RecordKind.OPERATION, key, ranks[lane.source], ranks[lane.destination], NO_TAG)
 
 
 def group_of(groups: JobGroups, dump: FlightDump, one: NumberedEntry) -> GroupView | None:

@@ -11,16 +11,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.groups import JobGroups, names_by_id
 from otel_torchdist.flight.names import GLOO, called_name
 from otel_torchdist.flight.numbering import NumberedEntry
-from otel_torchdist.flight.operations import arrival_of, channel_of, group_of, operation_view
+from otel_torchdist.flight.operations import UNCLEAR_TAG, arrival_of, channel_of, group_of, operation_view
 from otel_torchdist.tape.layout import RecordKind, TapeState
 from otel_torchdist.world.model import Channel, GroupView, OperationView, Progress, RankView, WorldSnapshot
 
-_UNSURE = -1
+DEFAULT_TIMEOUT_MS: Final = 600_000
+"""NCCL's, where an entry has none."""
+_UNSURE: Final = -1
 """As `Progress.losses`: more may have been entered than is known."""
 
 
@@ -56,15 +59,14 @@ def moment_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> JobMoment:
     until_ns = min((end for rank in ranks.values() for end in rank.timeouts_ns()), default=0)
     now_ns = max(newest_ns, until_ns) + 1
     views = {number: rank.view(shared, now_ns) for number, rank in ranks.items()}
-    views = _without_guessed_groups(_with_all_channels(views, ranks), ranks)
-    world = WorldSnapshot(0, now_ns, MappingProxyType(views))
+    world = WorldSnapshot(0, now_ns, MappingProxyType(_with_all_channels(views, ranks)))
     unseen = tuple(rank for rank in range(groups.world_size) if rank not in views)
     return JobMoment(world, groups.world_size, unseen, until_ns > newest_ns)
 
 
 def _is_mixed(channel: Channel) -> bool:
     """Whether it shows that a group's counters in `pg_status` may be those of sends and receives."""
-    return channel.is_point_to_point or channel.tag != 0
+    return channel.is_point_to_point or channel.tag == UNCLEAR_TAG
 
 
 class _Rank:
@@ -81,14 +83,10 @@ class _Rank:
     def timeouts_ns(self) -> list[int]:
         """When the operations in which it waits time out."""
         return [
-            call.entry.created_ns + call.entry.timeout_ms * 1_000_000
+            call.entry.created_ns + (call.entry.timeout_ms or DEFAULT_TIMEOUT_MS) * 1_000_000
             for call, _ in self._calls
-            if call.entry.record_id in self._waiting and call.entry.timeout_ms is not None
+            if call.entry.record_id in self._waiting
         ]
-
-    def guesses(self, group: GroupView) -> bool:
-        """Whether a group that it is in may have more members than those that are known."""
-        return self._groups.is_inferred(self.condensed.dump, group.name.name)
 
     def view(self, shared: frozenset[str], now_ns: int) -> RankView:
         """The rank in a snapshot; `shared` are the keys of groups in which ranks have sent or received."""
@@ -140,7 +138,9 @@ class _Rank:
             known = found.get(channel, Progress())
             if group.key not in shared and known.entered <= max(status.enqueued, 0):
                 completed = max(known.completed, status.completed)
-                found[channel] = known._replace(entered=max(status.enqueued, 0), completed=completed)
+                found[channel] = known._replace(
+                    entered=max(status.enqueued, 0), completed=completed, seen_out=completed
+                )
             elif not self.condensed.is_whole and not known.entered:
                 found[channel] = known._replace(losses=_UNSURE)
         return found
@@ -173,10 +173,12 @@ def _progress_of(calls: Sequence[OperationView]) -> Progress:
     entered = max(call.operation_id.sequence for call in calls)
     still_open = [call.operation_id.sequence for call in calls if call.record.completed_ns is None]
     arrivals = {call.operation_id.sequence: arrival_of(call) for call in reversed(calls)}
-    group = calls[0].group
+    completed, group = min(still_open) - 1 if still_open else entered, calls[0].group
     return Progress(
         entered=entered,
-        completed=min(still_open) - 1 if still_open else entered,
+        completed=completed,
+        seen_out=completed,
+        seen_out_ns=max((call.record.completed_ns or 0 for call in calls), default=0),
         aligned=group is None or group.name.aligned,
         recent=tuple(arrivals[sequence] for sequence in sorted(arrivals)),
     )
@@ -196,28 +198,3 @@ def _with_all_channels(views: Mapping[int, RankView], ranks: Mapping[int, _Rank]
             view = dataclasses.replace(view, progress=MappingProxyType({**view.progress, **missing}))
         found[number] = view
     return found
-
-
-def _without_guessed_groups(views: Mapping[int, RankView], ranks: Mapping[int, _Rank]) -> dict[int, RankView]:
-    """The ranks, without the groups of operations that all members known to be there have entered.
-
-    Where the recorder does not say who the members are, one that has never called anything in the group may be missing.
-    """
-
-    def is_guess(number: int, operation: OperationView) -> bool:
-        group, (channel, sequence) = operation.group, operation.operation_id
-        if group is None or not ranks[number].guesses(group):
-            return False
-        known = [views[member].progress.get(channel) for member in group.members if member in views]
-        return all(progress is not None and progress.entered >= sequence for progress in known)
-
-    return {
-        number: dataclasses.replace(
-            view,
-            open=tuple(
-                dataclasses.replace(operation, group=None) if is_guess(number, operation) else operation
-                for operation in view.open
-            ),
-        )
-        for number, view in views.items()
-    }

@@ -19,6 +19,7 @@ from otel_torchdist.naming import readable
 from otel_torchdist.tape.layout import MAX_TIME_NS
 from otel_torchdist.tape.records import CallSiteName
 
+PICKLE: Final = b"\x80"
 MAX_RANK: Final = 1 << 20
 MAX_NAME: Final = 256
 MAJOR: Final = 2
@@ -36,6 +37,10 @@ _Dtypes = Annotated[tuple[_Text, ...], Meta(max_length=1 << 16)]
 
 class DumpError(TorchDistError):
     """A file is no dump of a flight recorder, or is damaged; the message says why."""
+
+
+class NotADumpError(DumpError):
+    """A file is sound, and something else."""
 
 
 class _Frame(msgspec.Struct, frozen=True, gc=False):
@@ -110,7 +115,7 @@ def decode(content: bytes, rank: int, path: str) -> DecodedDump:
     """
     document = _document(content)
     if not isinstance(document, dict):
-        raise DumpError("it is not a dump of a flight recorder")
+        raise NotADumpError("it is not a dump of a flight recorder")
     return decode_document(document, rank, path)
 
 
@@ -118,7 +123,7 @@ def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> Decode
     """Decode a dump whose file was unpickled or parsed; see `decode`."""
     version = _VERSION.fullmatch(version_text) if isinstance(version_text := document.get("version"), str) else None
     if version is None or not ("entries" in document or "pg_config" in document):
-        raise DumpError("it is not a dump of a flight recorder")
+        raise NotADumpError("it is not a dump of a flight recorder")
     if int(version[1]) != MAJOR or int(version[2]) < OLDEST:
         raise DumpError(f"its format is {version[0]}, which is not supported: {MAJOR}.{OLDEST} and later ones are")
     faults: list[str] = []
@@ -154,7 +159,7 @@ def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> Decode
 
 
 def _document(content: bytes) -> Any:
-    if content[:1] == b"\x80":
+    if content.startswith(PICKLE):
         try:
             return load(content)
         except PickleError as error:
@@ -162,7 +167,7 @@ def _document(content: bytes) -> Any:
     if not content:
         raise DumpError("it is empty")
     if content.lstrip()[:1] != b"{":
-        raise DumpError("it is neither a pickle nor JSON")
+        raise NotADumpError("it is neither a pickle nor JSON")
     if content.count(b"[") + content.count(b"{") > MAX_OBJECTS:
         raise DumpError("it holds too many objects")
     try:

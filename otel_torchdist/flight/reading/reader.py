@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_torchdist.flight.condensed import CondensedDump, condense
 from otel_torchdist.flight.dump import FlightDump
-from otel_torchdist.flight.reading.decoding import DecodedDump, DumpError, decode
+from otel_torchdist.flight.reading.decoding import PICKLE, DecodedDump, DumpError, NotADumpError, decode
 from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
@@ -28,10 +28,12 @@ class FoundDumps:
     Attributes:
         dumps: Of the job with the most ranks, one for each rank, ascending; empty if there is no dump.
         notes: What was left out, and why; a line each.
+        others: Files that are no dumps, and may be texts of other tools.
     """
 
     dumps: tuple[CondensedDump, ...]
     notes: tuple[str, ...]
+    others: tuple[Path, ...]
 
 
 def read_dumps(paths: Sequence[Path]) -> FoundDumps:
@@ -46,10 +48,11 @@ def read_dumps(paths: Sequence[Path]) -> FoundDumps:
         condensed = [condense(dump) for dump in _decoded(paths, skipped, problems)]
     jobs = sort_into_jobs(condensed)
     notes = [*_shortened(skipped.problems), *_shortened(problems), *_others(skipped)]
+    others = tuple(skipped.others)
     if not jobs:
-        return FoundDumps((), tuple(notes))
+        return FoundDumps((), tuple(notes), others)
     notes += [*_of_other_jobs(jobs[1:]), *_of_replaced(jobs[0])]
-    return FoundDumps(jobs[0].dumps, tuple(notes))
+    return FoundDumps(jobs[0].dumps, tuple(notes), others)
 
 
 def read_all_entries(paths: Sequence[Path]) -> tuple[list[FlightDump], tuple[str, ...]]:
@@ -70,16 +73,19 @@ def read_all_entries(paths: Sequence[Path]) -> tuple[list[FlightDump], tuple[str
 
 def _decoded(paths: Sequence[Path], skipped: Skipped, problems: list[str]) -> Iterator[FlightDump]:
     for file in find_files(paths, skipped):
-        decoded = _decode(file, problems)
+        decoded = _decode(file, skipped, problems)
         if decoded is not None:
             yield decoded
 
 
-def _decode(file: FoundFile, problems: list[str]) -> FlightDump | None:
+def _decode(file: FoundFile, skipped: Skipped, problems: list[str]) -> FlightDump | None:
     rank = rank_in(file.name)
     try:
         decoded = decode(file.content, rank if rank is not None else -1, file.path)
     except DumpError as error:
+        if isinstance(error, NotADumpError) and file.file is not None and not file.content.startswith(PICKLE):
+            skipped.others.append(file.file)  # JSON of another tool
+            return None
         problems.append(f"{file.path}: {error}")
         return None
     if decoded.bad_parts:
@@ -102,9 +108,9 @@ def _shortened(lines: Sequence[str]) -> list[str]:
 
 
 def _others(skipped: Skipped) -> Iterator[str]:
-    if skipped.others:
-        files = "1 other file is" if skipped.others == 1 else f"{skipped.others:,} other files are"
-        yield f"{files} neither a pickle nor JSON, and not read"
+    if skipped.others_inside:
+        files = "1 other file" if skipped.others_inside == 1 else f"{skipped.others_inside:,} other files"
+        yield f"{files} inside archives: unpack them to have them read"
     if skipped.tapes:
         yield "there are tapes too: `otel-torchdist diagnose --run-dir` reads them, from a folder"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import tarfile
 import zipfile
@@ -22,6 +23,7 @@ MAX_DEPTH: Final = 8
 _START_BYTES: Final = 64
 _STARTS: Final = (b"\x80", b"{", b"\x1f\x8b")
 """Of a pickle, of JSON, and of either compressed by gzip."""
+_TAPE: Final = ".tape"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,13 @@ class FoundFile:
         path: Where it is, for reports: `dumps.tar.gz/job/rank_3` inside an archive.
         name: Its own name.
         content: All of it.
+        file: The file itself; None inside an archive.
     """
 
     path: str
     name: str
     content: bytes
+    file: Path | None
 
 
 @dataclass(slots=True)
@@ -44,12 +48,14 @@ class Skipped:
     """Files that were found and are no dumps.
 
     Attributes:
-        others: How many begin neither as a pickle nor as JSON.
+        others: Files that are no dumps, for other readers; those inside archives are only counted.
+        others_inside: How many files inside archives are no dumps.
         tapes: How many are tapes of ours.
         problems: Lines about those that could not be read, each with its path.
     """
 
-    others: int = 0
+    others: list[Path] = field(default_factory=list[Path])
+    others_inside: int = 0
     tapes: int = 0
     problems: list[str] = field(default_factory=list[str])
 
@@ -97,13 +103,16 @@ def _found_in(file: Path, skipped: Skipped) -> Iterator[FoundFile]:
         with open(resolved, "rb") as stream:
             start = stream.read(_START_BYTES)
         if start and not _may_be_dump(start):
-            _note_other(file.name, skipped)
+            if file.suffix == _TAPE:
+                skipped.tapes += 1
+            else:
+                skipped.others.append(file)
             return
         content = _unzipped(read_regular(resolved, MAX_DUMP_BYTES))
     except (OSError, EOFError, ValueError, RuntimeError) as error:
         skipped.problems.append(f"{shown}: {_reason(error)}")
         return
-    yield FoundFile(shown, file.name, content)
+    yield FoundFile(shown, file.name, content, file)
 
 
 def _found_inside(archive: Path, shown: str, skipped: Skipped) -> Iterator[FoundFile]:
@@ -113,9 +122,10 @@ def _found_inside(archive: Path, shown: str, skipped: Skipped) -> Iterator[Found
             if content is None:
                 skipped.problems.append(f"{inner}: it has more than {MAX_DUMP_BYTES} bytes")
             elif content and not _may_be_dump(content[:_START_BYTES]):
-                _note_other(name, skipped)
+                skipped.others_inside += not name.endswith(_TAPE)
+                skipped.tapes += name.endswith(_TAPE)
             else:
-                yield FoundFile(inner, PurePosixPath(name).name, _unzipped(content))
+                yield FoundFile(inner, PurePosixPath(name).name, _unzipped(content), None)
     except (ArchiveError, OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
         skipped.problems.append(f"{shown}: {_reason(error)}")
 
@@ -124,8 +134,6 @@ def _unzipped(content: bytes) -> bytes:
     """The content of a file that was compressed by itself."""
     if not content.startswith(b"\x1f\x8b"):
         return content
-    import io
-
     with gzip.open(io.BytesIO(content)) as stream:
         found = stream.read(MAX_DUMP_BYTES + 1)
     if len(found) > MAX_DUMP_BYTES:
@@ -135,13 +143,6 @@ def _unzipped(content: bytes) -> bytes:
 
 def _may_be_dump(start: bytes) -> bool:
     return start.lstrip().startswith(_STARTS)
-
-
-def _note_other(name: str, skipped: Skipped) -> None:
-    if name.endswith(".tape"):
-        skipped.tapes += 1
-    else:
-        skipped.others += 1
 
 
 def _reason(error: Exception) -> str:
