@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Final
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import CallSiteName, GroupName, Operation, SignatureName
-from otel_torchdist.world.model import ANY_RANK, Channel, GroupView, OperationId, OperationView
+from otel_torchdist.world.model import Channel, GroupView, OperationId, OperationView
 
 SECOND: Final = 1_000_000_000
 WALL_NS: Final = 1_700_000_000 * SECOND
@@ -42,27 +43,19 @@ def call(
 ) -> OperationView:
     """A collective; `at` in seconds, `ends` as many seconds later or never."""
     channel = Channel(kind, of.key if of is not None else "")
-    return _view(
-        channel, sequence, name, of, at, ends, how, SignatureName(name, "", shapes, dtypes, device, tensors), root
-    )
+    signature = SignatureName(name, "", shapes, dtypes, device, tensors)
+    return _view(channel, sequence, name, of, at, ends, how, signature, root)
 
 
 def message(
-    source: int,
-    destination: int,
-    sequence: int = 1,
-    *,
-    by: int,
-    tag: int = 0,
-    ends: int | None = 1,
-    of: GroupView = WORLD,
+    source: int, destination: int, sequence: int = 1, *, by: int, tag: int = 0, of: GroupView = WORLD
 ) -> OperationView:
     """A `send` or `recv`, whichever the rank `by` calls; `source` is -1 where it receives from any rank."""
     name = "send" if by == source else "recv"
     channel = Channel(RecordKind.OPERATION, of.key, source, destination, tag)
     signature = SignatureName(name, "", FOUR, ("float32",), "cpu", 1)
     peer = destination if by == source else source
-    return _view(channel, sequence, name, of, 0, ends, How.WAIT, signature, peer, Flag.POINT_TO_POINT)
+    return _view(channel, sequence, name, of, 0, 1, How.WAIT, signature, peer, Flag.POINT_TO_POINT)
 
 
 def history(rank: int, operations: Iterable[OperationView], lost: int = 0, until: int = 0) -> RankHistory:
@@ -72,8 +65,6 @@ def history(rank: int, operations: Iterable[OperationView], lost: int = 0, until
 
 
 def _numbered(operation: OperationView, number: int) -> OperationView:
-    import dataclasses
-
     return dataclasses.replace(operation, record=dataclasses.replace(operation.record, number=number))
 
 
@@ -87,15 +78,12 @@ def _view(
     how: How,
     signature: SignatureName,
     peer: int,
-    flags: Flag = Flag(0),  # noqa: B008
+    flags: int = 0,
 ) -> OperationView:
     completed_ns = (at + ends) * SECOND if ends is not None else None
     record = Operation(
         number=0, kind=channel.kind, entered_ns=at * SECOND, step=0, sequence=sequence, message_bytes=16, group=1,
-        signature=2, call_site=3, label=0, peer=peer, tag=channel.tag, thread=9, flags=flags,
+        signature=2, call_site=3, label=0, peer=peer, tag=channel.tag, thread=9, flags=Flag(flags),
         completed_ns=completed_ns, how=how if completed_ns is not None else None,
     )  # fmt: skip
     return OperationView(record, name, OperationId(channel, sequence), of, signature, SITE, "", "", None)
-
-
-__all__ = ["ANY_RANK", "SECOND", "SITE", "WALL_NS", "WORLD", "call", "group", "history", "message"]
