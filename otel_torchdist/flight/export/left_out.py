@@ -13,7 +13,10 @@ class Reason(enum.Enum):
     """Why calls are not in the dumps; the value completes `12 calls are left out: …`."""
 
     UNKNOWN_OPERATION = "a flight recorder does not know these operations"
-    OPEN_CREATION = "a flight recorder does not record that a group is created"
+    OPEN_CREATION = (
+        "a flight recorder does not record that a group is created, so a rank that waits there may look as if it were "
+        "missing elsewhere; `otel-torchdist diagnose` reads the tapes, which show it"
+    )
     UNALIGNED = "their groups existed before recording was switched on, so they have no number that others share"
     ANY_SOURCE = "they are received from any rank, or by a rank that receives from any"
     OVERWRITTEN = "it is not known what other members called in their place: that is overwritten or damaged"
