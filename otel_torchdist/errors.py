@@ -4,6 +4,7 @@
   Commands print these:
   + TapeError               errors                         a tape or its directory cannot be created or read
   + SeveralRunsError        job.runs                       the first digits of a run's id match more than one run
+  + FolderError             cli.export.folder              dumps cannot be written, or would replace files of others
   + AgentError              agent.job                      the tapes of a job directory cannot be read by this process
   These are handled where they arise:
   + DecodingError           tape.decoding                  what another process has written is not what was expected

@@ -12,6 +12,7 @@ from otel_torchdist.cli.agent import agent
 from otel_torchdist.cli.demo.command import demo
 from otel_torchdist.cli.diagnose.command import diagnose
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
+from otel_torchdist.cli.export.command import export
 from otel_torchdist.cli.import_dumps import import_dumps
 from otel_torchdist.cli.stats.command import stats
 from otel_torchdist.cli.watch.command import watch
@@ -75,6 +76,14 @@ app.command(
         ExitCode.BROKEN_PIPE,
     ),
 )(import_dumps)
+app.command(
+    epilog=exit_codes_help(
+        ExitCode.NOTHING_FOUND,
+        ExitCode.NO_DIRECTORY,
+        ExitCode.INTERRUPTED,
+        ExitCode.BROKEN_PIPE,
+    )
+)(export)
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND))(agent)
 
 

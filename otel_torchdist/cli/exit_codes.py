@@ -34,7 +34,7 @@ class ExitCode(enum.IntEnum):
     USAGE_ERROR = 64, "the command line is wrong"
     UNAVAILABLE = 69, "a package that the command needs is not installed"
     INTERNAL_ERROR = 70, "an error in the command itself; the traceback is on stderr"
-    NO_DIRECTORY = 73, "the directory for tapes cannot be created or used"
+    NO_DIRECTORY = 73, "the directory for tapes, or a file, cannot be created or used"
     NOT_WRITTEN = 74, "a file cannot be written"
     NOT_SENT = 75, "the receiver of spans did not accept all of them"
     HUNG_UP = _BY_SIGNAL + signal.SIGHUP, "ended by SIGHUP: the terminal is gone"

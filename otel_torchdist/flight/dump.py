@@ -112,6 +112,8 @@ class FlightDump:
         groups: By the keys of `pg_config`, which are torch's names.
         statuses: By the keys of `pg_status`, which are local numbers (`FlightEntry.pg_id`).
         entries: Ascending by `record_id`.
+        until_ns: Up to when nothing but this happened, in nanoseconds since the epoch; None in dumps of PyTorch, which
+            do not record when they were written.
     """
 
     rank: int
@@ -121,3 +123,4 @@ class FlightDump:
     groups: Mapping[str, FlightGroup]
     statuses: Mapping[int, GroupStatus]
     entries: tuple[FlightEntry, ...]
+    until_ns: int | None = None

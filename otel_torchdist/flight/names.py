@@ -31,6 +31,7 @@ _DTYPES: Final = {
     "UInt64": "uint64", "Float8_e4m3fn": "float8_e4m3fn", "Float8_e5m2": "float8_e5m2",
     "Float8_e4m3fnuz": "float8_e4m3fnuz", "Float8_e5m2fnuz": "float8_e5m2fnuz",
 }  # fmt: skip
+_RECORDED_DTYPES: Final = {ours: recorded for recorded, ours in _DTYPES.items()}
 _SENT: Final = re.compile(r"(?:send|isend) (\d{1,9})->(\d{1,9})")
 _RECEIVED: Final = re.compile(r"(?:recv|irecv) (\d{1,9})<-(\d{1,9})")
 COALESCED: Final = "coalesced"
@@ -83,3 +84,8 @@ def takes_outputs(operation: str) -> bool:
 def dtype_name(recorded: str) -> str:
     """Return torch's own name of a dtype: `float32` for `Float`."""
     return _DTYPES.get(recorded, recorded)
+
+
+def recorded_dtype(name: str) -> str:
+    """Return the recorder's name of a dtype: `Float` for `float32`."""
+    return _RECORDED_DTYPES.get(name, name)

@@ -82,7 +82,9 @@ class _Rank:
         self.channels = {channel_of(call.lane, group) for call, group in self._calls}
 
     def timeouts_ns(self) -> list[int]:
-        """When the operations in which it waits time out."""
+        """When the operations in which it waits time out; nothing if the dump states up to when it reaches."""
+        if self.condensed.dump.until_ns is not None:
+            return []
         return [
             call.entry.created_ns + (call.entry.timeout_ms or DEFAULT_TIMEOUT_MS) * 1_000_000
             for call, _ in self._calls

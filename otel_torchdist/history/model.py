@@ -20,6 +20,7 @@ class RankHistory:
         lost: How many calls are known to be missing: they were overwritten or damaged.
         clock: Names the clock of its times, such as by the boot of the node; '' if that is not known. Never compare
             times of ranks with different clocks, or with none.
+        until_ns: The last sign of life of the rank: nothing but this happened until then. 0 if that is not known.
     """
 
     rank: int
@@ -29,3 +30,4 @@ class RankHistory:
     operations: tuple[OperationView, ...]
     lost: int
     clock: str = ""
+    until_ns: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.job.runs import POLL_LIMIT, Run
@@ -49,4 +51,5 @@ def history_of(tape: TapeReader) -> RankHistory:
         operations=tuple(names.operation(operation) for _, operation in sorted(operations.items())),
         lost=tape.lost,
         clock=f"{identity.boot_id:032x}" if identity.boot_id else "",
+        until_ns=time.monotonic_ns() if tape.is_alive() else status.heartbeat_ns,
     )

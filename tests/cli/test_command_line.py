@@ -35,6 +35,7 @@ def test_commands_in_the_order_of_use(base: Path) -> None:
         ("diagnose", "After a hang or a crash"),
         ("stats", "To see where communication time goes"),
         ("import", "With dumps of a flight recorder"),
+        ("export", "For other tools"),
         ("agent", "Start an agent by hand"),
     ]
 
@@ -55,6 +56,7 @@ def test_exit_codes_are_documented() -> None:
         ("diagnose", [0, 1, 2, 64, 70, 130, 141]),
         ("stats", [0, 2, 64, 70, 130, 141]),
         ("import", [0, 2, 64, 70, 74, 75, 130, 141]),
+        ("export", [0, 2, 64, 70, 73, 130, 141]),
         ("agent", [0, 2, 64, 70]),
     ],
 )
@@ -87,7 +89,7 @@ def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("otel-torchdist ", {"agent", "demo", "diagnose", "import", "stats", "watch"}),
+        ("otel-torchdist ", {"agent", "demo", "diagnose", "export", "import", "stats", "watch"}),
         ("otel-torchdist agent --ru", {"--run-dir"}),
     ],
 )

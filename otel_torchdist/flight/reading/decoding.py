@@ -16,6 +16,7 @@ from otel_torchdist.errors import TorchDistError
 from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, FlightGroup, GroupStatus
 from otel_torchdist.flight.reading.pickles import MAX_OBJECTS, PickleError, load
 from otel_torchdist.naming import readable
+from otel_torchdist.tape.layout import MAX_TIME_NS
 from otel_torchdist.tape.records import CallSiteName
 
 PICKLE: Final = b"\x80"
@@ -142,7 +143,7 @@ def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> Decode
         and (status := _converted(value, _Status, f"the state of group {key}", faults)) is not None
     }
     library = document.get("comm_lib_version") or document.get("nccl_version")
-    own_rank = document.get("rank")
+    own_rank, until_ns = document.get("rank"), document.get("until_ns")
     dump = FlightDump(
         rank=rank,
         path=path,
@@ -151,6 +152,7 @@ def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> Decode
         groups=groups,
         statuses=statuses,
         entries=_entries(document.get("entries"), faults),
+        until_ns=until_ns if type(until_ns) is int and 0 < until_ns <= MAX_TIME_NS else None,
     )
     is_rank = type(own_rank) is int and 0 <= own_rank < MAX_RANK
     return DecodedDump(dump, len(faults), faults[0] if faults else "", own_rank if is_rank else None)

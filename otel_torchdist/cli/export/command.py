@@ -1,0 +1,143 @@
+"""`otel-torchdist export`: its options, and what it reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from otel_torchdist.cli.completion import complete_run
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.export.folder import FolderError, check_folder, write_dumps
+from otel_torchdist.cli.export.options import choice_of, ranks_of
+from otel_torchdist.cli.export.report import report
+from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.text import fail
+from otel_torchdist.config import Config
+from otel_torchdist.errors import TapeError
+from otel_torchdist.flight.export.choice import Choice
+from otel_torchdist.flight.export.dumps import dumps_of
+from otel_torchdist.flight.export.pickles import pickled
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.history.tapes import histories_of
+from otel_torchdist.job.runs import Run, SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.naming import have, name_ranks, readable
+
+
+def export(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="The first digits of the run's id. Without it: the run that started last.",
+            autocompletion=complete_run,
+            show_default=False,
+        ),
+    ] = "",
+    flight_recorder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT",
+            show_default=False,
+            help="Write dumps of PyTorch's flight recorder into this folder, one for each rank, for `torchfrtrace`.",
+        ),
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, resolve_path=True, help="The job directory, or a copy of one."),
+    ] = None,
+    kinds: Annotated[
+        str,
+        typer.Option(
+            show_default=False,
+            help="Operations to write, such as `all_reduce,send` or `all_*`, with whatever other ranks called in their "
+            "place. Without it: all.",
+        ),
+    ] = "",
+    ranks: Annotated[
+        str, typer.Option(show_default=False, help="Ranks to write, such as `0-7,12`. Without it: all.")
+    ] = "",
+    last: Annotated[
+        str,
+        typer.Option(
+            show_default=False,
+            help="Write only the newest calls: this many of each rank, such as `2000`, or those within a time before "
+            "the newest call, such as `60s`. What is open is always written.",
+        ),
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace dumps in OUT even if another program has written them.")
+    ] = False,
+) -> None:
+    """For other tools: write what ranks have called in a format that those open.
+
+    It reads the tapes of a run, whether that is running or has ended, in whatever way, and changes nothing there.
+    """
+    if flight_recorder is None:
+        raise typer.BadParameter("name what is to be written: --flight-recorder OUT", param_hint="export")
+    choice, wanted = choice_of(kinds, last), ranks_of(ranks)
+    try:
+        check_folder(flight_recorder, force)
+        chosen = _chosen(run, run_dir)
+        histories = _histories(chosen, wanted)
+        _check_kinds(choice, histories)
+        exported = dumps_of(histories, choice)
+        write_dumps(flight_recorder, ((dump.rank, pickled(dump)) for dump in exported.dumps))
+    except FolderError as error:
+        fail(str(error), ExitCode.NO_DIRECTORY)
+    for line in report(exported, chosen, flight_recorder):
+        typer.echo(line)
+
+
+def _chosen(prefix: str, run_dir: Path | None) -> Run:
+    config = Config.from_environment()
+    try:
+        index = whole_index(config, run_dir)
+        found = select(index.runs, prefix) if prefix else next(iter(index.runs), None)
+    except (TapeError, SeveralRunsError) as error:
+        fail(str(error), ExitCode.NOTHING_FOUND)
+    _warn(index.unreadable if found is None else _of(found, index.unreadable))
+    if found is not None:
+        return found
+    if index.runs:
+        fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
+    where = run_dir or tape_directory(config)
+    fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), ExitCode.NOTHING_FOUND)
+
+
+def _of(run: Run, lines: Iterable[str]) -> list[str]:
+    return [line for line in lines if line.startswith(str(run.directory))]
+
+
+def _histories(run: Run, wanted: frozenset[int] | None) -> list[RankHistory]:
+    """The calls of the wanted ranks."""
+    if wanted is None:
+        histories, unreadable = histories_of(run)
+    else:
+        tapes = tuple(tape for tape in run.tapes if tape.identity.rank in wanted)
+        histories, unreadable = histories_of(dataclasses.replace(run, tapes=tapes))
+        missing = sorted(wanted.difference(run.ranks))
+        if missing:
+            unreadable.append(f"{name_ranks(missing)} {have(missing)} no tape here")
+    _warn(unreadable)
+    if not histories:
+        fail(f"{run.directory}: no tape of the ranks that were asked for can be read", ExitCode.NOTHING_FOUND)
+    return histories
+
+
+def _check_kinds(choice: Choice, histories: Iterable[RankHistory]) -> None:
+    """Warn of kinds that no rank has called, as of a wrong name."""
+    called = {operation.name for history in histories for operation in history.operations}
+    unused = [kind for kind in choice.kinds if not any(fnmatchcase(name, kind) for name in called)]
+    if unused:
+        names = ", ".join(sorted(called)) or "no calls"
+        _warn([f"--kinds: no rank has called {', '.join(map(readable, unused))}; on the tapes: {names}"])
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"otel-torchdist: warning: {warning}", err=True)

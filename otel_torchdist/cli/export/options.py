@@ -1,0 +1,49 @@
+"""Reads the options of `export` that choose what is written."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import typer
+
+from otel_torchdist.flight.export.choice import Choice
+from otel_torchdist.naming import listed_ranks
+
+_LAST: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h)?")
+_UNITS_NS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
+
+
+def choice_of(kinds: str, last: str) -> Choice:
+    """Return what `--kinds` and `--last` choose.
+
+    Raises:
+        typer.BadParameter: `last` is no number above 0 and no duration.
+    """
+    names = tuple(name.strip() for name in kinds.split(",") if name.strip())
+    if not last:
+        return Choice(names)
+    found = _LAST.fullmatch(last.strip())
+    if found is None or not int(found[1]):
+        raise typer.BadParameter(
+            f"{last!r}: expected a number of calls, such as 2000, or a time, such as 500ms, 60s, 5m or 1h",
+            param_hint="--last",
+        )
+    if found[2] is None:
+        return Choice(names, newest=int(found[1]))
+    return Choice(names, within_ns=int(found[1]) * _UNITS_NS[found[2]])
+
+
+def ranks_of(text: str) -> frozenset[int] | None:
+    """Return the ranks that `--ranks` lists; None for all.
+
+    Raises:
+        typer.BadParameter: A part of it is no rank and no range of ranks.
+    """
+    if not text.strip():
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    wrong = next((part for part in parts if not listed_ranks(part)), None)
+    if wrong is not None:
+        raise typer.BadParameter(f"{wrong!r}: expected ranks such as 0-7,12", param_hint="--ranks")
+    return frozenset(listed_ranks(",".join(parts)))

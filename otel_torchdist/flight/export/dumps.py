@@ -1,0 +1,192 @@
+"""Makes dumps from histories of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, FlightGroup, GroupStatus
+from otel_torchdist.flight.export.choice import Choice
+from otel_torchdist.flight.export.groups import NumberedGroup, groups_of
+from otel_torchdist.flight.export.left_out import LeftOut
+from otel_torchdist.flight.export.positions import Positions, in_order
+from otel_torchdist.flight.export.sizes import NOTHING, Sides, sides_of
+from otel_torchdist.flight.export.vocabulary import backend_on, recorded_library, recorded_operation
+from otel_torchdist.flight.names import recorded_dtype
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.tape.layout import Flag, How
+from otel_torchdist.world.model import Channel, OperationId, OperationView
+
+VERSION: Final = (2, 10)
+"""That of torch 2.13 to 2.15."""
+_END_UNKNOWN: Final = (How.UNTRACKED, How.ABANDONED, How.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Dumps made from the calls of a job.
+
+    Attributes:
+        dumps: One for each rank, ascending.
+        left_out: Calls that are not in them.
+        renamed: By the backend of a call, the library that is written instead.
+    """
+
+    dumps: tuple[FlightDump, ...]
+    left_out: LeftOut
+    renamed: Mapping[str, str]
+
+
+def dumps_of(histories: Sequence[RankHistory], choice: Choice) -> Exported:
+    """Make a dump for each history.
+
+    Args:
+        histories: Of ranks of one job, ascending.
+        choice: Which calls are written.
+    """
+    positions = Positions(histories, choice)
+    operations = (one for calls in positions.calls.values() for _, one in sorted(calls.items()))
+    groups = groups_of(operations)
+    unsized = frozenset(
+        position for position, calls in positions.calls.items() if any(map(_lacks_sizes, calls.values()))
+    )
+    writers = [_RankWriter(history, positions, groups, unsized) for history in histories]
+    dumps = tuple(writer.dump() for writer in writers)
+    renamed = {name: library for writer in writers for name, library in writer.renamed.items()}
+    return Exported(dumps, positions.left_out, renamed)
+
+
+def _lacks_sizes(operation: OperationView) -> bool:
+    """Whether the sizes of a call were not recorded, because the tape's dictionary was full."""
+    signature = operation.signature
+    return signature is not None and signature.tensors > 0 and not signature.shapes
+
+
+class _RankWriter:
+    """Makes the dump of one rank."""
+
+    def __init__(
+        self,
+        history: RankHistory,
+        positions: Positions,
+        groups: Mapping[Channel, NumberedGroup],
+        unsized: frozenset[OperationId],
+    ) -> None:
+        self._history = history
+        self._operations = tuple(in_order(positions, history))
+        self._groups = groups
+        self._unsized = unsized
+        self.renamed: dict[str, str] = {}
+
+    def dump(self) -> FlightDump:
+        """The dump."""
+        history = self._history
+        own = {channel: one for channel, one in self._groups.items() if history.rank in one.group.ranks}
+        return FlightDump(
+            rank=history.rank,
+            path="",
+            version=VERSION,
+            library_version="",
+            groups={one.group.name: one.group for one in own.values()},
+            statuses=self._statuses(own),
+            # From 0 on every rank: torchfrtrace leaves out what is below the highest first number of any rank.
+            entries=tuple(self._entry(number, operation) for number, operation in enumerate(self._operations)),
+            until_ns=history.until_ns + history.wall_offset_ns if history.until_ns else None,
+        )
+
+    def _statuses(self, own: Mapping[Channel, NumberedGroup]) -> dict[int, GroupStatus]:
+        found = {one.number: GroupStatus(-1, -1, -1) for one in own.values()}
+        for operation in self._history.operations:
+            group = own.get(operation.operation_id.channel)
+            if group is not None:
+                found[group.number] = _advanced(found[group.number], operation)
+        return found
+
+    def _entry(self, number: int, operation: OperationView) -> FlightEntry:
+        record, group = operation.record, self._groups[operation.operation_id.channel]
+        offset_ns = self._history.wall_offset_ns
+        is_open = self._is_open(operation)
+        is_end_known = not is_open and record.how not in _END_UNKNOWN
+        started_ns = record.started_ns
+        is_p2p = operation.operation_id.channel.is_point_to_point
+        sides, dtypes = self._tensors(operation, len(group.group.ranks))
+        return FlightEntry(
+            record_id=number,
+            pg_id=group.number,
+            group=group.group.name,
+            description=group.group.description,
+            sequence=record.sequence,
+            p2p_sequence=record.sequence if is_p2p else 0,
+            operation=record.sequence,
+            profiling_name=self._profiling_name(operation, group.group),
+            created_ns=record.entered_ns + offset_ns,
+            started_ns=started_ns + offset_ns if started_ns is not None else None,
+            completed_ns=record.completed_ns + offset_ns if is_end_known and record.completed_ns is not None else None,
+            duration_ms=_duration_ms(operation) if is_end_known else None,
+            state=_state(is_open, started_ns),
+            retired=not is_open,
+            input_sizes=sides.inputs,
+            input_dtypes=dtypes[: len(sides.inputs)],
+            output_sizes=sides.outputs,
+            output_dtypes=dtypes[: len(sides.outputs)],
+            timeout_ms=None,  # it is not on the tape
+            is_p2p=is_p2p,
+            thread=str(record.thread),
+            frames=(operation.call_site,) if operation.call_site is not None else (),
+        )
+
+    def _is_open(self, operation: OperationView) -> bool:
+        """Whether a call has not ended, or was the last of a rank that failed in it."""
+        record = operation.record
+        if record.completed_ns is None:
+            return True
+        return record.how is How.FAILED and record.number == self._history.operations[-1].record.number
+
+    def _tensors(self, operation: OperationView, members: int) -> tuple[Sides, tuple[str, ...]]:
+        """The sizes on both sides, and a dtype for each tensor."""
+        signature = operation.signature
+        if operation.operation_id in self._unsized or signature is None:
+            return Sides((NOTHING,), (NOTHING,)), ()
+        is_root = operation.record.peer == self._history.rank
+        sides = sides_of(operation.name, signature.shapes, members, is_root)
+        dtypes = tuple(map(recorded_dtype, signature.dtypes))
+        return sides, dtypes * len(signature.shapes) if len(dtypes) == 1 else dtypes
+
+    def _profiling_name(self, operation: OperationView, group: FlightGroup) -> str:
+        device = operation.signature.device if operation.signature is not None else ""
+        backend = backend_on(operation.group.name.backend if operation.group is not None else "", device)
+        library = recorded_library(backend)
+        if library != backend:
+            self.renamed[backend] = library
+        name = f"{library}:{recorded_operation(operation.name)}"
+        channel = operation.operation_id.channel
+        if not channel.is_point_to_point:
+            return name
+        source, destination = group.ranks.index(channel.source), group.ranks.index(channel.destination)
+        is_send = operation.name == "send"
+        return f"{name} {source}->{destination}" if is_send else f"{name} {destination}<-{source}"
+
+
+def _state(is_open: bool, started_ns: int | None) -> EntryState:
+    if not is_open:
+        return EntryState.COMPLETED
+    return EntryState.SCHEDULED if started_ns is None else EntryState.STARTED
+
+
+def _duration_ms(operation: OperationView) -> float | None:
+    """How long it ran on a device."""
+    record = operation.record
+    if not record.flags & Flag.ON_DEVICE or record.started_ns is None or record.completed_ns is None:
+        return None
+    return (record.completed_ns - record.started_ns) / 1e6
+
+
+def _advanced(status: GroupStatus, operation: OperationView) -> GroupStatus:
+    sequence, record = operation.record.sequence, operation.record
+    status = replace(status, enqueued=max(status.enqueued, sequence))
+    if record.started_ns is not None or record.completed_ns is not None:
+        status = replace(status, started=max(status.started, sequence))
+    if record.completed_ns is not None and record.how is not How.FAILED:
+        status = replace(status, completed=max(status.completed, sequence))
+    return status

@@ -1,0 +1,63 @@
+"""The sizes on both sides of an operation. A tape describes one side; `torchfrtrace` compares each with the other."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+Shape = tuple[int, ...]
+
+_LISTS: Final = ("all_gather", "gather")
+"""A rank receives a list with a tensor from each member."""
+_CONCATENATED: Final = (
+    *("all_gather_into_tensor", "gather_into_tensor"),
+    *("all_gather_coalesced", "all_gather_into_tensor_coalesced"),
+)
+_SCATTERED: Final = ("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced")
+_TO_ROOT: Final = ("gather", "gather_into_tensor")
+NOTHING: Final[Shape] = (0,)
+"""What only the root has, on other ranks."""
+
+
+class Sides(NamedTuple):
+    """Shapes of the tensors on both sides of an operation."""
+
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+
+
+def sides_of(operation: str, shapes: tuple[Shape, ...], members: int, is_root: bool) -> Sides:
+    """Compute the side that the tape does not describe.
+
+    What a rank receives in an `all_to_all` is not on its tape, and taken to be as large as what it sends.
+
+    Args:
+        operation: Our name of the operation.
+        shapes: Those on the tape, a shape for each tensor.
+        members: How many ranks the group has.
+        is_root: Whether this rank is the root, if there is one.
+    """
+    if operation == "reduce_scatter":  # the output is on the tape
+        return Sides(tuple((members, *shape) for shape in shapes), shapes)
+    if operation == "scatter":
+        return Sides(tuple((members, *shape) for shape in shapes) if is_root else (NOTHING,), shapes)
+    if operation in _TO_ROOT and not is_root:
+        return Sides(shapes, (NOTHING,))
+    if operation in _LISTS:
+        return Sides(shapes, tuple((members, *shape) for shape in shapes))
+    if operation in _CONCATENATED:
+        return Sides(shapes, tuple(_concatenated(shape, members) for shape in shapes))
+    if operation in _SCATTERED:
+        return Sides(shapes, tuple(_share(shape, members) for shape in shapes))
+    return Sides(shapes, shapes)
+
+
+def _concatenated(shape: Shape, members: int) -> Shape:
+    return (shape[0] * members, *shape[1:]) if shape else (members,)
+
+
+def _share(shape: Shape, members: int) -> Shape:
+    """A rank's share of a tensor; flat if that is not a part of its first dimension."""
+    if shape and shape[0] % members == 0:
+        return (shape[0] // members, *shape[1:])
+    return (math.prod(shape) // members,)

@@ -1,0 +1,97 @@
+"""Jobs of real ranks on gloo that hang, each in its own way and all at the same time; then all are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.cli.asking import ask
+from tests.jobs.faults.faulty_job import WORKER
+from tests.support.quiet import QUIET
+from tests.support.waiting import until
+from tests.support.warm_python import WarmJob, WarmPython
+
+HUNG_S: Final = 0.5
+"""Age at which an operation counts as stalled; all hang for good."""
+_ports = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class HungJob:
+    """A job that hangs, or has been killed since.
+
+    Attributes:
+        base: Base directory of its tapes.
+        pids: A file for each rank.
+        ranks: How many there are.
+        job: Its processes.
+    """
+
+    base: Path
+    pids: Path
+    ranks: int
+    job: WarmJob
+
+    def verdict(self) -> dict[str, Any] | None:
+        """The verdict on its tapes."""
+        return ask(self.base, "--json", threshold_s=HUNG_S).document["verdict"]
+
+    def is_hung(self) -> bool:
+        """Whether all ranks are there and there is a verdict."""
+        is_there = sum(path.read_text().endswith("\n") for path in self.pids.iterdir()) == self.ranks
+        return is_there and ask(self.base, "--list").code == 0 and self.verdict() is not None
+
+    def kill(self) -> None:
+        """Kill all its ranks with SIGKILL."""
+        for path in self.pids.iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+def hang(python: WarmPython, base: Path, folder: Path, faults: Sequence[tuple[str, int]]) -> dict[str, HungJob]:
+    """Start jobs, wait until all hang, and kill them; returns them by fault.
+
+    Args:
+        python: Runs nothing else meanwhile.
+        base: For tapes.
+        folder: For other files.
+        faults: Names of faults in the worker, each with a number of ranks.
+    """
+    jobs = {fault: _start(python, base / fault, folder / fault, fault, ranks) for fault, ranks in faults}
+    try:
+        for fault, job in jobs.items():
+            until(job.is_hung, 100, f"{fault} does not hang")
+    finally:
+        for job in jobs.values():
+            job.kill()
+    for job in jobs.values():
+        job.job.wait(60)
+    return jobs
+
+
+def _start(python: WarmPython, base: Path, folder: Path, fault: str, ranks: int) -> HungJob:
+    base.mkdir(mode=0o700)
+    pids = folder / "pids"
+    pids.mkdir(parents=True)
+    (folder / "gate").touch()
+    common = {
+        **QUIET,
+        "GLOO_SOCKET_IFNAME": "lo",
+        "GOOD_STEPS": "3",
+        "LATE_S": "100",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(next(_ports)),  # names the job; nothing listens there, because the store is a file
+        "OTEL_PYTHON_TORCHDIST_READER": "none",
+        "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(base),
+        "STORE": f"file://{folder}/store",
+        "WORLD_SIZE": str(ranks),
+    }
+    environs = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    job = python.start(WORKER, environs, folder, [fault, str(folder / "gate"), str(pids)], timeout_s=150)
+    return HungJob(base, pids, ranks, job)

@@ -1,0 +1,136 @@
+"""Exports of jobs that hung and were killed: what PyTorch's tool and our own find in the dumps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.asking import Answer, ask
+from tests.cli.export.hung_jobs import HUNG_S, HungJob, hang
+from tests.cli.export.torchfrtrace import Analysis, analyse, why_not
+from tests.support.warm_python import WarmPython
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is to be found in the dumps of a faulty job.
+
+    Attributes:
+        name: Of the fault in the worker.
+        reported: A pattern for what `torchfrtrace` reports.
+        missing: The ranks that it takes for missing, a text for each operation.
+        culprit: The rank that it says has called something else, if any; what comes after that is another matter.
+        ranks: How many ranks the job has.
+        verdict: Our verdict on the dumps, if it is not that on the tapes: dumps do not record how a process ended.
+    """
+
+    name: str
+    reported: str
+    missing: tuple[str, ...] = ()
+    culprit: str = ""
+    ranks: int = 3
+    verdict: str = ""
+
+
+FAULTS = (
+    Fault("late", r"Not all ranks joining collective, sequence number: 4\n", missing=("2",)),
+    Fault("operation", r"'all_reduce' does not match found collective type: 'barrier'", culprit="2"),
+    Fault("shape", r"'\[\[4\]\]' does not match found input sizes: '\[\[1000\]\]'", culprit="2"),
+    Fault("dtype", r"COLLECTIVE_DTYPE_MISMATCH, Expected dtypes: '{'Float'}'", culprit="2"),
+    Fault("skipped", r"'broadcast' does not match found collective type: 'all_reduce'", culprit="2"),
+    Fault("circular", r"group info: \d+:pair_0\n", missing=("0", "1", "2")),
+    Fault("recv", r"group info: 0 p2p 1->2:default_pg\ncollective: gloo:recv 1<-0\n", missing=("1", "2")),
+    Fault("two", r"group info: \d+:first\n", missing=("1", "3"), ranks=4),
+    Fault("kill", r"sequence number: 4\n", missing=("2",), verdict="absent"),
+    Fault("exception", r"sequence number: 4\n", missing=("2",), verdict="absent"),
+)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A faulty job, and what was made of its tapes.
+
+    Attributes:
+        job: The job, killed.
+        out: The folder with its dumps.
+        answer: Output of the export.
+        analysis: What `torchfrtrace` reports; None if it cannot be run.
+    """
+
+    job: HungJob
+    out: Path
+    answer: Answer
+    analysis: Analysis | None
+
+
+@pytest.fixture(scope="module")
+def evidence(
+    warm_python: WarmPython, module_base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Evidence]]:
+    """By fault; all jobs hang at the same time, were killed with SIGKILL, and were exported afterwards."""
+    folder = tmp_path_factory.mktemp("hung")
+    jobs = hang(warm_python, module_base, folder, [(one.name, one.ranks) for one in FAULTS])
+    outs = {name: folder / name / "dumps" for name in jobs}
+    answers = {name: ask(job.base, "--flight-recorder", outs[name], command="export") for name, job in jobs.items()}
+    analyses = [None] * len(jobs) if why_not() else analyse(warm_python, folder / "analyses", list(outs.values()))
+    yield {
+        name: Evidence(job, outs[name], answers[name], one)
+        for (name, job), one in zip(jobs.items(), analyses, strict=True)
+    }
+
+
+@pytest.fixture(params=FAULTS, ids=lambda fault: fault.name)
+def fault(request: pytest.FixtureRequest) -> Fault:
+    """A fault."""
+    return request.param
+
+
+def test_every_rank_has_a_dump(evidence: Mapping[str, Evidence], fault: Fault) -> None:
+    """One file for each rank, named as torch names them, although the ranks were killed."""
+    found = evidence[fault.name]
+    assert (found.answer.code, found.answer.err) == (0, "")
+    assert sorted(path.name for path in found.out.iterdir()) == [f"comm_lib_trace_rank_{n}" for n in range(fault.ranks)]
+    assert found.answer.out.splitlines()[0].startswith(f"{fault.ranks} dumps with ")
+    assert found.answer.out.splitlines()[-1] == f"open with: torchfrtrace {found.out}"
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_torchfrtrace_finds_the_fault(evidence: Mapping[str, Evidence], fault: Fault) -> None:
+    """It opens every dump and names exactly the ranks that are missing, or that have called something else."""
+    analysis = evidence[fault.name].analysis
+    assert analysis is not None
+    assert (analysis.error, analysis.opened) == ("", fault.ranks)
+    log = analysis.log
+    assert re.search(fault.reported, log), log
+    assert set(re.findall(r"Culprit rank (\d+); Error type: (?!COLLECTIVE_STATE)", log)) == {*fault.culprit}, log
+    if not fault.culprit:
+        assert set(re.findall(r"missing ranks: \{([\d, ]+)\}", log)) == {*fault.missing}, log
+
+
+def test_own_diagnosis_of_the_dumps(evidence: Mapping[str, Evidence], fault: Fault) -> None:
+    """`diagnose` says the same of the dumps as of the tapes from which they were made."""
+    found = evidence[fault.name]
+    on_tapes = found.job.verdict()
+    document = ask(found.job.base, "--json", found.out, threshold_s=HUNG_S).document
+    on_dumps = document["verdict"]
+    assert on_tapes is not None and on_dumps is not None, document
+    assert on_dumps["kind"] == (fault.verdict or on_tapes["kind"]), document
+    assert on_dumps["ranks"] == on_tapes["ranks"], document
+    if not fault.verdict:
+        assert _subject(on_dumps) == _subject(on_tapes)
+        assert abs(on_dumps["age_s"] - on_tapes["age_s"]) < 2, (on_dumps, on_tapes)
+
+
+def _subject(verdict: dict[str, Any]) -> dict[str, Any]:
+    group = verdict["group"] or {}
+    return {
+        "operation": verdict["operation"],
+        "sequence": verdict["sequence"],
+        "group": (group.get("description"), group.get("ranks")),
+        "field": (verdict["mismatch"] or {}).get("field"),
+    }
