@@ -12,6 +12,7 @@ from otel_torchdist.cli.agent import agent
 from otel_torchdist.cli.demo.command import demo
 from otel_torchdist.cli.diagnose.command import diagnose
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
+from otel_torchdist.cli.reproduce import reproduce
 from otel_torchdist.cli.watch.command import watch
 
 
@@ -62,6 +63,11 @@ app.command(
         ExitCode.BROKEN_PIPE,
     )
 )(diagnose)
+app.command(
+    epilog=exit_codes_help(
+        ExitCode.NOTHING_FOUND, ExitCode.NOT_REPRODUCIBLE, ExitCode.NO_DIRECTORY, ExitCode.BROKEN_PIPE
+    )
+)(reproduce)
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND))(agent)
 
 

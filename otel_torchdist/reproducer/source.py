@@ -1,0 +1,154 @@
+"""A script as Python source: needs torch and nothing else, and any names of the job stand in comments and strings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from otel_torchdist.reproducer.calls import expression, group_variable
+from otel_torchdist.reproducer.comments import WIDTH, comment, literal, plain
+from otel_torchdist.reproducer.model import (
+    DEFAULT_GROUP,
+    Call,
+    Create,
+    CreateExtra,
+    End,
+    Ending,
+    Script,
+    Step,
+    Wait,
+)
+
+_INDENT: Final = "    "
+_FOREVER_S: Final = "1_000_000"
+_ENDINGS: Final = {
+    Ending.STAYS_AWAY: f"time.sleep({_FOREVER_S})",
+    Ending.EXITS: "raise SystemExit",
+    Ending.STOPS: "os.kill(os.getpid(), signal.SIGSTOP)",
+    Ending.KILLS_ITSELF: "os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+def source_of(script: Script, file_name: str) -> str:
+    """Write a script.
+
+    Args:
+        script: What it does.
+        file_name: How the command that runs it names it.
+    """
+    return "\n".join([*_header(script, file_name), "", *_imports(script), "", *_body(script), ""])
+
+
+def _header(script: Script, file_name: str) -> Iterator[str]:
+    # The first two lines are fixed text: an encoding that they name would change how Python reads the rest.
+    yield "# A reproducer for a hang in torch.distributed. It needs torch only, and no GPU:"
+    yield "#"
+    yield from comment(f"    torchrun --nproc-per-node {len(script.steps)} {file_name}")
+    for fact in (script.title, *script.facts):
+        yield "#"
+        yield from comment(fact)
+
+
+def _imports(script: Script) -> Iterator[str]:
+    endings = {step.ending for steps in script.steps for step in steps if isinstance(step, End)}
+    yield "import os"
+    if endings & {Ending.STOPS, Ending.KILLS_ITSELF}:
+        yield "import signal"
+    if Ending.STAYS_AWAY in endings:
+        yield "import time"
+    yield ""
+    if any(isinstance(step, Call) for steps in script.steps for step in steps):
+        yield "import torch"
+    yield "import torch.distributed as dist"
+    yield ""
+    yield 'rank = int(os.environ["RANK"])'
+
+
+def _body(script: Script) -> Iterator[str]:
+    together = _common(script.steps)
+    yield from _lines(script.steps[0][:together], "")
+    parties: dict[tuple[Step, ...], list[int]] = {}
+    for rank, steps in enumerate(script.steps):
+        parties.setdefault(steps[together:], []).append(rank)
+    # Those that the verdict names come first.
+    ordered = sorted(parties.items(), key=lambda party: (not {*party[1]} & {*script.named}, party[1]))
+    if len(ordered) == 1:
+        yield from _lines(ordered[0][0], "")
+        return
+    if together:
+        yield ""
+    for place, (steps, ranks) in enumerate(ordered):
+        yield _branch(ranks, place, len(ordered))
+        yield from _lines(steps, _INDENT)
+
+
+def _branch(ranks: Sequence[int], place: int, of: int) -> str:
+    condition = f"rank == {ranks[0]}" if len(ranks) == 1 else f"rank in {tuple(ranks)}"
+    if place == of - 1:
+        return f"else:  # {condition}"
+    return f"{'elif' if place else 'if'} {condition}:"
+
+
+def _common(ranks: Sequence[Sequence[Step]]) -> int:
+    """How many steps all ranks begin with; an end or a hang is never among them."""
+    count = 0
+    for steps in zip(*ranks, strict=False):
+        if len(set(steps)) > 1 or isinstance(steps[0], End):
+            break
+        count += 1
+    return count
+
+
+def _lines(steps: Sequence[Step], indent: str) -> Iterator[str]:
+    written = False
+    for step, repeated in itertools.groupby(steps):
+        count = len(list(repeated))
+        for line in _step(step, count):
+            yield indent + line if line else ""
+            written = True
+    if not written:
+        yield f"{indent}pass"
+
+
+def _step(step: Step, count: int) -> Iterator[str]:
+    match step:
+        case Create():
+            yield from _remarked(_creation(step), step.hangs, step.site)
+        case CreateExtra():
+            yield "# Groups that other ranks do not create."
+            yield from _repeated(["dist.new_group([rank])"], step.count)
+        case Call():
+            statement = f"work_{step.work} = {expression(step)}" if step.work else expression(step)
+            yield from _repeated(_remarked(statement, step.hangs, step.site), count)
+        case Wait():
+            yield from _remarked(f"work_{step.work}.wait()", step.hangs, "")
+        case End():
+            for remark in step.remarks:
+                yield from comment(remark, hanging="    ")
+            yield _ENDINGS[step.ending]
+
+
+def _remarked(statement: str, hangs: bool, site: str) -> list[str]:
+    """A statement with where the job had it, behind it or, where that is too long, above it."""
+    remark = plain("hangs" + (f": {site}" if site else "") if hangs else site)
+    if not remark:
+        return [statement]
+    line = f"{statement}  # {remark}"
+    return [line] if len(line) <= WIDTH else [*comment(remark), statement]
+
+
+def _repeated(lines: Sequence[str], count: int) -> Iterator[str]:
+    if count == 1:
+        yield from lines
+        return
+    yield f"for _ in range({count}):"
+    yield from (_INDENT + line for line in lines)
+
+
+def _creation(step: Create) -> str:
+    group = step.group
+    if group.number == DEFAULT_GROUP:
+        return 'dist.init_process_group("gloo")'
+    description = f", group_desc={literal(group.description)}" if group.description else ""
+    return f"{group_variable(group.number)} = dist.new_group({list(group.ranks)}{description})"
