@@ -32,4 +32,5 @@ def comment(text: str, indent: str = "", hanging: str = "") -> Iterator[str]:
 
 def literal(text: str) -> str:
     """A Python string, on one line."""
-    return ascii(text[:LONGEST])
+    written = ascii(text[:LONGEST])
+    return f'"{written[1:-1]}"' if not {*written[1:-1]} & {*"\"'\\"} else written

@@ -13,6 +13,7 @@ from otel_torchdist.reproducer.cast import Cast
 from otel_torchdist.reproducer.involved import Involved
 from otel_torchdist.reproducer.steps import Substituted
 from otel_torchdist.reproducer.tails import Tails
+from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.verdict.wording.sentence import describe_place
@@ -52,7 +53,7 @@ def facts_about(
         sequence: Where the script hangs; the job's own position is in the sentence.
     """
     verdict = involved.verdict
-    yield f"There ({origin.source}): {origin.sentence}."
+    yield f"The job ({origin.source}): {origin.sentence}."
     yield _ranks(cast, origin.world_size)
     yield " ".join(_calls(verdict, sequence))
     changes = [*_changes(substituted)]
@@ -88,7 +89,7 @@ def _short(line: str) -> str:
 def _ranks(cast: Cast, world_size: int) -> str:
     alike = {place: ranks for place, ranks in cast.stand_for.items()}
     if len(alike) == world_size and all(ranks == (place,) for place, ranks in alike.items()):
-        return "Ranks have their numbers of the job."
+        return "Ranks have the numbers that they had in the job."
     first = [f"rank {place} is {_played(cast.kept[place], ranks)} of the job" for place, ranks in sorted(alike.items())]
     return f"Here {'; '.join(first)}. Other ranks are left out."
 
@@ -102,7 +103,7 @@ def _played(rank: int, ranks: tuple[int, ...]) -> str:
 def _calls(verdict: Verdict, sequence: int) -> Iterator[str]:
     yield "Only the last calls of the groups in question are repeated."
     where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
-    if where.sequence != sequence:
+    if where.sequence != sequence and where.channel.kind is RecordKind.OPERATION:
         yield f"So what was number {where.sequence} of its group is number {sequence} here."
     if verdict.group is not None and verdict.group.name.backend not in ("", "gloo", "cpu:gloo"):
         yield f"The job used {verdict.group.name.backend}; here it is gloo, with tensors on the CPU."

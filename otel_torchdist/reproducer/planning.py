@@ -28,7 +28,7 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.model import Verdict, VerdictKind
 from otel_torchdist.verdict.post_mortem import PostMortem
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.model import GroupView
+from otel_torchdist.world.model import Channel, GroupView, OperationId
 
 _DO_NOT_COME: Final = (VerdictKind.ABSENT, VerdictKind.DEAD, VerdictKind.FROZEN, VerdictKind.RENDEZVOUS)
 """Verdicts whose ranks do not come to the operation."""
@@ -63,7 +63,7 @@ def plan(found: PostMortem, histories: Sequence[RankHistory], origin: Origin) ->
     steps = tuple((*before, *_steps(involved.verdict, rank, kept[rank], writer)) for rank in cast.kept)
     verdict = involved.verdict
     where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
-    sequence = where.sequence - tails.first[where.channel] + 1
+    sequence = _position(where, tails.first, groups, cast)
     return Script(
         title=f"It hangs as a job of {origin.world_size or len(histories)} ranks did: `{verdict.kind.value}`.",
         facts=tuple(facts_about(involved, tails, cast, writer.substituted, origin, sequence)),
@@ -120,6 +120,15 @@ def _earliest_name(tails: Mapping[int, Sequence[Event]]) -> int:
         if event.operation.group is not None and event.operation.operation_id.channel.kind is RecordKind.RENDEZVOUS
     ]
     return min((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def _position(where: OperationId, first: Mapping[Channel, int], groups: Mapping[str, ScriptGroup], cast: Cast) -> int:
+    """Where an operation of the job is in the script: creations count the groups of the same ranks."""
+    if where.channel.kind is RecordKind.OPERATION:
+        return where.sequence - first[where.channel] + 1
+    own = groups[where.channel.group]
+    created = {DEFAULT_GROUP: whole(cast), **{group.number: group for group in groups.values()}}
+    return sum(group.ranks == own.ranks for number, group in created.items() if number <= own.number)
 
 
 def _steps(verdict: Verdict, rank: int, tail: Sequence[Event], writer: StepWriter) -> list[Step]:

@@ -67,7 +67,8 @@ def _imports(script: Script) -> Iterator[str]:
 
 def _body(script: Script) -> Iterator[str]:
     together = _common(script.steps)
-    yield from _lines(script.steps[0][:together], "")
+    if together:
+        yield from _lines(script.steps[0][:together], "")
     parties: dict[tuple[Step, ...], list[int]] = {}
     for rank, steps in enumerate(script.steps):
         parties.setdefault(steps[together:], []).append(rank)

@@ -8,7 +8,8 @@ from typing import Final
 
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.tape.layout import Flag, How
-from otel_torchdist.world.model import Channel, OperationView
+from otel_torchdist.world.mismatch import compare
+from otel_torchdist.world.model import Arrival, Channel, OperationId, OperationView
 
 GOOD_CALLS: Final = 2
 """Calls of a channel before the position at which it hangs: they show that the group works."""
@@ -65,7 +66,7 @@ def tails_of(histories: Sequence[RankHistory], focus: Mapping[Channel, int]) -> 
     in_channels = {
         history.rank: [one for one in history.operations if one.operation_id.channel in focus] for history in histories
     }
-    first = {channel: _first(channel, focus[channel], in_channels.values()) for channel in focus}
+    first = {channel: _first(channel, focus[channel], in_channels) for channel in focus}
     last = {channel: _last(channel, focus[channel], in_channels.values()) for channel in focus}
     of_rank: dict[int, tuple[Event, ...]] = {}
     several_threads = False
@@ -81,14 +82,25 @@ def tails_of(histories: Sequence[RankHistory], focus: Mapping[Channel, int]) -> 
     return Tails(of_rank, first, several_threads)
 
 
-def _first(channel: Channel, focus: int, ranks: Iterable[Sequence[OperationView]]) -> int:
-    """Where to begin: a few calls before the focus, or later if a rank's calls were overwritten by then."""
+def _first(channel: Channel, focus: int, ranks: Mapping[int, Sequence[OperationView]]) -> int:
+    """Where to begin: a few calls before the focus, or later if a rank's calls there are lost or not like the others'.
+
+    Backends tolerate some calls that differ, but not all backends the same ones.
+    """
     first = max(1, focus - GOOD_CALLS)
-    for operations in ranks:
-        known = [one.operation_id.sequence for one in operations if one.operation_id.channel == channel]
+    at: dict[int, dict[int, Arrival]] = {}
+    for rank, operations in ranks.items():
+        known = [one for one in operations if one.operation_id.channel == channel]
         if known:
-            first = max(first, min(min(known), focus))
-    return first
+            first = max(first, min(known[0].operation_id.sequence, focus))
+        for one in known:
+            sequence = one.operation_id.sequence
+            if first <= sequence < focus:
+                at.setdefault(sequence, {})[rank] = Arrival(sequence, one.signature, one.record.peer)
+    if channel.is_point_to_point:
+        return first
+    different = [sequence for sequence, calls in at.items() if compare(calls, OperationId(channel, sequence))]
+    return max([first, *(sequence + 1 for sequence in different)])
 
 
 def _last(channel: Channel, focus: int, ranks: Iterable[Sequence[OperationView]]) -> int:
@@ -113,9 +125,9 @@ def _events(operations: Sequence[OperationView], focus: Mapping[Channel, int]) -
         if waited_ns is not None:
             timed.append((waited_ns, place, Event(one, is_wait=True, hangs=stuck)))
     timed.sort(key=lambda item: item[:2])
-    begun = [at_ns for at_ns, _, _ in timed]
     events: list[Event] = []
-    for (_, _, event), next_ns in zip(timed, [*begun[1:], _NEVER_NS], strict=True):
+    next_times = [*(at_ns for at_ns, _, _ in timed[1:]), _NEVER_NS]
+    for (_, _, event), next_ns in zip(timed, next_times, strict=False):
         if event.is_wait and events and events[-1].operation is event.operation:
             # A wait directly after its call: one call that waits.
             events[-1] = replace(event, is_wait=False)
