@@ -1,13 +1,25 @@
-"""Completes ids of runs in the shell."""
+"""Completes ids of runs, and paths beside them, in the shell."""
 
 from __future__ import annotations
 
+import glob
+import itertools
 import logging
+import os
 import time
+from typing import Final
 
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs import Run, whole_index
+
+MAX_PATHS: Final = 256
+
+
+def complete_target(incomplete: str) -> list[tuple[str, str]]:
+    """Return the ids and then the paths that begin with `incomplete`; a shell that asks us completes nothing itself."""
+    paths = itertools.islice(glob.iglob(f"{glob.escape(incomplete)}*"), MAX_PATHS) if incomplete else ()
+    return [*complete_run(incomplete), *((path + os.sep * os.path.isdir(path), "") for path in sorted(paths))]
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:

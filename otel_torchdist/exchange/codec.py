@@ -180,7 +180,7 @@ def _view(rank: WireRank, groups: list[GroupView], run: int, offset_ns: int, wal
         step=rank.step,
         open=tuple(map(operation, rank.open)),
         last=None if rank.last is None else operation(rank.last),
-        progress=rank.progress,
+        progress={channel: _moved_progress(progress, offset_ns) for channel, progress in rank.progress.items()},
         losses=rank.losses,
         forgotten=rank.forgotten,
         wall_offset_ns=wall_offset_ns,
@@ -209,6 +209,10 @@ def _moved(record: Operation, offset_ns: int) -> Operation:
         started_ns=_later(record.started_ns, offset_ns),
         completed_ns=_later(record.completed_ns, offset_ns),
     )
+
+
+def _moved_progress(progress: Progress, offset_ns: int) -> Progress:
+    return progress._replace(seen_out_ns=progress.seen_out_ns + offset_ns) if progress.seen_out_ns else progress
 
 
 def _moved_death(death: Death, offset_ns: int) -> Death:

@@ -24,6 +24,7 @@ from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind, urgency
 from otel_torchdist.verdict.model import verdict_at as _verdict
 from otel_torchdist.verdict.roll_call import RollCall, Standing, call_roll, open_by_operation, since_of
 from otel_torchdist.verdict.rules import expects
+from otel_torchdist.verdict.stuck import stuck_ranks
 from otel_torchdist.world.mismatch import Field, Mismatch, compare, find_mismatches
 from otel_torchdist.world.model import ANY_RANK, Arrival, Channel, OperationId, OperationView, RankView, WorldSnapshot
 
@@ -92,6 +93,8 @@ class Judge:
             return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.RECORDS_LOST)
         if roll.silent:
             return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.SILENT)
+        if roll.group is not None and roll.group.is_inferred:
+            return _verdict(VerdictKind.UNKNOWN, roll, (), Doubt.MEMBERS)
         raised = roll.ranks(Standing.RAISED)
         if raised:
             return _verdict(VerdictKind.ABSENT, roll, raised)
@@ -101,6 +104,9 @@ class Judge:
         frozen = self._frozen(roll.ranks(Standing.WAITING))
         if frozen:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
+        stuck = stuck_ranks(self._world, roll, self._threshold_ns, path[-1].rank if path else None)
+        if stuck:
+            return _verdict(VerdictKind.STUCK, roll, stuck)
         return _verdict(VerdictKind.TRANSPORT, roll, roll.ranks(Standing.FAILED))
 
     def verdict_after(self, operation_id: OperationId) -> Verdict | None:

@@ -36,6 +36,8 @@ class VerdictKind(enum.Enum):
     """They do not join the creation of a group."""
     DEVICE = "device"
     """Their devices have not reached it."""
+    STUCK = "stuck"
+    """They have not come out of it, and others have: their devices, or the connections to them, are stuck or broken."""
     TRANSPORT = "transport"
     """All ranks have entered, and it does not end."""
     UNREACHABLE = "unreachable"
@@ -63,6 +65,7 @@ class Doubt(enum.Enum):
     """Why a verdict is `unknown`, or less specific than it could be."""
 
     SILENT = "not all ranks report"
+    MEMBERS = "its members are not recorded, and all that are known have entered it"
     RECORDS_LOST = "records of it were overwritten before they were read"
     UNALIGNED = "its sequence was not counted from the group's first operation"
     ANY_SOURCE = "it takes from any source"

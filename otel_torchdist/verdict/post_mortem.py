@@ -126,6 +126,32 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
         moment: The run at its last moment.
         rules: Which waits are stalls.
     """
+    best = min(_verdicts(moment, rules), key=urgency, default=None)
+    return locate(moment.world, best) if best is not None else None
+
+
+def roots_of(moment: LastMoment, rules: StallRules) -> list[Verdict]:
+    """All verdicts of the best kind, with their places, so that every rank that is to blame is named.
+
+    Two faults at once are real: two broken devices, each of which holds up a group of its own. The first verdict names
+    the most ranks; each of the others names at least one more. If none names a rank, there is only one.
+
+    Args:
+        moment: The run at its last moment.
+        rules: Which waits are stalls.
+    """
+    found = sorted(_verdicts(moment, rules), key=urgency)
+    best = [verdict for verdict in found if verdict.kind is found[0].kind]
+    roots: list[Verdict] = []
+    named: set[int] = set()
+    for verdict in sorted(best, key=lambda verdict: -len(verdict.ranks)):
+        if not roots or not named.issuperset(verdict.ranks):
+            roots.append(locate(moment.world, verdict))
+            named.update(verdict.ranks)
+    return roots
+
+
+def _verdicts(moment: LastMoment, rules: StallRules) -> list[Verdict]:
     world = moment.world
     verdict_on = Judge(world, rules.threshold_ns).verdict_on
     found = _of_stalls(world, rules)
@@ -134,8 +160,7 @@ def judge(moment: LastMoment, rules: StallRules) -> Verdict | None:
     found += [one for one in (*behind, *failed) if one is not None and one.kind.is_final]
     # Ranks that are not seen may have interrupted an operation from which one is absent.
     found += [one for one in failed if one is not None and one.kind is VerdictKind.ABSENT and not one.roll.silent]
-    best = min(found, key=urgency, default=None)
-    return locate(world, best) if best is not None else None
+    return found
 
 
 def stalled_verdict(world: WorldSnapshot, rules: StallRules) -> Verdict | None:

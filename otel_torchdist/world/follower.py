@@ -37,6 +37,8 @@ MAX_CHANNELS: Final = 65_536
 """Tags create channels without bound; beyond this the oldest quarter is forgotten."""
 
 _NEVER: Final = Progress()
+_ASSUMED: Final = (How.ABANDONED, How.UNTRACKED, None)
+"""How an end is known that nobody has seen."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
 """A plain integer: arithmetic with enum members is several times slower."""
@@ -122,6 +124,8 @@ class TapeFollower:
             losses=losses,
             recent=(*before.recent[1 - MAX_RECENT :], arrival),
             threads=_with_thread(before.threads, operation.thread),
+            seen_out=before.seen_out,
+            seen_out_ns=before.seen_out_ns,
         )
         if not channel.is_point_to_point and channel.kind is RecordKind.OPERATION:
             self._logs.entered(channel, arrival, operation)
@@ -154,6 +158,7 @@ class TapeFollower:
         if operation.how is not How.FAILED:
             failed = 0 if before.failed == sequence else before.failed
             completed = max(before.completed, sequence)
+            is_assumed = operation.how in _ASSUMED
             return Progress(
                 entered,
                 completed,
@@ -163,6 +168,8 @@ class TapeFollower:
                 before.losses,
                 before.recent,
                 before.threads,
+                before.seen_out if is_assumed else max(before.seen_out, sequence),
+                before.seen_out_ns if is_assumed else max(before.seen_out_ns, operation.completed_ns or 0),
             )
         if operation.returned_ns is None and not operation.flags & Flag.POINT_TO_POINT:
             # It raised before it was issued, and capture gives its number to the next operation.

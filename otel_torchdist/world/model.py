@@ -31,7 +31,7 @@ class Channel(NamedTuple):
         group: The group's key; '' when the group is not known.
         source: Global rank that sends; -1 for collectives.
         destination: Global rank that receives; -1 for collectives.
-        tag: Tag of point-to-point operations.
+        tag: Tag of point-to-point operations; -1 if it is not recorded.
     """
 
     kind: RecordKind
@@ -105,6 +105,9 @@ class Progress(NamedTuple):
         losses: `RankView.losses` when this was last updated: if it has grown since, more may have been entered.
         recent: What it entered last, oldest first; at most `MAX_RECENT`.
         threads: Native ids of the threads that entered it last; at most `MAX_THREADS`.
+        seen_out: Highest sequence that it was seen to come out of. Unlike `completed` it never counts an end that is
+            only assumed. It may trail the device by some rounds of the poller or watchdog that looks.
+        seen_out_ns: When it was last seen to come out of one; 0 if that is not known.
     """
 
     entered: int = 0
@@ -115,6 +118,8 @@ class Progress(NamedTuple):
     losses: int = 0
     recent: tuple[Arrival, ...] = ()
     threads: tuple[int, ...] = ()
+    seen_out: int = 0
+    seen_out_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +130,13 @@ class GroupView:
         key: Eight hex digits, the same on all members.
         name: The group as the member sees it.
         members: Its ranks, for lookups.
+        is_inferred: Whether the members are those that were seen to use it, and there may be more.
     """
 
     key: str
     name: GroupName
     members: frozenset[int]
+    is_inferred: bool = False
 
     @property
     def label(self) -> str:

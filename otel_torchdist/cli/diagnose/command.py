@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,9 +17,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from otel_torchdist.cli.completion import complete_run
+from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.document import SCHEMA, document_of
+from otel_torchdist.cli.diagnose.leftovers import Leftovers, diagnose_leftovers
+from otel_torchdist.cli.diagnose.leftovers_report import document_of_leftovers, print_leftovers
 from otel_torchdist.cli.diagnose.report import print_report
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.switched_off import with_reasons
@@ -26,23 +29,27 @@ from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import day_and_time, fail, iso_time
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
+from otel_torchdist.flight.reading.decoding import MAX_RANK
 from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
-from otel_torchdist.naming import compress_ranks
+from otel_torchdist.naming import compress_ranks, readable
 from otel_torchdist.verdict.rules import StallRules
 
+_ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
 LIST_WIDTH: Final = 200
 """Width if there is no terminal."""
 
 
 def diagnose(
-    run: Annotated[
-        str,
+    target: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="The first digits of the run's id. Without it: the run that started last.",
-            autocompletion=complete_run,
+            metavar="[RUN|PATH…]",
+            help="The first digits of a run's id; without it, the run that started last. Or what a job has left that "
+            "was not recorded: dumps of PyTorch's flight recorder, in folders, archives, or one by one.",
+            autocompletion=complete_target,
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(
@@ -60,15 +67,30 @@ def diagnose(
             "Without it: as set by OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
         ),
     ] = None,
+    world_size: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MAX_RANK,
+            help="Ranks of the job, for dumps that do not show it, as those of gloo.",
+            show_default=False,
+        ),
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
     list_runs: Annotated[bool, typer.Option("--list", help="List the runs that left a tape on this node.")] = False,
 ) -> None:
     """After a hang or a crash: report what each rank was doing last, and which one held the others up.
 
     It reads the tapes of a run, whether that is running or has ended, in whatever way. While a rank is running, the
-    verdict is about now; afterwards it is about the last moment at which one was.
+    verdict is about now; afterwards it is about the last moment at which one was. Of a job that was not recorded it
+    reads what lies at PATH.
     """
     config = Config.from_environment()
+    rules = StallRules.from_config(config, threshold)
+    run, paths = _sorted(target or [], run_dir, list_runs)
+    if paths:
+        _diagnose_leftovers(diagnose_leftovers(paths, rules, world_size), as_json)
+        return
     try:
         index = whole_index(config, run_dir)
     except TapeError as error:
@@ -79,7 +101,6 @@ def diagnose(
         return
     chosen = _choose(index, run, run_dir or tape_directory(config), config)
     try:
-        rules = StallRules.from_config(config, threshold)
         diagnosis = diagnose_run(chosen, rules)
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
@@ -92,6 +113,33 @@ def diagnose(
     else:
         print_report(diagnosis, CommandConsole())
     if diagnosis.has_problem:
+        raise typer.Exit(ExitCode.PROBLEM)
+
+
+def _sorted(target: Sequence[str], run_dir: Path | None, list_runs: bool) -> tuple[str, list[Path]]:
+    """Tell the id of a run from paths. What could be either is a path if there is one."""
+    is_id = len(target) == 1 and _ID.fullmatch(target[0]) is not None and not Path(target[0]).exists()
+    if not target or is_id or list_runs:
+        return (target[0] if target else ""), []
+    if run_dir is not None:
+        raise typer.BadParameter("a path and --run-dir exclude each other: one is for dumps, the other for tapes")
+    missing = [path for path in target if not os.path.lexists(path)]
+    if missing:
+        is_path = os.sep in missing[0] or len(target) > 1
+        what = "no such file or directory" if is_path else "neither a run's id nor a path"
+        fail(f"{readable(missing[0])}: {what}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
+    return "", [Path(path) for path in target]
+
+
+def _diagnose_leftovers(found: Leftovers, as_json: bool) -> None:
+    _warn(found.notes)
+    if found.is_empty:
+        fail(f"{', '.join(map(str, found.paths))}: nothing that can be read", ExitCode.NOTHING_FOUND)
+    if as_json:
+        typer.echo(json.dumps(document_of_leftovers(found), indent=2))
+    else:
+        print_leftovers(found, CommandConsole())
+    if found.has_problem:
         raise typer.Exit(ExitCode.PROBLEM)
 
 

@@ -7,12 +7,15 @@ values are null.
 - `run`: `id` (32 hex digits, or null), `directory`, `host`, `begun`, `world_size`.
 - `coverage`: `reporting` and `unknown`, lists of ranks with and without a tape here.
 - `moment`: `time`, and `is_now`, which is false if no rank is alive: then `time` is that of the newest sign of life.
+  `bound` is null, or `up to` or `at least` where all ages are known no better, as in dumps of a flight recorder.
 - `problem`: whether there is a verdict, or a rank or one of its helpers has failed or died; the same as exit code 1.
 - `threshold_s`: minimum age at which an open operation counts as stalled.
 - `verdict`: null, or `kind`, `ranks`, `waiting`, `operation`, `sequence`, `group`, `since`, `age_s`, `doubt`,
   `reporting`, `members`, `sentence`, `mismatch`, `circle`, `death`, `hung_s`, `source`.
-- `source` of a verdict: `tapes`, or `agents` if ranks have no tape here and the agents of all nodes have reported more
-  than these tapes show; then only `kind`, `ranks`, `operation`, `sequence`, `sentence` and `hung_s` are known.
+- `source` of a verdict: `tapes`, `flight recorder`, or `agents` if ranks have no tape here and the agents of all nodes
+  have reported more than these tapes show; then only `kind`, `ranks`, `operation`, `sequence`, `sentence` and `hung_s`
+  are known.
+- `verdicts`: the verdict and, from dumps of a flight recorder, all others of its kind that name other ranks.
 - `undecided`: null, or why there is no verdict on ranks that have died here: others have no tape on this node.
 - `kind` of a verdict: `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`, `device`,
   `transport`, `unknown`. An agent's may also be `unreachable`, which tapes do not show.
@@ -36,34 +39,36 @@ values are null.
 - an operation: `operation`, `sequence`, `group`, `peers` (ranks that take part in it), `tag`, `entered`, `age_s` (since
   the rank began to wait for it, or entered it), `waits`, `ended`, `exception`, `call_site` (`function`, `file`,
   `line`).
-- `warnings`: tapes that could not be read, and why.
+- `warnings`: tapes or other files that could not be read, and why.
+- `sections`: what texts of other tools say, by their kind.
 - `helps`: null, or the id of the run whose ranks have started the processes of this one.
 - `helpers`: a document like this one for each run of processes that these ranks have started.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
+from otel_torchdist.cli.diagnose.document_parts import (
+    Json,
+    call_site_document,
+    operation_document,
+    rounded,
+    time_document,
+    verdict_document,
+)
 from otel_torchdist.cli.text import iso_time
 from otel_torchdist.job.agents_verdict import AgentsVerdict
 from otel_torchdist.job.deaths import Death
-from otel_torchdist.tape.records import CallSiteName
-from otel_torchdist.verdict.first_death import FirstDeath
-from otel_torchdist.verdict.model import Link, Verdict
 from otel_torchdist.verdict.wording.fates import describe_together
-from otel_torchdist.world.mismatch import Mismatch
-from otel_torchdist.world.model import GroupView, OperationView
 
 SCHEMA: Final = 1
-
-Json = dict[str, Any]
 
 
 def document_of(diagnosis: Diagnosis) -> Json:
     """Build the document."""
-    run = diagnosis.run
+    run, verdict = diagnosis.run, _any_verdict(diagnosis)
     return {
         "schema": SCHEMA,
         "run": {
@@ -77,23 +82,29 @@ def document_of(diagnosis: Diagnosis) -> Json:
             "reporting": [account.view.rank for account in diagnosis.ranks],
             "unknown": list(diagnosis.found.unseen),
         },
-        "moment": {"time": _time(diagnosis, diagnosis.moment_ns), "is_now": diagnosis.is_now},
+        "moment": {"time": time_document(diagnosis, diagnosis.moment_ns), "is_now": diagnosis.is_now, "bound": None},
         "problem": diagnosis.has_problem,
         "threshold_s": diagnosis.threshold_s,
-        "verdict": _any_verdict(diagnosis),
+        "verdict": verdict,
+        "verdicts": [verdict] if verdict is not None else [],
         "undecided": diagnosis.undecided_text or None,
         "ended_together": _together(diagnosis),
         "ranks": [_rank(diagnosis, account) for account in diagnosis.ranks],
         "warnings": list(diagnosis.warnings),
         "helps": f"{run.helps.run_id:032x}" if run.helps is not None else None,
         "helpers": [document_of(helper) for helper in diagnosis.helpers],
+        "sections": {},
     }
 
 
 def _any_verdict(diagnosis: Diagnosis) -> Json | None:
     if diagnosis.found.of_agents is not None:
         return _verdict_of_agents(diagnosis, diagnosis.found.of_agents)
-    return _verdict(diagnosis, diagnosis.found.verdict) if diagnosis.found.verdict is not None else None
+    verdict = diagnosis.found.verdict
+    if verdict is None:
+        return None
+    document = verdict_document(diagnosis, verdict, diagnosis.found.age_ns, diagnosis.verdict_text, "tapes")
+    return {**document, "hung_s": _hung_s(diagnosis)}
 
 
 def _verdict_of_agents(diagnosis: Diagnosis, verdict: AgentsVerdict) -> Json:
@@ -111,36 +122,9 @@ def _verdict_of_agents(diagnosis: Diagnosis, verdict: AgentsVerdict) -> Json:
     }
 
 
-def _verdict(diagnosis: Diagnosis, verdict: Verdict) -> Json:
-    return {
-        "kind": verdict.kind.value,
-        "ranks": list(verdict.ranks),
-        "waiting": list(verdict.waiting),
-        "operation": verdict.operation,
-        "sequence": verdict.operation_id.sequence,
-        "group": _group(verdict.group),
-        "since": _time(diagnosis, verdict.since_ns),
-        "age_s": _rounded(diagnosis.found.age_ns / 1e9),
-        "doubt": verdict.doubt.value if verdict.doubt is not None else None,
-        "reporting": verdict.reporting,
-        "members": verdict.members,
-        "sentence": diagnosis.verdict_text,
-        "mismatch": _mismatch(verdict.mismatch) if verdict.mismatch is not None else None,
-        "circle": [_link(link) for link in verdict.circle] or None,
-        "death": _first_death(verdict.first) if verdict.first is not None else None,
-        "hung_s": _hung_s(diagnosis),
-        "source": "tapes",
-    }
-
-
 def _hung_s(diagnosis: Diagnosis) -> float | None:
     hung_ns = diagnosis.found.hung_ns
-    return _rounded(hung_ns / 1e9) if hung_ns is not None else None
-
-
-def _first_death(first: FirstDeath) -> Json:
-    lead_s = None if first.lead_ns is None else _rounded(first.lead_ns / 1e9)
-    return {"order": "inferred" if first.is_inferred else "seen", "lead_s": lead_s}
+    return rounded(hung_ns / 1e9) if hung_ns is not None else None
 
 
 def _together(diagnosis: Diagnosis) -> Json | None:
@@ -150,29 +134,12 @@ def _together(diagnosis: Diagnosis) -> Json | None:
 
 def _death(diagnosis: Diagnosis, death: Death) -> Json:
     return {
-        "time": _time(diagnosis, death.at_ns),
+        "time": time_document(diagnosis, death.at_ns),
         "signal": death.signal_name or None,
         "exit_code": death.exit_code,
         "error": death.error or None,
         "out_of_memory": death.oom or None,
         "exact": death.is_exact,
-    }
-
-
-def _mismatch(mismatch: Mismatch) -> Json:
-    return {
-        "field": mismatch.field.value,
-        "sequence": mismatch.operation_id.sequence,
-        "parties": [{"value": value, "ranks": list(ranks)} for value, ranks in mismatch.parties],
-    }
-
-
-def _link(link: Link) -> Json:
-    return {
-        "rank": link.rank,
-        "operation": link.operation,
-        "sequence": link.operation_id.sequence,
-        "group": _group(link.group),
     }
 
 
@@ -186,10 +153,10 @@ def _rank(diagnosis: Diagnosis, account: RankAccount) -> Json:
         "tape": account.tape,
         "step": view.step,
         "death": _death(diagnosis, view.death) if view.death is not None else None,
-        "last_sign_of_life": _time(diagnosis, account.sign_ns),
-        "silent_s": _rounded(diagnosis.before_s(account.sign_ns)),
-        "open": [_operation(diagnosis, operation) for operation in account.open],
-        "last_finished": _operation(diagnosis, view.last) if view.last is not None else None,
+        "last_sign_of_life": time_document(diagnosis, account.sign_ns),
+        "silent_s": rounded(diagnosis.before_s(account.sign_ns)),
+        "open": [operation_document(diagnosis, operation) for operation in account.open],
+        "last_finished": operation_document(diagnosis, view.last) if view.last is not None else None,
         "stack": _stack(diagnosis, account),
     }
 
@@ -199,43 +166,8 @@ def _stack(diagnosis: Diagnosis, account: RankAccount) -> Json | None:
     if place is None or stacks is None:
         return None
     source = "signal" if stacks.by_signal else "thread"
-    return {"written": _time(diagnosis, stacks.asked_ns), "source": source, "call_site": _call_site(place.frame)}
-
-
-def _operation(diagnosis: Diagnosis, operation: OperationView) -> Json:
-    record, channel = operation.record, operation.operation_id.channel
-    since_ns = operation.waiting_since_ns or record.entered_ns
-    peers = (
-        {channel.source, channel.destination}
-        if channel.is_point_to_point
-        else operation.group and operation.group.members
-    )
     return {
-        "operation": operation.name,
-        "sequence": operation.operation_id.sequence,
-        "group": _group(operation.group),
-        "peers": sorted(rank for rank in peers if rank >= 0) if peers is not None else None,
-        "tag": channel.tag if channel.is_point_to_point else None,
-        "entered": _time(diagnosis, record.entered_ns),
-        "age_s": _rounded(diagnosis.before_s(since_ns)),
-        "waits": operation.waiting_since_ns is not None,
-        "ended": _time(diagnosis, record.completed_ns) if record.completed_ns is not None else None,
-        "exception": operation.failure or None,
-        "call_site": _call_site(operation.call_site),
+        "written": time_document(diagnosis, stacks.asked_ns),
+        "source": source,
+        "call_site": call_site_document(place.frame),
     }
-
-
-def _group(group: GroupView | None) -> Json | None:
-    return {"key": group.key, "name": group.label} if group is not None else None
-
-
-def _call_site(frame: CallSiteName | None) -> Json | None:
-    return {"function": frame.function, "file": frame.file, "line": frame.line} if frame is not None else None
-
-
-def _time(diagnosis: Diagnosis, monotonic_ns: int) -> str:
-    return iso_time(diagnosis.wall_ns(monotonic_ns))
-
-
-def _rounded(seconds: float) -> float:
-    return round(seconds, 3)

@@ -6,23 +6,21 @@ Ranks that do the same are shown together, as most of them do in a large job.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, RankAccount
+from otel_torchdist.cli.diagnose.operation_lines import operation_lines, when
 from otel_torchdist.cli.text import day_and_time, fates, length, time_of_day
 from otel_torchdist.job.lives import RankLife
-from otel_torchdist.naming import compress_ranks, have, name_ranks
-from otel_torchdist.tape.layout import How
+from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.verdict.wording.fates import describe_together, describe_way
 from otel_torchdist.verdict.wording.sentence import MAX_PARTIES, describe_frame, describe_operation
 from otel_torchdist.world.model import OperationView
 
-MAX_OPEN: Final = 8
-"""Open operations shown of a rank."""
 _STYLES: Final = {
     RankLife.RUNNING: "green",
     RankLife.FINISHED: "dim",
@@ -41,7 +39,7 @@ def _lines(diagnosis: Diagnosis) -> Iterator[Text]:
     yield from _heading(diagnosis)
     yield Text()
     yield from _verdict(diagnosis)
-    for alike in crowds(diagnosis):
+    for alike in crowds(diagnosis.ranks, {*diagnosis.found.named}):
         yield Text()
         yield from _rank(diagnosis, alike)
     if diagnosis.found.unseen:
@@ -129,64 +127,25 @@ def _rank(diagnosis: Diagnosis, alike: Sequence[RankAccount]) -> Iterator[Text]:
         ranks = [one.view.rank for one in alike]
         yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks do the same; the longest wait:")
     way = describe_way(view.death) if view.death is not None else ""
-    ended = f"  {way} {_when(diagnosis, view.death.at_ns)}" if view.death is not None and way else ""
+    ended = f"  {way} {when(diagnosis, view.death.at_ns)}" if view.death is not None and way else ""
     yield Text.assemble(
         (f"rank {view.rank}", "bold"), "  ", (life, _STYLES[account.life]),
-        f"  step {view.step}  last sign of life {_when(diagnosis, account.sign_ns)}  pid {account.pid}{ended}",
+        f"  step {view.step}  last sign of life {when(diagnosis, account.sign_ns)}  pid {account.pid}{ended}",
     )  # fmt: skip
-    for operation in account.open[:MAX_OPEN]:
-        yield Text(f"  {'in' if operation.record.is_blocking else 'open':5}  {_open(diagnosis, operation)}")
-    if len(account.open) > MAX_OPEN:
-        yield Text(f"         and {len(account.open) - MAX_OPEN} more open operations")
-    if view.last is not None:
-        yield Text(f"  last   {_ended(diagnosis, view.last)}")
+    yield from operation_lines(diagnosis, account.open, view.last)
     if account.stack is not None and account.stack.frame is not None and view.stacks is not None:
-        written = _when(diagnosis, view.stacks.asked_ns)
+        written = when(diagnosis, view.stacks.asked_ns)
         how = ", by a signal while the GIL was held" if view.stacks.by_signal else ""
         yield Text(f"  stack  in {describe_frame(account.stack.frame)}, written {written}{how}")
-
-
-def _open(diagnosis: Diagnosis, operation: OperationView) -> str:
-    since_ns = operation.waiting_since_ns or operation.record.entered_ns
-    return f"{_named(operation)} for {length(diagnosis.before_s(since_ns))}{_called(operation)}"
-
-
-def _ended(diagnosis: Diagnosis, operation: OperationView) -> str:
-    record = operation.record
-    ended_ns = record.completed_ns or record.entered_ns
-    how = f"failed with {operation.failure or 'an exception'}" if record.how is How.FAILED else "ended"
-    lasted = f"after {length((ended_ns - record.entered_ns) / 1e9)}"
-    return f"{_named(operation)} {how} {_ago(diagnosis, ended_ns)}, {lasted}{_called(operation)}"
-
-
-def _named(operation: OperationView) -> str:
-    described = describe_operation(operation.name, operation.group, operation.operation_id)
-    group = operation.group
-    if group is None or operation.operation_id.channel.is_point_to_point:
-        return described
-    return f"{described} of {'rank' if len(group.members) == 1 else 'ranks'} {compress_ranks(group.members)}"
-
-
-def _called(operation: OperationView) -> str:
-    return f", called in {describe_frame(operation.call_site)}" if operation.call_site is not None else ""
-
-
-def _when(diagnosis: Diagnosis, monotonic_ns: int) -> str:
-    return f"{time_of_day(diagnosis.wall_ns(monotonic_ns))} ({_ago(diagnosis, monotonic_ns)})"
-
-
-def _ago(diagnosis: Diagnosis, monotonic_ns: int) -> str:
-    return f"{length(diagnosis.before_s(monotonic_ns))} {'ago' if diagnosis.is_now else 'earlier'}"
 
 
 SHOWN_EACH: Final = 8
 """A report on at most this many ranks shows each of them separately."""
 
 
-def crowds(diagnosis: Diagnosis) -> list[list[RankAccount]]:
+def crowds(ranks: Sequence[RankAccount], named: Collection[int]) -> list[list[RankAccount]]:
     """Group ranks that do the same, the longest wait first; groups named by the verdict come before all others."""
-    named = {*diagnosis.found.named}
-    ordered = sorted(diagnosis.ranks, key=lambda account: (account.view.rank not in named, account.view.rank))
+    ordered = sorted(ranks, key=lambda account: (account.view.rank not in named, account.view.rank))
     if len(ordered) <= SHOWN_EACH:
         return [[account] for account in ordered]
     found: dict[Hashable, list[RankAccount]] = {}

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Final
 
 from otel_torchdist.naming import have, name_ranks
-from otel_torchdist.tape.layout import How, RecordKind
+from otel_torchdist.tape.layout import Flag, How, RecordKind
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.verdict.creations import DEFAULT_GROUP
 from otel_torchdist.verdict.model import Doubt, Link, Verdict, VerdictKind
@@ -20,17 +20,19 @@ MAX_PLACES: Final = 3
 """Ranks whose place is stated; those of the others are in the incident's trace."""
 MAX_PARTIES: Final = 3
 """Parties of a mismatch, or ranks of a circle, that a sentence lists."""
+_PLURALS: Final = {"device": "devices", "process": "processes"}
 _STOPPED: Final = {"T": "stopped by a signal", "t": "held by a debugger", "D": "in uninterruptible sleep"}
 
 
-def sentence(verdict: Verdict, age_s: float) -> str:
+def sentence(verdict: Verdict, age_s: float, bound: str = "") -> str:
     """Describe which ranks hold an operation up and where they are, for how long, and how many wait.
 
     Args:
         verdict: The verdict with places; see `locate`.
         age_s: Seconds since the first rank began to wait.
+        bound: `at least` or `up to` where the age is not known any better.
     """
-    cause = cause_of(verdict, f"{age_s:.1f} s")
+    cause = cause_of(verdict, f"{bound} {age_s:.1f} s".lstrip())
     clauses = [*_crowd(verdict), *_creation(verdict), *_endings(verdict), *_places(verdict), *_coverage(verdict)]
     return "; ".join([cause, *clauses])
 
@@ -40,7 +42,7 @@ def _crowd(verdict: Verdict) -> list[str]:
     waiting = len(verdict.waiting)
     parts = [f"{waiting} of {verdict.members} ranks {'waits' if waiting == 1 else 'wait'}"] if waiting else []
     out = verdict.roll.ranks(Standing.OUT)
-    if out and verdict.kind is VerdictKind.TRANSPORT:
+    if out and verdict.kind in (VerdictKind.STUCK, VerdictKind.TRANSPORT):
         parts.append(f"{name_ranks(out)} {have(out)} left it")
     return parts
 
@@ -110,6 +112,8 @@ def cause_of(verdict: Verdict, age: str) -> str:
             return _rendezvous(verdict, age)
         case VerdictKind.DEVICE:
             return _device(verdict, age)
+        case VerdictKind.STUCK:
+            return _stuck(verdict, age)
         case VerdictKind.TRANSPORT:
             return _transport(verdict, age)
         case VerdictKind.UNREACHABLE:
@@ -212,6 +216,18 @@ def _transport(verdict: Verdict, age: str) -> str:
     return f"{members} have entered {_operation_id(verdict)}, but it has not completed after {age}"
 
 
+def _stuck(verdict: Verdict, age: str) -> str:
+    ranks = verdict.ranks
+    is_on_device = any(verdict.roll.waits[rank].record.flags & Flag.ON_DEVICE for rank in ranks)
+    what = "device" if is_on_device else "process"
+    if len(ranks) == 1:
+        broken = f"its {what}, or its connection to them, is stuck or broken"
+    else:
+        broken = f"their {_PLURALS[what]}, or their connections to them, are stuck or broken"
+    not_out = f"{name_ranks(ranks)} {have(ranks)} not come out of {_operation_id(verdict)} for {age}"
+    return f"{not_out}, although others have: {broken}"
+
+
 def _unreachable(verdict: Verdict, age: str) -> str:
     verb = "is" if len(verdict.ranks) == 1 else "are"
     hosts = ", ".join(verdict.hosts[:MAX_PARTIES])
@@ -248,7 +264,8 @@ def describe_operation(operation: str, group: GroupView | None, operation_id: Op
     if channel.is_point_to_point:
         source = "any rank" if channel.source == ANY_RANK else f"rank {channel.source}"
         details.append(f"from {source} to rank {channel.destination}")
-        details.append(f"tag {channel.tag}")
+        if channel.tag >= 0:
+            details.append(f"tag {channel.tag}")
     if channel.kind is not RecordKind.RENDEZVOUS:
         details.append(f"sequence {operation_id.sequence}")
     details.append(group.label if group is not None else "unknown group")

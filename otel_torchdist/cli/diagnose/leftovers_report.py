@@ -1,0 +1,164 @@
+"""Prints a diagnosis of leftovers for people, and builds the same as JSON.
+
+Nothing is said of what dumps do not show: whether processes live, when their threads last ran, on which hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from otel_torchdist.cli.diagnose.document import SCHEMA
+from otel_torchdist.cli.diagnose.document_parts import operation_document, time_document, verdict_document
+from otel_torchdist.cli.diagnose.leftovers import UP_TO, JudgedDumps, Leftovers
+from otel_torchdist.cli.diagnose.operation_lines import operation_lines
+from otel_torchdist.cli.text import day_and_time, iso_time
+from otel_torchdist.flight.names import called_name
+from otel_torchdist.naming import have, name_ranks
+from otel_torchdist.world.model import OperationView, RankView
+
+SHOWN_EACH: Final = 8
+"""A report on at most this many ranks shows each of them separately."""
+SOURCE: Final = "flight recorder"
+
+
+def print_leftovers(found: Leftovers, console: Console) -> None:
+    """Print a diagnosis."""
+    for line in _lines(found):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _lines(found: Leftovers) -> Iterator[Text]:
+    if found.dumps is not None:
+        yield from _of_dumps(found.dumps, found.threshold_s)
+    for nth, section in enumerate(found.sections):
+        if nth or found.dumps is not None:
+            yield Text()
+        yield Text(section.title, style="bold")
+        yield from section.lines
+
+
+def _of_dumps(dumps: JudgedDumps, threshold_s: float) -> Iterator[Text]:
+    yield from _heading(dumps)
+    yield Text()
+    yield from _verdicts(dumps, threshold_s)
+    for alike in _crowds(dumps):
+        yield Text()
+        yield from _rank(dumps, alike)
+
+
+def _heading(dumps: JudgedDumps) -> Iterator[Text]:
+    unseen, size = dumps.moment.unseen, dumps.moment.world_size
+    if unseen:
+        yield Text(f"{name_ranks(unseen)} {have(unseen)} no dump here", style="bold yellow")
+    yield Text.assemble((f"dumps of the {SOURCE}", "bold"), f", {_kind(dumps)}, of {len(dumps.dumps)} of {size} ranks")
+    when = day_and_time(dumps.moment_ns)
+    reason = f"{when}, when the first timeout runs out" if dumps.bound == UP_TO else f"{when}, the newest time in them"
+    yield Text(f"as of {reason}: the time of the dumps is not recorded")
+
+
+def _kind(dumps: JudgedDumps) -> str:
+    libraries = sorted({called_name(call.entry.profiling_name).library for one in dumps.dumps for call in one.calls})
+    versions = sorted({one.dump.version for one in dumps.dumps})
+    built = sorted({one.dump.library_version for one in dumps.dumps} - {""})
+    formats = ", ".join(f"{major}.{minor}" for major, minor in versions)
+    return f"{' '.join([*libraries, *built]) or 'no calls'}, format {formats}"
+
+
+def _verdicts(dumps: JudgedDumps, threshold_s: float) -> Iterator[Text]:
+    if not dumps.verdicts:
+        yield Text.assemble(("no verdict", "bold"), f"  no operation was open for {threshold_s:g} s")
+        return
+    for nth, verdict in enumerate(dumps.verdicts):
+        style = "bold white on red"
+        yield Text.assemble(("verdict", style) if not nth else ("  also ", style), f"  {dumps.text_of(verdict)}")
+
+
+def _rank(dumps: JudgedDumps, alike: Sequence[RankView]) -> Iterator[Text]:
+    """Describe the first of several ranks that do the same."""
+    view = alike[0]
+    if len(alike) > 1:
+        ranks = [one.rank for one in alike]
+        yield Text.assemble((name_ranks(ranks), "bold"), f"  {len(ranks)} ranks do the same; the longest wait:")
+    nothing = "" if view.open else "  nothing is open"
+    yield Text.assemble((f"rank {view.rank}", "bold"), nothing)
+    yield from operation_lines(dumps, view.open, view.last)
+
+
+def _crowds(dumps: JudgedDumps) -> list[list[RankView]]:
+    """Group ranks that do the same; those that verdicts name come first."""
+    named = {rank for verdict in dumps.verdicts for rank in verdict.ranks}
+    ordered = sorted(dumps.ranks, key=lambda view: (view.rank not in named, view.rank))
+    if len(ordered) <= SHOWN_EACH:
+        return [[view] for view in ordered]
+    found: dict[Hashable, list[RankView]] = {}
+    for view in ordered:
+        last = _shown_alike(view.last) if view.last is not None and not view.open else None
+        found.setdefault((view.rank in named, tuple(map(_shown_alike, view.open)), last), []).append(view)
+    return [sorted(alike, key=_waiting_since) for alike in found.values()]
+
+
+def _shown_alike(operation: OperationView) -> Hashable:
+    label = operation.group.label if operation.group is not None else ""
+    return operation.name, operation.operation_id.sequence, label, operation.waiting_since_ns is None
+
+
+def _waiting_since(view: RankView) -> tuple[int, int]:
+    since = [one.waiting_since_ns for one in view.open if one.waiting_since_ns is not None]
+    return min(since, default=1 << 63), view.rank
+
+
+def document_of_leftovers(found: Leftovers) -> dict[str, Any]:
+    """Build the JSON document, in the schema of `document`; what is not known is null."""
+    dumps = found.dumps
+    paths = {one.rank: one.dump.path for one in dumps.dumps} if dumps is not None else {}
+    verdicts = [_verdict(dumps, nth) for nth in range(len(dumps.verdicts))] if dumps is not None else []
+    begun_ns = min((one.oldest_ns for one in dumps.dumps if one.oldest_ns), default=0) if dumps is not None else 0
+    moment: dict[str, Any] = {"time": None, "is_now": False, "bound": None}
+    if dumps is not None:
+        moment |= {"time": time_document(dumps, dumps.moment_ns), "bound": dumps.bound}
+    return {
+        "schema": SCHEMA,
+        "run": {
+            "id": None,
+            "directory": ", ".join(map(str, found.paths)),
+            "host": None,
+            "begun": iso_time(begun_ns) if begun_ns else None,
+            "world_size": dumps.moment.world_size if dumps is not None else None,
+        },
+        "coverage": {
+            "reporting": [view.rank for view in dumps.ranks] if dumps is not None else [],
+            "unknown": list(dumps.moment.unseen) if dumps is not None else [],
+        },
+        "moment": moment,
+        "problem": found.has_problem,
+        "threshold_s": found.threshold_s,
+        "verdict": verdicts[0] if verdicts else None,
+        "verdicts": verdicts,
+        "undecided": None,
+        "ended_together": None,
+        "ranks": [_rank_document(dumps, view, paths[view.rank]) for view in dumps.ranks] if dumps is not None else [],
+        "warnings": list(found.notes),
+        "helps": None,
+        "helpers": [],
+        "sections": {section.key: section.document for section in found.sections},
+    }
+
+
+def _verdict(dumps: JudgedDumps, nth: int) -> dict[str, Any]:
+    verdict = dumps.verdicts[nth]
+    return verdict_document(dumps, verdict, dumps.age_ns(verdict), dumps.text_of(verdict), SOURCE)
+
+
+def _rank_document(dumps: JudgedDumps, view: RankView, path: str) -> dict[str, Any]:
+    unknown = ("life", "exception", "pid", "tape", "step", "death", "last_sign_of_life", "silent_s", "stack")
+    return {
+        "rank": view.rank,
+        **dict.fromkeys(unknown),
+        "dump": path,
+        "open": [operation_document(dumps, operation) for operation in view.open],
+        "last_finished": operation_document(dumps, view.last) if view.last is not None else None,
+    }

@@ -1,0 +1,83 @@
+"""Operations of a rank in a report, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+from rich.text import Text
+
+from otel_torchdist.cli.text import length, time_of_day
+from otel_torchdist.naming import compress_ranks
+from otel_torchdist.tape.layout import How
+from otel_torchdist.verdict.wording.sentence import describe_frame, describe_operation
+from otel_torchdist.world.model import OperationView
+
+MAX_OPEN: Final = 8
+"""Open operations shown of a rank."""
+
+
+class Timeline(Protocol):
+    """The moment that a report is about, on the clock of the records."""
+
+    @property
+    def is_now(self) -> bool:
+        """Whether that moment is now."""
+        ...
+
+    def before_s(self, monotonic_ns: int) -> float:
+        """Return how long before the moment a time was, in seconds."""
+        ...
+
+    def wall_ns(self, monotonic_ns: int) -> int:
+        """Convert a time to nanoseconds since the epoch."""
+        ...
+
+
+def operation_lines(
+    timeline: Timeline, still_open: Sequence[OperationView], last: OperationView | None
+) -> Iterator[Text]:
+    """Yield what a rank has open, and what it has finished last."""
+    for operation in still_open[:MAX_OPEN]:
+        yield Text(f"  {'in' if operation.record.is_blocking else 'open':5}  {_open(timeline, operation)}")
+    if len(still_open) > MAX_OPEN:
+        yield Text(f"         and {len(still_open) - MAX_OPEN} more open operations")
+    if last is not None:
+        yield Text(f"  last   {_ended(timeline, last)}")
+
+
+def _open(timeline: Timeline, operation: OperationView) -> str:
+    since_ns = operation.waiting_since_ns or operation.record.entered_ns
+    return f"{_named(operation)} for {length(timeline.before_s(since_ns))}{_called(operation)}"
+
+
+def _ended(timeline: Timeline, operation: OperationView) -> str:
+    record = operation.record
+    ended_ns = record.completed_ns or record.entered_ns
+    if record.how is How.UNTRACKED:
+        return f"{_named(operation)} called {ago(timeline, record.entered_ns)}, over by now{_called(operation)}"
+    how = f"failed with {operation.failure or 'an exception'}" if record.how is How.FAILED else "ended"
+    lasted = f"after {length((ended_ns - record.entered_ns) / 1e9)}"
+    return f"{_named(operation)} {how} {ago(timeline, ended_ns)}, {lasted}{_called(operation)}"
+
+
+def _named(operation: OperationView) -> str:
+    described = describe_operation(operation.name, operation.group, operation.operation_id)
+    group = operation.group
+    if group is None or operation.operation_id.channel.is_point_to_point:
+        return described
+    return f"{described} of {'rank' if len(group.members) == 1 else 'ranks'} {compress_ranks(group.members)}"
+
+
+def _called(operation: OperationView) -> str:
+    return f", called in {describe_frame(operation.call_site)}" if operation.call_site is not None else ""
+
+
+def when(timeline: Timeline, monotonic_ns: int) -> str:
+    """Return a time of day, and how long before the moment it was."""
+    return f"{time_of_day(timeline.wall_ns(monotonic_ns))} ({ago(timeline, monotonic_ns)})"
+
+
+def ago(timeline: Timeline, monotonic_ns: int) -> str:
+    """Return how long before the moment a time was."""
+    return f"{length(timeline.before_s(monotonic_ns))} {'ago' if timeline.is_now else 'earlier'}"

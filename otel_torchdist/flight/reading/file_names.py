@@ -1,0 +1,26 @@
+"""The rank in a dump's name: torch writes `<prefix><rank>`, with whatever prefix was configured."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from otel_torchdist.flight.reading.decoding import MAX_RANK
+
+_ENDINGS: Final = re.compile(r"(\.(json|pkl|pickle|p|bin|pt|dump|trace|log|txt|gz|fr))+$", re.IGNORECASE)
+_PATTERNS: Final = (
+    re.compile(r"rank[-_.= ]?(\d{1,7})(?!\d)", re.IGNORECASE),
+    re.compile(r"dump[-_.](\d{1,7})$", re.IGNORECASE),
+    re.compile(r"(?<!\d)(\d{1,7})$"),
+    re.compile(r"^(\d{1,7})(?!\d)"),
+)
+
+
+def rank_in(name: str) -> int | None:
+    """The rank that a file's name states, as in `nccl_trace_rank_3`, `_dump_3` or `rank3.json`; None for none."""
+    stem = _ENDINGS.sub("", name)
+    for pattern in _PATTERNS:
+        found = pattern.findall(stem)
+        if found and int(found[-1]) < MAX_RANK:
+            return int(found[-1])
+    return None

@@ -1,0 +1,150 @@
+"""Unpickles plain data that anyone may have written: dicts, lists, tuples, texts and numbers, and nothing else.
+
+`pickle` can be made to run any function, and even without that to exhaust memory (an index of the memo makes it
+allocate that many entries) or the C stack (the hash of a deeply nested key is computed recursively). So before anything
+is unpickled, its opcodes are checked: only those that a flight recorder or `pickle.dumps` needs for plain data.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import threading
+from typing import Any, Final, NoReturn
+
+from otel_torchdist.errors import TorchDistError
+
+MAX_OBJECTS: Final = 8_000_000
+"""Containers; an empty one takes a byte of the file and 60 bytes of memory."""
+MAX_TUPLES: Final = 1_000_000
+SAFE_DEPTH: Final = 10_000
+"""Tuples that may be nested in each other without a stack of their own; each takes less than `FRAME_BYTES` of it."""
+FRAME_BYTES: Final = 512
+_STACK_BYTES: Final = 16 << 20
+_PROTOCOLS: Final = b"\x80[\x02-\x05]"
+
+
+class PickleError(TorchDistError):
+    """A pickle is damaged, or holds something other than plain data; the message says what."""
+
+
+def _texts(opcode: bytes, size: bytes) -> bytes:
+    """A pattern for short texts, whose length an expression cannot read: one alternative for each."""
+    return opcode + b"(?:" + b"|".join(re.escape(bytes([n])) + size + b".{%d}" % n for n in range(128)) + b")"
+
+
+_SHORT: Final = (
+    rb"[]})(aesut.0N\x85-\x89\x94]"  # containers, marks, None, booleans, MEMOIZE, STOP
+    rb"|[hqK].|M..|J.{4}|G.{8}|j..[\x00-\x0f]\x00"  # references and numbers
+    rb"|r..[\x00-\x03]\x00"  # an entry of the memo, below 2^18
+    rb"|\x8a[\x00-\x09](?:(?<=\x00)|(?<=\x01).|(?<=\x02)..|(?<=\x03).{3}|(?<=\x04).{4}|(?<=\x05).{5}|(?<=\x06).{6}"
+    rb"|(?<=\x07).{7}|(?<=\x08).{8}|(?<=\x09).{9})"  # longer numbers
+    rb"|\x95.{8}"  # FRAME: ignored, since the length of everything inside is checked
+)
+_TOKENS: Final = re.compile(
+    b"(?:" + _SHORT + b"|" + _texts(b"X", rb"\x00\x00\x00") + b"|" + _texts(b"\x8c", b"") + b"){1,4096}", re.DOTALL
+)
+_TUPLES: Final = (b"t", b"\x85", b"\x86", b"\x87")
+
+
+def load(content: bytes) -> Any:
+    """Unpickle plain data.
+
+    Raises:
+        PickleError: It is not a pickle, is damaged, or holds anything else.
+    """
+    check(content)
+    tuples = sum(map(content.count, _TUPLES))
+    if tuples <= SAFE_DEPTH:
+        return _load(content)
+    if tuples > MAX_TUPLES:
+        raise PickleError("it holds too many tuples")
+    return _load_with_stack(content, _STACK_BYTES + tuples * FRAME_BYTES)
+
+
+def check(content: bytes) -> None:
+    """Check that every opcode is one of plain data, up to the end.
+
+    Raises:
+        PickleError: One is not, or the pickle is damaged.
+    """
+    if not re.match(_PROTOCOLS, content):
+        raise PickleError("it is not a pickle of protocol 2 to 5")
+    if sum(map(content.count, (b"]", b"}", b")"))) > MAX_OBJECTS:
+        raise PickleError("it holds too many objects")
+    if not content.endswith(b"."):
+        raise PickleError("it is truncated, or not a pickle")
+    at, end = 2, len(content)
+    while at < end:
+        found = _TOKENS.match(content, at)
+        at = found.end() if found is not None else _after_long(content, at)
+
+
+def _after_long(content: bytes, at: int) -> int:
+    """The position after an opcode whose length, or whose index, no expression can check."""
+    opcode, follows = content[at : at + 1], content[at + 1 : at + 9]
+    if opcode == b"X" and len(follows) >= 4:
+        after = at + 5 + int.from_bytes(follows[:4], "little")
+    elif opcode == b"\x8c" and follows:
+        after = at + 2 + follows[0]
+    elif opcode in (b"r", b"j") and len(follows) >= 4:
+        after = at + 5
+        if int.from_bytes(follows[:4], "little") > at:  # each entry of the memo took a byte at least
+            raise PickleError("it refers to an object that it does not hold")
+    elif opcode in _KNOWN:
+        raise PickleError("it is truncated")
+    else:
+        raise PickleError(f"it holds something other than plain data (opcode {opcode!r} at byte {at})")
+    if after > len(content):
+        raise PickleError("it is truncated")
+    return after
+
+
+_KNOWN: Final = frozenset(bytes([code]) for code in b"hqKMJGjrX\x8a\x8c\x95")
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """An unpickler that finds no class: a second line of defence, should an opcode slip through."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        """Refuse."""
+        raise PickleError(f"it refers to {module_name}.{global_name}")
+
+    def persistent_load(self, pid: Any, /) -> NoReturn:
+        """Refuse."""
+        raise PickleError("it refers to an object outside of it")
+
+
+def _load(content: bytes) -> Any:
+    try:
+        return _PlainUnpickler(io.BytesIO(content)).load()
+    except PickleError:
+        raise
+    except Exception as error:  # what an unpickler raises for a damaged pickle is not limited
+        raise PickleError(f"it is damaged ({type(error).__name__})") from error
+
+
+def _load_with_stack(content: bytes, stack_bytes: int) -> Any:
+    """Unpickle on a thread with room for all tuples nested in one another."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(_load(content))
+        except PickleError as error:
+            outcome.append(error)
+
+    before = threading.stack_size(stack_bytes)
+    try:
+        thread = threading.Thread(target=run, name="torchdist-unpickle")
+        thread.start()
+    except RuntimeError as error:
+        raise PickleError("it holds more tuples than there is memory for") from error
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    (found,) = outcome
+    if isinstance(found, PickleError):
+        raise found
+    return found

@@ -1,0 +1,147 @@
+"""Reads the dumps of a job from whatever paths a user names, and reports what was left out and why."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.flight.condensed import CondensedDump, condense
+from otel_torchdist.flight.dump import FlightDump
+from otel_torchdist.flight.reading.decoding import PICKLE, DecodedDump, DumpError, NotADumpError, decode
+from otel_torchdist.flight.reading.file_names import rank_in
+from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
+from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
+from otel_torchdist.naming import compress_ranks, name_ranks
+
+MAX_LINES: Final = 10
+"""Files of one kind of fault that are reported one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDumps:
+    """What the paths hold.
+
+    Attributes:
+        dumps: Of the job with the most ranks, one for each rank, ascending; empty if there is no dump.
+        notes: What was left out, and why; a line each.
+        others: Files that are no dumps, and may be texts of other tools.
+    """
+
+    dumps: tuple[CondensedDump, ...]
+    notes: tuple[str, ...]
+    others: tuple[Path, ...]
+
+
+def read_dumps(paths: Sequence[Path]) -> FoundDumps:
+    """Read the dumps of one job, keeping of each only what judging needs.
+
+    Args:
+        paths: Folders, files and archives.
+    """
+    problems: list[str] = []
+    skipped = Skipped()
+    with _without_collecting_garbage():
+        condensed = [condense(dump) for dump in _decoded(paths, skipped, problems)]
+    jobs = sort_into_jobs(condensed)
+    notes = [*_shortened(skipped.problems), *_shortened(problems), *_others(skipped)]
+    others = tuple(skipped.others)
+    if not jobs:
+        return FoundDumps((), tuple(notes), others)
+    notes += [*_of_other_jobs(jobs[1:]), *_of_replaced(jobs[0])]
+    return FoundDumps(jobs[0].dumps, tuple(notes), others)
+
+
+def read_all_entries(paths: Sequence[Path]) -> tuple[list[FlightDump], tuple[str, ...]]:
+    """Read the dumps of one job with all their entries.
+
+    Args:
+        paths: Folders, files and archives.
+
+    Returns:
+        One dump for each rank, ascending, and a line for each thing that was left out.
+    """
+    found = read_dumps(paths)
+    wanted = {(one.rank, one.dump.path) for one in found.dumps}
+    with _without_collecting_garbage():
+        dumps = [dump for dump in _decoded(paths, Skipped(), []) if (dump.rank, dump.path) in wanted]
+    return sorted(dumps, key=lambda dump: dump.rank), found.notes
+
+
+def _decoded(paths: Sequence[Path], skipped: Skipped, problems: list[str]) -> Iterator[FlightDump]:
+    for file in find_files(paths, skipped):
+        decoded = _decode(file, skipped, problems)
+        if decoded is not None:
+            yield decoded
+
+
+def _decode(file: FoundFile, skipped: Skipped, problems: list[str]) -> FlightDump | None:
+    rank = rank_in(file.name)
+    try:
+        decoded = decode(file.content, rank if rank is not None else -1, file.path)
+    except DumpError as error:
+        if isinstance(error, NotADumpError) and file.file is not None and not file.content.startswith(PICKLE):
+            skipped.others.append(file.file)  # JSON of another tool
+            return None
+        problems.append(f"{file.path}: {error}")
+        return None
+    if decoded.bad_parts:
+        problems.append(_faults(file, decoded))
+    if decoded.dump.rank < 0:
+        problems.append(f"{file.path}: neither its name nor its content states a rank")
+        return None
+    return decoded.dump
+
+
+def _faults(file: FoundFile, decoded: DecodedDump) -> str:
+    parts = "a part of it is" if decoded.bad_parts == 1 else f"{decoded.bad_parts} parts of it are"
+    return f"{file.path}: {parts} no good, and left out ({decoded.first_fault})"
+
+
+def _shortened(lines: Sequence[str]) -> list[str]:
+    if len(lines) <= MAX_LINES:
+        return list(lines)
+    return [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more files like these"]
+
+
+def _others(skipped: Skipped) -> Iterator[str]:
+    if skipped.others_inside:
+        files = "1 other file" if skipped.others_inside == 1 else f"{skipped.others_inside:,} other files"
+        yield f"{files} inside archives: unpack them to have them read"
+    if skipped.tapes:
+        yield "there are tapes too: `otel-torchdist diagnose --run-dir` reads them, from a folder"
+
+
+def _of_other_jobs(others: Sequence[FoundJob]) -> Iterator[str]:
+    for job in others[:MAX_LINES]:
+        ranks = compress_ranks(one.rank for one in job.dumps)
+        count = len(job.dumps) + len(job.replaced)
+        first = job.dumps[0].dump.path
+        files = "1 file is" if count == 1 else f"{count} files are"
+        yield f"{files} left by another job, of ranks {ranks}, and left out here; the first is {first}"
+    if len(others) > MAX_LINES:
+        yield f"and files of {len(others) - MAX_LINES} more jobs"
+
+
+def _of_replaced(job: FoundJob) -> Iterator[str]:
+    if not job.replaced:
+        return
+    ranks = sorted({one.rank for one in job.replaced})
+    paths = ", ".join(one.dump.path for one in job.replaced[:3])
+    more = f" and {len(job.replaced) - 3} more" if len(job.replaced) > 3 else ""
+    yield f"{name_ranks(ranks)}: more than one dump, of which the newest is used; left out: {paths}{more}"
+
+
+@contextmanager
+def _without_collecting_garbage() -> Iterator[None]:
+    """Decoding makes millions of objects and no cycles, which the collector would look for again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,150 @@
+"""Finds the files that may be dumps: in folders, one by one, and in archives. Nothing is extracted to disk."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from otel_torchdist.files.others import read_regular
+from otel_torchdist.flight.reading.archives import ArchiveError, is_archive, members_of
+from otel_torchdist.naming import readable
+
+MAX_DUMP_BYTES: Final = 64 << 20
+"""A default ring with stacks takes less than 2 MiB."""
+MAX_FILES: Final = 100_000
+MAX_DEPTH: Final = 8
+_START_BYTES: Final = 64
+_STARTS: Final = (b"\x80", b"{", b"\x1f\x8b")
+"""Of a pickle, of JSON, and of either compressed by gzip."""
+_TAPE: Final = ".tape"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that may be a dump.
+
+    Attributes:
+        path: Where it is, for reports: `dumps.tar.gz/job/rank_3` inside an archive.
+        name: Its own name.
+        content: All of it.
+        file: The file itself; None inside an archive.
+    """
+
+    path: str
+    name: str
+    content: bytes
+    file: Path | None
+
+
+@dataclass(slots=True)
+class Skipped:
+    """Files that were found and are no dumps.
+
+    Attributes:
+        others: Files that are no dumps, for other readers; those inside archives are only counted.
+        others_inside: How many files inside archives are no dumps.
+        tapes: How many are tapes of ours.
+        problems: Lines about those that could not be read, each with its path.
+    """
+
+    others: list[Path] = field(default_factory=list[Path])
+    others_inside: int = 0
+    tapes: int = 0
+    problems: list[str] = field(default_factory=list[str])
+
+
+def find_files(paths: Sequence[Path], skipped: Skipped) -> Iterator[FoundFile]:
+    """Yield what may be a dump, one file after the other, so that only one is in memory.
+
+    Args:
+        paths: Folders, which are searched to a depth of 8, files, and archives.
+        skipped: Is told what is left out.
+    """
+    for path in paths:
+        for file in _files_below(path, skipped) if path.is_dir() else (path,):
+            yield from _found_in(file, skipped)
+
+
+def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:
+    count = 0
+    depth = len(folder.parts)
+
+    def note(error: OSError) -> None:
+        skipped.problems.append(f"{readable(str(error.filename))}: {error.strerror}")
+
+    for parent, folders, names in os.walk(folder, onerror=note):
+        if len(Path(parent).parts) - depth >= MAX_DEPTH:
+            folders.clear()
+        folders.sort()
+        for name in sorted(names):
+            count += 1
+            if count > MAX_FILES:
+                skipped.problems.append(f"{folder}: it holds more than {MAX_FILES:,} files; the rest is not read")
+                return
+            yield Path(parent, name)
+
+
+def _found_in(file: Path, skipped: Skipped) -> Iterator[FoundFile]:
+    shown = readable(str(file))
+    try:
+        resolved = file.resolve(strict=True)
+        if not resolved.is_file():
+            return  # a named pipe, by which a dump is requested, lies beside the dumps
+        if is_archive(file.name):
+            yield from _found_inside(resolved, shown, skipped)
+            return
+        with open(resolved, "rb") as stream:
+            start = stream.read(_START_BYTES)
+        if start and not _may_be_dump(start):
+            if file.suffix == _TAPE:
+                skipped.tapes += 1
+            else:
+                skipped.others.append(file)
+            return
+        content = _unzipped(read_regular(resolved, MAX_DUMP_BYTES))
+    except (OSError, EOFError, ValueError, RuntimeError) as error:
+        skipped.problems.append(f"{shown}: {_reason(error)}")
+        return
+    yield FoundFile(shown, file.name, content, file)
+
+
+def _found_inside(archive: Path, shown: str, skipped: Skipped) -> Iterator[FoundFile]:
+    try:
+        for name, content in members_of(archive, MAX_DUMP_BYTES):
+            inner = readable(f"{shown}/{name}")
+            if content is None:
+                skipped.problems.append(f"{inner}: it has more than {MAX_DUMP_BYTES} bytes")
+            elif content and not _may_be_dump(content[:_START_BYTES]):
+                skipped.others_inside += not name.endswith(_TAPE)
+                skipped.tapes += name.endswith(_TAPE)
+            else:
+                yield FoundFile(inner, PurePosixPath(name).name, _unzipped(content), None)
+    except (ArchiveError, OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+        skipped.problems.append(f"{shown}: {_reason(error)}")
+
+
+def _unzipped(content: bytes) -> bytes:
+    """The content of a file that was compressed by itself."""
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    with gzip.open(io.BytesIO(content)) as stream:
+        found = stream.read(MAX_DUMP_BYTES + 1)
+    if len(found) > MAX_DUMP_BYTES:
+        raise ValueError(f"it has more than {MAX_DUMP_BYTES} bytes")
+    return found
+
+
+def _may_be_dump(start: bytes) -> bool:
+    return start.lstrip().startswith(_STARTS)
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return readable(text or type(error).__name__, 200)
