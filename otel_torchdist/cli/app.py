@@ -12,7 +12,7 @@ from otel_torchdist.cli.agent import agent
 from otel_torchdist.cli.demo.command import demo
 from otel_torchdist.cli.diagnose.command import diagnose
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
-from otel_torchdist.cli.reproduce import reproduce
+from otel_torchdist.cli.reproduce.command import reproduce
 from otel_torchdist.cli.watch.command import watch
 
 

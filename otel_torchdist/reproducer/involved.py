@@ -11,12 +11,12 @@ from otel_torchdist.reproducer.model import NotReproducibleError
 from otel_torchdist.reproducer.tails import is_stuck
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.verdict.post_mortem import PostMortem
 from otel_torchdist.verdict.roll_call import Standing
 from otel_torchdist.world.model import Channel, OperationId
 
 _NOT_BY_A_SCRIPT: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.DEVICE: "a device did not reach the operation, which gloo on a CPU cannot show",
+    VerdictKind.STUCK: "a device or a connection did not finish the operation, which no call can cause",
     VerdictKind.TRANSPORT: "all ranks have made the same calls, so the cause is below torch.distributed",
     VerdictKind.UNREACHABLE: "what the ranks on a node that does not answer were doing is not known",
     VerdictKind.UNKNOWN: "the records do not show which rank held the others up",
@@ -39,23 +39,16 @@ class Involved:
     focus: Mapping[Channel, int]
 
 
-def involved_in(found: PostMortem, histories: Mapping[int, RankHistory]) -> Involved:
-    """Find what a run's verdict is about.
+def involved_in(verdict: Verdict, histories: Mapping[int, RankHistory]) -> Involved:
+    """Find what a verdict is about.
 
     Args:
-        found: The verdict.
+        verdict: The verdict.
         histories: The recorded calls, by rank.
 
     Raises:
-        NotReproducibleError: There is no verdict, or one that no script can cause.
+        NotReproducibleError: No script can show it.
     """
-    verdict = found.verdict
-    if verdict is None and found.of_agents is not None:
-        raise NotReproducibleError(
-            "the verdict is that of the agents of all nodes, and the tapes of this node do not show it"
-        )
-    if verdict is None:
-        raise NotReproducibleError("there is no verdict: no rank held the others up")
     if verdict.kind in _NOT_BY_A_SCRIPT:
         raise NotReproducibleError(f"the verdict is `{verdict.kind.value}`: {_NOT_BY_A_SCRIPT[verdict.kind]}")
     focus: dict[Channel, int] = {}

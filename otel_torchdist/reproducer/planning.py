@@ -26,9 +26,8 @@ from otel_torchdist.reproducer.steps import StepWriter
 from otel_torchdist.reproducer.tails import Event, tails_of
 from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.model import Verdict, VerdictKind
-from otel_torchdist.verdict.post_mortem import PostMortem
 from otel_torchdist.verdict.roll_call import Standing
-from otel_torchdist.world.model import Channel, GroupView, OperationId
+from otel_torchdist.world.model import Channel, GroupView, OperationId, WorldSnapshot
 
 _DO_NOT_COME: Final = (VerdictKind.ABSENT, VerdictKind.DEAD, VerdictKind.FROZEN, VerdictKind.RENDEZVOUS)
 """Verdicts whose ranks do not come to the operation."""
@@ -37,31 +36,31 @@ MOST_RANKS: Final = 1_024
 """More processes than this on one machine are of no use to anybody."""
 
 
-def plan(found: PostMortem, histories: Sequence[RankHistory], origin: Origin) -> Script:
-    """Plan a script that hangs as a run did.
+def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory], origin: Origin) -> Script:
+    """Plan a script that hangs as a job did.
 
     Args:
-        found: The verdict on the run.
-        histories: The recorded calls of its ranks.
+        verdict: The verdict on the job, with places.
+        world: The ranks as the verdict saw them.
+        histories: Their recorded calls.
         origin: Where these come from.
 
     Raises:
-        NotReproducibleError: There is no verdict, or none that a script can show.
+        NotReproducibleError: No script can show this verdict.
     """
-    by_rank = {history.rank: _as_judged(history, found) for history in histories}
-    involved = involved_in(found, by_rank)
+    by_rank = {history.rank: _as_judged(history, world) for history in histories}
+    involved = involved_in(verdict, by_rank)
     tails = tails_of([by_rank[rank] for rank in involved.ranks if rank in by_rank], involved.focus)
-    cut = {rank: _cut(involved.verdict, rank, tail) for rank, tail in tails.of_rank.items()}
+    cut = {rank: _cut(verdict, rank, tail) for rank, tail in tails.of_rank.items()}
     cast = cast_for(involved, cut)
     if len(cast.kept) > MOST_RANKS:
         raise NotReproducibleError(f"it takes {len(cast.kept)} ranks, more than {MOST_RANKS} processes on one machine")
     kept = {rank: cut.get(rank, ()) for rank in cast.kept}
-    views = _groups_in(involved.verdict, kept)
+    views = _groups_in(verdict, kept)
     groups = groups_for(views, cast, origin.world_size)
     writer = StepWriter(kept, cast, groups, _earliest_name(kept))
     before = _before(involved, groups, cast)
-    steps = tuple((*before, *_steps(involved.verdict, rank, kept[rank], writer)) for rank in cast.kept)
-    verdict = involved.verdict
+    steps = tuple((*before, *_steps(verdict, rank, kept[rank], writer)) for rank in cast.kept)
     where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
     sequence = _position(where, tails.first, groups, cast)
     return Script(
@@ -76,9 +75,9 @@ def plan(found: PostMortem, histories: Sequence[RankHistory], origin: Origin) ->
     )
 
 
-def _as_judged(history: RankHistory, found: PostMortem) -> RankHistory:
+def _as_judged(history: RankHistory, world: WorldSnapshot) -> RankHistory:
     """A history in which open calls are as the verdict saw them: a dump alone does not show which of them waits."""
-    view = found.moment.world.ranks.get(history.rank)
+    view = world.ranks.get(history.rank)
     if view is None:
         return history
     judged = {one.operation_id: one for one in view.open}

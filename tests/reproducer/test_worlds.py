@@ -21,7 +21,7 @@ from tests.reproducer.rehearsal import verdict_on
 from tests.support.fake_world import RUN, THRESHOLD_NS
 
 SEEDS: Final = 40
-NOT_BY_A_SCRIPT: Final = (None, VerdictKind.TRANSPORT, VerdictKind.UNKNOWN, VerdictKind.UNREACHABLE)
+NOT_BY_A_SCRIPT: Final = (VerdictKind.TRANSPORT, VerdictKind.UNKNOWN, VerdictKind.UNREACHABLE)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -34,11 +34,14 @@ def test_same_verdict(seed: int) -> None:
     groups = {one.group.key: one.group for view in views for one in view.open if one.group is not None}
     histories = [history_of(view, groups, world.size) for view in views]
     origin = Origin("a test", "it hangs", world.size, "a test")
-    if found.verdict is None or found.verdict.kind in NOT_BY_A_SCRIPT:
-        with pytest.raises(NotReproducibleError):
-            plan(found, histories, origin)
+    if found.verdict is None:
+        assert world.fault.verdict is None
         return
-    script = plan(found, histories, origin)
+    if found.verdict.kind in NOT_BY_A_SCRIPT:
+        with pytest.raises(NotReproducibleError):
+            plan(found.verdict, snapshot, histories, origin)
+        return
+    script = plan(found.verdict, snapshot, histories, origin)
     compile(source_of(script, "hang.py"), "hang.py", "exec")
     copy = verdict_on(script)
     assert copy is not None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
-from otel_torchdist.cli.reproduce import all_calls_of
+from otel_torchdist.cli.reproduce.evidence import all_calls_of
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs import index_of
@@ -99,7 +99,7 @@ class Pairs:
             histories, unreadable = all_calls_of(diagnosis.run)
             assert unreadable == []
         origin = Origin("a test", diagnosis.verdict_text, fault.size, "a test")
-        script = plan(diagnosis.found, histories, origin)
+        script = plan(original, diagnosis.found.moment.world, histories, origin)
         source = source_of(script, "hang.py")
         with self.running(fault.name, source, len(script.steps)) as tapes:
             copy = verdict_in(tapes, fault.verdict, script.named).found.verdict
