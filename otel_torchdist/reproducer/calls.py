@@ -6,16 +6,30 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from otel_torchdist.reproducer.comments import WIDTH
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, Call
 
 _USUAL_DTYPE: Final = "float32"
 
 
-def expression(call: Call) -> str:
-    """The call, such as `dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX)`; later waits are not part of it."""
-    function = _function(call)
+def statement(call: Call) -> list[str]:
+    """The call, such as `dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX)`; an argument a line if it is long.
+
+    Later waits are not part of it.
+    """
+    function = f"dist.{_function(call)}"
+    if call.work:
+        function = f"{work_variable(call.work)} = {function}"
     arguments = [*_TENSORS[call.operation](call), *_keywords(call)]
-    return f"dist.{function}({', '.join(arguments)})"
+    line = f"{function}({', '.join(arguments)})"
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
+
+
+def work_variable(number: int) -> str:
+    """The variable that holds what an asynchronous call returned."""
+    return f"work_{number}"
 
 
 def group_variable(number: int) -> str:

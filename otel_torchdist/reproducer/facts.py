@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from otel_torchdist.naming import compress_ranks, name_ranks
+from otel_torchdist.naming import name_ranks
 from otel_torchdist.reproducer.cast import Cast
 from otel_torchdist.reproducer.involved import Involved
 from otel_torchdist.reproducer.steps import Substituted
@@ -75,7 +75,7 @@ def remarks_on(verdict: Verdict, rank: int) -> Iterator[str]:
         return
     place = verdict.places.get(rank)
     clause = describe_place(place, f"rank {rank}") if place is not None else ""
-    yield f"The job's {clause}." if clause else f"What rank {rank} did instead is not recorded."
+    yield f"The job's {clause}." if clause else "What it did instead is not recorded."
     if place is not None:
         yield from [_short(line) for line in place.stacktrace.splitlines() if line.strip()][-MOST_FRAMES:]
 
@@ -87,17 +87,17 @@ def _short(line: str) -> str:
 
 
 def _ranks(cast: Cast, world_size: int) -> str:
-    alike = {place: ranks for place, ranks in cast.stand_for.items()}
-    if len(alike) == world_size and all(ranks == (place,) for place, ranks in alike.items()):
+    kept = cast.kept
+    if kept == tuple(range(world_size)):
         return "Ranks have the numbers that they had in the job."
-    first = [f"rank {place} is {_played(cast.kept[place], ranks)} of the job" for place, ranks in sorted(alike.items())]
-    return f"Here {'; '.join(first)}. Other ranks are left out."
-
-
-def _played(rank: int, ranks: tuple[int, ...]) -> str:
-    if len(ranks) == 1:
-        return f"rank {rank}"
-    return f"rank {rank} (and stands for all of {compress_ranks(ranks)})"
+    here = name_ranks(range(len(kept)))
+    verb = "is" if len(kept) == 1 else "are"
+    stand_in = [
+        f"Rank {place} here stands for {name_ranks(ranks)}."
+        for place, ranks in sorted(cast.stand_for.items())
+        if len(ranks) > 1
+    ]
+    return " ".join([f"{here.capitalize()} here {verb} {name_ranks(kept)} of the job, in this order.", *stand_in])
 
 
 def _calls(verdict: Verdict, sequence: int) -> Iterator[str]:

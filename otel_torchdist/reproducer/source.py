@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from otel_torchdist.reproducer.calls import expression, group_variable
+from otel_torchdist.reproducer.calls import group_variable, statement, work_variable
 from otel_torchdist.reproducer.comments import WIDTH, comment, literal, plain
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,
@@ -22,6 +22,8 @@ from otel_torchdist.reproducer.model import (
 
 _INDENT: Final = "    "
 _FOREVER_S: Final = "1_000_000"
+MOST_REMARKED: Final = 4
+"""Ranks of which it is said where they were, of those that do the same in the script."""
 _ENDINGS: Final = {
     Ending.STAYS_AWAY: f"time.sleep({_FOREVER_S})",
     Ending.EXITS: "raise SystemExit",
@@ -72,16 +74,17 @@ def _body(script: Script) -> Iterator[str]:
     parties: dict[tuple[Step, ...], list[int]] = {}
     for rank, steps in enumerate(script.steps):
         parties.setdefault(steps[together:], []).append(rank)
+    remarks = {steps: _remarks([script.steps[rank] for rank in ranks]) for steps, ranks in parties.items()}
     # Those that the verdict names come first.
     ordered = sorted(parties.items(), key=lambda party: (not {*party[1]} & {*script.named}, party[1]))
     if len(ordered) == 1:
-        yield from _lines(ordered[0][0], "")
+        yield from _lines(ordered[0][0], "", remarks[ordered[0][0]])
         return
     if together:
         yield ""
     for place, (steps, ranks) in enumerate(ordered):
         yield _branch(ranks, place, len(ordered))
-        yield from _lines(steps, _INDENT)
+        yield from _lines(steps, _INDENT, remarks[steps])
 
 
 def _branch(ranks: Sequence[int], place: int, of: int) -> str:
@@ -101,42 +104,49 @@ def _common(ranks: Sequence[Sequence[Step]]) -> int:
     return count
 
 
-def _lines(steps: Sequence[Step], indent: str) -> Iterator[str]:
+def _remarks(ranks: Iterable[Sequence[Step]]) -> list[str]:
+    """What is said about the ends of ranks that do the same here."""
+    ends = [step for steps in ranks for step in steps[-1:] if isinstance(step, End)]
+    distinct = list(dict.fromkeys(end.remarks for end in ends))
+    return [remark for remarks in distinct[:MOST_REMARKED] for remark in remarks]
+
+
+def _lines(steps: Sequence[Step], indent: str, remarks: Sequence[str] = ()) -> Iterator[str]:
     written = False
     for step, repeated in itertools.groupby(steps):
         count = len(list(repeated))
-        for line in _step(step, count):
+        for line in _step(step, count, remarks):
             yield indent + line if line else ""
             written = True
     if not written:
         yield f"{indent}pass"
 
 
-def _step(step: Step, count: int) -> Iterator[str]:
+def _step(step: Step, count: int, remarks: Sequence[str]) -> Iterator[str]:
     match step:
         case Create():
-            yield from _remarked(_creation(step), step.hangs, step.site)
+            yield from _remarked([_creation(step)], step.hangs, step.site)
         case CreateExtra():
             yield "# Groups that other ranks do not create."
             yield from _repeated(["dist.new_group([rank])"], step.count)
         case Call():
-            statement = f"work_{step.work} = {expression(step)}" if step.work else expression(step)
-            yield from _repeated(_remarked(statement, step.hangs, step.site), count)
+            yield from _repeated(_remarked(statement(step), step.hangs, step.site), count)
         case Wait():
-            yield from _remarked(f"work_{step.work}.wait()", step.hangs, "")
+            yield from _remarked([f"{work_variable(step.work)}.wait()"], step.hangs, "")
         case End():
-            for remark in step.remarks:
+            for remark in remarks:
                 yield from comment(remark, hanging="    ")
             yield _ENDINGS[step.ending]
 
 
-def _remarked(statement: str, hangs: bool, site: str) -> list[str]:
+def _remarked(lines: list[str], hangs: bool, site: str) -> list[str]:
     """A statement with where the job had it, behind it or, where that is too long, above it."""
     remark = plain("hangs" + (f": {site}" if site else "") if hangs else site)
     if not remark:
-        return [statement]
-    line = f"{statement}  # {remark}"
-    return [line] if len(line) <= WIDTH else [*comment(remark), statement]
+        return lines
+    *before, last = lines
+    remarked = f"{last}  # {remark}"
+    return [*before, remarked] if len(remarked) <= WIDTH else [*comment(remark), *lines]
 
 
 def _repeated(lines: Sequence[str], count: int) -> Iterator[str]:

@@ -33,6 +33,7 @@ def test_commands_in_the_order_of_use(base: Path) -> None:
         ("demo", "For a first look"),
         ("watch", "While a job runs on this node"),
         ("diagnose", "After a hang or a crash"),
+        ("reproduce", "To report a hang"),
         ("agent", "Start an agent by hand"),
     ]
 
@@ -51,6 +52,7 @@ def test_exit_codes_are_documented() -> None:
         ("demo", [0, 3, 64, 69, 70, 73, 129, 130, 141, 143]),
         ("watch", [0, 2, 64, 70, 141]),
         ("diagnose", [0, 1, 2, 64, 70, 130, 141]),
+        ("reproduce", [0, 2, 4, 64, 70, 73, 141]),
         ("agent", [0, 2, 64, 70]),
     ],
 )
@@ -82,7 +84,7 @@ def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("otel-torchdist ", {"agent", "demo", "diagnose", "watch"}), ("otel-torchdist agent --ru", {"--run-dir"})],
+    [("otel-torchdist ", {"agent", "demo", "diagnose", "reproduce", "watch"}), ("otel-torchdist agent --ru", {"--run-dir"})],
 )
 def test_completion(base: Path, typed: str, offered: set[str]) -> None:
     """The shell is offered the commands, and the options of each."""
