@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from otel_torchdist.reproducer.cast import Cast
 from otel_torchdist.reproducer.model import DEFAULT_GROUP, ScriptGroup
 from otel_torchdist.tape.records import GroupName
 from otel_torchdist.world.model import GroupView
 
-_DEFAULT_DESCRIPTION = "default_pg"
+MOST_DIGITS: Final = 9
+_DEFAULT_DESCRIPTION: Final = "default_pg"
 
 
 def groups_for(views: Iterable[GroupView], cast: Cast, world_size: int) -> Mapping[str, ScriptGroup]:
@@ -35,11 +37,15 @@ def whole(cast: Cast) -> ScriptGroup:
     return ScriptGroup(DEFAULT_GROUP, tuple(range(len(cast.kept))))
 
 
-def _created(view: GroupView) -> tuple[int, int, str, str]:
-    """Where a group comes: torch numbers them in the order of their creation, unless their names are hashes."""
+def number_of(view: GroupView) -> int | None:
+    """The number that torch has named a group by, in the order of their creation; None where names are hashes."""
     name = view.name.name
-    number = int(name) if name.isascii() and name.isdecimal() and len(name) < 10 else 1 << 30
-    return number, view.name.nth, view.label, view.key
+    return int(name) if name.isascii() and name.isdecimal() and len(name) < MOST_DIGITS else None
+
+
+def _created(view: GroupView) -> tuple[int, int, str, str]:
+    number = number_of(view)
+    return 10**MOST_DIGITS if number is None else number, view.name.nth, view.label, view.key
 
 
 def _is_default(name: GroupName, world_size: int) -> bool:

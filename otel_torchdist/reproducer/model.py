@@ -136,9 +136,7 @@ class Script:
         steps: For each rank what it does.
         named: The ranks that the verdict on the script must name, ascending.
         stand_for: By rank of the script, the ranks of the job that it stands for, ascending.
-        operation: The operation that the verdict on the script must be about.
-        sequence: That operation's position in its group here.
-        original_sequence: Its position in the job.
+        sequence: The position in its group of the operation that the verdict on the script must be about.
     """
 
     title: str
@@ -146,6 +144,4 @@ class Script:
     steps: tuple[tuple[Step, ...], ...]
     named: tuple[int, ...]
     stand_for: Mapping[int, tuple[int, ...]]
-    operation: str
     sequence: int
-    original_sequence: int

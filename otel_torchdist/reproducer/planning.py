@@ -9,7 +9,7 @@ from typing import Final
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.reproducer.cast import Cast, cast_for
 from otel_torchdist.reproducer.facts import Origin, facts_about, remarks_on
-from otel_torchdist.reproducer.groups import groups_for, whole
+from otel_torchdist.reproducer.groups import groups_for, number_of, whole
 from otel_torchdist.reproducer.involved import Involved, involved_in
 from otel_torchdist.reproducer.model import (
     DEFAULT_GROUP,
@@ -20,7 +20,6 @@ from otel_torchdist.reproducer.model import (
     Script,
     ScriptGroup,
     Step,
-    Wait,
 )
 from otel_torchdist.reproducer.steps import StepWriter
 from otel_torchdist.reproducer.tails import Event, tails_of
@@ -58,7 +57,7 @@ def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory
     kept = {rank: cut.get(rank, ()) for rank in cast.kept}
     views = _groups_in(verdict, kept)
     groups = groups_for(views, cast, origin.world_size)
-    writer = StepWriter(kept, cast, groups, _earliest_name(kept))
+    writer = StepWriter(kept, cast, groups, _earliest(kept))
     before = _before(involved, groups, cast)
     steps = tuple((*before, *_steps(verdict, rank, kept[rank], writer)) for rank in cast.kept)
     where = verdict.operation_id if verdict.mismatch is None else verdict.mismatch.operation_id
@@ -69,9 +68,7 @@ def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory
         steps=steps,
         named=tuple(place for place, rank in enumerate(cast.kept) if rank in verdict.ranks),
         stand_for=cast.stand_for,
-        operation=verdict.operation,
         sequence=sequence,
-        original_sequence=where.sequence,
     )
 
 
@@ -110,15 +107,12 @@ def _before(involved: Involved, groups: Mapping[str, ScriptGroup], cast: Cast) -
     return [Create(group) for group in created.values()]
 
 
-def _earliest_name(tails: Mapping[int, Sequence[Event]]) -> int:
-    """The lowest number that torch has given to a group whose creation is in question; -1 if they have other names."""
-    names = [
-        event.operation.group.name.name
-        for tail in tails.values()
-        for event in tail
-        if event.operation.group is not None and event.operation.operation_id.channel.kind is RecordKind.RENDEZVOUS
-    ]
-    return min((int(name) for name in names if name.isdecimal()), default=-1)
+def _earliest(tails: Mapping[int, Sequence[Event]]) -> int | None:
+    """The lowest number that torch has given to a group whose creation is in question; None if it has given none."""
+    operations = [event.operation for tail in tails.values() for event in tail]
+    created = [one.group for one in operations if one.operation_id.channel.kind is RecordKind.RENDEZVOUS]
+    numbers = [number_of(group) for group in created if group is not None]
+    return min((number for number in numbers if number is not None), default=None)
 
 
 def _position(where: OperationId, first: Mapping[Channel, int], groups: Mapping[str, ScriptGroup], cast: Cast) -> int:
@@ -131,19 +125,11 @@ def _position(where: OperationId, first: Mapping[Channel, int], groups: Mapping[
 
 
 def _steps(verdict: Verdict, rank: int, tail: Sequence[Event], writer: StepWriter) -> list[Step]:
-    steps = writer.steps(tail)
-    if tail and tail[-1].hangs:
-        return steps
     is_named = rank in verdict.ranks
-    pending = next((place for place, event in enumerate(tail) if _is_open(event)), None)
-    if pending is not None and not (is_named and verdict.kind in _DO_NOT_COME):
-        number = 1 + sum(event.is_pending for event in tail[:pending])
-        return [*steps, Wait(number, hangs=True)]
+    steps, hangs = writer.steps(tail, waits=not (is_named and verdict.kind in _DO_NOT_COME))
+    if hangs:
+        return steps
     ending = _ENDINGS.get(verdict.kind, Ending.STAYS_AWAY) if is_named else Ending.STAYS_AWAY
     if is_named and verdict.roll.standings.get(rank) is Standing.ENDED:
         ending = Ending.EXITS
     return [*steps, End(ending, tuple(remarks_on(verdict, rank)))]
-
-
-def _is_open(event: Event) -> bool:
-    return event.is_pending and event.operation.record.completed_ns is None

@@ -16,9 +16,7 @@ MOST_BYTES: Final = 1 << 30
 """All tensors of all ranks at the same time."""
 PARTED: Final = frozenset({"all_to_all_single", "reduce_scatter_tensor"})
 """Operations described by a tensor that has a part for each member."""
-_FOR_EACH_MEMBER: Final = frozenset(
-    {"all_gather", "all_gather_into_tensor", "all_to_all", "gather", "reduce_scatter", "scatter"}
-)
+_FOR_EACH_MEMBER: Final = frozenset({"all_gather", "all_gather_into_tensor", "gather", "reduce_scatter", "scatter"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,6 @@ def _peak(calls: Sequence[Call]) -> int:
 def _bytes(call: Call) -> int:
     own = sum(math.prod(shape) * bytes_of(dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=True))
     size = len(call.group.ranks)
-    if call.operation in PARTED:
+    if call.operation in PARTED or call.operation == "all_to_all":
         return 2 * size * own
     return (size + 1) * own if call.operation in _FOR_EACH_MEMBER else own

@@ -95,7 +95,7 @@ def _branch(ranks: Sequence[int], place: int, of: int) -> str:
 
 
 def _common(ranks: Sequence[Sequence[Step]]) -> int:
-    """How many steps all ranks begin with; an end or a hang is never among them."""
+    """How many steps all ranks begin with; an end is never among them."""
     count = 0
     for steps in zip(*ranks, strict=False):
         if len(set(steps)) > 1 or isinstance(steps[0], End):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from otel_torchdist.reproducer import substitutes
 from otel_torchdist.reproducer.calls import OPERATIONS
 from otel_torchdist.reproducer.cast import Cast
+from otel_torchdist.reproducer.groups import number_of
 from otel_torchdist.reproducer.model import Call, Create, CreateExtra, ScriptGroup, Step, Wait
 from otel_torchdist.reproducer.sizes import PARTED, Sizes, sizes_for
 from otel_torchdist.reproducer.tails import Event
@@ -15,10 +17,14 @@ from otel_torchdist.tape.layout import RecordKind
 from otel_torchdist.verdict.wording.sentence import describe_frame
 from otel_torchdist.world.model import UNREAD, OperationView
 
-MOST_TENSORS = 4_096
-UNKNOWN_SHAPE = (4,)
-_WITHOUT_TENSORS = frozenset({"barrier", "monitored_barrier"})
-_REDUCING = frozenset({"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"})
+MOST_TENSORS: Final = 4_096
+MOST_EXTRA: Final = 4_096
+UNKNOWN_SHAPE: Final = (4,)
+_WITHOUT_TENSORS: Final = frozenset({"barrier", "monitored_barrier"})
+_ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
+_REDUCING: Final = frozenset(
+    {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class StepWriter:
     """
 
     def __init__(
-        self, tails: Mapping[int, Sequence[Event]], cast: Cast, groups: Mapping[str, ScriptGroup], earliest: int
+        self, tails: Mapping[int, Sequence[Event]], cast: Cast, groups: Mapping[str, ScriptGroup], earliest: int | None
     ) -> None:
         """Decide what stands for what, which depends on all calls.
 
@@ -60,7 +66,8 @@ class StepWriter:
             tails: By rank of the job that has a rank in the script, its last calls.
             cast: The ranks.
             groups: The groups by their keys in the job.
-            earliest: The lowest of the numbers that torch has given to a group that is created in the tails.
+            earliest: The lowest of the numbers that torch has given to a group that is created in the tails; None if
+                it has given none.
         """
         self._cast, self._groups, self._earliest = cast, groups, earliest
         views = [event.operation for tail in tails.values() for event in tail]
@@ -83,31 +90,42 @@ class StepWriter:
             without_roots=any(self._lacks_root(view) for view in calls),
         )
 
-    def steps(self, tail: Sequence[Event]) -> list[Step]:
-        """The steps for the last calls of a rank."""
+    def steps(self, tail: Sequence[Event], waits: bool) -> tuple[list[Step], bool]:
+        """The steps for the last calls of a rank, and whether it hangs in the last one.
+
+        Args:
+            tail: The calls.
+            waits: Whether the rank waits in the end for a call that is still open. A device waits without a record of
+                it, and so does torch's C++ code.
+        """
         steps: list[Step] = []
         works: dict[int, int] = {}
         waited_later = {id(event.operation) for event in tail if event.is_wait}
         for event in tail:
-            number = id(event.operation)
+            key = id(event.operation)
             if event.is_wait:
-                steps.append(Wait(works[number], event.hangs))
+                steps.append(Wait(works[key], event.hangs))
             elif event.operation.operation_id.channel.kind is RecordKind.RENDEZVOUS:
                 steps += self._creation(event)
             else:
-                call = self._call(event)
-                if number in waited_later or event.is_pending:
-                    works[number] = len(works) + 1
-                    call = replace(call, work=works[number])
-                steps.append(self._resized(call))
-        return steps
+                call = self._resized(self._call(event))
+                if key in waited_later or event.is_pending:
+                    works[key] = len(works) + 1
+                    call = replace(call, work=works[key])
+                steps.append(call)
+        if tail and tail[-1].hangs:
+            return steps, True
+        still_open = [key for key in works if any(id(one.operation) == key and _is_open(one) for one in tail)]
+        if waits and still_open:
+            return [*steps, Wait(works[still_open[0]], hangs=True)], True
+        return steps, False
 
     def _creation(self, event: Event) -> Iterable[Step]:
         group = event.operation.group
         assert group is not None
-        name = group.name.name
-        extra = int(name) - self._earliest if name.isdecimal() and self._earliest >= 0 else 0
-        if 0 < extra < MOST_TENSORS:
+        number = number_of(group)
+        extra = number - self._earliest if number is not None and self._earliest is not None else 0
+        if 0 < extra < MOST_EXTRA:
             yield CreateExtra(extra)
         yield Create(self._groups[group.key], event.hangs, _site(event.operation))
 
@@ -118,6 +136,8 @@ class StepWriter:
         assert group is not None
         operation = self._operations[view.name]
         shapes, dtypes = self._tensors(view)
+        if operation != "all_reduce_coalesced":
+            shapes, dtypes = shapes[:1], dtypes[:1]
         if operation in PARTED:
             shapes = tuple(_part(shape, len(group.members)) for shape in shapes)
         signature = view.signature
@@ -153,21 +173,22 @@ class StepWriter:
         return replace(call, shapes=shapes)
 
     def _peer(self, view: OperationView) -> int:
-        if view.record.peer < 0 and view.name not in ROOTED:
+        if view.record.peer < 0 and view.name not in _ROOTED:
             return -1
         found = self._cast.script_rank(view.record.peer)
         assert view.group is not None
         return found if found is not None else self._groups[view.group.key].ranks[0]
 
     def _lacks_root(self, view: OperationView) -> bool:
-        return view.name in ROOTED and self._cast.script_rank(view.record.peer) is None
-
-
-ROOTED = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
+        return view.name in _ROOTED and self._cast.script_rank(view.record.peer) is None
 
 
 def _is_call(event: Event) -> bool:
     return not event.is_wait and event.operation.operation_id.channel.kind is RecordKind.OPERATION
+
+
+def _is_open(event: Event) -> bool:
+    return not event.is_wait and event.operation.record.is_open
 
 
 def _changed(replaced: Mapping[str, str]) -> Mapping[str, str]:

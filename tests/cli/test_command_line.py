@@ -84,7 +84,10 @@ def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("otel-torchdist ", {"agent", "demo", "diagnose", "reproduce", "watch"}), ("otel-torchdist agent --ru", {"--run-dir"})],
+    [
+        ("otel-torchdist ", {"agent", "demo", "diagnose", "reproduce", "watch"}),
+        ("otel-torchdist agent --ru", {"--run-dir"}),
+    ],
 )
 def test_completion(base: Path, typed: str, offered: set[str]) -> None:
     """The shell is offered the commands, and the options of each."""

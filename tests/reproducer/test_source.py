@@ -81,9 +81,7 @@ scripts = st.builds(
     steps=st.lists(st.lists(steps, max_size=5).map(tuple), min_size=1, max_size=4).map(tuple),
     named=st.just((0,)),
     stand_for=st.just({}),
-    operation=texts,
     sequence=st.just(1),
-    original_sequence=st.just(1),
 )
 
 
@@ -116,7 +114,7 @@ def test_description_arrives_unchanged(text: str) -> None:
 
 
 def _script(*ranks: tuple[Step, ...]) -> Script:
-    return Script("It hangs.", (), ranks, (len(ranks) - 1,), {}, "all_reduce", 1, 1)
+    return Script("It hangs.", (), ranks, (len(ranks) - 1,), {}, 1)
 
 
 WORLD: Final = ScriptGroup(DEFAULT_GROUP, (0, 1, 2))

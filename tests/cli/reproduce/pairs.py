@@ -7,8 +7,8 @@ import itertools
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -84,11 +84,12 @@ class Pairs:
         self._python, self._base, self._folder = python, base, folder
         self._starting = threading.Lock()
 
-    def of(self, faults: list[Fault]) -> dict[str, Pair | BaseException]:
-        """By name of the fault, the pair, or why there is none."""
+    @contextlib.contextmanager
+    def of(self, faults: Iterable[Fault]) -> Iterator[dict[str, Future[Pair]]]:
+        """By name of the fault, the pair, once it is there."""
         with ThreadPoolExecutor(AT_THE_SAME_TIME) as pool:
-            running = {fault.name: pool.submit(self.pair, fault) for fault in faults}
-        return {name: future.exception() or future.result() for name, future in running.items()}
+            yield {fault.name: pool.submit(self.pair, fault) for fault in faults}
+            pool.shutdown(cancel_futures=True)
 
     def pair(self, fault: Fault) -> Pair:
         """Cause a fault, write the script, run it, and take the verdicts on both."""
