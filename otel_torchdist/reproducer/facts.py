@@ -133,5 +133,5 @@ def _outcome(verdict: Verdict) -> Iterator[str]:
         yield "torchrun ends the other ranks when one has died, so this does not hang for long."
         return
     if verdict.kind is VerdictKind.MISMATCHED:
-        yield "Where calls do not match, gloo may end a process with an error instead of hanging."
+        yield "Where calls do not match, gloo may report an error, or abort a process, instead of hanging."
     yield "What hangs does so until gloo's timeout, 30 minutes; Ctrl-C ends it before."

@@ -136,6 +136,7 @@ class Script:
         steps: For each rank what it does.
         named: The ranks that the verdict on the script must name, ascending.
         stand_for: By rank of the script, the ranks of the job that it stands for, ascending.
+        outlives_errors: Whether a rank to which gloo reports an error stays, as it would hang with other backends.
         sequence: The position in its group of the operation that the verdict on the script must be about.
     """
 
@@ -144,4 +145,5 @@ class Script:
     steps: tuple[tuple[Step, ...], ...]
     named: tuple[int, ...]
     stand_for: Mapping[int, tuple[int, ...]]
+    outlives_errors: bool
     sequence: int

@@ -68,6 +68,7 @@ def plan(verdict: Verdict, world: WorldSnapshot, histories: Sequence[RankHistory
         steps=steps,
         named=tuple(place for place, rank in enumerate(cast.kept) if rank in verdict.ranks),
         stand_for=cast.stand_for,
+        outlives_errors=verdict.kind is VerdictKind.MISMATCHED,
         sequence=sequence,
     )
 

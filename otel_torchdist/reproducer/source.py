@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from otel_torchdist.reproducer.calls import group_variable, statement, work_variable
@@ -57,7 +57,7 @@ def _imports(script: Script) -> Iterator[str]:
     yield "import os"
     if endings & {Ending.STOPS, Ending.KILLS_ITSELF}:
         yield "import signal"
-    if Ending.STAYS_AWAY in endings:
+    if Ending.STAYS_AWAY in endings or script.outlives_errors:
         yield "import time"
     yield ""
     if any(isinstance(step, Call) for steps in script.steps for step in steps):
@@ -74,17 +74,28 @@ def _body(script: Script) -> Iterator[str]:
     parties: dict[tuple[Step, ...], list[int]] = {}
     for rank, steps in enumerate(script.steps):
         parties.setdefault(steps[together:], []).append(rank)
-    remarks = {steps: _remarks([script.steps[rank] for rank in ranks]) for steps, ranks in parties.items()}
-    # Those that the verdict names come first.
-    ordered = sorted(parties.items(), key=lambda party: (not {*party[1]} & {*script.named}, party[1]))
-    if len(ordered) == 1:
-        yield from _lines(ordered[0][0], "", remarks[ordered[0][0]])
-        return
     if together:
         yield ""
+    if not script.outlives_errors:
+        yield from _apart(script, parties, "")
+        return
+    yield "try:"
+    yield from _apart(script, parties, _INDENT)
+    yield "except RuntimeError as error:  # of gloo; with other backends it hangs"
+    yield f"{_INDENT}print(error, flush=True)"
+    yield f"{_INDENT}time.sleep({_FOREVER_S})"
+
+
+def _apart(script: Script, parties: Mapping[tuple[Step, ...], Sequence[int]], indent: str) -> Iterator[str]:
+    """What is not the same on all ranks: those that the verdict names come first."""
+    ordered = sorted(parties.items(), key=lambda party: (not {*party[1]} & {*script.named}, party[1]))
     for place, (steps, ranks) in enumerate(ordered):
-        yield _branch(ranks, place, len(ordered))
-        yield from _lines(steps, _INDENT, remarks[steps])
+        remarks = _remarks(script.steps[rank] for rank in ranks)
+        if len(ordered) == 1:
+            yield from _lines(steps, indent, remarks)
+        else:
+            yield indent + _branch(ranks, place, len(ordered))
+            yield from _lines(steps, indent + _INDENT, remarks)
 
 
 def _branch(ranks: Sequence[int], place: int, of: int) -> str:

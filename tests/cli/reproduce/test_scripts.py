@@ -61,6 +61,6 @@ def test_script_is_short_and_needs_torch_only(pairs: dict[str, Future[Pair]], fa
     ]
     assert {*imported} <= {"os", "signal", "time", "torch", "torch.distributed"}
     lines = pair.source.splitlines()
-    assert len(lines) <= 50
-    assert max(map(len, lines)) <= 100
-    assert sum(not line.startswith("#") for line in lines) <= 24
+    assert len(lines) <= 55
+    assert max(map(len, lines)) <= 108  # 100, and two levels
+    assert sum(not line.startswith("#") for line in lines) <= 28
