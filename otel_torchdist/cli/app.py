@@ -14,6 +14,7 @@ from otel_torchdist.cli.diagnose.command import diagnose
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
 from otel_torchdist.cli.export.command import export
 from otel_torchdist.cli.import_dumps import import_dumps
+from otel_torchdist.cli.reproduce.command import reproduce
 from otel_torchdist.cli.stats.command import stats
 from otel_torchdist.cli.watch.command import watch
 
@@ -84,6 +85,11 @@ app.command(
         ExitCode.BROKEN_PIPE,
     )
 )(export)
+app.command(
+    epilog=exit_codes_help(
+        ExitCode.NOTHING_FOUND, ExitCode.NOT_REPRODUCIBLE, ExitCode.NO_DIRECTORY, ExitCode.BROKEN_PIPE
+    )
+)(reproduce)
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND))(agent)
 
 

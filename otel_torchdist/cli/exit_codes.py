@@ -31,6 +31,7 @@ class ExitCode(enum.IntEnum):
     PROBLEM = 1, "`diagnose`: a verdict, or a rank that failed or died"
     NOTHING_FOUND = 2, "no job, run or tape that can be read, or more than one run matches"
     DEMO_FAILED = 3, "the demo's training failed, or the expected verdict did not come in time"
+    NOT_REPRODUCIBLE = 4, "`reproduce`: no verdict, or one that a script cannot show"
     USAGE_ERROR = 64, "the command line is wrong"
     UNAVAILABLE = 69, "a package that the command needs is not installed"
     INTERNAL_ERROR = 70, "an error in the command itself; the traceback is on stderr"

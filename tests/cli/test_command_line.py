@@ -36,6 +36,7 @@ def test_commands_in_the_order_of_use(base: Path) -> None:
         ("stats", "To see where communication time goes"),
         ("import", "With dumps of a flight recorder"),
         ("export", "For other tools"),
+        ("reproduce", "To report a hang"),
         ("agent", "Start an agent by hand"),
     ]
 
@@ -57,6 +58,7 @@ def test_exit_codes_are_documented() -> None:
         ("stats", [0, 2, 64, 70, 130, 141]),
         ("import", [0, 2, 64, 70, 74, 75, 130, 141]),
         ("export", [0, 2, 64, 70, 73, 130, 141]),
+        ("reproduce", [0, 2, 4, 64, 70, 73, 141]),
         ("agent", [0, 2, 64, 70]),
     ],
 )
@@ -89,7 +91,7 @@ def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("otel-torchdist ", {"agent", "demo", "diagnose", "export", "import", "stats", "watch"}),
+        ("otel-torchdist ", {"agent", "demo", "diagnose", "export", "import", "reproduce", "stats", "watch"}),
         ("otel-torchdist agent --ru", {"--run-dir"}),
     ],
 )

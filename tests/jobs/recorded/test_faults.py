@@ -9,8 +9,13 @@ from typing import Any, Final
 
 import pytest
 
+from otel_torchdist.cli.reproduce.evidence import evidence_of_dumps
+from otel_torchdist.config import Config
+from otel_torchdist.reproducer.planning import plan
+from otel_torchdist.reproducer.source import source_of
 from tests.cli.asking import Answer, ask
 from tests.jobs.recorded.recorded_jobs import RecordedFault, RecordedJobs
+from tests.reproducer.rehearsal import verdict_on
 from tests.support.warm_python import WarmPython
 
 FAULTS: Final = (
@@ -88,3 +93,18 @@ def test_without_world_size(dumps: Path) -> None:
     """The recorder of gloo does not say how many ranks there are: then ranks that all wait are not a verdict on any."""
     answer = diagnosed(dumps / "stop" / "dumps", "--json")
     assert answer.document["verdict"]["doubt"] == "its members are not recorded, and all that are known have entered it"
+
+
+@pytest.mark.parametrize(
+    "fault", [fault for fault in FAULTS if fault.verdict != "unknown"], ids=lambda fault: fault.name
+)
+def test_script(dumps: Path, fault: RecordedFault) -> None:
+    """The script that `reproduce` writes from the dumps has the verdict of the dumps, when run without processes."""
+    files = [dumps / fault.name / "dumps" / f"rank_{rank}" for rank in range(fault.size)]
+    evidence = evidence_of_dumps(Config.from_environment({}), files, fault.size, None)
+    script = plan(evidence.verdict, evidence.world, evidence.histories, evidence.origin)
+    compile(source_of(script, "hang.py"), "hang.py", "exec")
+    verdict = verdict_on(script)
+    assert verdict is not None
+    assert (verdict.kind, verdict.ranks) == (evidence.verdict.kind, script.named)
+    assert {rank for place in script.named for rank in script.stand_for[place]} == {*evidence.verdict.ranks}

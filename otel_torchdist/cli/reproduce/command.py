@@ -1,0 +1,97 @@
+"""`otel-torchdist reproduce`: its options, and where the script goes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from otel_torchdist.cli.completion import complete_target
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.reproduce.evidence import Evidence, evidence_of_dumps, evidence_of_run, no_script
+from otel_torchdist.cli.text import fail, shown
+from otel_torchdist.config import Config
+from otel_torchdist.flight.reading.decoding import MAX_RANK
+from otel_torchdist.naming import readable
+from otel_torchdist.reproducer.model import NotReproducibleError
+from otel_torchdist.reproducer.planning import plan
+from otel_torchdist.reproducer.source import source_of
+
+_ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
+_USUAL_NAME: Final = "hang.py"
+
+
+def reproduce(
+    target: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN|PATH…]",
+            help="The first digits of a run's id; without it, the run that started last. Or dumps of PyTorch's flight "
+            "recorder, in folders, archives, or one by one.",
+            autocompletion=complete_target,
+            show_default=False,
+        ),
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, resolve_path=True, help="The job directory, or a copy of one."),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Seconds after which an open operation counts as stalled; as in `diagnose`."),
+    ] = None,
+    world_size: Annotated[
+        int,
+        typer.Option(min=0, max=MAX_RANK, help="Ranks of the job, for dumps that do not show it.", show_default=False),
+    ] = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", dir_okay=False, help="The file to write; without it, the standard output."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """To report a hang: write a short script that hangs in the same way under torchrun, and needs torch only.
+
+    It makes the last calls of the ranks that the verdict is about, with gloo on one machine: the same operations,
+    groups, shapes and order; the rank that did not come stays away.
+    """
+    if output is not None and output.exists() and not force:
+        fail(f"{shown(output)} exists; --force replaces it", ExitCode.NO_DIRECTORY)
+    evidence = _evidence(target or [], run_dir, world_size, threshold)
+    for warning in evidence.warnings:
+        typer.echo(f"otel-torchdist: warning: {warning}", err=True)
+    try:
+        script = plan(evidence.verdict, evidence.world, evidence.histories, evidence.origin)
+    except NotReproducibleError as error:
+        no_script(str(error))
+    _write(source_of(script, _USUAL_NAME if output is None else output.name), output, force)
+
+
+def _evidence(target: Sequence[str], run_dir: Path | None, world_size: int, threshold_s: float | None) -> Evidence:
+    """What the arguments ask for. What could be an id or a path is a path if there is one."""
+    config = Config.from_environment()
+    is_id = len(target) == 1 and _ID.fullmatch(target[0]) is not None and not Path(target[0]).exists()
+    if not target or is_id:
+        return evidence_of_run(config, target[0] if target else "", run_dir, threshold_s)
+    if run_dir is not None:
+        raise typer.BadParameter("a path and --run-dir exclude each other: one is for dumps, the other for tapes")
+    missing = next((path for path in target if not os.path.lexists(path)), None)
+    if missing is not None:
+        fail(f"{readable(missing)}: neither a run's id nor a path", ExitCode.NOTHING_FOUND)
+    return evidence_of_dumps(config, [Path(path) for path in target], world_size, threshold_s)
+
+
+def _write(source: str, output: Path | None, force: bool) -> None:
+    if output is None:
+        typer.echo(source, nl=False)
+        return
+    try:
+        with output.open("w" if force else "x", encoding="ascii") as file:
+            file.write(source)
+    except OSError as error:
+        fail(f"{shown(output)}: {error.strerror}", ExitCode.NO_DIRECTORY)
+    typer.echo(f"otel-torchdist: wrote {shown(output)}", err=True)

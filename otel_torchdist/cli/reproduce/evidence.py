@@ -1,0 +1,134 @@
+"""What a script is written from: a run's tapes, or dumps of PyTorch's flight recorder."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NoReturn
+
+from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
+from otel_torchdist.cli.diagnose.leftovers import diagnose_leftovers
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.text import day_and_time, fail
+from otel_torchdist.config import Config
+from otel_torchdist.errors import TapeError
+from otel_torchdist.flight.last_calls import last_calls_of
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.history.tapes import histories_of
+from otel_torchdist.job.runs import Run, SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.reproducer.facts import Origin
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.world.model import WorldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A verdict, and the calls behind it.
+
+    Attributes:
+        verdict: The verdict.
+        world: The ranks as the verdict saw them.
+        histories: Their recorded calls.
+        origin: Where this comes from.
+        warnings: What could not be read.
+    """
+
+    verdict: Verdict
+    world: WorldSnapshot
+    histories: Sequence[RankHistory]
+    origin: Origin
+    warnings: tuple[str, ...]
+
+
+def evidence_of_run(config: Config, prefix: str, run_dir: Path | None, threshold_s: float | None) -> Evidence:
+    """Read the tapes of a run; ends the command if there is no run, or no verdict on it.
+
+    Args:
+        config: The settings.
+        prefix: The first digits of its id; '' for the run that started last.
+        run_dir: Its job directory; None to search all.
+        threshold_s: Seconds after which an open operation counts as stalled; None for that of the settings.
+    """
+    run = _choose(config, prefix, run_dir)
+    try:
+        diagnosis = diagnose_run(run, StallRules.from_config(config, threshold_s))
+        histories, unreadable = all_calls_of(run)
+    except TapeError as error:
+        fail(str(error), ExitCode.NOTHING_FOUND)
+    found = diagnosis.found
+    if found.verdict is None and found.of_agents is not None:
+        no_script("the verdict is that of the agents of all nodes, and the tapes of this node do not show it")
+    if found.verdict is None:
+        no_script("there is no verdict: no rank held the others up for long enough")
+    when = day_and_time(diagnosis.wall_ns(diagnosis.moment_ns))
+    source = f"run {run.label}, {when}" if run.label else when
+    origin = Origin(source, diagnosis.verdict_text, run.world_size, _versions())
+    warnings = tuple(dict.fromkeys((*diagnosis.warnings, *unreadable)))
+    return Evidence(found.verdict, found.moment.world, histories, origin, warnings)
+
+
+def evidence_of_dumps(config: Config, paths: Sequence[Path], world_size: int, threshold_s: float | None) -> Evidence:
+    """Read dumps of flight recorders; ends the command if there are none, or no verdict on them.
+
+    Args:
+        config: The settings.
+        paths: Folders, files and archives.
+        world_size: Ranks of the job, if the user states it; else 0.
+        threshold_s: Seconds after which an open operation counts as stalled; None for that of the settings.
+    """
+    found = diagnose_leftovers(paths, StallRules.from_config(config, threshold_s), world_size)
+    if found.dumps is None:
+        reasons = "; ".join(found.notes) or "nothing that can be read"
+        fail(f"{', '.join(map(str, paths))}: no dump of a flight recorder: {reasons}", ExitCode.NOTHING_FOUND)
+    dumps = found.dumps
+    if not dumps.verdicts:
+        no_script("there is no verdict: no rank held the others up for long enough")
+    first, *others = dumps.verdicts
+    more = [f"left out, a script of its own: {dumps.text_of(other)}" for other in others]
+    source = f"dumps of the flight recorder of {len(dumps.dumps)} ranks"
+    origin = Origin(source, dumps.text_of(first), dumps.moment.world_size, _versions())
+    histories = last_calls_of(dumps.dumps, world_size)
+    return Evidence(first, dumps.moment.world, histories, origin, (*found.notes, *more))
+
+
+def all_calls_of(run: Run) -> tuple[list[RankHistory], list[str]]:
+    """All recorded calls of a run, by readers of their own: those of the run may have been read to the end.
+
+    Raises:
+        TapeError: A tape is gone.
+    """
+    with contextlib.ExitStack() as stack:
+        again = [stack.enter_context(contextlib.closing(type(tape)(tape.path))) for tape in run.tapes]
+        return histories_of(dataclasses.replace(run, tapes=tuple(again)))
+
+
+def no_script(reason: str) -> NoReturn:
+    """End the command because no script can be written."""
+    fail(f"no script: {reason}", ExitCode.NOT_REPRODUCIBLE)
+
+
+def _choose(config: Config, prefix: str, run_dir: Path | None) -> Run:
+    try:
+        runs = whole_index(config, run_dir).runs
+        found = select(runs, prefix) if prefix else next(iter(runs), None)
+    except (SeveralRunsError, TapeError) as error:
+        fail(str(error), ExitCode.NOTHING_FOUND)
+    if found is not None:
+        return found
+    if runs:
+        fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
+    fail(f"{run_dir or tape_directory(config)}: no tape that can be read", ExitCode.NOTHING_FOUND)
+
+
+def _versions() -> str:
+    """What has read the evidence; the torch of the job is not recorded, but most often it is the one beside us."""
+    ours = f"otel-torchdist {version('otel-torchdist')}"
+    try:
+        return f"{ours}, beside torch {version('torch')}"
+    except PackageNotFoundError:
+        return ours

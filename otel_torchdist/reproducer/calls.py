@@ -1,0 +1,118 @@
+"""One call of the script as a Python expression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from otel_torchdist.reproducer.comments import WIDTH
+from otel_torchdist.reproducer.model import DEFAULT_GROUP, Call
+
+_USUAL_DTYPE: Final = "float32"
+
+
+def statement(call: Call) -> list[str]:
+    """The call, such as `dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX)`; an argument a line if it is long.
+
+    Later waits are not part of it.
+    """
+    function = f"dist.{_function(call)}"
+    if call.work:
+        function = f"{work_variable(call.work)} = {function}"
+    arguments = [*_TENSORS[call.operation](call), *_keywords(call)]
+    line = f"{function}({', '.join(arguments)})"
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
+
+
+def work_variable(number: int) -> str:
+    """The variable that holds what an asynchronous call returned."""
+    return f"work_{number}"
+
+
+def group_variable(number: int) -> str:
+    """The variable that holds a group."""
+    return f"group_{number}"
+
+
+def _function(call: Call) -> str:
+    if call.operation in ("send", "recv") and call.work:
+        return f"i{call.operation}"
+    return call.operation
+
+
+def _keywords(call: Call) -> list[str]:
+    """All arguments but the tensors. Every number is one of ours, and every name is from a table of ours."""
+    keywords: list[str] = []
+    if call.reduce_op not in ("", "sum"):
+        keywords.append(f"op=dist.ReduceOp.{call.reduce_op.upper()}")
+    role = _PEERS.get(call.operation)
+    if role is not None and call.peer >= 0:
+        keywords.append(f"{role}={call.peer}")
+    if call.tag:
+        keywords.append(f"tag={call.tag}")
+    if call.group.number != DEFAULT_GROUP:
+        keywords.append(f"group={group_variable(call.group.number)}")
+    if call.work and call.operation not in ("send", "recv"):
+        keywords.append("async_op=True")
+    return keywords
+
+
+def _tensor(shape: tuple[int, ...], dtype: str) -> str:
+    size = str(shape[0]) if len(shape) == 1 else str(tuple(shape))
+    return f"torch.ones({size})" if dtype == _USUAL_DTYPE else f"torch.ones({size}, dtype=torch.{dtype})"
+
+
+def _first(call: Call) -> str:
+    return _tensor(call.shapes[0], call.dtypes[0])
+
+
+def _first_times(call: Call, multiplied: int, divided: int = 1) -> str:
+    """A tensor like the first one, with that many times as many rows."""
+    rows, *rest = call.shapes[0] or (1,)
+    return _tensor((rows * multiplied // divided, *rest), call.dtypes[0])
+
+
+def _list_of_all(call: Call) -> str:
+    tensors = [_tensor(shape, dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=True)]
+    if len(tensors) > 1 and len(set(tensors)) == 1:
+        return f"[{tensors[0]} for _ in range({len(tensors)})]"
+    return f"[{', '.join(tensors)}]"
+
+
+def _one_for_each_member(call: Call) -> str:
+    return f"[{_first(call)} for _ in range({len(call.group.ranks)})]"
+
+
+def _only_on_the_root(call: Call) -> str:
+    return f"{_one_for_each_member(call)} if rank == {call.peer} else None"
+
+
+_PEERS: Final[Mapping[str, str]] = MappingProxyType(
+    {"broadcast": "src", "gather": "dst", "recv": "src", "reduce": "dst", "scatter": "src", "send": "dst"}
+)
+_TENSORS: Final[Mapping[str, Callable[[Call], list[str]]]] = MappingProxyType(
+    {
+        "all_gather": lambda call: [_one_for_each_member(call), _first(call)],
+        "all_gather_into_tensor": lambda call: [_first_times(call, len(call.group.ranks)), _first(call)],
+        "all_reduce": lambda call: [_first(call)],
+        "all_reduce_coalesced": lambda call: [_list_of_all(call)],
+        "all_to_all": lambda call: [_one_for_each_member(call)] * 2,
+        "all_to_all_single": lambda call: [_first(call)] * 2,
+        "barrier": lambda call: [],
+        "broadcast": lambda call: [_first(call)],
+        "gather": lambda call: [_first(call), _only_on_the_root(call)],
+        "monitored_barrier": lambda call: [],
+        "recv": lambda call: [_first(call)],
+        "reduce": lambda call: [_first(call)],
+        "reduce_scatter": lambda call: [_first(call), _one_for_each_member(call)],
+        "reduce_scatter_tensor": lambda call: [_first_times(call, 1, len(call.group.ranks)), _first(call)],
+        "scatter": lambda call: [_first(call), _only_on_the_root(call)],
+        "send": lambda call: [_first(call)],
+    }
+)
+"""By operation, its tensors: the output first, where there is one."""
+OPERATIONS: Final = frozenset(_TENSORS)
+"""The operations that a script can call."""

@@ -1,0 +1,106 @@
+"""Which ranks of the job the script's ranks stand for: all that matter, or of many that do the same a few."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.reproducer.involved import Involved
+from otel_torchdist.reproducer.tails import Event
+from otel_torchdist.verdict.model import VerdictKind
+from otel_torchdist.world.mismatch import Mismatch
+
+MOST_RANKS: Final = 8
+"""Up to so many ranks are all kept."""
+MOST_PARTIES: Final = 8
+"""Of ranks that do different things, so many parties are kept, the largest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who plays whom.
+
+    Attributes:
+        kept: Ranks of the job that have a rank in the script, ascending: their places here are the script's ranks.
+        stand_for: By rank of the script, the ranks of the job that do the same as it.
+        dropped: Ranks of the job that matter, but do something that few others do.
+    """
+
+    kept: tuple[int, ...]
+    stand_for: Mapping[int, tuple[int, ...]]
+    dropped: tuple[int, ...]
+
+    def script_rank(self, rank: int) -> int | None:
+        """The script's rank for a rank of the job; None if it has none of its own."""
+        return self.kept.index(rank) if rank in self.kept else None
+
+
+def cast_for(involved: Involved, tails: Mapping[int, Sequence[Event]]) -> Cast:
+    """Choose ranks.
+
+    Args:
+        involved: What the verdict is about.
+        tails: The last calls of its ranks.
+    """
+    ranks = involved.ranks
+    if len(ranks) <= MOST_RANKS or involved.verdict.kind is VerdictKind.CIRCULAR:
+        return Cast(ranks, {place: (rank,) for place, rank in enumerate(ranks)}, ())
+    roots = {event.operation.record.peer for tail in tails.values() for event in tail} & {*ranks}
+    parties: dict[Hashable, list[int]] = {}
+    for rank in sorted(ranks, key=lambda rank: (rank not in roots, rank)):
+        parties.setdefault(_doing(involved, rank, tails.get(rank, ())), []).append(rank)
+    largest = _largest(involved, parties)
+    kept = {rank for party in largest for rank in party[: _wanted(involved, party, largest)]}
+    kept |= {event.operation.record.peer for rank in kept for event in tails.get(rank, ())} & {*ranks}
+    ordered = tuple(sorted(kept))
+    stand_for: dict[int, tuple[int, ...]] = {place: (rank,) for place, rank in enumerate(ordered)}
+    for party in largest:
+        first = party[0]
+        others = [rank for rank in party if rank not in kept]
+        stand_for[ordered.index(first)] = tuple(sorted([first, *others]))
+    shown = {rank for ranks_there in stand_for.values() for rank in ranks_there}
+    return Cast(ordered, stand_for, tuple(sorted({*ranks} - shown)))
+
+
+def _doing(involved: Involved, rank: int, tail: Sequence[Event]) -> Hashable:
+    """What a rank does, in the script's eyes: everything but times and places."""
+    calls = tuple(
+        (
+            event.operation.operation_id,
+            event.operation.signature,
+            event.operation.record.peer,
+            event.is_wait,
+            event.hangs,
+        )
+        for event in tail
+    )
+    return rank in involved.verdict.ranks, _party(involved.verdict.mismatch, rank), calls
+
+
+def _party(mismatch: Mismatch | None, rank: int) -> int:
+    """Which party of a mismatch a rank belongs to; -1 for none."""
+    parties = mismatch.parties if mismatch is not None else ()
+    return next((place for place, (_, ranks) in enumerate(parties) if rank in ranks), -1)
+
+
+def _largest(involved: Involved, parties: Mapping[Hashable, list[int]]) -> list[list[int]]:
+    """The largest parties, and of those with one rank that the verdict names at least one."""
+    named = {*involved.verdict.ranks}
+    ordered = sorted(parties.values(), key=len, reverse=True)
+    kept = ordered[:MOST_PARTIES]
+    if not any(named & {*party} for party in kept):
+        kept += [party for party in ordered if named & {*party}][:1]
+    return kept
+
+
+def _wanted(involved: Involved, party: Sequence[int], parties: Sequence[Sequence[int]]) -> int:
+    """How many ranks of a party are kept: as many as leave the majority one."""
+    mismatch = involved.verdict.mismatch
+    if mismatch is None:
+        unnamed = [one for one in parties if one[0] not in involved.verdict.ranks]
+        return 2 if unnamed and party is unnamed[0] else 1
+    if not mismatch.has_majority or _party(mismatch, party[0]) != 0:
+        return 1
+    others = [_party(mismatch, one[0]) for one in parties]
+    return 1 + max(others.count(place) for place in others if place != 0)

@@ -1,0 +1,87 @@
+"""Which ranks and channels of a job a verdict is about: the rest only waits for them, or has nothing to do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.reproducer.model import NotReproducibleError
+from otel_torchdist.reproducer.tails import is_stuck
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.verdict.model import Verdict, VerdictKind
+from otel_torchdist.verdict.roll_call import Standing
+from otel_torchdist.world.model import Channel, OperationId
+
+_NOT_BY_A_SCRIPT: Final[Mapping[VerdictKind, str]] = {
+    VerdictKind.DEVICE: "a device did not reach the operation, which gloo on a CPU cannot show",
+    VerdictKind.STUCK: "a device or a connection did not finish the operation, which no call can cause",
+    VerdictKind.TRANSPORT: "all ranks have made the same calls, so the cause is below torch.distributed",
+    VerdictKind.UNREACHABLE: "what the ranks on a node that does not answer were doing is not known",
+    VerdictKind.UNKNOWN: "the records do not show which rank held the others up",
+}
+_TAKES_PART: Final = (Standing.WAITING, Standing.FAILED, Standing.OUT, Standing.RAISED)
+
+
+@dataclass(frozen=True, slots=True)
+class Involved:
+    """What a verdict is about.
+
+    Attributes:
+        verdict: The verdict.
+        ranks: The ranks, ascending.
+        focus: By channel, the position at which it hangs; its calls shortly before that matter.
+    """
+
+    verdict: Verdict
+    ranks: tuple[int, ...]
+    focus: Mapping[Channel, int]
+
+
+def involved_in(verdict: Verdict, histories: Mapping[int, RankHistory]) -> Involved:
+    """Find what a verdict is about.
+
+    Args:
+        verdict: The verdict.
+        histories: The recorded calls, by rank.
+
+    Raises:
+        NotReproducibleError: No script can show it.
+    """
+    if verdict.kind in _NOT_BY_A_SCRIPT:
+        raise NotReproducibleError(f"the verdict is `{verdict.kind.value}`: {_NOT_BY_A_SCRIPT[verdict.kind]}")
+    focus: dict[Channel, int] = {}
+    for channel, sequence in _positions(verdict, histories):
+        focus[channel] = min(sequence, focus.get(channel, sequence))
+    return Involved(verdict, _ranks(verdict), focus)
+
+
+def _ranks(verdict: Verdict) -> tuple[int, ...]:
+    if verdict.circle:
+        return tuple(sorted({link.rank for link in verdict.circle}))
+    if verdict.mismatch is not None:
+        return tuple(sorted({rank for _, ranks in verdict.mismatch.parties for rank in ranks}))
+    return tuple(sorted({*verdict.ranks, *verdict.roll.ranks(*_TAKES_PART)}))
+
+
+def _positions(verdict: Verdict, histories: Mapping[int, RankHistory]) -> list[OperationId]:
+    """Every operation that the verdict refers to."""
+    if verdict.circle:
+        return [link.operation_id for link in verdict.circle]
+    found = [verdict.operation_id]
+    if verdict.mismatch is not None:
+        found.append(verdict.mismatch.operation_id)
+    if verdict.kind is VerdictKind.UNMATCHED or _is_about_a_creation(verdict):
+        # The other side is in something else, which belongs to the picture.
+        elsewhere = [histories[rank] for rank in _ranks(verdict) if rank in histories]
+        found += [one.operation_id for history in elsewhere for one in history.operations if is_stuck(one)]
+    return found
+
+
+def _is_about_a_creation(verdict: Verdict) -> bool:
+    if verdict.mismatch is None:
+        return False
+    kinds = {verdict.operation_id.channel.kind, verdict.mismatch.operation_id.channel.kind}
+    parties = [text for text, _ in verdict.mismatch.parties]
+    return RecordKind.RENDEZVOUS in kinds or any(text.startswith("new_group") for text in parties)

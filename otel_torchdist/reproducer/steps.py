@@ -1,0 +1,211 @@
+"""From what a rank of the job has called to what a rank of the script calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from otel_torchdist.reproducer import substitutes
+from otel_torchdist.reproducer.calls import OPERATIONS
+from otel_torchdist.reproducer.cast import Cast
+from otel_torchdist.reproducer.groups import number_of
+from otel_torchdist.reproducer.model import Call, Create, CreateExtra, ScriptGroup, Step, Wait
+from otel_torchdist.reproducer.sizes import PARTED, Sizes, sizes_for
+from otel_torchdist.reproducer.tails import Event
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.verdict.wording.sentence import describe_frame
+from otel_torchdist.world.model import UNREAD, OperationView
+
+MOST_TENSORS: Final = 4_096
+MOST_EXTRA: Final = 4_096
+UNKNOWN_SHAPE: Final = (4,)
+_WITHOUT_TENSORS: Final = frozenset({"barrier", "monitored_barrier"})
+_ROOTED: Final = frozenset({"broadcast", "gather", "gather_into_tensor", "reduce", "scatter"})
+_REDUCING: Final = frozenset(
+    {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Substituted:
+    """What is different in the script because gloo or this machine could not do it, or because it is not recorded.
+
+    Attributes:
+        operations: By operation of the job, that of the script.
+        dtypes: By type of the job, that of the script.
+        reduce_ops: By reduce op of the job, that of the script.
+        sizes: How tensors were made smaller.
+        without_shapes: Whether shapes of calls are not recorded.
+        without_reduce_ops: Whether reduce ops of calls are not recorded.
+        without_roots: Whether roots of calls are not recorded, or have no rank in the script.
+    """
+
+    operations: Mapping[str, str]
+    dtypes: Mapping[str, str]
+    reduce_ops: Mapping[str, str]
+    sizes: Sizes
+    without_shapes: bool
+    without_reduce_ops: bool
+    without_roots: bool
+
+
+class StepWriter:
+    """Writes the steps of ranks.
+
+    Attributes:
+        substituted: What is different from the job.
+    """
+
+    def __init__(
+        self, tails: Mapping[int, Sequence[Event]], cast: Cast, groups: Mapping[str, ScriptGroup], earliest: int | None
+    ) -> None:
+        """Decide what stands for what, which depends on all calls.
+
+        Args:
+            tails: By rank of the job that has a rank in the script, its last calls.
+            cast: The ranks.
+            groups: The groups by their keys in the job.
+            earliest: The lowest of the numbers that torch has given to a group that is created in the tails; None if
+                it has given none.
+        """
+        self._cast, self._groups, self._earliest = cast, groups, earliest
+        views = [event.operation for tail in tails.values() for event in tail]
+        calls = [view for view in views if view.operation_id.channel.kind is RecordKind.OPERATION]
+        signatures = [view.signature for view in calls if view.signature is not None]
+        self._operations = substitutes.operations({view.name for view in calls}, OPERATIONS)
+        self._dtypes = substitutes.dtypes({name for one in signatures for name in one.dtypes})
+        self._reduce_ops = substitutes.reduce_ops({one.reduce_op for one in signatures} - {UNREAD})
+        self._sizes = Sizes(1, {})
+        plain = {rank: [self._call(event) for event in tail if _is_call(event)] for rank, tail in tails.items()}
+        self._sizes = sizes_for(plain.values())
+        reducing = [one for one in signatures if self._operations.get(one.operation) in _REDUCING]
+        self.substituted = Substituted(
+            operations=_changed(self._operations),
+            dtypes=_changed(self._dtypes),
+            reduce_ops=_changed(self._reduce_ops),
+            sizes=self._sizes,
+            without_shapes=any(_lacks_shapes(view) for view in calls),
+            without_reduce_ops=any(one.reduce_op in ("", UNREAD) for one in reducing),
+            without_roots=any(self._lacks_root(view) for view in calls),
+        )
+
+    def steps(self, tail: Sequence[Event], waits: bool) -> tuple[list[Step], bool]:
+        """The steps for the last calls of a rank, and whether it hangs in the last one.
+
+        Args:
+            tail: The calls.
+            waits: Whether the rank waits in the end for a call that is still open. A device waits without a record of
+                it, and so does torch's C++ code.
+        """
+        steps: list[Step] = []
+        works: dict[int, int] = {}
+        waited_later = {id(event.operation) for event in tail if event.is_wait}
+        for event in tail:
+            key = id(event.operation)
+            if event.is_wait:
+                steps.append(Wait(works[key], event.hangs))
+            elif event.operation.operation_id.channel.kind is RecordKind.RENDEZVOUS:
+                steps += self._creation(event)
+            else:
+                call = self._resized(self._call(event))
+                if key in waited_later or event.is_pending:
+                    works[key] = len(works) + 1
+                    call = replace(call, work=works[key])
+                steps.append(call)
+        if tail and tail[-1].hangs:
+            return steps, True
+        still_open = [key for key in works if any(id(one.operation) == key and _is_open(one) for one in tail)]
+        if waits and still_open:
+            return [*steps, Wait(works[still_open[0]], hangs=True)], True
+        return steps, False
+
+    def _creation(self, event: Event) -> Iterable[Step]:
+        group = event.operation.group
+        assert group is not None
+        number = number_of(group)
+        extra = number - self._earliest if number is not None and self._earliest is not None else 0
+        if 0 < extra < MOST_EXTRA:
+            yield CreateExtra(extra)
+        yield Create(self._groups[group.key], event.hangs, _site(event.operation))
+
+    def _call(self, event: Event) -> Call:
+        """A call with the sizes of the job; of what has a part for each member, one part."""
+        view = event.operation
+        group = view.group
+        assert group is not None
+        operation = self._operations[view.name]
+        shapes, dtypes = self._tensors(view)
+        if operation != "all_reduce_coalesced":
+            shapes, dtypes = shapes[:1], dtypes[:1]
+        if operation in PARTED:
+            shapes = tuple(_part(shape, len(group.members)) for shape in shapes)
+        signature = view.signature
+        reduce_op = signature.reduce_op if signature is not None else ""
+        return Call(
+            operation=operation,
+            group=self._groups[group.key],
+            shapes=() if operation in _WITHOUT_TENSORS else shapes,
+            dtypes=() if operation in _WITHOUT_TENSORS else dtypes,
+            reduce_op=self._reduce_ops.get(reduce_op, "") if operation in _REDUCING else "",
+            peer=self._peer(view),
+            tag=max(view.record.tag, 0),
+            hangs=event.hangs,
+            site=_site(view),
+        )
+
+    def _tensors(self, view: OperationView) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
+        signature = view.signature
+        if signature is None or not signature.shapes:
+            return (UNKNOWN_SHAPE,), ("float32",)
+        shapes = tuple(tuple(max(int(size), 0) for size in shape) for shape in signature.shapes)
+        more = min(signature.tensors, MOST_TENSORS) - len(shapes)
+        shapes += (shapes[-1],) * more
+        names = [self._dtypes[name] for name in signature.dtypes] or ["float32"]
+        dtypes = tuple(names[min(place, len(names) - 1)] for place in range(len(shapes)))
+        return shapes, dtypes
+
+    def _resized(self, call: Call) -> Call:
+        shapes = tuple(self._sizes.of(shape) for shape in call.shapes)
+        if call.operation in PARTED:
+            size = len(call.group.ranks)
+            shapes = tuple((size * (shape or (1,))[0], *shape[1:]) for shape in shapes)
+        return replace(call, shapes=shapes)
+
+    def _peer(self, view: OperationView) -> int:
+        if view.record.peer < 0 and view.name not in _ROOTED:
+            return -1
+        found = self._cast.script_rank(view.record.peer)
+        assert view.group is not None
+        return found if found is not None else self._groups[view.group.key].ranks[0]
+
+    def _lacks_root(self, view: OperationView) -> bool:
+        return view.name in _ROOTED and self._cast.script_rank(view.record.peer) is None
+
+
+def _is_call(event: Event) -> bool:
+    return not event.is_wait and event.operation.operation_id.channel.kind is RecordKind.OPERATION
+
+
+def _is_open(event: Event) -> bool:
+    return not event.is_wait and event.operation.record.is_open
+
+
+def _changed(replaced: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: other for name, other in replaced.items() if name != other}
+
+
+def _lacks_shapes(view: OperationView) -> bool:
+    if view.name in _WITHOUT_TENSORS:
+        return False
+    return view.signature is None or (bool(view.signature.tensors) and not view.signature.shapes)
+
+
+def _part(shape: tuple[int, ...], members: int) -> tuple[int, ...]:
+    """One member's part; as large as the largest where they are uneven, for how they were split is not recorded."""
+    first, *rest = shape or (1,)
+    return (-(-first // members), *rest)
+
+
+def _site(view: OperationView) -> str:
+    return describe_frame(view.call_site) if view.call_site is not None else ""

@@ -1,0 +1,190 @@
+"""A job that hangs, the script that reproduces it, and the verdicts on both."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
+from otel_torchdist.cli.reproduce.evidence import all_calls_of
+from otel_torchdist.config import Config
+from otel_torchdist.errors import TapeError
+from otel_torchdist.job.runs import index_of
+from otel_torchdist.reproducer.facts import Origin
+from otel_torchdist.reproducer.model import Script
+from otel_torchdist.reproducer.planning import plan
+from otel_torchdist.reproducer.source import source_of
+from otel_torchdist.verdict.model import Verdict
+from otel_torchdist.verdict.rules import StallRules
+from tests.jobs.faults.faulty_job import WORKER
+from tests.support.launch import Torchrun
+from tests.support.quiet import QUIET
+from tests.support.waiting import until
+from tests.support.warm_python import WarmPython
+
+THRESHOLD_S: Final = 1.0
+AT_THE_SAME_TIME: Final = 2
+_RULES: Final = StallRules.from_config(Config.from_environment({}), THRESHOLD_S)
+_ports = itertools.count(30_001)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of the matrix.
+
+    Attributes:
+        name: Its name in the worker.
+        verdict: Kind of the verdict.
+        ranks: The ranks that it names.
+        size: Ranks of the job.
+    """
+
+    name: str
+    verdict: str
+    ranks: tuple[int, ...] = (2,)
+    size: int = 3
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A job and the script that reproduces it.
+
+    Attributes:
+        original: The verdict on the job.
+        script: What the script does.
+        source: Its text.
+        copy: The verdict on the script.
+    """
+
+    original: Verdict
+    script: Script
+    source: str
+    copy: Verdict
+
+
+class Pairs:
+    """Makes pairs, two at the same time."""
+
+    def __init__(self, python: WarmPython, base: Path, folder: Path) -> None:
+        """Set up.
+
+        Args:
+            python: Runs the jobs and the scripts.
+            base: Base directory of the tapes.
+            folder: For other files.
+        """
+        self._python, self._base, self._folder = python, base, folder
+        self._starting = threading.Lock()
+
+    @contextlib.contextmanager
+    def of(self, faults: Iterable[Fault]) -> Iterator[dict[str, Future[Pair]]]:
+        """By name of the fault, the pair, once it is there."""
+        with ThreadPoolExecutor(AT_THE_SAME_TIME) as pool:
+            yield {fault.name: pool.submit(self.pair, fault) for fault in faults}
+            pool.shutdown(cancel_futures=True)
+
+    def pair(self, fault: Fault) -> Pair:
+        """Cause a fault, write the script, run it, and take the verdicts on both."""
+        with self._hung(fault) as tapes:
+            diagnosis = verdict_in(tapes, fault.verdict, fault.ranks)
+            original = diagnosis.found.verdict
+            assert original is not None
+            histories, unreadable = all_calls_of(diagnosis.run)
+            assert unreadable == []
+        origin = Origin("a test", diagnosis.verdict_text, fault.size, "a test")
+        script = plan(original, diagnosis.found.moment.world, histories, origin)
+        source = source_of(script, "hang.py")
+        with self.running(fault.name, source, len(script.steps)) as tapes:
+            copy = verdict_in(tapes, fault.verdict, script.named).found.verdict
+            assert copy is not None
+        return Pair(original, script, source, copy)
+
+    @contextlib.contextmanager
+    def running(self, name: str, source: str, ranks: int) -> Iterator[Path]:
+        """Run a script under torchrun with our instrumentation; the value is the directory of its tapes."""
+        folder, tapes = self._folder / f"copy-{name}", self._base / f"copy-{name}"
+        folder.mkdir()
+        script = folder / "hang.py"
+        script.write_text(source)
+        environ = {**self._environ(tapes), "OMP_NUM_THREADS": "1"}
+        command = ["--standalone", f"--nproc-per-node={ranks}", script]
+        with self._starting:
+            torchrun = Torchrun(self._python, folder / "output", command, environ)
+        try:
+            yield tapes
+        finally:
+            for pid in _ranks_in(tapes):  # one that is stopped heeds no other signal
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            torchrun.close()
+
+    @contextlib.contextmanager
+    def _hung(self, fault: Fault) -> Iterator[Path]:
+        """A job with a fault; the value is the directory of its tapes."""
+        folder, tapes = self._folder / fault.name, self._base / fault.name
+        (folder / "pids").mkdir(parents=True)
+        (folder / "gate").touch()
+        common = {
+            **self._environ(tapes),
+            "GOOD_STEPS": "4",
+            "LATE_S": "60",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(next(_ports)),  # names the job; nothing listens there, because the store is a file
+            "STORE": f"file://{folder}/store",
+            "WORLD_SIZE": str(fault.size),
+        }
+        environs = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(fault.size)]
+        arguments = [fault.name, str(folder / "gate"), str(folder / "pids")]
+        with self._starting:
+            job = self._python.start(WORKER, environs, folder, arguments, timeout_s=150)
+        try:
+            yield tapes
+        finally:
+            for pid in job.pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            job.wait(30)
+
+    def _environ(self, tapes: Path) -> dict[str, str]:
+        return {
+            **QUIET,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT": str(int(THRESHOLD_S * 1000)),
+            "OTEL_PYTHON_TORCHDIST_TAPE_DIR": str(tapes),
+        }
+
+
+def _ranks_in(tapes: Path) -> list[int]:
+    """Process ids of the ranks that have written tapes."""
+    with contextlib.closing(index_of(tapes.glob("job-*"))) as index:
+        return [tape.identity.pid for run in index.runs for tape in run.tapes if tape.is_alive()]
+
+
+def verdict_in(tapes: Path, kind: str, ranks: tuple[int, ...]) -> Diagnosis:
+    """Wait for that verdict on the only run in a directory of tapes; ranks that start slowly give others before."""
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+
+    def found() -> Diagnosis | None:
+        for directory in tapes.glob("job-*"):
+            with contextlib.suppress(TapeError), contextlib.closing(index_of([directory])) as index:
+                for run in index.runs:
+                    diagnosis = diagnose_run(run, _RULES)
+                    verdict = diagnosis.found.verdict
+                    if verdict is not None:
+                        seen.add((verdict.kind.value, verdict.ranks))
+                        if (verdict.kind.value, verdict.ranks) == (kind, ranks):
+                            return diagnosis
+        return None
+
+    try:
+        return until(found, 60)
+    except AssertionError:
+        raise AssertionError(f"no verdict {kind} on {ranks}, but {sorted(seen)}") from None

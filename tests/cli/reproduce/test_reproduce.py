@@ -1,0 +1,156 @@
+"""`otel-torchdist reproduce` at the terminal: where the script goes, what is refused, and with which exit code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName
+from tests.cli.asking import Answer, ask, ask_as_people_do
+from tests.support.fake_tape import RUN, FakeTape
+
+SIZE: Final = 3
+SECOND: Final = 1_000_000_000
+HOSTILE: Final = 'x"""\nimport subprocess\n#'
+
+
+class Tape(FakeTape):
+    """A rank's tape with hostile names."""
+
+    def enter(self, ago_s: float) -> None:
+        """Enter an `all_reduce` this long ago."""
+        names = self.writer.names
+        group = names.intern(GroupName("1", HOSTILE, tuple(range(SIZE)), 1, "gloo", True))
+        signature = names.intern(SignatureName("all_reduce", "sum", ((4,),), ("float32",), "cpu", 1))
+        site = names.intern(CallSiteName(HOSTILE, f"/home/user/{HOSTILE}.py", 7))
+        self.writer.begin(
+            time.monotonic_ns() - round(ago_s * SECOND), 0, 1, 16, group, signature, site, 0, -1, 0, 1,
+            RecordKind.OPERATION, 0,
+        )  # fmt: skip
+
+    def die(self) -> None:
+        """Send a last heartbeat and die without a final record."""
+        self.writer.beat()
+        self.reader.close()
+        self.writer.close()
+
+
+@pytest.fixture
+def tapes(base: Path) -> Iterator[list[Tape]]:
+    """Tapes of a job."""
+    directory = base / "job-000000000000000a"
+    directory.mkdir(mode=0o700)
+    yield [Tape(directory, rank, SIZE) for rank in range(SIZE)]
+
+
+@pytest.fixture
+def hung(base: Path, tapes: list[Tape]) -> Path:
+    """The base directory of a job that was killed while it waited for rank 2."""
+    for tape in tapes[:2]:
+        tape.enter(12.0)
+    for tape in tapes:
+        tape.die()
+    return base
+
+
+def reproduce(base: Path, *arguments: str | Path) -> Answer:
+    """Run the command."""
+    return ask(base, *arguments, command="reproduce")
+
+
+def test_standard_output(hung: Path) -> None:
+    """The script alone goes to the standard output; names of the tape are in it as comments and strings only."""
+    answer = reproduce(hung)
+    assert (answer.code, answer.err) == (0, "")
+    compile(answer.out, "hang.py", "exec")
+    assert answer.has("if rank == 2:")
+    assert not answer.has("import subprocess")
+    assert answer.has(r"#     torchrun --nproc-per-node 3 hang\.py")
+    assert answer.has(rf"# The job \(run {RUN}, .*\): rank 2 has not entered all_reduce .*")
+
+
+def test_file(hung: Path, tmp_path: Path) -> None:
+    """A file is written once; another one replaces it only if that is asked for."""
+    path = tmp_path / "mine.py"
+    answer = reproduce(hung, RUN[:4], "-o", path)
+    assert (answer.code, answer.out) == (0, "")
+    assert "torchrun --nproc-per-node 3 mine.py\n" in path.read_text()
+    path.write_text("precious")
+    answer = reproduce(hung, "-o", path)
+    assert answer.code == ExitCode.NO_DIRECTORY
+    assert answer.err.endswith("mine.py exists; --force replaces it\n")
+    assert path.read_text() == "precious"
+    assert reproduce(hung, "-o", path, "--force").code == 0
+    compile(path.read_text(), "mine.py", "exec")
+
+
+def test_file_that_cannot_be_written(hung: Path, tmp_path: Path) -> None:
+    """One line names the file and the reason."""
+    answer = reproduce(hung, "-o", tmp_path / "missing" / "hang.py")
+    assert answer.code == ExitCode.NO_DIRECTORY
+    assert answer.err.endswith("missing/hang.py: No such file or directory\n")
+    assert answer.err.count("\n") == 1
+
+
+def test_without_a_verdict(base: Path, tapes: list[Tape]) -> None:
+    """A job that does not hang has no script."""
+    for tape in tapes:
+        tape.die()
+    answer = reproduce(base)
+    assert (answer.code, answer.out) == (ExitCode.NOT_REPRODUCIBLE, "")
+    assert answer.err == "otel-torchdist: no script: there is no verdict: no rank held the others up for long enough\n"
+
+
+def test_verdict_without_a_script(base: Path, tapes: list[Tape]) -> None:
+    """If all ranks have entered, no call of a script can be the cause; the line says so."""
+    for tape in tapes:
+        tape.enter(12.0)
+    for tape in tapes:
+        tape.die()
+    answer = reproduce(base)
+    assert (answer.code, answer.out) == (ExitCode.NOT_REPRODUCIBLE, "")
+    assert answer.err.startswith("otel-torchdist: no script: the verdict is `transport`: all ranks have made the same")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("ffff",), "no run begins with ffff"),
+        (("no such thing",), "no such thing: neither a run's id nor a path"),
+    ],
+)
+def test_nothing_found(hung: Path, arguments: tuple[str, ...], text: str) -> None:
+    """What is not there is named in one line."""
+    answer = reproduce(hung, *arguments)
+    assert (answer.code, answer.out) == (ExitCode.NOTHING_FOUND, "")
+    assert text in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_no_tape_at_all(base: Path) -> None:
+    """An empty directory for tapes is named."""
+    answer = reproduce(base)
+    assert answer.code == ExitCode.NOTHING_FOUND
+    assert answer.err == f"otel-torchdist: {base}: no tape that can be read\n"
+
+
+def test_path_without_dumps(hung: Path, tmp_path: Path) -> None:
+    """A folder without a dump is named, with what it holds instead."""
+    (tmp_path / "notes.txt").write_text("nothing")
+    answer = reproduce(hung, tmp_path)
+    assert answer.code == ExitCode.NOTHING_FOUND
+    assert answer.err.startswith(f"otel-torchdist: {tmp_path}: no dump of a flight recorder: ")
+
+
+def test_console_script(hung: Path) -> None:
+    """It runs without torch's help, and its help lists its exit codes."""
+    answer = ask_as_people_do(hung, "reproduce", COLUMNS="200")
+    assert (answer.code, answer.err) == (0, "")
+    helped = ask_as_people_do(hung, "reproduce", "--help", COLUMNS="200")
+    assert "4: reproduce: no verdict, or one that a script cannot show" in " ".join(helped.out.split())

@@ -1,0 +1,66 @@
+"""The matrix: each fault in real processes, the script for it under torchrun, and the same verdict on both."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Final
+
+import pytest
+
+from tests.cli.reproduce.pairs import Fault, Pair, Pairs
+from tests.support.memory import memory_directory
+from tests.support.warm_python import WarmPython
+
+MOST_S: Final = 150.0
+FAULTS: Final = (
+    Fault("two", "absent", (1,), size=4),
+    Fault("shape", "mismatched"),
+    Fault("dtype", "mismatched"),
+    Fault("root", "mismatched"),
+    Fault("skipped", "mismatched"),
+    Fault("left_out", "mismatched"),
+    Fault("circular", "circular", (0, 1, 2)),
+    Fault("recv", "unmatched", (1,)),
+    Fault("rendezvous", "rendezvous"),
+    Fault("new_group", "rendezvous"),
+    Fault("stop", "frozen"),
+    Fault("kill", "dead"),
+)
+
+
+@pytest.fixture(scope="module")
+def pairs(warm_python: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Pair]]]:
+    """Jobs and their scripts by fault."""
+    with memory_directory() as base, Pairs(warm_python, base, tmp_path_factory.mktemp("pairs")).of(FAULTS) as found:
+        yield found
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+def test_same_verdict(pairs: dict[str, Future[Pair]], fault: Fault) -> None:
+    """Kind, ranks, operation and position are the same, and so is what ranks disagree about."""
+    pair = pairs[fault.name].result(MOST_S)
+    original, copy, script = pair.original, pair.copy, pair.script
+    named = {rank for place in copy.ranks for rank in script.stand_for[place]}
+    assert (copy.kind, named, copy.operation) == (original.kind, {*original.ranks}, original.operation)
+    where = copy.operation_id if copy.mismatch is None else copy.mismatch.operation_id
+    assert where.sequence == script.sequence
+    if original.mismatch is not None and copy.mismatch is not None:
+        assert copy.mismatch.field is original.mismatch.field
+        assert [text for text, _ in copy.mismatch.parties] == [text for text, _ in original.mismatch.parties]
+    assert len(copy.circle) == len(original.circle)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+def test_script_is_short_and_needs_torch_only(pairs: dict[str, Future[Pair]], fault: Fault) -> None:
+    """A script fits on a screen, and imports torch and the standard library."""
+    pair = pairs[fault.name].result(MOST_S)
+    imported = [
+        alias.name for node in ast.walk(ast.parse(pair.source)) if isinstance(node, ast.Import) for alias in node.names
+    ]
+    assert {*imported} <= {"os", "signal", "time", "torch", "torch.distributed"}
+    lines = pair.source.splitlines()
+    assert len(lines) <= 55
+    assert max(map(len, lines)) <= 108  # 100, and two levels
+    assert sum(not line.startswith("#") for line in lines) <= 28

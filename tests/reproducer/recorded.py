@@ -1,0 +1,35 @@
+"""Recorded calls of ranks without processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.records import CallSiteName, Operation
+from otel_torchdist.world.model import Arrival, Channel, GroupView, OperationId, OperationView, RankView
+from tests.support.fake_world import START_NS
+
+
+def history_of(view: RankView, groups: Mapping[str, GroupView], world_size: int) -> RankHistory:
+    """The calls of a rank in these groups that its progress mentions: those that have ended, then the open ones."""
+    operations: list[OperationView] = []
+    for channel, progress in view.progress.items():
+        for arrival in progress.recent:
+            if channel.group in groups and view.at(OperationId(channel, arrival.sequence)) is None:
+                operations.append(_ended(channel, arrival, groups[channel.group], len(operations)))
+    return RankHistory(view.rank, world_size, view.host, 0, (*operations, *view.open), 0)
+
+
+def _ended(channel: Channel, arrival: Arrival, group: GroupView, number: int) -> OperationView:
+    assert arrival.signature is not None
+    entered_ns = START_NS - 1_000_000 + 10 * number
+    record = Operation(
+        number, RecordKind.OPERATION, entered_ns, 0, arrival.sequence, 64, 1, 1, 1, 0, arrival.root, 0, 100, Flag(0),
+        completed_ns=entered_ns + 1, how=How.CALL,
+    )  # fmt: skip
+    site = CallSiteName("train", "/home/user/train.py", 42)
+    operation_id = OperationId(channel, arrival.sequence)
+    return OperationView(
+        record, arrival.signature.operation, operation_id, group, arrival.signature, site, "", "", None
+    )
