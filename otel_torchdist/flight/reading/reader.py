@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from otel_torchdist.flight.condensed import CondensedDump, condense
 from otel_torchdist.flight.dump import FlightDump
+from otel_torchdist.flight.reading.archives import UnreadableError
 from otel_torchdist.flight.reading.decoding import PICKLE, DecodedDump, DumpError, NotADumpError, decode
 from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
@@ -47,6 +48,7 @@ def read_dumps(paths: Sequence[Path]) -> FoundDumps:
     read = list(read_each(_read_condensed, find_files(paths, skipped)))
     problems = [problem for one in read for problem in one.problems]
     skipped.others += [one.other for one in read if one.other is not None]
+    skipped.others_inside += sum(one.is_other and one.other is None for one in read)
     jobs = sort_into_jobs([one.dump for one in read if one.dump is not None])
     notes = [*_shortened(skipped.problems), *_shortened(problems), *_others(skipped)]
     others = tuple(skipped.others)
@@ -83,27 +85,32 @@ class _ReadFile(Generic[_Dump]):
     Attributes:
         dump: The dump; None if it is none, or of no known rank.
         problems: What was wrong with it.
-        other: The file, if it is sound and not a dump.
+        is_other: Whether it is sound and not a dump.
+        other: The file, if it is such a one, and not inside an archive.
     """
 
     dump: _Dump | None
     problems: tuple[str, ...] = ()
+    is_other: bool = False
     other: Path | None = None
 
 
 def _read_condensed(file: FoundFile) -> _ReadFile[CondensedDump]:
     with _without_collecting_garbage():
         read = _read(file)
-        return _ReadFile(condense(read.dump) if read.dump is not None else None, read.problems, read.other)
+        dump = condense(read.dump) if read.dump is not None else None
+        return _ReadFile(dump, read.problems, read.is_other, read.other)
 
 
 def _read(file: FoundFile) -> _ReadFile[FlightDump]:
     rank = rank_in(file.name)
+    content = b""
     try:
-        decoded = decode(file.content, rank if rank is not None else -1, file.path)
-    except DumpError as error:
-        if isinstance(error, NotADumpError) and file.file is not None and not file.content.startswith(PICKLE):
-            return _ReadFile(None, other=file.file)  # JSON of another tool
+        content = file.read()
+        decoded = decode(content, rank if rank is not None else -1, file.path)
+    except (DumpError, UnreadableError) as error:
+        if isinstance(error, NotADumpError) and not content.startswith(PICKLE):
+            return _ReadFile(None, is_other=True, other=file.file)  # JSON of another tool
         return _ReadFile(None, (f"{file.path}: {error}",))
     problems = [_faults(file, decoded)] if decoded.bad_parts else []
     dump = decoded.dump
