@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from otel_torchdist.flight.condensed import CondensedDump, condense
 from otel_torchdist.flight.dump import FlightDump
+from otel_torchdist.flight.reading.archives import UnreadableError
 from otel_torchdist.flight.reading.decoding import PICKLE, DecodedDump, DumpError, NotADumpError, decode
 from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
@@ -103,10 +104,12 @@ def _read_condensed(file: FoundFile) -> _ReadFile[CondensedDump]:
 
 def _read(file: FoundFile) -> _ReadFile[FlightDump]:
     rank = rank_in(file.name)
+    content = b""
     try:
-        decoded = decode(file.content, rank if rank is not None else -1, file.path)
-    except DumpError as error:
-        if isinstance(error, NotADumpError) and not file.content.startswith(PICKLE):
+        content = file.read()
+        decoded = decode(content, rank if rank is not None else -1, file.path)
+    except (DumpError, UnreadableError) as error:
+        if isinstance(error, NotADumpError) and not content.startswith(PICKLE):
             return _ReadFile(None, is_other=True, other=file.file)  # JSON of another tool
         return _ReadFile(None, (f"{file.path}: {error}",))
     problems = [_faults(file, decoded)] if decoded.bad_parts else []
