@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from msgspec import Meta
@@ -115,7 +115,7 @@ def decode(content: bytes, rank: int, path: str) -> DecodedDump:
     document = _document(content)
     if not isinstance(document, dict):
         raise NotADumpError("it is not a dump of a flight recorder")
-    return decode_document(document, rank, path)
+    return decode_document(cast(dict[Any, Any], document), rank, path)
 
 
 def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> DecodedDump:
@@ -175,7 +175,7 @@ def _document(content: bytes) -> Any:
 
 
 def _items(part: Any) -> list[tuple[Any, Any]]:
-    return list(part.items()) if isinstance(part, dict) else []
+    return list(cast(dict[Any, Any], part).items()) if isinstance(part, dict) else []
 
 
 def _converted(value: Any, kind: type[Any], what: str, faults: list[str]) -> Any:
@@ -192,7 +192,7 @@ def _entries(part: Any, faults: list[str]) -> tuple[FlightEntry, ...]:
     if not isinstance(part, list):
         raise DumpError("its entries are no list")
     found: dict[int, FlightEntry] = {}
-    for nth, value in enumerate(part):
+    for nth, value in enumerate(cast(list[Any], part)):
         try:
             entry = _entry(msgspec.convert(value, _Entry))
         except (msgspec.ValidationError, RecursionError, ValueError) as error:
