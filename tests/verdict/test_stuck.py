@@ -226,6 +226,21 @@ def test_ranks_that_contribute_nothing() -> None:
     assert kind_and_ranks(world) == UNNAMED
 
 
+def test_later_operations_that_nobody_has_left() -> None:
+    """Both ranks have enqueued more, out of which nobody has come: that proves nothing."""
+    world = run_on_devices(still_in=(2, 3))
+    for rank in range(4):
+        enqueue(world, rank, begun_s=None if rank > 1 else OUT_S)
+    assert kind_and_ranks(world) == UNNAMED
+
+
+def test_a_rank_whose_operation_has_failed() -> None:
+    """It has come out, with an exception: it is named for that."""
+    world = run_on_devices()
+    world.ranks[3].end(1, 5.0, How.FAILED, failure="TIMEOUT")
+    assert kind_and_ranks(world) == (VerdictKind.TRANSPORT, (3,))
+
+
 def test_a_later_operation_that_does_not_need_everyone() -> None:
     """Others have come out of a later broadcast: that does not show that these ranks have been through this one."""
     world = run_on_devices(still_in=(2, 3))
@@ -276,6 +291,50 @@ def test_a_rank_that_has_come_out_of_a_later_one() -> None:
 def test_ends_that_nobody_has_seen(how: How) -> None:
     """After an error of a device nothing is known of its operations: that it left them is no evidence."""
     assert kind_and_ranks(run_on_devices(how=how)) == UNNAMED
+
+
+def test_some_ends_that_nobody_has_seen() -> None:
+    """Of one of the others it is only assumed that it has come out: it may be what this rank waits for."""
+    world = run_on_devices(still_in=(2, 3))
+    world.ranks[2].end(1, OUT_S, How.UNTRACKED)
+    assert kind_and_ranks(world) == UNNAMED
+
+
+def test_a_later_operation_of_another_group() -> None:
+    """What this rank does in another group shows nothing about its device's work in this one."""
+    world = run_on_devices(still_in=(2, 3))
+    go_on(world, "broadcast")
+    for rank in (2, 3):
+        for _ in range(2):
+            enqueue(world, rank, group=PAIR)
+    assert kind_and_ranks(world) == UNNAMED
+
+
+def test_an_operation_of_a_group_that_is_not_known() -> None:
+    """Who takes part in what else this rank has under way is not known."""
+    world = run_on_devices()
+    number = enqueue(world, 3, group=PAIR, begun_s=None)
+    assert kind_and_ranks(world) == NAMED
+    world.ranks[3].open[number] = dataclasses.replace(world.ranks[3].open[number], group=None)
+    assert kind_and_ranks(world) == UNNAMED
+
+
+def test_others_that_have_gone_on_without_it() -> None:
+    """On devices, a later end shows that of this operation, even one that did not need this rank."""
+    world = run_on_devices()
+    for rank in range(4):
+        number = enqueue(world, rank, "broadcast", begun_s=None if rank == 3 else 0.7)
+        if rank != 3:
+            world.ranks[rank].end(number, OUT_S, How.WATCHDOG)
+    assert kind_and_ranks(world) == NAMED
+
+
+def test_lost_records() -> None:
+    """A device's operations end in order: a later end shows this one's, whatever records of others were lost."""
+    world = run_on_devices()
+    for rank in (0, 1, 2):
+        world.ranks[rank].losses += 1
+    assert kind_and_ranks(world) == NAMED
 
 
 def test_a_member_without_data() -> None:
@@ -367,11 +426,29 @@ def test_hosts_do_not_work_in_order() -> None:
     assert kind_and_ranks(world) == UNNAMED
 
 
-@pytest.mark.parametrize(("run", "expected"), [(run_on_hosts({3: True}), UNNAMED), (run_on_devices(), NAMED)])
-def test_lost_records_of_others(run: FakeWorld, expected: tuple[VerdictKind, tuple[int, ...]]) -> None:
-    """Without order, the record of an operation that is still under way there may be among those that were lost."""
-    run.ranks[1].losses += 1
-    assert kind_and_ranks(run) == expected
+def test_hosts_of_which_more_is_known() -> None:
+    """The others were seen to come out of a later operation: of this one's end there may be no record."""
+    world = run_on_hosts({3: False})
+    world.ranks[3].wait_for(1, 0.3)
+    assert kind_and_ranks(world) == NAMED
+    for rank in range(4):
+        number = world.ranks[rank].enter(EVERYBODY, 0.2, blocking=False)
+        if rank != 3:
+            world.ranks[rank].end(number, OUT_S)
+    assert kind_and_ranks(world) == UNNAMED
+
+
+def test_a_wait_that_has_only_just_begun() -> None:
+    """Where only a wait shows an end, the rank has looked for a moment only, however old the operation is."""
+    world = run_on_hosts({3: False})
+    number = world.ranks[3].enter(PAIR, 0.2, flags=Flag.END_BY_WAIT, blocking=False)
+    world.ranks[2].end(world.ranks[2].enter(PAIR, 0.2), OUT_S)
+    world.ranks[3].wait_for(number, NOW_S - 1.0)
+    operation_id = OperationId(Channel(RecordKind.OPERATION, PAIR.key), 1)
+    for now_s, expected in ((NOW_S, VerdictKind.TRANSPORT), (NOW_S + 10.0, VerdictKind.STUCK)):
+        verdict = Judge(world.snapshot(now_s), THRESHOLD_NS).verdict_on(operation_id)
+        assert verdict is not None
+        assert verdict.kind is expected
 
 
 def test_native_code_that_holds_the_gil() -> None:
