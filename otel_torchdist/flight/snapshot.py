@@ -123,8 +123,8 @@ class _Rank:
 
     def _knows_all_groups(self) -> bool:
         """Whether a group that is not in the dump was not used by this rank."""
-        has_names = bool(self._names) and all(number in self._names for number in self.condensed.dump.statuses)
-        return self.condensed.is_whole or has_names
+        statuses = self.condensed.dump.statuses
+        return self.condensed.is_whole or (bool(statuses) and all(number in self._names for number in statuses))
 
     def _progress(self, operations: Sequence[OperationView], shared: frozenset[str]) -> dict[Channel, Progress]:
         by_channel: dict[Channel, list[OperationView]] = {}
