@@ -125,7 +125,8 @@ class _Rank:
 
     def _knows_all_groups(self) -> bool:
         """Whether a group that is not in the dump was not used by this rank."""
-        return self.condensed.is_whole or self.condensed.dump.statuses.keys() <= self._names.keys() != set()
+        statuses = self.condensed.dump.statuses
+        return self.condensed.is_whole or (bool(statuses) and all(number in self._names for number in statuses))
 
     def _progress(self, operations: Sequence[OperationView], shared: frozenset[str]) -> dict[Channel, Progress]:
         by_channel: dict[Channel, list[OperationView]] = {}

@@ -11,8 +11,8 @@ it proves that all the others have entered it and done their part. Two things ca
 Where several ranks are left in a collective that was the last for the others, one of them may wait for what another
 should have passed on: rings and trees carry data from member to member. Then nobody is named.
 
-Ends are known late, and ranks are never read at the same moment. So both this rank and those that have come out must
-have been where they are for a while, each by its own clock, and their counts must be possible together.
+Ends are known late, and ranks are never read at the same moment. So this rank must have been in it for the threshold,
+the others out of it for a while, each by its own clock, and their counts must be possible together.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int, awaited
     Args:
         world: The snapshot.
         roll: The standing of every member; all of them report.
-        threshold_ns: How long they and the others must have been where they are.
+        threshold_ns: How long they must have been in it.
         awaited: The rank for which others wait elsewhere; None if none is known.
     """
-    out = _seen_out(world, roll, max(threshold_ns, TRAIL_NS))
+    out = _seen_out(world, roll)
     if out is None:
         return ()
     return tuple(
@@ -81,12 +81,12 @@ class _Out:
     count: int
 
 
-def _seen_out(world: WorldSnapshot, roll: RollCall, quiet_ns: int) -> _Out | None:
-    """Who was seen to come out of an operation, `quiet_ns` ago or earlier; None if nobody, or if the group goes on."""
+def _seen_out(world: WorldSnapshot, roll: RollCall) -> _Out | None:
+    """Who was seen to come out of an operation; None if nobody was, or if only now somebody comes out."""
     channel, sequence = roll.operation_id
     reached = [world.ranks[rank].progress[channel] for rank in roll.ranks(Standing.OUT)]
     seen = [progress.seen_out for progress in reached if progress.seen_out >= sequence]
-    if not seen or max(progress.seen_out_ns for progress in reached) > world.taken_ns - quiet_ns:
+    if not seen or max(progress.seen_out_ns for progress in reached) > world.taken_ns - TRAIL_NS:
         return None
     return _Out(max(seen), len(seen))
 
@@ -101,7 +101,9 @@ def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView,
     progress = view.progress[channel]
     if not progress.completed < sequence <= out.up_to <= progress.entered:
         return False
-    return all(one.group is not None and members_of(one) <= world.ranks.keys() for one in view.open)
+    under_way = {members_of(one) for one in view.open}
+    is_known = all(one.group is not None for one in view.open)
+    return is_known and all(members <= world.ranks.keys() for members in under_way)
 
 
 def _has_looked(world: WorldSnapshot, rank: int, operation: OperationView, is_awaited: bool) -> bool:

@@ -107,7 +107,7 @@ def moments(data: st.DataObject, job: Job) -> tuple[float, dict[int, float], dic
     return now_s, early, unseen
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.booleans(), st.data())
 def test_in_healthy_jobs_no_rank_is_stuck(on_device: bool, data: st.DataObject) -> None:
     """However late ranks come, however late ends are seen, whenever each is read: nobody is said to be stuck."""
@@ -116,7 +116,7 @@ def test_in_healthy_jobs_no_rank_is_stuck(on_device: bool, data: st.DataObject) 
         assert verdict is None or verdict.kind is not VerdictKind.STUCK
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.integers(0, SIZE - 1), st.data())
 def test_a_device_that_breaks_in_an_operation(broken: int, data: st.DataObject) -> None:
     """Some members have got from it what they need, and some have not: if any rank is named, it is that one alone."""
@@ -125,7 +125,7 @@ def test_a_device_that_breaks_in_an_operation(broken: int, data: st.DataObject) 
         assert verdict is None or verdict.kind is not VerdictKind.STUCK or verdict.ranks == (broken,)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, SIZE - 1), st.data())
 def test_a_device_whose_ends_are_no_longer_seen(broken: int, data: st.DataObject) -> None:
     """A device goes on, but from some time on nobody sees what it ends: if any rank is named, it is that one alone."""

@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final, cast
 
 from otel_torchdist.errors import TorchDistError
 
@@ -67,7 +67,7 @@ def _of_zip(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
 
 def _of_tar(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
     # As a stream, so that the total is known while it is unpacked; seeking back would unpack it again.
-    with _unpacked(archive) as stream, tarfile.open(fileobj=_Bounded(stream), mode="r|") as opened:
+    with _unpacked(archive) as stream, _opened(stream) as opened:
         for nth, member in enumerate(opened):
             if nth >= MAX_MEMBERS:
                 raise UnreadableError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
@@ -75,10 +75,14 @@ def _of_tar(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
             if file is not None:
                 content = file.read(most + 1)
                 yield member.name, content if len(content) <= most else None
-            opened.members.clear()  # pyright: ignore[reportAttributeAccessIssue]  # they would pile up
+            cast(Any, opened).members.clear()  # they would pile up
 
 
-def _unpacked(archive: Path) -> IO[bytes]:
+def _opened(stream: Any) -> tarfile.TarFile:
+    return tarfile.open(fileobj=cast(Any, _Bounded(stream)), mode="r|")
+
+
+def _unpacked(archive: Path) -> Any:
     name = archive.name.lower()
     if name.endswith(("gz",)):
         return gzip.open(archive)
@@ -98,13 +102,13 @@ def _unpacked(archive: Path) -> IO[bytes]:
 class _Bounded:
     """A stream that ends with an error when it has delivered too much."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._left = MAX_TOTAL_BYTES
 
     def read(self, size: int) -> bytes:
         """Read at most `size` bytes."""
-        found = self._stream.read(size)
+        found: bytes = self._stream.read(size)
         self._left -= len(found)
         if self._left < 0:
             raise UnreadableError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")

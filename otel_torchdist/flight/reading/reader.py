@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,7 +161,7 @@ def _of_replaced(job: FoundJob) -> Iterator[str]:
 
 
 @contextmanager
-def _without_collecting_garbage() -> Iterator[None]:
+def _without_collecting_garbage() -> Generator[None]:
     """Decoding makes millions of objects and no cycles, which the collector would look for again and again."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_rank_in_name(name: str, rank: int | None) -> None:
     assert rank_in(name) == rank
 
 
-def tar_of(mode: str) -> Callable[[Path, Path], None]:
+def tar_of(mode: Any) -> Callable[[Path, Path], None]:
     """Packs a folder as a tar."""
 
     def pack(folder: Path, archive: Path) -> None:
@@ -126,11 +127,11 @@ def test_what_else_lies_there(tmp_path: Path) -> None:
 
 
 def test_many_bad_files(tmp_path: Path) -> None:
-    """A thousand files of another kind take a few lines."""
-    for number in range(1_000):
+    """Many files of another kind take a few lines."""
+    for number in range(60):
         (tmp_path / f"rank_{number}").write_bytes(b"\x80\x02.")
     found = read_dumps([tmp_path])
-    assert (len(found.notes), found.notes[-1]) == (11, "and 990 more files like these")
+    assert (len(found.notes), found.notes[-1]) == (11, "and 50 more files like these")
 
 
 def test_links(tmp_path: Path) -> None:
