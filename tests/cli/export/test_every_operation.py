@@ -17,7 +17,7 @@ from tests.support.warm_python import WarmPython
 
 WORKER = Path(__file__).parent / "workers" / "every_operation.py"
 RANKS = 4
-SHORT_RING = 24
+SHORT_RING = 64
 _ports = itertools.count(1)
 
 
@@ -64,7 +64,7 @@ def exports(
     yield {
         "whole": export_job(warm_python, module_base / "whole", folder / "whole"),
         "any": export_job(warm_python, module_base / "any", folder / "any", "any"),
-        "short": export_job(warm_python, module_base / "short", folder / "short", capacity=SHORT_RING),
+        "short": export_job(warm_python, module_base / "short", folder / "short", "long", capacity=SHORT_RING),
     }
 
 

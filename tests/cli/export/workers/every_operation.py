@@ -1,4 +1,7 @@
-"""Every operation that gloo has, without a fault, on four ranks; with `any` also a receive from any rank."""
+"""Every operation that gloo has, without a fault, on four ranks.
+
+With `any` there is also a receive from any rank, with `long` more than a short tape holds.
+"""
 
 import contextlib
 import os
@@ -19,7 +22,8 @@ def parts(elements: int = 3) -> list[torch.Tensor]:
 
 
 three, matrix = torch.ones(3), torch.ones(2 * size, 3)
-dist.all_reduce(matrix)
+for _ in range(100 if "long" in sys.argv else 1):
+    dist.all_reduce(matrix)
 dist.all_reduce(torch.ones((), dtype=torch.bfloat16))
 dist.broadcast(matrix.long(), 1)
 dist.reduce(matrix, 2)

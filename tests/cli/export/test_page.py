@@ -1,0 +1,36 @@
+"""The page about the flight recorder: its commands work as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.asking import ask
+from tests.cli.export.test_every_operation import export_job
+from tests.cli.export.torchfrtrace import analyse, why_not
+from tests.support.repository import REPOSITORY
+from tests.support.warm_python import WarmPython
+
+PAGE = (REPOSITORY / "docs" / "flight-recorder.md").read_text()
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+
+def test_commands(warm_python: WarmPython, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command of the page does what it is there for, one after the other in one folder."""
+    export_job(warm_python, base / "tapes", tmp_path / "job")
+    monkeypatch.chdir(tmp_path)
+    assert len(COMMANDS) >= 7
+    for words in map(shlex.split, COMMANDS):
+        if words[0] == "torchfrtrace":
+            if why_not():
+                continue
+            [found] = analyse(warm_python, tmp_path / "analysis", [tmp_path / words[1]])
+            assert (found.opened, found.error) == (4, "")
+            continue
+        assert words[0] == "otel-torchdist"
+        answer = ask(base / "tapes", *words[2:], command=words[1])
+        assert (answer.code, answer.err) == (0, ""), words
+        assert "dumps" in answer.out, words
