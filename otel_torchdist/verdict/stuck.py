@@ -22,7 +22,7 @@ from typing import Final
 
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.layout import Flag
-from otel_torchdist.verdict.roll_call import RollCall, Standing, since_of
+from otel_torchdist.verdict.roll_call import RollCall, Standing, members_of, since_of
 from otel_torchdist.world.model import OperationView, Progress, RankView, WorldSnapshot
 
 TRAIL_NS: Final = 3_000_000_000
@@ -139,8 +139,7 @@ def _is_possible(candidate: _Candidate, others: _OthersOut) -> bool:
     progress = candidate.view.progress.get(channel, Progress())
     if not progress.completed < sequence <= others.up_to <= progress.entered:
         return False
-    groups = [operation.group for operation in candidate.view.open]
-    return all(group is not None and group.members <= candidate.world.ranks.keys() for group in groups)
+    return all(one.group is not None and members_of(one) <= candidate.world.ranks.keys() for one in candidate.view.open)
 
 
 def _has_looked(candidate: _Candidate, is_awaited: bool) -> bool:

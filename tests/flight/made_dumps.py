@@ -119,8 +119,5 @@ def write_json(folder: Path, dumps: Mapping[int, Document], prefix: str = "rank_
 def _as_json(dump: Document) -> Document:
     status = {key: {name: str(count) for name, count in one.items()} for key, one in dump["pg_status"].items()}
     entries = [{key: 0 if value is None else value for key, value in entry.items()} for entry in dump["entries"]]
-    return (
-        {**dump, "pg_status": status} | ({"entries": entries} if entries else {})
-        if entries
-        else {key: value for key, value in {**dump, "pg_status": status}.items() if key != "entries"}
-    )
+    written = {**dump, "pg_status": status, "entries": entries}
+    return written if entries else {key: value for key, value in written.items() if key != "entries"}

@@ -21,8 +21,8 @@ _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz
 _ZIP: Final = ".zip"
 
 
-class ArchiveError(TorchDistError):
-    """An archive cannot be read; the message says why."""
+class UnreadableError(TorchDistError):
+    """A file or an archive cannot be read; the message says why."""
 
 
 def is_archive(name: str) -> bool:
@@ -38,13 +38,13 @@ def members_of(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
         most: Maximum bytes of one member.
 
     Raises:
-        ArchiveError: It is damaged or too large, or this Python cannot read its compression.
+        UnreadableError: It is damaged or too large, or this Python cannot read its compression.
         OSError: It cannot be read.
     """
     try:
         yield from (_of_zip if archive.name.lower().endswith(_ZIP) else _of_tar)(archive, most)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError) as error:
-        raise ArchiveError(f"it is damaged ({error})") from error
+        raise UnreadableError(f"it is damaged ({error})") from error
 
 
 def _of_zip(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
@@ -54,14 +54,14 @@ def _of_zip(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
             if member.is_dir():
                 continue
             if nth >= MAX_MEMBERS:
-                raise ArchiveError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
+                raise UnreadableError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
             if member.flag_bits & 1:
-                raise ArchiveError("it is encrypted")
+                raise UnreadableError("it is encrypted")
             with opened.open(member) as stream:  # the length that it states may be a lie
                 content = stream.read(most + 1)
             total += len(content)
             if total > MAX_TOTAL_BYTES:
-                raise ArchiveError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")
+                raise UnreadableError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")
             yield member.filename, content if len(content) <= most else None
 
 
@@ -70,7 +70,7 @@ def _of_tar(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
     with _unpacked(archive) as stream, tarfile.open(fileobj=_Bounded(stream), mode="r|") as opened:
         for nth, member in enumerate(opened):
             if nth >= MAX_MEMBERS:
-                raise ArchiveError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
+                raise UnreadableError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
             file = opened.extractfile(member) if member.isreg() else None
             if file is not None:
                 content = file.read(most + 1)
@@ -91,7 +91,7 @@ def _unpacked(archive: Path) -> IO[bytes]:
     try:
         zstd: Any = importlib.import_module("compression.zstd")
     except ImportError as error:
-        raise ArchiveError("Python reads zstd only from 3.14 on: unpack it first") from error
+        raise UnreadableError("Python reads zstd only from 3.14 on: unpack it first") from error
     return zstd.open(archive)
 
 
@@ -107,5 +107,5 @@ class _Bounded:
         found = self._stream.read(size)
         self._left -= len(found)
         if self._left < 0:
-            raise ArchiveError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")
+            raise UnreadableError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")
         return found
