@@ -13,7 +13,7 @@ from typing import Final
 DEFAULT_GROUP: Final = 0
 
 
-class NotReproducibleError(Exception):
+class NotReproducibleError(TorchDistError):
     """No script can show this; the message says why."""
 
 
