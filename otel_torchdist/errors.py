@@ -5,6 +5,7 @@
   + TapeError               errors                         a tape or its directory cannot be created or read
   + SeveralRunsError        job.runs                       the first digits of a run's id match more than one run
   + FolderError             cli.export.folder              dumps cannot be written, or would replace files of others
+  + NotReproducibleError    reproducer.model               no script can show what has happened
   + AgentError              agent.job                      the tapes of a job directory cannot be read by this process
   These are handled where they arise:
   + UnreadableError         flight.reading.archives        a file that may be a dump, or an archive, cannot be read

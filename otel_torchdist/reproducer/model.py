@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_torchdist.errors import TorchDistError
+
 DEFAULT_GROUP: Final = 0
 
 

@@ -61,7 +61,7 @@ def message(
 def history(rank: int, operations: Iterable[OperationView], lost: int = 0, until: int = 0) -> RankHistory:
     """What a rank has called; numbers follow the order, after those that are lost."""
     numbered = [_numbered(operation, lost + nth) for nth, operation in enumerate(operations, 1)]
-    return RankHistory(rank, 3, "vm", WALL_NS, tuple(numbered), lost, until * SECOND)
+    return RankHistory(rank, 3, "vm", WALL_NS, tuple(numbered), lost, until_ns=until * SECOND)
 
 
 def _numbered(operation: OperationView, number: int) -> OperationView:
