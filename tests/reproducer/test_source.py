@@ -46,7 +46,7 @@ ALLOWED_NODES: Final = (
     ast.Module, ast.Import, ast.alias, ast.Assign, ast.Expr, ast.Call, ast.Attribute, ast.Name, ast.Constant, ast.If,
     ast.Compare, ast.Eq, ast.In, ast.For, ast.List, ast.Tuple, ast.ListComp, ast.comprehension, ast.IfExp, ast.keyword,
     ast.Subscript, ast.Load, ast.Store, ast.Raise, ast.Pass, ast.Try,
-    ast.ExceptHandler,
+    ast.ExceptHandler, ast.UnaryOp, ast.USub,
 )  # fmt: skip
 ALLOWED_IMPORTS: Final = {"os", "signal", "time", "torch", "torch.distributed"}
 ALLOWED_NAMES: Final = {

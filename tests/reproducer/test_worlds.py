@@ -21,7 +21,7 @@ from tests.reproducer.rehearsal import verdict_on
 from tests.support.fake_world import RUN, THRESHOLD_NS
 
 SEEDS: Final = 40
-NOT_BY_A_SCRIPT: Final = (VerdictKind.TRANSPORT, VerdictKind.UNKNOWN, VerdictKind.UNREACHABLE)
+NOT_BY_A_SCRIPT: Final = (VerdictKind.STUCK, VerdictKind.TRANSPORT, VerdictKind.UNKNOWN, VerdictKind.UNREACHABLE)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
