@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Final, cast
@@ -25,18 +25,19 @@ MAX_NAME: Final = 256
 MAJOR: Final = 2
 MAX_ENTRIES: Final = 1_000_000
 MAX_PARTS: Final = 4_000_000
-"""Shapes, dtypes and frames of all entries. Shared ones count each time, as they are decoded each time."""
+"""Shapes and frames of all entries. Shared ones count each time, as they are decoded each time."""
+AT_ONCE: Final = 32
+"""Entries that are converted together."""
 OLDEST: Final = 3
 """The first version that numbers collectives apart from sends and receives."""
 _VERSION: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _RANKS: Final = re.compile(r"\s*\[?\s*(\d{1,7}(?:\s*,\s*\d{1,7})*)?\s*\]?\s*")
-_LISTS: Final = ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes", "frames")
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Text = Annotated[str, Meta(max_length=4096)]
 _Size = Annotated[int, Meta(ge=0, le=1 << 48)]
 _Shape = Annotated[tuple[_Size, ...], Meta(max_length=16)]
-_Shapes = Annotated[tuple[_Shape, ...], Meta(max_length=1 << 16)]
-_Dtypes = Annotated[tuple[_Text, ...], Meta(max_length=1 << 16)]
+_Shapes = Annotated[tuple[_Shape, ...], Meta(max_length=1 << 14)]
+_Dtypes = Annotated[tuple[_Text, ...], Meta(max_length=1 << 14)]
 
 
 class DumpError(TorchDistError):
@@ -208,53 +209,63 @@ def _entries(part: Any, faults: _Faults) -> tuple[FlightEntry, ...]:
     if not isinstance(part, list):
         raise DumpError("its entries are no list")
     values = cast(list[Any], part)
-    if len(values) > MAX_ENTRIES or sum(map(_parts_of, values)) > MAX_PARTS:
+    if len(values) > MAX_ENTRIES:
         raise DumpError("it holds too many objects")
     found: dict[int, FlightEntry] = {}
-    for nth, value in enumerate(values):
-        try:
-            entry = _entry(msgspec.convert(value, _Entry))
-        except (msgspec.ValidationError, RecursionError, ValueError) as error:
-            faults.note(f"entry {nth}: {readable(str(error), MAX_NAME)}")
-            continue
-        if entry.record_id in found:
-            faults.note(f"entry {nth}: record {entry.record_id} is there twice")
-        found[entry.record_id] = entry
+    parts = 0
+    for first in range(0, len(values), AT_ONCE):
+        for nth, raw in _raw_entries(values[first : first + AT_ONCE], first, faults):
+            parts += len(raw.input_sizes) + len(raw.output_sizes) + len(raw.frames)
+            if raw.record_id in found:
+                faults.note(f"entry {nth}: record {raw.record_id} is there twice")
+            found[raw.record_id] = _entry(raw)
+        if parts > MAX_PARTS:
+            raise DumpError("it holds too many objects")
     return tuple(found[number] for number in sorted(found))
 
 
-def _parts_of(value: Any) -> int:
-    if not isinstance(value, dict):
-        return 0
-    parts = map(cast(dict[Any, Any], value).get, _LISTS)
-    return sum([len(cast(list[Any], part)) for part in parts if isinstance(part, list)])
+def _raw_entries(values: list[Any], first: int, faults: _Faults) -> Iterator[tuple[int, _Entry]]:
+    """Convert some entries: all at once, as usual, or one by one where one of them is no good."""
+    try:
+        yield from enumerate(msgspec.convert(values, list[_Entry]), first)
+        return
+    except (msgspec.ValidationError, RecursionError, ValueError):
+        pass
+    for nth, value in enumerate(values, first):
+        try:
+            raw = msgspec.convert(value, _Entry)
+        except (msgspec.ValidationError, RecursionError, ValueError) as error:
+            faults.note(f"entry {nth}: {readable(str(error), MAX_NAME)}")
+        else:
+            yield nth, raw
 
 
 def _entry(raw: _Entry) -> FlightEntry:
     group, description = raw.process_group
+    # By position, in the order of the fields: names take half as long again, for each of thousands of entries.
     return FlightEntry(
-        record_id=raw.record_id,
-        pg_id=raw.pg_id,
-        group=_short(group),
-        description=_short(description),
-        sequence=raw.collective_seq_id,
-        p2p_sequence=raw.p2p_seq_id,
-        operation=raw.op_id,
-        profiling_name=_short(raw.profiling_name),
-        created_ns=raw.time_created_ns,
-        started_ns=raw.time_discovered_started_ns or None,  # JSON has 0 for None
-        completed_ns=raw.time_discovered_completed_ns or None,
-        duration_ms=raw.duration_ms,
-        state=raw.state,
-        retired=raw.retired,
-        input_sizes=raw.input_sizes,
-        input_dtypes=raw.input_dtypes,
-        output_sizes=raw.output_sizes,
-        output_dtypes=raw.output_dtypes,
-        timeout_ms=raw.timeout_ms or None,
-        is_p2p=raw.is_p2p,
-        thread=raw.thread_id,
-        frames=tuple(map(_call_site, raw.frames)),
+        raw.record_id,
+        raw.pg_id,
+        _short(group),
+        _short(description),
+        raw.collective_seq_id,
+        raw.p2p_seq_id,
+        raw.op_id,
+        _short(raw.profiling_name),
+        raw.time_created_ns,
+        raw.time_discovered_started_ns or None,  # JSON has 0 for None
+        raw.time_discovered_completed_ns or None,
+        raw.duration_ms,
+        raw.state,
+        raw.retired,
+        raw.input_sizes,
+        raw.input_dtypes,
+        raw.output_sizes,
+        raw.output_dtypes,
+        raw.timeout_ms or None,
+        raw.is_p2p,
+        raw.thread_id,
+        tuple(map(_call_site, raw.frames)) if raw.frames else (),
     )
 
 

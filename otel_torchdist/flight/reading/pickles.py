@@ -36,8 +36,8 @@ def _texts(opcode: bytes, size: bytes) -> bytes:
 
 
 _SHORT: Final = (
-    rb"[]})(aesut.0N\x85-\x89\x94]"  # containers, marks, None, booleans, MEMOIZE, STOP
-    rb"|[hqK].|M..|J.{4}|G.{8}|j..[\x00-\x0f]\x00"  # references and numbers
+    rb"[hqK].|[]})(aesut.0N\x85-\x89\x94]+"  # references; containers, marks, None, booleans, MEMOIZE, STOP
+    rb"|M..|J.{4}|G.{8}|j..[\x00-\x0f]\x00"  # numbers, references
     rb"|r..[\x00-\x03]\x00"  # an entry of the memo, below 2^18
     rb"|\x8a[\x00-\x09](?:(?<=\x00)|(?<=\x01).|(?<=\x02)..|(?<=\x03).{3}|(?<=\x04).{4}|(?<=\x05).{5}|(?<=\x06).{6}"
     rb"|(?<=\x07).{7}|(?<=\x08).{8}|(?<=\x09).{9})"  # longer numbers
