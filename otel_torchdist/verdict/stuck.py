@@ -63,8 +63,8 @@ def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int) -> tupl
         for rank, operation in sorted(roll.waits.items())
         if roll.standings[rank] is Standing.WAITING
         and world.taken_ns - since_of(operation) >= threshold_ns
-        and _has_looked(world, world.ranks[rank], operation, threshold_ns)
         and _is_possible(world, world.ranks[rank], operation, out)
+        and _has_looked(world, world.ranks[rank], operation, threshold_ns)
         and (_took_part_later(world.ranks[rank], operation, out) or _is_last(world.ranks[rank], operation, roll, out))
     )
 
@@ -99,12 +99,12 @@ def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView,
     may be what holds up this one, in whatever keeps its host or device from looking.
     """
     channel, sequence = operation.operation_id
-    progress = view.progress[channel]
-    if not progress.completed < sequence <= out.up_to <= progress.entered:
+    progress = view.progress.get(channel)
+    if progress is None or not progress.completed < sequence <= out.up_to <= progress.entered:
         return False
-    under_way = {members_of(one) for one in view.open}
-    is_known = all(one.group is not None for one in view.open)
-    return is_known and all(members <= world.ranks.keys() for members in under_way)
+    if any(one.group is None for one in view.open):
+        return False
+    return all(members <= world.ranks.keys() for members in {members_of(one) for one in view.open})
 
 
 def _has_looked(world: WorldSnapshot, view: RankView, operation: OperationView, threshold_ns: int) -> bool:
@@ -114,13 +114,14 @@ def _has_looked(world: WorldSnapshot, view: RankView, operation: OperationView, 
     """
     if not _is_on_device(operation) and not operation.record.is_blocking:
         return False
-    is_running = not view.heartbeat_ns or world.taken_ns - view.heartbeat_ns <= HEARTBEAT_LATE_NS
-    return is_running or _is_awaited(world, view.rank, operation.operation_id.channel, threshold_ns)
+    if world.taken_ns - view.heartbeat_ns <= HEARTBEAT_LATE_NS:
+        return True
+    return _is_awaited(world, view, operation.operation_id.channel, threshold_ns)
 
 
-def _is_awaited(world: WorldSnapshot, rank: int, channel: Channel, threshold_ns: int) -> bool:
+def _is_awaited(world: WorldSnapshot, view: RankView, channel: Channel, threshold_ns: int) -> bool:
     """Whether others have waited for the threshold in a later operation of the group, which a rank has not entered."""
-    entered = world.ranks[rank].progress[channel].entered
+    entered = view.progress[channel].entered
     return any(
         world.taken_ns - wait.since_ns >= threshold_ns
         for wait in waits_of(world)

@@ -464,9 +464,8 @@ def test_native_code_that_holds_the_gil() -> None:
     assert kind_and_ranks(world, now_s=23.0) == UNNAMED
 
 
-def test_a_source_without_heartbeats() -> None:
-    """Dumps of the flight recorder know of none: watchdogs have looked without one."""
+def test_a_channel_of_which_only_the_operation_is_known() -> None:
+    """An agent that was restarted may find an open operation without the records around it."""
     snapshot = run_on_devices().snapshot(NOW_S)
-    views = {rank: dataclasses.replace(view, heartbeat_ns=0) for rank, view in snapshot.ranks.items()}
-    verdict = verdict_on(dataclasses.replace(snapshot, ranks=views))
-    assert (verdict.kind, verdict.ranks) == NAMED
+    views = {**snapshot.ranks, 3: dataclasses.replace(snapshot.ranks[3], progress={})}
+    assert verdict_on(dataclasses.replace(snapshot, ranks=views)).kind is VerdictKind.TRANSPORT
