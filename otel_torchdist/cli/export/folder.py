@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -104,7 +104,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _uninterrupted() -> Generator[None, None, None]:
     """Put signals off that would end the command between two files."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
