@@ -7,6 +7,10 @@
   + FolderError             cli.export.folder              dumps cannot be written, or would replace files of others
   + AgentError              agent.job                      the tapes of a job directory cannot be read by this process
   These are handled where they arise:
+  + UnreadableError         flight.reading.archives        a file that may be a dump, or an archive, cannot be read
+  + PickleError             flight.reading.pickles         a pickle is damaged, or holds something other than plain data
+  + DumpError               flight.reading.decoding        a file is no dump of a flight recorder, or is damaged
+  + NotADumpError           flight.reading.decoding        a file is sound, and something else
   + DecodingError           tape.decoding                  what another process has written is not what was expected
   + DriverError             capture.cuda.driver            a call of the CUDA runtime failed
   + ExportError             telemetry.export.queued_sink   an exporter did not accept spans

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +25,6 @@ class CondensedDump:
         is_whole: Whether the dump holds all calls since the recorder was started.
         by_retiring: Whether what is retired has ended; see `numbering.ends_by_retiring`.
         lost: How many calls are not in the dump.
-        reached: By lane, the highest position.
         oldest_ns: Its first time; 0 if it has none.
         newest_ns: Its last time; 0 if it has none.
     """
@@ -36,7 +34,6 @@ class CondensedDump:
     is_whole: bool
     by_retiring: bool
     lost: int
-    reached: Mapping[Lane, int]
     oldest_ns: int
     newest_ns: int
 
@@ -59,16 +56,14 @@ def condense(dump: FlightDump) -> CondensedDump:
     kept = [call for calls in lanes.values() for call in _last_of(calls, by_retiring)]
     kept.sort(key=lambda call: call.entry.record_id)
     entries = dump.entries
-    times = [max(entry.created_ns, entry.completed_ns or 0) for entry in entries]
     return CondensedDump(
         dump=dataclasses.replace(dump, entries=tuple(call.entry for call in kept)),
         calls=tuple(kept),
         is_whole=holds_first(dump),
         by_retiring=by_retiring,
         lost=missing_from(dump),
-        reached={lane: max(call.sequence for call in calls) for lane, calls in lanes.items()},
-        oldest_ns=min((entry.created_ns for entry in entries), default=0),
-        newest_ns=max([*times, dump.until_ns or 0]),
+        oldest_ns=min([entry.created_ns for entry in entries], default=0),
+        newest_ns=max([dump.until_ns or 0, *(entry.completed_ns or entry.created_ns for entry in entries)]),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from otel_torchdist.tape.records import CallSiteName
 
@@ -47,8 +48,7 @@ class GroupStatus:
     completed: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlightEntry:
+class FlightEntry(NamedTuple):
     """One recorded operation. Times are nanoseconds since the epoch, by the clock of the rank's host.
 
     Attributes:

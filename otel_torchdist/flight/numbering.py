@@ -59,22 +59,31 @@ def numbered(dump: FlightDump) -> Iterator[NumberedEntry]:
     """Yield the entries of a dump in the order in which they were recorded, without those that only close a block."""
     counts: dict[Lane, int] = {}
     counts_all, is_whole = counts_all_groups_together(dump), holds_first(dump)
+    lanes: dict[tuple[str, str, bool], Lane | None] = {}  # few, and thousands of entries
     for entry in dump.entries:
-        name = called_name(entry.profiling_name)
-        if name.operation == COALESCED:
-            continue  # the calls of the block are recorded one by one
-        if entry.is_p2p or name.is_point_to_point:
-            lane = Lane(entry.group, name.source, name.destination, name.destination < 0)
-            counts[lane] = counts.get(lane, 0) + 1
-            is_pair = is_pair_of(dump, entry.group) and entry.p2p_sequence > 0
-            aligned = not lane.is_unclear and (is_pair or is_whole)
-            sequence = counts[lane] if aligned and not is_pair else entry.p2p_sequence
-            yield NumberedEntry(entry, lane, sequence, aligned, entry.p2p_sequence)
+        key = entry.group, entry.profiling_name, entry.is_p2p
+        lane = lanes[key] if key in lanes else lanes.setdefault(key, _lane_of(entry))
+        if lane is None:
             continue
-        lane = Lane(entry.group)
-        counts[lane] = counts.get(lane, 0) + 1
-        sequence = counts[lane] if counts_all else entry.sequence
-        yield NumberedEntry(entry, lane, sequence, is_whole or not counts_all, entry.sequence)
+        counts[lane] = count = counts.get(lane, 0) + 1
+        if lane.is_collective:
+            sequence = count if counts_all else entry.sequence
+            yield NumberedEntry(entry, lane, sequence, is_whole or not counts_all, entry.sequence)
+            continue
+        is_pair = is_pair_of(dump, entry.group) and entry.p2p_sequence > 0
+        aligned = not lane.is_unclear and (is_pair or is_whole)
+        sequence = count if aligned and not is_pair else entry.p2p_sequence
+        yield NumberedEntry(entry, lane, sequence, aligned, entry.p2p_sequence)
+
+
+def _lane_of(entry: FlightEntry) -> Lane | None:
+    """The lane of an entry; None for the end of a block, whose calls are recorded one by one."""
+    name = called_name(entry.profiling_name)
+    if name.operation == COALESCED:
+        return None
+    if entry.is_p2p or name.is_point_to_point:
+        return Lane(entry.group, name.source, name.destination, name.destination < 0)
+    return Lane(entry.group)
 
 
 def holds_first(dump: FlightDump) -> bool:

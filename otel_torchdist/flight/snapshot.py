@@ -53,7 +53,8 @@ def moment_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> JobMoment:
         world_size: Ranks of the job, if that is known from elsewhere; the dumps may show more.
     """
     groups = JobGroups([one.dump for one in dumps], world_size)
-    ranks = {one.rank: _Rank(one, groups) for one in dumps}
+    knows_starts = any(map(_knows_starts, dumps))
+    ranks = {one.rank: _Rank(one, groups, knows_starts) for one in dumps}
     shared = frozenset(channel.group for rank in ranks.values() for channel in rank.channels if _is_mixed(channel))
     newest_ns = max(one.newest_ns for one in dumps)
     until_ns = min((end for rank in ranks.values() for end in rank.timeouts_ns()), default=0)
@@ -72,11 +73,11 @@ def _is_mixed(channel: Channel) -> bool:
 class _Rank:
     """One rank's dump, with its groups resolved."""
 
-    def __init__(self, condensed: CondensedDump, groups: JobGroups) -> None:
+    def __init__(self, condensed: CondensedDump, groups: JobGroups, knows_starts: bool) -> None:
         self.condensed = condensed
         self._groups = groups
         self._names = names_by_id(condensed.dump)
-        self._waiting = frozenset(call.entry.record_id for call in _waiting(condensed))
+        self._waiting = frozenset(call.entry.record_id for call in _waiting(condensed, knows_starts))
         self._calls = [(call, group_of(groups, condensed.dump, call)) for call in condensed.calls]
         self.channels = {channel_of(call.lane, group) for call, group in self._calls}
 
@@ -124,7 +125,8 @@ class _Rank:
 
     def _knows_all_groups(self) -> bool:
         """Whether a group that is not in the dump was not used by this rank."""
-        return self.condensed.is_whole or self.condensed.dump.statuses.keys() <= self._names.keys() != set()
+        statuses = self.condensed.dump.statuses
+        return self.condensed.is_whole or (bool(statuses) and all(number in self._names for number in statuses))
 
     def _progress(self, operations: Sequence[OperationView], shared: frozenset[str]) -> dict[Channel, Progress]:
         by_channel: dict[Channel, list[OperationView]] = {}
@@ -148,15 +150,19 @@ class _Rank:
         return found
 
 
-def _waiting(condensed: CondensedDump) -> list[NumberedEntry]:
+def _knows_starts(condensed: CondensedDump) -> bool:
+    """Whether a recorder has seen anything start; the setting for that is the same on all ranks."""
+    if any(status.started >= 0 for status in condensed.dump.statuses.values()):
+        return True
+    return any(call.entry.started_ns is not None for call in condensed.calls)
+
+
+def _waiting(condensed: CondensedDump, knows_starts: bool) -> list[NumberedEntry]:
     """The calls in which a rank waits: the first that is open on each of its streams, with those coalesced with it.
 
     Each group has a stream for its collectives, and one for each pair of ranks. Where the recorder knows what has
     started, a call that has not is queued behind another stream.
     """
-    knows_starts = any(status.started >= 0 for status in condensed.dump.statuses.values()) or any(
-        call.entry.started_ns is not None for call in condensed.calls
-    )
     first: dict[tuple[str, frozenset[int], bool], int] = {}
     found: list[NumberedEntry] = []
     for call in condensed.calls:

@@ -206,9 +206,11 @@ def _failure(view: RankView, operation_id: OperationId) -> str:
     return progress.failure if progress is not None and progress.failed == operation_id.sequence else ""
 
 
-def urgency(verdict: Verdict) -> tuple[int, int, OperationId]:
+def urgency(verdict: Verdict) -> tuple[int, int, int, OperationId]:
     """The order of verdicts: the strongest evidence first, then the longest wait."""
-    return list(VerdictKind).index(verdict.kind), verdict.since_ns, verdict.operation_id
+    # Devices that broke together are stuck in several groups, and not all of them in each.
+    stuck = len(verdict.ranks) if verdict.kind is VerdictKind.STUCK else 0
+    return list(VerdictKind).index(verdict.kind), -stuck, verdict.since_ns, verdict.operation_id
 
 
 class Outcome(enum.Enum):

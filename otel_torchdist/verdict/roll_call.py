@@ -113,7 +113,7 @@ def call_roll(world: WorldSnapshot, operation_id: OperationId, open_here: Mappin
     }
     waits = waits or dict(open_here) or _failed_here(world, operation_id)
     first = waits[min(waits)]
-    members = _members(first) | waits.keys()
+    members = members_of(first) | waits.keys()
     standings = {
         rank: _standing(view, operation_id, open_here.get(rank))
         for rank, view in world.ranks.items()
@@ -128,7 +128,8 @@ def _failed_here(world: WorldSnapshot, operation_id: OperationId) -> dict[int, O
     return {rank: operation for rank, operation in last.items() if operation and operation.operation_id == operation_id}
 
 
-def _members(operation: OperationView) -> frozenset[int]:
+def members_of(operation: OperationView) -> frozenset[int]:
+    """The ranks that take part in an operation, as far as they are known."""
     channel = operation.operation_id.channel
     if channel.is_point_to_point:
         return frozenset(rank for rank in (channel.source, channel.destination) if rank != ANY_RANK)

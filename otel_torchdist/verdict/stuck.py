@@ -11,8 +11,8 @@ it proves that all the others have entered it and done their part. Two things ca
 Where several ranks are left in a collective that was the last for the others, one of them may wait for what another
 should have passed on: rings and trees carry data from member to member. Then nobody is named.
 
-Ends are known late, and ranks are never read at the same moment. So both this rank and those that have come out must
-have been where they are for a while, each by its own clock, and their counts must be possible together.
+Ends are known late, and ranks are never read at the same moment. So this rank must have been in it for the threshold,
+the others out of it for a while, each by its own clock, and their counts must be possible together.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Final
 
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.layout import Flag
-from otel_torchdist.verdict.roll_call import RollCall, Standing, since_of
-from otel_torchdist.world.model import OperationView, Progress, RankView, WorldSnapshot
+from otel_torchdist.verdict.roll_call import RollCall, Standing, members_of, since_of
+from otel_torchdist.world.model import OperationView, RankView, WorldSnapshot
 
 TRAIL_NS: Final = 3_000_000_000
 """An end may be seen this late: watchdogs look once a second or more often, and another node's agent answers later."""
@@ -51,118 +51,91 @@ def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int, awaited
     Args:
         world: The snapshot.
         roll: The standing of every member; all of them report.
-        threshold_ns: How long they and the others must have been where they are.
+        threshold_ns: How long they must have been in it.
         awaited: The rank for which others wait elsewhere; None if none is known.
     """
-    if roll.operation_id.channel.is_point_to_point:
-        return ()
-    others_out = _seen_out(world, roll, max(threshold_ns, TRAIL_NS))
-    if others_out is None:
+    out = _seen_out(world, roll)
+    if out is None:
         return ()
     return tuple(
         rank
-        for rank in roll.ranks(Standing.WAITING)
-        if rank in roll.waits and _is_stuck(_Candidate(world, roll, rank, threshold_ns), others_out, rank == awaited)
+        for rank, operation in sorted(roll.waits.items())
+        if roll.standings[rank] is Standing.WAITING
+        and world.taken_ns - since_of(operation) >= threshold_ns
+        and _has_looked(world, rank, operation, rank == awaited)
+        and _is_possible(world, world.ranks[rank], operation, out)
+        and (_took_part_later(world.ranks[rank], operation, out) or _is_last(world.ranks[rank], operation, roll, out))
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _OthersOut:
+class _Out:
     """The members that were seen to come out of an operation.
 
     Attributes:
         up_to: The highest sequence out of which one of them has come.
         count: How many they are.
-        lost_none: Whether the records of all of them are complete.
     """
 
     up_to: int
     count: int
-    lost_none: bool
 
 
-def _seen_out(world: WorldSnapshot, roll: RollCall, quiet_ns: int) -> _OthersOut | None:
-    """Who was seen to come out of an operation, `quiet_ns` ago or earlier; None if nobody, or if it goes on."""
+def _seen_out(world: WorldSnapshot, roll: RollCall) -> _Out | None:
+    """Who was seen to come out of an operation; None if nobody was, or if only now somebody comes out."""
     channel, sequence = roll.operation_id
-    views = [world.ranks[rank] for rank in roll.ranks(Standing.OUT)]
-    reached = {view.rank: view.progress.get(channel, Progress()) for view in views}
-    if any(progress.seen_out_ns > world.taken_ns - quiet_ns for progress in reached.values()):
+    reached = [world.ranks[rank].progress[channel] for rank in roll.ranks(Standing.OUT)]
+    seen = [progress.seen_out for progress in reached if progress.seen_out >= sequence]
+    if not seen or max(progress.seen_out_ns for progress in reached) > world.taken_ns - TRAIL_NS:
         return None
-    seen = {rank: one for rank, one in reached.items() if one.seen_out >= sequence and one.seen_out == one.completed}
-    if not seen:
-        return None
-    lost_none = all(seen[view.rank].losses == view.losses for view in views if view.rank in seen)
-    return _OthersOut(max(progress.seen_out for progress in seen.values()), len(seen), lost_none)
+    return _Out(max(seen), len(seen))
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A rank that is in an operation out of which others have come."""
-
-    world: WorldSnapshot
-    roll: RollCall
-    rank: int
-    threshold_ns: int
-
-    @property
-    def view(self) -> RankView:
-        return self.world.ranks[self.rank]
-
-    @property
-    def operation(self) -> OperationView:
-        return self.roll.waits[self.rank]
-
-    @property
-    def is_on_device(self) -> bool:
-        return bool(int(self.operation.record.flags) & _ON_DEVICE)
-
-
-def _is_stuck(candidate: _Candidate, others: _OthersOut, is_awaited: bool) -> bool:
-    if not _is_possible(candidate, others) or not _has_looked(candidate, is_awaited):
-        return False
-    patience_ns = max(candidate.threshold_ns, TRAIL_NS, candidate.operation.tolerance_ns)
-    if candidate.world.taken_ns - since_of(candidate.operation) < patience_ns:
-        return False
-    if candidate.is_on_device and _took_part_later(candidate, others.up_to):
-        return True
-    is_last = others.count == len(candidate.roll.members) - 1
-    return is_last and (others.lost_none or candidate.is_on_device) and _needs(candidate.view, candidate.operation)
-
-
-def _is_possible(candidate: _Candidate, others: _OthersOut) -> bool:
-    """Whether what is known of all of them can be true at one moment.
+def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView, out: _Out) -> bool:
+    """Whether what is known of all of them can be true at one moment, and nothing that is not known may explain it.
 
     Nobody comes out of what this rank has not entered: then it was read before the others. And a rank that has no data
     may be what holds up this one, in whatever keeps its host or device from looking.
     """
-    channel, sequence = candidate.roll.operation_id
-    progress = candidate.view.progress.get(channel, Progress())
-    if not progress.completed < sequence <= others.up_to <= progress.entered:
+    channel, sequence = operation.operation_id
+    progress = view.progress[channel]
+    if not progress.completed < sequence <= out.up_to <= progress.entered:
         return False
-    groups = [operation.group for operation in candidate.view.open]
-    return all(group is not None and group.members <= candidate.world.ranks.keys() for group in groups)
+    under_way = {members_of(one) for one in view.open}
+    is_known = all(one.group is not None for one in view.open)
+    return is_known and all(members <= world.ranks.keys() for members in under_way)
 
 
-def _has_looked(candidate: _Candidate, is_awaited: bool) -> bool:
+def _has_looked(world: WorldSnapshot, rank: int, operation: OperationView, is_awaited: bool) -> bool:
     """Whether it would show if the rank had come out: a thread waits for that, or polls a device.
 
     Native code that holds the GIL stops both. Then the rank is to blame only if others wait for it.
     """
-    if not candidate.is_on_device and not candidate.operation.record.is_blocking:
+    if not _is_on_device(operation) and not operation.record.is_blocking:
         return False
-    heartbeat_ns = candidate.view.heartbeat_ns
-    return is_awaited or not heartbeat_ns or candidate.world.taken_ns - heartbeat_ns <= HEARTBEAT_LATE_NS
+    heartbeat_ns = world.ranks[rank].heartbeat_ns
+    return is_awaited or not heartbeat_ns or world.taken_ns - heartbeat_ns <= HEARTBEAT_LATE_NS
 
 
-def _took_part_later(candidate: _Candidate, up_to: int) -> bool:
-    """Whether a later collective of the group, out of which another rank has come, needed this one."""
-    channel, sequence = candidate.roll.operation_id
-    return any(
-        operation.operation_id.channel == channel
-        and sequence < operation.operation_id.sequence <= up_to
-        and _needs(candidate.view, operation)
-        for operation in candidate.view.open
+def _took_part_later(view: RankView, operation: OperationView, out: _Out) -> bool:
+    """Whether anybody has come out of a later collective that needed this rank. Only devices keep order."""
+    channel, sequence = operation.operation_id
+    return _is_on_device(operation) and any(
+        later.operation_id.channel == channel
+        and sequence < later.operation_id.sequence <= out.up_to
+        and _needs(view, later)
+        for later in view.open
     )
+
+
+def _is_last(view: RankView, operation: OperationView, roll: RollCall, out: _Out) -> bool:
+    """Whether all others have come out.
+
+    Without a device's order, a later operation does not show that, and so must not have been seen to end.
+    """
+    if out.count < len(roll.members) - 1:
+        return False
+    return _needs(view, operation) and (_is_on_device(operation) or out.up_to == operation.operation_id.sequence)
 
 
 def _needs(view: RankView, operation: OperationView) -> bool:
@@ -176,3 +149,7 @@ def _needs(view: RankView, operation: OperationView) -> bool:
     if not operation.record.message_bytes:
         return False
     return operation.name in _NEEDS_ALL or (operation.name in _MAY_NEED_NONE and operation is view.open[0])
+
+
+def _is_on_device(operation: OperationView) -> bool:
+    return bool(int(operation.record.flags) & _ON_DEVICE)

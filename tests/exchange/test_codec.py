@@ -133,6 +133,21 @@ def test_verdict_on_remote_ranks_is_the_same() -> None:
     assert _rolled(same) == _rolled(verdict)
 
 
+@pytest.mark.parametrize(("out_s", "expected"), [(6.0, VerdictKind.STUCK), (29.0, VerdictKind.TRANSPORT)])
+def test_stuck_rank_of_another_node(out_s: float, expected: VerdictKind) -> None:
+    """Whose end was seen when arrives too, on the clock of whoever judges."""
+    world = FakeWorld(4)
+    for rank in range(4):
+        number = world.ranks[rank].enter(EVERYBODY, 5.0)
+        if rank != 2:
+            world.ranks[rank].end(number, out_s)
+    here = world.snapshot(30.0)
+    answer = decode_answer(encode(answer_of(here, 0, False, here.taken_ns)))
+    views = views_of(answer, RUN, -5 * MINUTE, WALL_OFFSET_NS)
+    there = dataclasses.replace(here, taken_ns=here.taken_ns - 5 * MINUTE, ranks={view.rank: view for view in views})
+    assert the_verdict(there).kind is expected
+
+
 def _rolled(verdict: Verdict) -> Mapping[int, Standing]:
     return verdict.roll.standings
 
@@ -147,6 +162,7 @@ def times_of(view: RankView) -> list[int | None]:
         record = operation.record
         found += [record.entered_ns, record.returned_ns, record.wait_entered_ns, record.wait_returned_ns]
         found += [record.started_ns, record.completed_ns, operation.waiting_since_ns]
+    found += [reached.seen_out_ns for _, reached in sorted(view.progress.items()) if reached.seen_out_ns]
     return found
 
 

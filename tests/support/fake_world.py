@@ -77,6 +77,7 @@ class FakeRank:
         shape: tuple[int, ...] = (16,),
         dtype: str = "float32",
         thread: int = 100,
+        message_bytes: int = 64,
     ) -> int:
         """Enter the next operation of a channel; returns its number."""
         channel = Channel(kind, group.key)
@@ -97,7 +98,7 @@ class FakeRank:
             entered_ns=entered_ns,
             step=0,
             sequence=place,
-            message_bytes=64,
+            message_bytes=message_bytes,
             group=1,
             signature=1,
             call_site=1,
@@ -133,8 +134,13 @@ class FakeRank:
         before = self.progress[channel]
         if failure:
             self.progress[channel] = before._replace(failed=sequence, failure=failure)
-        else:
-            self.progress[channel] = before._replace(completed=max(before.completed, sequence))
+            return
+        self.progress[channel] = before._replace(completed=max(before.completed, sequence))
+        if how not in (How.ABANDONED, How.UNTRACKED):
+            out_ns = max(before.seen_out_ns, START_NS + round(at_s * SECOND))
+            self.progress[channel] = self.progress[channel]._replace(
+                seen_out=max(before.seen_out, sequence), seen_out_ns=out_ns
+            )
 
     def _change(self, number: int, **changes: object) -> None:
         view = self.open[number]

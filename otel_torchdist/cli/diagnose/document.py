@@ -18,7 +18,7 @@ values are null.
 - `verdicts`: the verdict and, from dumps of a flight recorder, all others of its kind that name other ranks.
 - `undecided`: null, or why there is no verdict on ranks that have died here: others have no tape on this node.
 - `kind` of a verdict: `mismatched`, `dead`, `frozen`, `circular`, `unmatched`, `absent`, `rendezvous`, `device`,
-  `transport`, `unknown`. An agent's may also be `unreachable`, which tapes do not show.
+  `stuck`, `transport`, `unknown`. An agent's may also be `unreachable`, which tapes do not show.
 - `mismatch` of a verdict: null, or `field` (`operation`, `dtype`, `shape`, `reduce op`, `root`, `dimensions`,
   `group name`), `sequence` of the call in question, and `parties` (`value`, `ranks`), the largest first.
 - `circle` of a verdict: null, or a list of ranks, each of which waits for the next one and the last for the first:

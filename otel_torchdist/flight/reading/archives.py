@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final, cast
 
 from otel_torchdist.errors import TorchDistError
 
@@ -21,8 +21,8 @@ _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz
 _ZIP: Final = ".zip"
 
 
-class ArchiveError(TorchDistError):
-    """An archive cannot be read; the message says why."""
+class UnreadableError(TorchDistError):
+    """A file or an archive cannot be read; the message says why."""
 
 
 def is_archive(name: str) -> bool:
@@ -38,13 +38,13 @@ def members_of(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
         most: Maximum bytes of one member.
 
     Raises:
-        ArchiveError: It is damaged or too large, or this Python cannot read its compression.
+        UnreadableError: It is damaged or too large, or this Python cannot read its compression.
         OSError: It cannot be read.
     """
     try:
         yield from (_of_zip if archive.name.lower().endswith(_ZIP) else _of_tar)(archive, most)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError) as error:
-        raise ArchiveError(f"it is damaged ({error})") from error
+        raise UnreadableError(f"it is damaged ({error})") from error
 
 
 def _of_zip(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
@@ -54,31 +54,35 @@ def _of_zip(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
             if member.is_dir():
                 continue
             if nth >= MAX_MEMBERS:
-                raise ArchiveError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
+                raise UnreadableError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
             if member.flag_bits & 1:
-                raise ArchiveError("it is encrypted")
+                raise UnreadableError("it is encrypted")
             with opened.open(member) as stream:  # the length that it states may be a lie
                 content = stream.read(most + 1)
             total += len(content)
             if total > MAX_TOTAL_BYTES:
-                raise ArchiveError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")
+                raise UnreadableError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")
             yield member.filename, content if len(content) <= most else None
 
 
 def _of_tar(archive: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
     # As a stream, so that the total is known while it is unpacked; seeking back would unpack it again.
-    with _unpacked(archive) as stream, tarfile.open(fileobj=_Bounded(stream), mode="r|") as opened:
+    with _unpacked(archive) as stream, _opened(stream) as opened:
         for nth, member in enumerate(opened):
             if nth >= MAX_MEMBERS:
-                raise ArchiveError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
+                raise UnreadableError(f"it has more than {MAX_MEMBERS:,} members; the rest is not read")
             file = opened.extractfile(member) if member.isreg() else None
             if file is not None:
                 content = file.read(most + 1)
                 yield member.name, content if len(content) <= most else None
-            opened.members.clear()  # pyright: ignore[reportAttributeAccessIssue]  # they would pile up
+            cast(Any, opened).members.clear()  # they would pile up
 
 
-def _unpacked(archive: Path) -> IO[bytes]:
+def _opened(stream: Any) -> tarfile.TarFile:
+    return tarfile.open(fileobj=cast(Any, _Bounded(stream)), mode="r|")
+
+
+def _unpacked(archive: Path) -> Any:
     name = archive.name.lower()
     if name.endswith(("gz",)):
         return gzip.open(archive)
@@ -91,21 +95,21 @@ def _unpacked(archive: Path) -> IO[bytes]:
     try:
         zstd: Any = importlib.import_module("compression.zstd")
     except ImportError as error:
-        raise ArchiveError("Python reads zstd only from 3.14 on: unpack it first") from error
+        raise UnreadableError("Python reads zstd only from 3.14 on: unpack it first") from error
     return zstd.open(archive)
 
 
 class _Bounded:
     """A stream that ends with an error when it has delivered too much."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._left = MAX_TOTAL_BYTES
 
     def read(self, size: int) -> bytes:
         """Read at most `size` bytes."""
-        found = self._stream.read(size)
+        found: bytes = self._stream.read(size)
         self._left -= len(found)
         if self._left < 0:
-            raise ArchiveError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")
+            raise UnreadableError(f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB; the rest is not read")
         return found

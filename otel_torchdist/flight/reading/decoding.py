@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from msgspec import Meta
@@ -23,14 +23,18 @@ PICKLE: Final = b"\x80"
 MAX_RANK: Final = 1 << 20
 MAX_NAME: Final = 256
 MAJOR: Final = 2
+MAX_ENTRIES: Final = 1_000_000
+MAX_PARTS: Final = 4_000_000
+"""Shapes, dtypes and frames of all entries. Shared ones count each time, as they are decoded each time."""
 OLDEST: Final = 3
 """The first version that numbers collectives apart from sends and receives."""
 _VERSION: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _RANKS: Final = re.compile(r"\s*\[?\s*(\d{1,7}(?:\s*,\s*\d{1,7})*)?\s*\]?\s*")
+_LISTS: Final = ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes", "frames")
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Text = Annotated[str, Meta(max_length=4096)]
 _Size = Annotated[int, Meta(ge=0, le=1 << 48)]
-_Shape = Annotated[tuple[_Size, ...], Meta(max_length=64)]
+_Shape = Annotated[tuple[_Size, ...], Meta(max_length=16)]
 _Shapes = Annotated[tuple[_Shape, ...], Meta(max_length=1 << 16)]
 _Dtypes = Annotated[tuple[_Text, ...], Meta(max_length=1 << 16)]
 
@@ -102,6 +106,16 @@ class DecodedDump:
     rank: int | None
 
 
+@dataclass(slots=True)
+class _Faults:
+    count: int = 0
+    first: str = ""
+
+    def note(self, fault: str) -> None:
+        self.first = self.first or fault
+        self.count += 1
+
+
 def decode(content: bytes, rank: int, path: str) -> DecodedDump:
     """Decode a dump of any version that is a pickle or JSON.
 
@@ -116,7 +130,7 @@ def decode(content: bytes, rank: int, path: str) -> DecodedDump:
     document = _document(content)
     if not isinstance(document, dict):
         raise NotADumpError("it is not a dump of a flight recorder")
-    return decode_document(document, rank, path)
+    return decode_document(cast(dict[Any, Any], document), rank, path)
 
 
 def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> DecodedDump:
@@ -126,7 +140,7 @@ def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> Decode
         raise NotADumpError("it is not a dump of a flight recorder")
     if int(version[1]) != MAJOR or int(version[2]) < OLDEST:
         raise DumpError(f"its format is {version[0]}, which is not supported: {MAJOR}.{OLDEST} and later ones are")
-    faults: list[str] = []
+    faults = _Faults()
     groups = {
         _short(key): _group(group)
         for key, value in _items(document.get("pg_config"))
@@ -155,7 +169,7 @@ def decode_document(document: Mapping[Any, Any], rank: int, path: str) -> Decode
         until_ns=until_ns if type(until_ns) is int and 0 < until_ns <= MAX_TIME_NS else None,
     )
     is_rank = type(own_rank) is int and 0 <= own_rank < MAX_RANK
-    return DecodedDump(dump, len(faults), faults[0] if faults else "", own_rank if is_rank else None)
+    return DecodedDump(dump, faults.count, faults.first, own_rank if is_rank else None)
 
 
 def _document(content: bytes) -> Any:
@@ -177,33 +191,43 @@ def _document(content: bytes) -> Any:
 
 
 def _items(part: Any) -> list[tuple[Any, Any]]:
-    return list(part.items()) if isinstance(part, dict) else []
+    return list(cast(dict[Any, Any], part).items()) if isinstance(part, dict) else []
 
 
-def _converted(value: Any, kind: type[Any], what: str, faults: list[str]) -> Any:
+def _converted(value: Any, kind: type[Any], what: str, faults: _Faults) -> Any:
     try:
         return msgspec.convert(value, kind, strict=False)
     except (msgspec.ValidationError, RecursionError, ValueError) as error:
-        faults.append(f"{readable(what, MAX_NAME)}: {readable(str(error), MAX_NAME)}")
+        faults.note(f"{readable(what, MAX_NAME)}: {readable(str(error), MAX_NAME)}")
         return None
 
 
-def _entries(part: Any, faults: list[str]) -> tuple[FlightEntry, ...]:
+def _entries(part: Any, faults: _Faults) -> tuple[FlightEntry, ...]:
     if part is None:
         return ()  # as JSON, an empty list is left out
     if not isinstance(part, list):
         raise DumpError("its entries are no list")
+    values = cast(list[Any], part)
+    if len(values) > MAX_ENTRIES or sum(map(_parts_of, values)) > MAX_PARTS:
+        raise DumpError("it holds too many objects")
     found: dict[int, FlightEntry] = {}
-    for nth, value in enumerate(part):
+    for nth, value in enumerate(values):
         try:
             entry = _entry(msgspec.convert(value, _Entry))
         except (msgspec.ValidationError, RecursionError, ValueError) as error:
-            faults.append(f"entry {nth}: {readable(str(error), MAX_NAME)}")
+            faults.note(f"entry {nth}: {readable(str(error), MAX_NAME)}")
             continue
         if entry.record_id in found:
-            faults.append(f"entry {nth}: record {entry.record_id} is there twice")
+            faults.note(f"entry {nth}: record {entry.record_id} is there twice")
         found[entry.record_id] = entry
     return tuple(found[number] for number in sorted(found))
+
+
+def _parts_of(value: Any) -> int:
+    if not isinstance(value, dict):
+        return 0
+    parts = map(cast(dict[Any, Any], value).get, _LISTS)
+    return sum([len(cast(list[Any], part)) for part in parts if isinstance(part, list)])
 
 
 def _entry(raw: _Entry) -> FlightEntry:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from otel_torchdist.flight.condensed import CondensedDump, condense
 from otel_torchdist.flight.dump import FlightDump
+from otel_torchdist.flight.reading.archives import UnreadableError
 from otel_torchdist.flight.reading.decoding import PICKLE, DecodedDump, DumpError, NotADumpError, decode
 from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
+from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.naming import compress_ranks, name_ranks
 
@@ -42,11 +44,12 @@ def read_dumps(paths: Sequence[Path]) -> FoundDumps:
     Args:
         paths: Folders, files and archives.
     """
-    problems: list[str] = []
     skipped = Skipped()
-    with _without_collecting_garbage():
-        condensed = [condense(dump) for dump in _decoded(paths, skipped, problems)]
-    jobs = sort_into_jobs(condensed)
+    read = list(read_each(_read_condensed, find_files(paths, skipped)))
+    problems = [problem for one in read for problem in one.problems]
+    skipped.others += [one.other for one in read if one.other is not None]
+    skipped.others_inside += sum(one.is_other and one.other is None for one in read)
+    jobs = sort_into_jobs([one.dump for one in read if one.dump is not None])
     notes = [*_shortened(skipped.problems), *_shortened(problems), *_others(skipped)]
     others = tuple(skipped.others)
     if not jobs:
@@ -67,33 +70,55 @@ def read_all_entries(paths: Sequence[Path]) -> tuple[list[FlightDump], tuple[str
     found = read_dumps(paths)
     wanted = {(one.rank, one.dump.path) for one in found.dumps}
     with _without_collecting_garbage():
-        dumps = [dump for dump in _decoded(paths, Skipped(), []) if (dump.rank, dump.path) in wanted]
-    return sorted(dumps, key=lambda dump: dump.rank), found.notes
+        read = [one.dump for one in map(_read, find_files(paths, Skipped())) if one.dump is not None]
+    chosen = [dump for dump in read if (dump.rank, dump.path) in wanted]
+    return sorted(chosen, key=lambda dump: dump.rank), found.notes
 
 
-def _decoded(paths: Sequence[Path], skipped: Skipped, problems: list[str]) -> Iterator[FlightDump]:
-    for file in find_files(paths, skipped):
-        decoded = _decode(file, skipped, problems)
-        if decoded is not None:
-            yield decoded
+_Dump = TypeVar("_Dump")
 
 
-def _decode(file: FoundFile, skipped: Skipped, problems: list[str]) -> FlightDump | None:
+@dataclass(frozen=True, slots=True)
+class _ReadFile(Generic[_Dump]):
+    """What a file holds.
+
+    Attributes:
+        dump: The dump; None if it is none, or of no known rank.
+        problems: What was wrong with it.
+        is_other: Whether it is sound and not a dump.
+        other: The file, if it is such a one, and not inside an archive.
+    """
+
+    dump: _Dump | None
+    problems: tuple[str, ...] = ()
+    is_other: bool = False
+    other: Path | None = None
+
+
+def _read_condensed(file: FoundFile) -> _ReadFile[CondensedDump]:
+    with _without_collecting_garbage():
+        read = _read(file)
+        dump = condense(read.dump) if read.dump is not None else None
+        return _ReadFile(dump, read.problems, read.is_other, read.other)
+
+
+def _read(file: FoundFile) -> _ReadFile[FlightDump]:
     rank = rank_in(file.name)
+    content = b""
     try:
-        decoded = decode(file.content, rank if rank is not None else -1, file.path)
-    except DumpError as error:
-        if isinstance(error, NotADumpError) and file.file is not None and not file.content.startswith(PICKLE):
-            skipped.others.append(file.file)  # JSON of another tool
-            return None
-        problems.append(f"{file.path}: {error}")
-        return None
-    if decoded.bad_parts:
-        problems.append(_faults(file, decoded))
-    if decoded.dump.rank < 0:
-        problems.append(f"{file.path}: neither its name nor its content states a rank")
-        return None
-    return decoded.dump
+        content = file.read()
+        decoded = decode(content, rank if rank is not None else -1, file.path)
+    except (DumpError, UnreadableError) as error:
+        if isinstance(error, NotADumpError) and not content.startswith(PICKLE):
+            return _ReadFile(None, is_other=True, other=file.file)  # JSON of another tool
+        return _ReadFile(None, (f"{file.path}: {error}",))
+    problems = [_faults(file, decoded)] if decoded.bad_parts else []
+    dump = decoded.dump
+    if rank is None and decoded.rank is None:
+        return _ReadFile(None, (*problems, f"{file.path}: neither its name nor its content states a rank"))
+    # What it says itself outranks its name, which anyone may have changed.
+    dump = replace(dump, rank=decoded.rank) if decoded.rank is not None else dump
+    return _ReadFile(dump, tuple(problems))
 
 
 def _faults(file: FoundFile, decoded: DecodedDump) -> str:
@@ -136,7 +161,7 @@ def _of_replaced(job: FoundJob) -> Iterator[str]:
 
 
 @contextmanager
-def _without_collecting_garbage() -> Iterator[None]:
+def _without_collecting_garbage() -> Generator[None]:
     """Decoding makes millions of objects and no cycles, which the collector would look for again and again."""
     was_enabled = gc.isenabled()
     gc.disable()

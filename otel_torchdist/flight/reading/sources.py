@@ -5,15 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import tarfile
-import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from otel_torchdist.files.others import read_regular
-from otel_torchdist.flight.reading.archives import ArchiveError, is_archive, members_of
+from otel_torchdist.flight.reading.archives import UnreadableError, is_archive, members_of
 from otel_torchdist.naming import readable
 
 MAX_DUMP_BYTES: Final = 64 << 20
@@ -33,14 +32,26 @@ class FoundFile:
     Attributes:
         path: Where it is, for reports: `dumps.tar.gz/job/rank_3` inside an archive.
         name: Its own name.
-        content: All of it.
         file: The file itself; None inside an archive.
+        packed: What an archive holds; None for a file.
     """
 
     path: str
     name: str
-    content: bytes
     file: Path | None
+    packed: bytes | None = None
+
+    def read(self) -> bytes:
+        """Return all of it, unpacked if it was compressed by itself.
+
+        Raises:
+            UnreadableError: It cannot be read; the message says why.
+        """
+        try:
+            content = self.packed if self.file is None else read_regular(self.file.resolve(), MAX_DUMP_BYTES)
+            return _unzipped(content or b"")
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise UnreadableError(_reason(error)) from error
 
 
 @dataclass(slots=True)
@@ -61,7 +72,7 @@ class Skipped:
 
 
 def find_files(paths: Sequence[Path], skipped: Skipped) -> Iterator[FoundFile]:
-    """Yield what may be a dump, one file after the other, so that only one is in memory.
+    """Yield what may be a dump, one file after the other, so that only a few are in memory.
 
     Args:
         paths: Folders, which are searched to a depth of 8, files, and archives.
@@ -102,17 +113,16 @@ def _found_in(file: Path, skipped: Skipped) -> Iterator[FoundFile]:
             return
         with open(resolved, "rb") as stream:
             start = stream.read(_START_BYTES)
-        if start and not _may_be_dump(start):
-            if file.suffix == _TAPE:
-                skipped.tapes += 1
-            else:
-                skipped.others.append(file)
+        if file.suffix == _TAPE:
+            skipped.tapes += 1
             return
-        content = _unzipped(read_regular(resolved, MAX_DUMP_BYTES))
-    except (OSError, EOFError, ValueError, RuntimeError) as error:
+        if start and not _may_be_dump(start):
+            skipped.others.append(file)
+            return
+    except (OSError, ValueError, RuntimeError) as error:
         skipped.problems.append(f"{shown}: {_reason(error)}")
         return
-    yield FoundFile(shown, file.name, content, file)
+    yield FoundFile(shown, file.name, file)
 
 
 def _found_inside(archive: Path, shown: str, skipped: Skipped) -> Iterator[FoundFile]:
@@ -121,12 +131,13 @@ def _found_inside(archive: Path, shown: str, skipped: Skipped) -> Iterator[Found
             inner = readable(f"{shown}/{name}")
             if content is None:
                 skipped.problems.append(f"{inner}: it has more than {MAX_DUMP_BYTES} bytes")
+            elif name.endswith(_TAPE):
+                skipped.tapes += 1
             elif content and not _may_be_dump(content[:_START_BYTES]):
-                skipped.others_inside += not name.endswith(_TAPE)
-                skipped.tapes += name.endswith(_TAPE)
+                skipped.others_inside += 1
             else:
-                yield FoundFile(inner, PurePosixPath(name).name, _unzipped(content), None)
-    except (ArchiveError, OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+                yield FoundFile(inner, PurePosixPath(name).name, None, content)
+    except (UnreadableError, OSError, ValueError) as error:
         skipped.problems.append(f"{shown}: {_reason(error)}")
 
 

@@ -14,6 +14,7 @@ from otel_torchdist.stall.watch import Detector
 from otel_torchdist.tape.reader import TapeReader
 from otel_torchdist.verdict.model import Outcome, VerdictKind
 from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.verdict.stuck import TRAIL_NS
 from otel_torchdist.world.assembly import worlds
 from otel_torchdist.world.follower import TapeFollower
 from tests.support.device_rank import MAIN_STREAM, WATCHDOG_S, DeviceRank, device_rank
@@ -57,6 +58,11 @@ class WatchedPair:
         """Turn for some time."""
         until = time.monotonic() + seconds
         self.check_until(lambda: time.monotonic() > until)
+
+    @property
+    def verdicts(self) -> list[VerdictGiven]:
+        """The verdicts that the detector has reported."""
+        return [event for event in self.events if isinstance(event, VerdictGiven)]
 
     def reported(self, kind: type[Event]) -> list[Event]:
         """Events of a kind that the detector has reported."""
@@ -129,3 +135,27 @@ def test_both_devices_are_in_it(pair: WatchedPair) -> None:
     [given] = pair.reported(VerdictGiven)
     assert isinstance(given, VerdictGiven)
     assert given.verdict.kind is VerdictKind.TRANSPORT
+
+
+def test_a_device_that_does_not_come_out(pair: WatchedPair) -> None:
+    """One device has left the collective long ago, and the other has not: that one is stuck, or its connection."""
+    leaves, stays = pair.ranks
+    leaves.run(1 * MS)
+    stuck = stays.run(None)
+    pair.check_until(lambda: VerdictKind.STUCK in [one.verdict.kind for one in pair.verdicts])
+    verdict = pair.verdicts[-1].verdict
+    assert (verdict.kind, verdict.ranks, verdict.waiting) == (VerdictKind.STUCK, (1,), (1,))
+    stays.device.release(stuck.kernel)
+    pair.check_until(lambda: pair.reported(IncidentResolved))
+
+
+def test_a_device_that_reports_an_error(pair: WatchedPair) -> None:
+    """After an error nothing is known of a device's operations: the rank that waits for it is not the one to blame."""
+    broken, waits = pair.ranks
+    for rank in pair.ranks:
+        rank.run(None)
+    pair.check_until(lambda: waits[waits.issued[0]].started_ns is not None)
+    broken.device.failure = "cudaErrorIllegalAddress"
+    pair.check_until(lambda: not broken[broken.issued[0]].is_open)
+    pair.look_for(TRAIL_NS / 1e9 + THRESHOLD_S)
+    assert [one.verdict.kind for one in pair.verdicts] == [VerdictKind.TRANSPORT]

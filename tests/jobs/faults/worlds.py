@@ -57,6 +57,7 @@ class Fault(enum.Enum):
     CIRCLE = VerdictKind.CIRCULAR
     NODE_LOST = VerdictKind.UNREACHABLE
     SILENT = VerdictKind.UNKNOWN
+    STUCK = VerdictKind.STUCK
     TRANSPORT = VerdictKind.TRANSPORT
 
     @property
@@ -147,6 +148,9 @@ class _Maker:
         if self._fault is Fault.TRANSPORT:
             self._phase(axis, set(), stuck_group=self._group_of(axis, rank))
             return ()
+        if self._fault is Fault.STUCK:
+            self._phase(axis, set(), stuck_rank=rank)
+            return (rank,)
         return self._disagree(rank)
 
     def _disagree(self, rank: int) -> tuple[int, ...]:
@@ -181,7 +185,9 @@ class _Maker:
             self._enter(rank, pair)
         return tuple(sorted(ranks))
 
-    def _phase(self, groups: list[GroupView], away: set[int], stuck_group: GroupView | None = None) -> None:
+    def _phase(
+        self, groups: list[GroupView], away: set[int], stuck_group: GroupView | None = None, stuck_rank: int = -1
+    ) -> None:
         """Every rank that can enters its group; the ranks of complete groups go on."""
         self._now_s += 0.001
         for group in groups:
@@ -190,7 +196,8 @@ class _Maker:
                 self._enter(rank, group)
             if len(free) == len(group.members) and (stuck_group is None or group.key != stuck_group.key):
                 for rank in free:
-                    self._leave(rank)
+                    if rank != stuck_rank:
+                        self._leave(rank)
 
     def _enter(self, rank: int, group: GroupView) -> None:
         channel = Channel(RecordKind.OPERATION, group.key)
@@ -248,6 +255,8 @@ class _Maker:
             channel: Progress(
                 entered=sequence,
                 completed=self._done[rank].get(channel, 0),
+                seen_out=self._done[rank].get(channel, 0),
+                seen_out_ns=START_NS,
                 recent=(
                     *([Arrival(sequence - 1, ODD if rank == self._was_odd else SUM, -1)] if sequence > 1 else []),
                     Arrival(sequence, self._calls.get((rank, channel), SUM), -1),
