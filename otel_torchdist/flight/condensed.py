@@ -56,7 +56,6 @@ def condense(dump: FlightDump) -> CondensedDump:
     kept = [call for calls in lanes.values() for call in _last_of(calls, by_retiring)]
     kept.sort(key=lambda call: call.entry.record_id)
     entries = dump.entries
-    times = [max(entry.created_ns, entry.completed_ns or 0) for entry in entries]
     return CondensedDump(
         dump=dataclasses.replace(dump, entries=tuple(call.entry for call in kept)),
         calls=tuple(kept),
@@ -64,7 +63,7 @@ def condense(dump: FlightDump) -> CondensedDump:
         by_retiring=by_retiring,
         lost=missing_from(dump),
         oldest_ns=min([entry.created_ns for entry in entries], default=0),
-        newest_ns=max([*times, dump.until_ns or 0]),
+        newest_ns=max([dump.until_ns or 0, *(entry.completed_ns or entry.created_ns for entry in entries)]),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.flight.dump import EntryState, FlightDump, FlightEntry, FlightGroup, GroupStatus
@@ -96,12 +96,19 @@ class _RankWriter:
         )
 
     def _statuses(self, own: Mapping[Channel, NumberedGroup]) -> dict[int, GroupStatus]:
-        found = {one.number: GroupStatus(-1, -1, -1) for one in own.values()}
+        numbers = {channel: one.number for channel, one in own.items()}
+        enqueued, started, completed = (dict.fromkeys(numbers.values(), -1) for _ in range(3))
         for operation in self._history.operations:
-            group = own.get(operation.operation_id.channel)
-            if group is not None:
-                found[group.number] = _advanced(found[group.number], operation)
-        return found
+            number, record = numbers.get(operation.operation_id.channel), operation.record
+            if number is None:
+                continue
+            sequence, has_ended = record.sequence, record.completed_ns is not None
+            enqueued[number] = max(enqueued[number], sequence)
+            if has_ended or record.started_ns is not None:
+                started[number] = max(started[number], sequence)
+            if has_ended and record.how is not How.FAILED:
+                completed[number] = max(completed[number], sequence)
+        return {number: GroupStatus(enqueued[number], started[number], completed[number]) for number in enqueued}
 
     def _entry(self, number: int, operation: OperationView) -> FlightEntry:
         record, group = operation.record, self._groups[operation.operation_id.channel]
@@ -180,13 +187,3 @@ def _duration_ms(operation: OperationView) -> float | None:
     if not record.flags & Flag.ON_DEVICE or record.started_ns is None or record.completed_ns is None:
         return None
     return (record.completed_ns - record.started_ns) / 1e6
-
-
-def _advanced(status: GroupStatus, operation: OperationView) -> GroupStatus:
-    sequence, record = operation.record.sequence, operation.record
-    status = replace(status, enqueued=max(status.enqueued, sequence))
-    if record.started_ns is not None or record.completed_ns is not None:
-        status = replace(status, started=max(status.started, sequence))
-    if record.completed_ns is not None and record.how is not How.FAILED:
-        status = replace(status, completed=max(status.completed, sequence))
-    return status

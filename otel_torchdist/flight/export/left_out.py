@@ -17,7 +17,7 @@ class Reason(enum.Enum):
         "a flight recorder does not record that a group is created, so a rank that waits there may look as if it were "
         "missing elsewhere; `otel-torchdist diagnose` reads the tapes, which show it"
     )
-    UNALIGNED = "their groups existed before recording was switched on, so they have no number that others share"
+    UNALIGNED = "their numbers mean nothing on other ranks, as in groups that existed before recording was switched on"
     ANY_SOURCE = "they are received from any rank, or by a rank that receives from any"
     OVERWRITTEN = "it is not known what other members called in their place: that is overwritten or damaged"
 

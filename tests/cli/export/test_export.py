@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -224,13 +223,12 @@ def test_interrupted(out: Path, before: bool) -> None:
 def test_no_room(base: Path, run: None, out: Path) -> None:
     """If a file cannot be written whole, there is one line, its exit code, and no file."""
     done = subprocess.run(
-        [str(SCRIPT), "export", "--flight-recorder", str(out)],
+        ["bash", "-c", 'ulimit -f 1; exec "$@"', "-", SCRIPT, "export", "--flight-recorder", out],
         env=environment(base),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)),
     )
     assert (done.returncode, done.stdout) == (ExitCode.NO_DIRECTORY, "")
     assert done.stderr == f"otel-torchdist: {out}: File too large\n"
