@@ -104,7 +104,7 @@ class Judge:
         frozen = self._frozen(roll.ranks(Standing.WAITING))
         if frozen:
             return _verdict(VerdictKind.FROZEN, roll, frozen)
-        stuck = stuck_ranks(self._world, roll, self._threshold_ns, path[-1].rank if path else None)
+        stuck = stuck_ranks(self._world, roll, self._threshold_ns)
         if stuck:
             return _verdict(VerdictKind.STUCK, roll, stuck)
         return _verdict(VerdictKind.TRANSPORT, roll, roll.ranks(Standing.FAILED))

@@ -23,10 +23,12 @@ from typing import Final
 from otel_torchdist.processes.state import HEARTBEAT_LATE_NS
 from otel_torchdist.tape.layout import Flag
 from otel_torchdist.verdict.roll_call import RollCall, Standing, members_of, since_of
-from otel_torchdist.world.model import OperationView, RankView, WorldSnapshot
+from otel_torchdist.verdict.waits import waits_of
+from otel_torchdist.world.model import Channel, OperationView, RankView, WorldSnapshot
 
-TRAIL_NS: Final = 3_000_000_000
-"""An end may be seen this late: watchdogs look once a second or more often, and another node's agent answers later."""
+TRAIL_NS: Final = HEARTBEAT_LATE_NS + 2_000_000_000
+"""How long an end may be unseen: watchdogs look every second, agents on other nodes answer later, and if native code
+takes the GIL just then, that shows only when the heartbeat is late."""
 _NEEDS_ALL: Final = frozenset(
     {
         "all_gather",
@@ -45,14 +47,13 @@ _MAY_NEED_NONE: Final = frozenset({"all_to_all", "all_to_all_single", "reduce_sc
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 
 
-def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int, awaited: int | None) -> tuple[int, ...]:
+def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int) -> tuple[int, ...]:
     """The ranks that have not come out of an operation for a reason of their own, ascending.
 
     Args:
         world: The snapshot.
         roll: The standing of every member; all of them report.
         threshold_ns: How long they must have been in it.
-        awaited: The rank for which others wait elsewhere; None if none is known.
     """
     out = _seen_out(world, roll)
     if out is None:
@@ -62,8 +63,8 @@ def stuck_ranks(world: WorldSnapshot, roll: RollCall, threshold_ns: int, awaited
         for rank, operation in sorted(roll.waits.items())
         if roll.standings[rank] is Standing.WAITING
         and world.taken_ns - since_of(operation) >= threshold_ns
-        and _has_looked(world, rank, operation, rank == awaited)
         and _is_possible(world, world.ranks[rank], operation, out)
+        and _has_looked(world, world.ranks[rank], operation, threshold_ns)
         and (_took_part_later(world.ranks[rank], operation, out) or _is_last(world.ranks[rank], operation, roll, out))
     )
 
@@ -98,23 +99,34 @@ def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView,
     may be what holds up this one, in whatever keeps its host or device from looking.
     """
     channel, sequence = operation.operation_id
-    progress = view.progress[channel]
-    if not progress.completed < sequence <= out.up_to <= progress.entered:
+    progress = view.progress.get(channel)
+    if progress is None or not progress.completed < sequence <= out.up_to <= progress.entered:
         return False
-    under_way = {members_of(one) for one in view.open}
-    is_known = all(one.group is not None for one in view.open)
-    return is_known and all(members <= world.ranks.keys() for members in under_way)
+    if any(one.group is None for one in view.open):
+        return False
+    return all(members <= world.ranks.keys() for members in {members_of(one) for one in view.open})
 
 
-def _has_looked(world: WorldSnapshot, rank: int, operation: OperationView, is_awaited: bool) -> bool:
+def _has_looked(world: WorldSnapshot, view: RankView, operation: OperationView, threshold_ns: int) -> bool:
     """Whether it would show if the rank had come out: a thread waits for that, or polls a device.
 
     Native code that holds the GIL stops both. Then the rank is to blame only if others wait for it.
     """
     if not _is_on_device(operation) and not operation.record.is_blocking:
         return False
-    heartbeat_ns = world.ranks[rank].heartbeat_ns
-    return is_awaited or not heartbeat_ns or world.taken_ns - heartbeat_ns <= HEARTBEAT_LATE_NS
+    if world.taken_ns - view.heartbeat_ns <= HEARTBEAT_LATE_NS:
+        return True
+    return _is_awaited(world, view, operation.operation_id.channel, threshold_ns)
+
+
+def _is_awaited(world: WorldSnapshot, view: RankView, channel: Channel, threshold_ns: int) -> bool:
+    """Whether others have waited for the threshold in a later operation of the group, which a rank has not entered."""
+    entered = view.progress[channel].entered
+    return any(
+        world.taken_ns - wait.since_ns >= threshold_ns
+        for wait in waits_of(world)
+        if wait.operation.operation_id.channel == channel and wait.operation.operation_id.sequence > entered
+    )
 
 
 def _took_part_later(view: RankView, operation: OperationView, out: _Out) -> bool:

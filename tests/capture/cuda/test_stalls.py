@@ -158,4 +158,4 @@ def test_a_device_that_reports_an_error(pair: WatchedPair) -> None:
     broken.device.failure = "cudaErrorIllegalAddress"
     pair.check_until(lambda: not broken[broken.issued[0]].is_open)
     pair.look_for(TRAIL_NS / 1e9 + THRESHOLD_S)
-    assert [one.verdict.kind for one in pair.verdicts] == [VerdictKind.TRANSPORT]
+    assert {one.verdict.kind for one in pair.verdicts} == {VerdictKind.TRANSPORT}
