@@ -37,9 +37,13 @@ class JobGroups:
         backends: dict[str, str] = {}
         recorded: set[_Identity] = set()
         ranks: set[int] = set()
+        seen: set[tuple[str, int]] = set()
         for dump in dumps:
             ranks.add(dump.rank)
-            recorded |= {(group.name, group.ranks) for group in dump.groups.values() if group.ranks}
+            # By identity first: thousands of ranks share lists of thousands of members.
+            fresh = [group for group in dump.groups.values() if (group.name, id(group.ranks)) not in seen]
+            seen |= {(group.name, id(group.ranks)) for group in fresh}
+            recorded |= {(group.name, group.ranks) for group in fresh if group.ranks}
             descriptions |= {group.name: group.description for group in dump.groups.values()}
             for entry in dump.entries:
                 used.setdefault(entry.group, set()).add(dump.rank)
@@ -58,6 +62,7 @@ class JobGroups:
         }
         self._nth = _numbers_of({*recorded, *self._inferred.items()})
         self._views: dict[tuple[_Identity, bool], GroupView] = {}
+        self._by_object: dict[tuple[str, int, bool], tuple[tuple[int, ...], GroupView]] = {}
 
     def group(self, dump: FlightDump, name: str, aligned: bool = True) -> GroupView | None:
         """The group that a rank calls `name`; None if no rank has recorded anything about it.
@@ -68,7 +73,14 @@ class JobGroups:
             aligned: Whether its sequence numbers can be compared with those of other ranks.
         """
         identity = self._identity(dump, name)
-        return self._view(identity, aligned) if identity is not None else None
+        if identity is None:
+            return None
+        key = (identity[0], id(identity[1]), aligned)
+        # With the members themselves, so that no other object can get their id.
+        known = self._by_object.get(key) or self._by_object.setdefault(
+            key, (identity[1], self._view(identity, aligned))
+        )
+        return known[1]
 
     def _identity(self, dump: FlightDump, name: str) -> _Identity | None:
         found = dump.groups.get(name)

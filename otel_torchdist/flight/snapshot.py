@@ -195,14 +195,15 @@ def _progress_of(calls: Sequence[OperationView]) -> Progress:
 def _with_all_channels(views: Mapping[int, RankView], ranks: Mapping[int, _Rank]) -> dict[int, RankView]:
     """The ranks, unsure about sends and receives that they may have made before their dump begins."""
     channels = {channel for view in views.values() for channel in view.progress if channel.is_point_to_point}
-    found: dict[int, RankView] = {}
-    for number, view in views.items():
-        missing = {
-            channel: Progress(aligned=False)
-            for channel in channels
-            if number in (channel.source, channel.destination) and channel not in view.progress
-        }
-        if missing and not ranks[number].condensed.is_whole:
-            view = dataclasses.replace(view, progress=MappingProxyType({**view.progress, **missing}))
-        found[number] = view
-    return found
+    missing: dict[int, dict[Channel, Progress]] = {}
+    for channel in channels:
+        for number in (channel.source, channel.destination):
+            rank = ranks.get(number)
+            if rank is not None and not rank.condensed.is_whole and channel not in views[number].progress:
+                missing.setdefault(number, {})[channel] = Progress(aligned=False)
+    return {
+        number: dataclasses.replace(view, progress=MappingProxyType({**view.progress, **missing[number]}))
+        if number in missing
+        else view
+        for number, view in views.items()
+    }

@@ -53,7 +53,7 @@ def sort_into_jobs(dumps: Iterable[CondensedDump]) -> list[FoundJob]:
 class _Job:
     dumps: list[CondensedDump] = field(default_factory=list[CondensedDump])
     newest_ns: int = 0
-    members: dict[str, set[tuple[int, ...]]] = field(default_factory=dict[str, set[tuple[int, ...]]])
+    members: dict[str, list[tuple[int, ...]]] = field(default_factory=dict[str, list[tuple[int, ...]]])
     ranks: set[int] = field(default_factory=set[int])
 
     def add(self, one: CondensedDump) -> None:
@@ -61,8 +61,9 @@ class _Job:
         self.ranks.add(one.rank)
         self.newest_ns = max(self.newest_ns, one.newest_ns)
         for group in one.dump.groups.values():
-            if group.ranks:
-                self.members.setdefault(group.name, set()).add(group.ranks)
+            known = self.members.setdefault(group.name, [])
+            if group.ranks and not any(group.ranks is other for other in known):
+                known.append(group.ranks)
 
     def has_room_for(self, one: CondensedDump) -> bool:
         if one.newest_ns and self.newest_ns and one.oldest_ns - self.newest_ns > APART_NS:
@@ -70,10 +71,9 @@ class _Job:
         return not any(self._disagrees(group.name, group.ranks, one.rank) for group in one.dump.groups.values())
 
     def _disagrees(self, name: str, ranks: tuple[int, ...], rank: int) -> bool:
-        known = self.members.get(name)
-        if not ranks or not known or known == {ranks}:
+        if not ranks:
             return False
-        others = known - {ranks}
+        others = [other for other in self.members.get(name, ()) if other is not ranks and other != ranks]
         return any(
             rank in other or (not self.ranks.isdisjoint(ranks) and bool({*ranks} & {*other})) for other in others
         )

@@ -49,7 +49,7 @@ def read_dumps(paths: Sequence[Path]) -> FoundDumps:
     problems = [problem for one in read for problem in one.problems]
     skipped.others += [one.other for one in read if one.other is not None]
     skipped.others_inside += sum(one.is_other and one.other is None for one in read)
-    jobs = sort_into_jobs([one.dump for one in read if one.dump is not None])
+    jobs = sort_into_jobs(_with_shared_members([one.dump for one in read if one.dump is not None]))
     notes = [*_shortened(skipped.problems), *_shortened(problems), *_others(skipped)]
     others = tuple(skipped.others)
     if not jobs:
@@ -73,6 +73,19 @@ def read_all_entries(paths: Sequence[Path]) -> tuple[list[FlightDump], tuple[str
         read = [one.dump for one in map(_read, find_files(paths, Skipped())) if one.dump is not None]
     chosen = [dump for dump in read if (dump.rank, dump.path) in wanted]
     return sorted(chosen, key=lambda dump: dump.rank), found.notes
+
+
+def _with_shared_members(dumps: Sequence[CondensedDump]) -> list[CondensedDump]:
+    """The same dumps, in which equal lists of members are one object: comparing thousands of them is expensive."""
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    found: list[CondensedDump] = []
+    for one in dumps:
+        groups = {
+            name: replace(group, ranks=known.setdefault(group.ranks, group.ranks))
+            for name, group in one.dump.groups.items()
+        }
+        found.append(replace(one, dump=replace(one.dump, groups=groups)))
+    return found
 
 
 _Dump = TypeVar("_Dump")
