@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import typer
 
 from otel_torchdist.cli.diagnose.leftovers import JudgedDumps
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.targets import ranks_of, warn
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.flight.condensed import condense
@@ -26,7 +26,7 @@ from otel_torchdist.flight.snapshot import moment_of
 from otel_torchdist.imported.recording import Judgement, Provenance, Recording
 from otel_torchdist.imported.selection import Selected, Selection, select
 from otel_torchdist.imported.trace import Traces, traces_of
-from otel_torchdist.naming import compress_ranks, listed_ranks, name_ranks, run_label
+from otel_torchdist.naming import compress_ranks, name_ranks, run_label
 from otel_torchdist.telemetry.export.delivery import Delivery, file_delivery, otlp_delivery
 from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.queued_sink import ExportError
@@ -36,7 +36,6 @@ from otel_torchdist.verdict.post_mortem import roots_of
 from otel_torchdist.verdict.rules import StallRules
 
 _ENDPOINT: Final = "--otlp-endpoint"
-_RANKS: Final = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*")
 _ONCE: Final = "the same command may be repeated: Jaeger shows each span once"
 
 
@@ -102,7 +101,7 @@ def import_dumps(
     _check_endpoint(otlp_endpoint)
     if output is not None and otlp_endpoint:
         raise typer.BadParameter("it writes a file, and --otlp-endpoint sends: choose one.", param_hint="--output")
-    selection = Selection(last, _chosen(ranks))
+    selection = Selection(last, ranks_of(ranks))
     recording = _read(paths, StallRules.from_config(Config.from_environment(), threshold), world_size)
     selected = select(recording, selection)
     if not selected.ranks:
@@ -122,18 +121,9 @@ def _check_endpoint(endpoint: str) -> None:
         raise typer.BadParameter(f"{endpoint!r} begins with neither http:// nor https://.", param_hint=_ENDPOINT)
 
 
-def _chosen(ranks: str) -> frozenset[int] | None:
-    if not ranks:
-        return None
-    if not _RANKS.fullmatch(ranks):
-        raise typer.BadParameter(f"{ranks!r} is not a list of ranks such as 0-7,16.", param_hint="--ranks")
-    return frozenset(listed_ranks(ranks))
-
-
 def _read(paths: list[Path], rules: StallRules, world_size: int) -> Recording:
     dumps, notes = read_all_entries(paths)
-    for note in notes:
-        typer.echo(f"otel-torchdist: warning: {note}", err=True)
+    warn(notes)
     histories = histories_of(dumps)
     if not any(history.operations for history in histories):
         named = ", ".join(str(path) for path in paths)

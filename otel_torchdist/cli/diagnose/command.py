@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
-import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -25,17 +23,16 @@ from otel_torchdist.cli.diagnose.leftovers_report import document_of_leftovers, 
 from otel_torchdist.cli.diagnose.live import diagnose_live
 from otel_torchdist.cli.diagnose.report import print_report
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.targets import chosen_run, target_of, warn
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import day_and_time, fail, iso_time
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.reading.decoding import MAX_RANK
-from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
-from otel_torchdist.naming import compress_ranks, readable
+from otel_torchdist.job.runs import Run, whole_index
+from otel_torchdist.naming import compress_ranks
 from otel_torchdist.verdict.rules import StallRules
 
-_ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
 LIST_WIDTH: Final = 200
 """Width if there is no terminal."""
 
@@ -106,27 +103,21 @@ def diagnose(
     if pid:
         diagnose_live(pid, rules, as_json, request_dumps)
         return
-    run, paths = _sorted(target or [], run_dir, list_runs)
-    if paths:
-        _diagnose_leftovers(diagnose_leftovers(paths, rules, world_size), as_json)
-        return
-    try:
-        index = whole_index(config, run_dir)
-    except TapeError as error:
-        fail(str(error), ExitCode.NOTHING_FOUND)
     if list_runs:
-        _warn(index.unreadable)
-        _list(index.runs, as_json)
+        _list_runs(config, run_dir, as_json)
         return
-    chosen = _choose(index, run, run_dir or tape_directory(config), config)
+    wanted = target_of(target or [], run_dir)
+    if wanted.paths:
+        _diagnose_leftovers(diagnose_leftovers(wanted.paths, rules, world_size), as_json)
+        return
+    chosen = chosen_run(config, wanted.run, wanted.run_dir)
     try:
-        diagnosis = diagnose_run(chosen, rules)
+        diagnosis = diagnose_run(chosen.run, rules)
     except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
-    unreadable = [text for text in index.unreadable if text.startswith(str(chosen.directory))]
-    helpers = tuple(_diagnosed(index.helpers_of(chosen), rules))
-    diagnosis = dataclasses.replace(diagnosis, warnings=(*unreadable, *diagnosis.warnings), helpers=helpers)
-    _warn(diagnosis.warnings)
+    helpers = tuple(_diagnosed(chosen.index.helpers_of(chosen.run), rules))
+    diagnosis = dataclasses.replace(diagnosis, warnings=(*chosen.unreadable, *diagnosis.warnings), helpers=helpers)
+    warn(diagnosis.warnings)
     if as_json:
         typer.echo(json.dumps(document_of(diagnosis), indent=2))
     else:
@@ -135,23 +126,8 @@ def diagnose(
         raise typer.Exit(ExitCode.PROBLEM)
 
 
-def _sorted(target: Sequence[str], run_dir: Path | None, list_runs: bool) -> tuple[str, list[Path]]:
-    """Tell the id of a run from paths. What could be either is a path if there is one."""
-    is_id = len(target) == 1 and _ID.fullmatch(target[0]) is not None and not Path(target[0]).exists()
-    if not target or is_id or list_runs:
-        return (target[0] if target else ""), []
-    if run_dir is not None:
-        raise typer.BadParameter("a path and --run-dir exclude each other: one is for dumps, the other for tapes")
-    missing = [path for path in target if not os.path.lexists(path)]
-    if missing:
-        is_path = os.sep in missing[0] or len(target) > 1
-        what = "no such file or directory" if is_path else "neither a run's id nor a path"
-        fail(f"{readable(missing[0])}: {what}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
-    return "", [Path(path) for path in target]
-
-
 def _diagnose_leftovers(found: Leftovers, as_json: bool) -> None:
-    _warn(found.notes)
+    warn(found.notes)
     if found.is_empty:
         fail(f"{', '.join(map(str, found.paths))}: nothing that can be read", ExitCode.NOTHING_FOUND)
     if as_json:
@@ -168,19 +144,13 @@ def _diagnosed(helpers: Iterable[Run], rules: StallRules) -> Iterator[Diagnosis]
             yield diagnose_run(helper, rules)
 
 
-def _choose(index: RunIndex, prefix: str, where: Path, config: Config) -> Run:
-    if not prefix and index.runs:
-        return index.runs[0]
+def _list_runs(config: Config, run_dir: Path | None, as_json: bool) -> None:
     try:
-        chosen = select(index.runs, prefix) if prefix else None
-    except SeveralRunsError as error:
+        index = whole_index(config, run_dir)
+    except TapeError as error:
         fail(str(error), ExitCode.NOTHING_FOUND)
-    if chosen is not None:
-        return chosen
-    _warn(index.unreadable)
-    if not index.runs:
-        fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), ExitCode.NOTHING_FOUND)
-    fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
+    warn(index.unreadable)
+    _list(index.runs, as_json)
 
 
 def _list(runs: Iterable[Run], as_json: bool) -> None:
@@ -188,11 +158,6 @@ def _list(runs: Iterable[Run], as_json: bool) -> None:
         typer.echo(json.dumps(document_of_runs(runs), indent=2))
     else:
         print_runs(runs, CommandConsole(highlight=False, width=None if sys.stdout.isatty() else LIST_WIDTH))
-
-
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        typer.echo(f"otel-torchdist: warning: {warning}", err=True)
 
 
 _DAMAGED = "damaged"

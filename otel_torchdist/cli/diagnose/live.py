@@ -14,6 +14,7 @@ from otel_torchdist.cli.diagnose.leftovers import Leftovers, judged
 from otel_torchdist.cli.diagnose.leftovers_report import document_of_leftovers, print_leftovers
 from otel_torchdist.cli.diagnose.texts import TextFindings, document_of, judge_texts, lines_of
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.targets import warn
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
 from otel_torchdist.evidence.live.job import LiveJob, LiveRank, look_at
@@ -36,8 +37,7 @@ def diagnose_live(pids: Sequence[int], rules: StallRules, as_json: bool, asks_fo
     """
     job = look_at(pids, asks_for_dumps)
     found = _recorded(job, rules)
-    for warning in (*job.warnings, *found.notes):
-        typer.echo(f"otel-torchdist: warning: {warning}", err=True)
+    warn((*job.warnings, *found.notes))
     if not job.ranks:
         fail("none of these processes can be looked at", ExitCode.NOTHING_FOUND)
     said = judge_texts(job.statements, rules)

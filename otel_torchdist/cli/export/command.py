@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import os
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -16,18 +15,17 @@ import typer
 from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.folder import FolderError, check_folder, write_dumps
-from otel_torchdist.cli.export.options import choice_of, ranks_of
+from otel_torchdist.cli.export.options import choice_of
 from otel_torchdist.cli.export.report import report
-from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.targets import chosen_run, ranks_of, warn
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
-from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.export.choice import Choice
 from otel_torchdist.flight.export.dumps import dumps_of
 from otel_torchdist.flight.export.pickles import pickled
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import histories_of
-from otel_torchdist.job.runs import Run, SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.job.runs import Run
 from otel_torchdist.naming import have, name_ranks, readable
 
 
@@ -84,7 +82,9 @@ def export(
     choice, wanted = choice_of(kinds, last), ranks_of(ranks)
     try:
         check_folder(flight_recorder, force)
-        chosen = _chosen(run, run_dir)
+        wanted_run = chosen_run(Config.from_environment(), run, run_dir)
+        warn(wanted_run.unreadable)
+        chosen = wanted_run.run
         with _without_collecting_garbage():
             histories = _histories(chosen, wanted)
             _check_kinds(choice, histories)
@@ -94,26 +94,6 @@ def export(
         fail(str(error), ExitCode.NO_DIRECTORY)
     for line in report(exported, chosen, flight_recorder):
         typer.echo(line)
-
-
-def _chosen(prefix: str, run_dir: Path | None) -> Run:
-    config = Config.from_environment()
-    try:
-        index = whole_index(config, run_dir)
-        found = select(index.runs, prefix) if prefix else next(iter(index.runs), None)
-    except (TapeError, SeveralRunsError) as error:
-        fail(str(error), ExitCode.NOTHING_FOUND)
-    _warn(index.unreadable if found is None else _of(found, index.unreadable))
-    if found is not None:
-        return found
-    if index.runs:
-        fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
-    where = run_dir or tape_directory(config)
-    fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), ExitCode.NOTHING_FOUND)
-
-
-def _of(run: Run, lines: Iterable[str]) -> list[str]:
-    return [line for line in lines if line.startswith(str(run.directory))]
 
 
 def _histories(run: Run, wanted: frozenset[int] | None) -> list[RankHistory]:
@@ -126,7 +106,7 @@ def _histories(run: Run, wanted: frozenset[int] | None) -> list[RankHistory]:
         missing = sorted(wanted.difference(run.ranks))
         if missing:
             unreadable.append(f"{name_ranks(missing)} {have(missing)} no tape here")
-    _warn(unreadable)
+    warn(unreadable)
     if not histories:
         fail(f"{run.directory}: no tape of the ranks that were asked for can be read", ExitCode.NOTHING_FOUND)
     return histories
@@ -138,12 +118,7 @@ def _check_kinds(choice: Choice, histories: Iterable[RankHistory]) -> None:
     unused = [kind for kind in choice.kinds if not any(fnmatchcase(name, kind) for name in called)]
     if unused:
         names = ", ".join(sorted(called)) or "no calls"
-        _warn([f"--kinds: no rank has called {', '.join(map(readable, unused))}; on the tapes: {names}"])
-
-
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        typer.echo(f"otel-torchdist: warning: {warning}", err=True)
+        warn([f"--kinds: no rank has called {', '.join(map(readable, unused))}; on the tapes: {names}"])
 
 
 @contextmanager

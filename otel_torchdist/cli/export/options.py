@@ -8,7 +8,6 @@ from typing import Final
 import typer
 
 from otel_torchdist.flight.export.choice import Choice
-from otel_torchdist.naming import listed_ranks
 
 _LAST: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h)?")
 _UNITS_NS: Final = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
@@ -32,18 +31,3 @@ def choice_of(kinds: str, last: str) -> Choice:
     if found[2] is None:
         return Choice(names, newest=int(found[1]))
     return Choice(names, within_ns=int(found[1]) * _UNITS_NS[found[2]])
-
-
-def ranks_of(text: str) -> frozenset[int] | None:
-    """Return the ranks that `--ranks` lists; None for all.
-
-    Raises:
-        typer.BadParameter: A part of it is no rank and no range of ranks.
-    """
-    if not text.strip():
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    wrong = next((part for part in parts if not listed_ranks(part)), None)
-    if wrong is not None:
-        raise typer.BadParameter(f"{wrong!r}: expected ranks such as 0-7,12", param_hint="--ranks")
-    return frozenset(listed_ranks(",".join(parts)))

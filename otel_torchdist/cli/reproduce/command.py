@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,15 +11,14 @@ import typer
 from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.reproduce.evidence import Evidence, evidence_of_dumps, evidence_of_run, no_script
+from otel_torchdist.cli.targets import target_of, warn
 from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.config import Config
 from otel_torchdist.flight.reading.decoding import MAX_RANK
-from otel_torchdist.naming import readable
 from otel_torchdist.reproducer.model import NotReproducibleError
 from otel_torchdist.reproducer.planning import plan
 from otel_torchdist.reproducer.source import source_of
 
-_ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
 _USUAL_NAME: Final = "hang.py"
 
 
@@ -62,8 +59,7 @@ def reproduce(
     if output is not None and output.exists() and not force:
         fail(f"{shown(output)} exists; --force replaces it", ExitCode.NO_DIRECTORY)
     evidence = _evidence(target or [], run_dir, world_size, threshold)
-    for warning in evidence.warnings:
-        typer.echo(f"otel-torchdist: warning: {warning}", err=True)
+    warn(evidence.warnings)
     try:
         script = plan(evidence.verdict, evidence.world, evidence.histories, evidence.origin)
     except NotReproducibleError as error:
@@ -72,17 +68,10 @@ def reproduce(
 
 
 def _evidence(target: Sequence[str], run_dir: Path | None, world_size: int, threshold_s: float | None) -> Evidence:
-    """What the arguments ask for. What could be an id or a path is a path if there is one."""
-    config = Config.from_environment()
-    is_id = len(target) == 1 and _ID.fullmatch(target[0]) is not None and not Path(target[0]).exists()
-    if not target or is_id:
-        return evidence_of_run(config, target[0] if target else "", run_dir, threshold_s)
-    if run_dir is not None:
-        raise typer.BadParameter("a path and --run-dir exclude each other: one is for dumps, the other for tapes")
-    missing = next((path for path in target if not os.path.lexists(path)), None)
-    if missing is not None:
-        fail(f"{readable(missing)}: neither a run's id nor a path", ExitCode.NOTHING_FOUND)
-    return evidence_of_dumps(config, [Path(path) for path in target], world_size, threshold_s)
+    config, wanted = Config.from_environment(), target_of(target, run_dir)
+    if wanted.paths:
+        return evidence_of_dumps(config, wanted.paths, world_size, threshold_s)
+    return evidence_of_run(config, wanted, threshold_s)
 
 
 def _write(source: str, output: Path | None, force: bool) -> None:

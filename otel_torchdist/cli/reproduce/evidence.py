@@ -13,13 +13,14 @@ from typing import NoReturn
 from otel_torchdist.cli.diagnose.diagnosis import diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import diagnose_leftovers
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.targets import Target, chosen_run
 from otel_torchdist.cli.text import day_and_time, fail
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
 from otel_torchdist.flight.last_calls import last_calls_of
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import histories_of
-from otel_torchdist.job.runs import Run, SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.job.runs import Run
 from otel_torchdist.reproducer.facts import Origin
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
@@ -45,16 +46,15 @@ class Evidence:
     warnings: tuple[str, ...]
 
 
-def evidence_of_run(config: Config, prefix: str, run_dir: Path | None, threshold_s: float | None) -> Evidence:
+def evidence_of_run(config: Config, wanted: Target, threshold_s: float | None) -> Evidence:
     """Read the tapes of a run; ends the command if there is no run, or no verdict on it.
 
     Args:
         config: The settings.
-        prefix: The first digits of its id; '' for the run that started last.
-        run_dir: Its job directory; None to search all.
+        wanted: Which run.
         threshold_s: Seconds after which an open operation counts as stalled; None for that of the settings.
     """
-    run = _choose(config, prefix, run_dir)
+    run = chosen_run(config, wanted.run, wanted.run_dir).run
     try:
         diagnosis = diagnose_run(run, StallRules.from_config(config, threshold_s))
         histories, unreadable = all_calls_of(run)
@@ -110,19 +110,6 @@ def all_calls_of(run: Run) -> tuple[list[RankHistory], list[str]]:
 def no_script(reason: str) -> NoReturn:
     """End the command because no script can be written."""
     fail(f"no script: {reason}", ExitCode.NOT_REPRODUCIBLE)
-
-
-def _choose(config: Config, prefix: str, run_dir: Path | None) -> Run:
-    try:
-        runs = whole_index(config, run_dir).runs
-        found = select(runs, prefix) if prefix else next(iter(runs), None)
-    except (SeveralRunsError, TapeError) as error:
-        fail(str(error), ExitCode.NOTHING_FOUND)
-    if found is not None:
-        return found
-    if runs:
-        fail(f"no run begins with {prefix}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
-    fail(f"{run_dir or tape_directory(config)}: no tape that can be read", ExitCode.NOTHING_FOUND)
 
 
 def _versions() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from otel_torchdist.naming import listed_ranks
 from otel_torchdist.statistics.grouping import Part
 
 
@@ -20,18 +19,3 @@ def parts_of(text: str) -> tuple[Part, ...]:
     if wrong is not None or not words:
         raise typer.BadParameter(f"{wrong or text!r}: a list of {', '.join(known)} is expected", param_hint="--by")
     return tuple(known[word] for word in words)
-
-
-def ranks_of(text: str) -> frozenset[int] | None:
-    """Return the ranks of a list such as `0-3,8`; None for all.
-
-    Raises:
-        typer.BadParameter: A part of it is no rank and no range.
-    """
-    if not text:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    wrong = next((part for part in parts if not listed_ranks(part)), None)
-    if wrong is not None:
-        raise typer.BadParameter(f"{wrong!r}: ranks such as 0-3,8 are expected", param_hint="--ranks")
-    return frozenset(rank for part in parts for rank in listed_ranks(part))

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from otel_torchdist.cli.completion import complete_run
+from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.exit_codes import ExitCode
-from otel_torchdist.cli.stats.choices import parts_of, ranks_of
+from otel_torchdist.cli.stats.choices import parts_of
 from otel_torchdist.cli.stats.document import document_of
 from otel_torchdist.cli.stats.dumps import source_of_dumps
 from otel_torchdist.cli.stats.order import Order, ordered
 from otel_torchdist.cli.stats.report import Report
 from otel_torchdist.cli.stats.source import Source, source_of_run
 from otel_torchdist.cli.stats.spreadsheet import csv_of
-from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.targets import chosen_run, ranks_of, target_of, warn
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
-from otel_torchdist.errors import TapeError
-from otel_torchdist.job.directory import tapes_in
-from otel_torchdist.job.runs import SeveralRunsError, index_of, select, tape_directory, whole_index
+from otel_torchdist.job.runs import index_of
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Part
 from otel_torchdist.statistics.model import Statistics
@@ -38,16 +35,16 @@ MOST_ROWS: Final = 40
 
 
 def stats(
-    run: Annotated[
-        str,
+    target: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="[RUN|PATH]",
-            help="The first digits of the run's id, or a folder, file or archive of dumps of PyTorch's flight "
-            "recorder. Without it: the run that started last.",
-            autocompletion=complete_run,
+            metavar="[RUN|PATH…]",
+            help="The first digits of a run's id; without it, the run that started last. Or dumps of PyTorch's flight "
+            "recorder, in folders, archives, or one by one.",
+            autocompletion=complete_target,
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(exists=True, file_okay=False, resolve_path=True, help="The job directory, or a copy of one."),
@@ -71,7 +68,7 @@ def stats(
     if as_json and as_csv:
         raise typer.BadParameter("either this or --csv", param_hint="--json")
     parts, only = parts_of(by), ranks_of(ranks)
-    source = _source(run, run_dir)
+    source = _source(target or [], run_dir)
     found = _statistics(source, parts, only)
     if not found.ranks:
         fail(f"{source.place}: no calls of {f'ranks {ranks}' if ranks else 'any rank'}", ExitCode.NOTHING_FOUND)
@@ -107,8 +104,7 @@ def _statistics(source: Source, parts: Iterable[Part], only: Collection[int] | N
         found = statistics_of(source.histories, parts, only)
     finally:
         gc.enable()
-    for warning in source.warnings:
-        typer.echo(f"otel-torchdist: warning: {warning}", err=True)
+    warn(source.warnings)
     return found
 
 
@@ -117,29 +113,11 @@ def _report(order: Order, most: int) -> Report:
     return Report(CommandConsole(highlight=False, width=width), order, most)
 
 
-def _source(run: str, run_dir: Path | None) -> Source:
-    """What the arguments ask for: a path is one that exists, or that no run's id can be."""
-    path = Path(run).expanduser()
-    if run and (path.exists() or os.sep in run):
-        if run_dir is not None:
-            raise typer.BadParameter("a path and --run-dir exclude each other", param_hint="--run-dir")
-        if not path.exists():
-            fail(f"{run}: there is no such file or folder", ExitCode.NOTHING_FOUND)
-        if not path.is_dir() or not tapes_in(path):
-            return source_of_dumps(path)
-        run, run_dir = "", path.resolve()
-    config = Config.from_environment()
-    try:
-        index = whole_index(config, run_dir)
-        chosen = select(index.runs, run) if run else next(iter(index.runs), None)
-        where = run_dir or tape_directory(config)
-    except (TapeError, SeveralRunsError) as error:
-        fail(str(error), ExitCode.NOTHING_FOUND)
-    if chosen is None and index.runs:
-        fail(f"no run begins with {run}; `otel-torchdist diagnose --list` lists all runs", ExitCode.NOTHING_FOUND)
-    if chosen is None:
-        reason = "; ".join([f"{where}: no tape that can be read", *index.unreadable])
-        fail(with_reasons(reason, os.environ, config), ExitCode.NOTHING_FOUND)
-    source = source_of_run(chosen)
-    source.warnings.extend(text for text in index.unreadable if text.startswith(str(chosen.directory)))
+def _source(target: Sequence[str], run_dir: Path | None) -> Source:
+    wanted = target_of(target, run_dir)
+    if wanted.paths:
+        return source_of_dumps(wanted.paths)
+    chosen = chosen_run(Config.from_environment(), wanted.run, wanted.run_dir)
+    source = source_of_run(chosen.run)
+    source.warnings.extend(chosen.unreadable)
     return source

@@ -14,13 +14,13 @@ from otel_torchdist.history.model import RankHistory
 from otel_torchdist.naming import readable
 
 
-def source_of_dumps(path: Path) -> Source:
-    """Read the dumps of one job below a path."""
-    dumps, notes = read_all_entries([path])
+def source_of_dumps(paths: Sequence[Path]) -> Source:
+    """Read the dumps of one job."""
+    dumps, notes = read_all_entries(paths)
     return Source(
         headline=f"dumps of the flight recorder of {len(dumps)} rank{'s' * (len(dumps) != 1)}",
         run_id=None,
-        place=readable(str(path)),
+        place=", ".join(readable(str(path)) for path in paths),
         histories=_histories(dumps),
         warnings=list(notes),
     )

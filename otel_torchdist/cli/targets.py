@@ -1,0 +1,128 @@
+"""What a command is asked to read: a run that was recorded, or what lies at paths; and which of its ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.switched_off import with_reasons
+from otel_torchdist.cli.text import fail
+from otel_torchdist.config import Config
+from otel_torchdist.errors import TapeError
+from otel_torchdist.job.directory import tapes_in
+from otel_torchdist.job.runs import Run, RunIndex, SeveralRunsError, select, tape_directory, whole_index
+from otel_torchdist.naming import listed_ranks, readable
+
+_ID: Final = re.compile(r"[0-9a-fA-F]{1,32}")
+_LISTED: Final = "`otel-torchdist diagnose --list` lists all runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is to be read.
+
+    Attributes:
+        run: The first digits of a run's id; '' for the run that started last.
+        run_dir: The job directory in which to look for it; None for all.
+        paths: What a job has left that was not recorded; empty for a run.
+    """
+
+    run: str = ""
+    run_dir: Path | None = None
+    paths: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRun:
+    """A run, and what else there is.
+
+    Attributes:
+        run: The run.
+        index: All runs.
+    """
+
+    run: Run
+    index: RunIndex
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Which of its tapes cannot be read, and why, in a line each."""
+        return [line for line in self.index.unreadable if line.startswith(str(self.run.directory))]
+
+
+def target_of(arguments: Sequence[str], run_dir: Path | None) -> Target:
+    """Tell the id of a run from paths; ends the command if it is neither.
+
+    What could be either is a path if there is one. A folder of tapes is the job directory of a run.
+
+    Args:
+        arguments: What the user has typed.
+        run_dir: Value of `--run-dir`.
+
+    Raises:
+        typer.BadParameter: There are paths besides `run_dir`.
+    """
+    paths = tuple(Path(argument).expanduser() for argument in arguments)
+    is_id = len(arguments) == 1 and _ID.fullmatch(arguments[0]) is not None and not paths[0].exists()
+    if not arguments or is_id:
+        return Target("".join(arguments), run_dir)
+    if run_dir is not None:
+        raise typer.BadParameter("a path and --run-dir exclude each other", param_hint="--run-dir")
+    missing = next((path for path in paths if not os.path.lexists(path)), None)
+    if missing is not None:
+        is_path = os.sep in str(missing) or len(paths) > 1
+        what = "there is no such file or folder" if is_path else "neither a run's id nor a path"
+        fail(f"{readable(str(missing))}: {what}; {_LISTED}", ExitCode.NOTHING_FOUND)
+    if len(paths) == 1 and paths[0].is_dir() and tapes_in(paths[0]):
+        return Target(run_dir=paths[0].resolve())
+    return Target(paths=paths)
+
+
+def chosen_run(config: Config, prefix: str, run_dir: Path | None) -> ChosenRun:
+    """Find a run; ends the command if there is none, or more than one.
+
+    Args:
+        config: The settings.
+        prefix: The first digits of its id; '' for the run that started last.
+        run_dir: Its job directory; None to search all.
+    """
+    try:
+        index = whole_index(config, run_dir)
+        found = select(index.runs, prefix) if prefix else next(iter(index.runs), None)
+        where = run_dir or tape_directory(config)
+    except (SeveralRunsError, TapeError) as error:
+        fail(str(error), ExitCode.NOTHING_FOUND)
+    if found is not None:
+        return ChosenRun(found, index)
+    warn(index.unreadable)
+    if not index.runs:
+        fail(with_reasons(f"{where}: no tape that can be read", os.environ, config), ExitCode.NOTHING_FOUND)
+    fail(f"no run begins with {prefix}; {_LISTED}", ExitCode.NOTHING_FOUND)
+
+
+def ranks_of(text: str) -> frozenset[int] | None:
+    """Return the ranks that `--ranks` lists, such as `0-7,12`; None for all.
+
+    Raises:
+        typer.BadParameter: A part of it is no rank and no range of ranks.
+    """
+    if not text.strip():
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    wrong = next((part for part in parts if not listed_ranks(part)), None)
+    if wrong is not None:
+        raise typer.BadParameter(f"{wrong!r}: expected ranks such as 0-7,12", param_hint="--ranks")
+    return frozenset(rank for part in parts for rank in listed_ranks(part))
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Print warnings."""
+    for line in lines:
+        typer.echo(f"otel-torchdist: warning: {line}", err=True)
