@@ -6,12 +6,12 @@ with an exception is ended when its thread begins the next one, or is seen outsi
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.capture.torch_api import HOOKED_STEP
 from otel_torchdist.tape.activities import prepare_activity
 from otel_torchdist.tape.layout import ActivityKind, How
@@ -138,7 +138,7 @@ class OptimizerSteps:
 
 def _is_inside(thread: int) -> bool:
     """Whether a thread is in the step of an optimizer."""
-    return is_within_step(sys._current_frames().get(thread))  # pyright: ignore[reportPrivateUsage]  # its only name
+    return is_within_step(next(frames_by_thread()).get(thread))
 
 
 def is_within_step(frame: FrameType | None) -> bool:

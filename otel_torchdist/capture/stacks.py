@@ -21,6 +21,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_torchdist.capture.thread_frames import frames_by_thread
 from otel_torchdist.job.requests import SignalOffer, offer_path
 from otel_torchdist.job.stacks import ThreadStack, write_stacks
 from otel_torchdist.tape.records import CallSiteName
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 MAX_FRAMES: Final = 64
 MAX_THREADS: Final = 64
 
-_frames_by_thread: Final[Any] = sys._current_frames  # pyright: ignore[reportPrivateUsage]  # documented, and its only name
 _code_and_line: Final[Any] = operator.attrgetter("f_code", "f_lineno")
 
 
@@ -59,7 +59,7 @@ def current_stacks() -> list[ThreadStack]:
 
 def _running() -> list[int]:
     """Ids of threads that run Python, including C++ threads that `threading` does not list; holds no frames either."""
-    return list(itertools.chain.from_iterable(itertools.islice(iter(_frames_by_thread, None), 1)))
+    return list(itertools.chain.from_iterable(frames_by_thread()))
 
 
 def _stack_of(thread: threading.Thread | None, ident: int) -> ThreadStack:
@@ -78,7 +78,7 @@ def _frames_of(ident: int) -> list[tuple[CodeType, int | None]]:
     between the first frame and the last, no bytecode of ours runs at which the interpreter could switch to another
     thread.
     """
-    first = map(operator.itemgetter(ident), itertools.islice(iter(_frames_by_thread, None), 1))
+    first = map(operator.itemgetter(ident), frames_by_thread())
     steps = itertools.repeat("f_back", MAX_FRAMES - 1)
     frames = itertools.accumulate(itertools.chain(first, steps), getattr)
     found: list[tuple[CodeType, int | None]] = []
