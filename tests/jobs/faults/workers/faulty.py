@@ -264,7 +264,7 @@ FAULTS: dict[str, Callable[[], None]] = {
 
 def take_good_steps() -> None:
     """Train until all ranks know that the job is watched, so that all of them stop after the same step."""
-    unwatched, steps = Path(os.environ["UNWATCHED"]), 0
+    unwatched, steps = Path(os.environ.get("UNWATCHED", gate.with_name("unwatched"))), 0
     while steps < GOOD_STEPS or (GOOD_STEPS and gradient[0]):
         gradient.fill_(float(unwatched.exists()))
         dist.all_reduce(gradient)
