@@ -78,8 +78,8 @@ def target_of(arguments: Sequence[str], run_dir: Path | None) -> Target:
     missing = next((path for path in paths if not os.path.lexists(path)), None)
     if missing is not None:
         is_path = os.sep in str(missing) or len(paths) > 1
-        what = "there is no such file or folder" if is_path else "neither a run's id nor a path"
-        fail(f"{readable(str(missing))}: {what}; {_LISTED}", ExitCode.NOTHING_FOUND)
+        what = "no such file or directory" if is_path else f"neither a run's id nor a path; {_LISTED}"
+        fail(f"{readable(str(missing))}: {what}", ExitCode.NOTHING_FOUND)
     if len(paths) == 1 and paths[0].is_dir() and tapes_in(paths[0]):
         return Target(run_dir=paths[0].resolve())
     return Target(paths=paths)

@@ -26,7 +26,6 @@ FAULTS: Final = (
     Fault("rendezvous", "rendezvous"),
     Fault("new_group", "rendezvous"),
     Fault("stop", "frozen"),
-    Fault("kill", "dead"),
 )
 
 

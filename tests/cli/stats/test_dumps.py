@@ -109,7 +109,7 @@ def test_files_that_are_no_dumps(base: Path, dumps: Path) -> None:
     assert (nothing.code, nothing.out) == (2, "")
     assert nothing.err.endswith(f"otel-torchdist: {dumps / 'notes.txt'}: no calls of any rank\n")
     missing = ask(base, dumps / "none", command="stats")
-    assert (missing.code, missing.err) == (2, f"otel-torchdist: {dumps / 'none'}: there is no such file or folder\n")
+    assert (missing.code, missing.err) == (2, f"otel-torchdist: {dumps / 'none'}: no such file or directory\n")
 
 
 def test_folder_of_tapes(base: Path) -> None:

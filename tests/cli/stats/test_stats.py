@@ -132,7 +132,7 @@ def test_choices(job: GlooJobs, module_base: Path) -> None:
     ("arguments", "message"),
     [
         (["--by", "colour"], "'colour': a list of operation, group, size, site, rank is expected"),
-        (["--ranks", "0-x"], "'0-x': ranks such as 0-3,8 are expected"),
+        (["--ranks", "0-x"], "'0-x': expected ranks such as 0-7,12"),
         (["--sort", "age"], "Invalid value for '--sort'"),
         (["--json", "--csv"], "either this or --csv"),
         ([".", "--run-dir", "."], "a path and --run-dir exclude each other"),
