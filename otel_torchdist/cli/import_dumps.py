@@ -12,17 +12,16 @@ from urllib.parse import urlsplit
 
 import typer
 
-from otel_torchdist.cli.diagnose.leftovers import JudgedDumps
+from otel_torchdist.cli.diagnose.leftovers import judged
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.options import Threshold, WorldSize
 from otel_torchdist.cli.targets import ranks_of, warn
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.flight.condensed import condense
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.history import histories_of
-from otel_torchdist.flight.reading.decoding import MAX_RANK
 from otel_torchdist.flight.reading.reader import read_all_entries
-from otel_torchdist.flight.snapshot import moment_of
 from otel_torchdist.imported.recording import Judgement, Provenance, Recording
 from otel_torchdist.imported.selection import Selected, Selection, select
 from otel_torchdist.imported.trace import Traces, traces_of
@@ -31,8 +30,6 @@ from otel_torchdist.telemetry.export.delivery import Delivery, file_delivery, ot
 from otel_torchdist.telemetry.export.environment import imported_resource
 from otel_torchdist.telemetry.export.queued_sink import ExportError
 from otel_torchdist.telemetry.spans.model import FinishedSpan
-from otel_torchdist.verdict.last_moment import LastMoment
-from otel_torchdist.verdict.post_mortem import roots_of
 from otel_torchdist.verdict.rules import StallRules
 
 _ENDPOINT: Final = "--otlp-endpoint"
@@ -74,23 +71,8 @@ def import_dumps(
             show_default=False,
         ),
     ] = "",
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            help="Seconds after which an open operation counts as stalled. "
-            "Without it: as set by OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
-        ),
-    ] = None,
-    world_size: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=MAX_RANK,
-            help="Ranks of the job, for dumps that do not show it, as those of gloo.",
-            show_default=False,
-        ),
-    ] = 0,
+    threshold: Threshold = None,
+    world_size: WorldSize = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; show what would be sent.")] = False,
 ) -> None:
     """With dumps of a flight recorder: see them in Jaeger, as one trace of all ranks and one for each verdict.
@@ -128,14 +110,12 @@ def _read(paths: list[Path], rules: StallRules, world_size: int) -> Recording:
     if not any(history.operations for history in histories):
         named = ", ".join(str(path) for path in paths)
         fail(f"{named}: no dump of a flight recorder with a call in it", ExitCode.NOTHING_FOUND)
-    condensed = tuple(condense(dump) for dump in dumps)
-    moment = moment_of(condensed, world_size)
-    judged = JudgedDumps(condensed, moment, tuple(roots_of(LastMoment(moment.world, is_now=False, signs={}), rules)))
+    found = judged(tuple(condense(dump) for dump in dumps), rules, world_size)
     return Recording(
-        provenance=_provenance(dumps, moment.unseen),
+        provenance=_provenance(dumps, found.moment.unseen),
         histories=tuple(histories),
-        world=moment.world,
-        judgements=tuple(Judgement(verdict, judged.text_of(verdict)) for verdict in judged.verdicts),
+        world=found.moment.world,
+        judgements=tuple(Judgement(verdict, found.text_of(verdict)) for verdict in found.verdicts),
         threshold_ns=rules.threshold_ns,
     )
 

@@ -23,12 +23,12 @@ from otel_torchdist.cli.diagnose.leftovers_report import document_of_leftovers, 
 from otel_torchdist.cli.diagnose.live import diagnose_live
 from otel_torchdist.cli.diagnose.report import print_report
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.options import RunDirectory, Threshold, WorldSize
 from otel_torchdist.cli.targets import chosen_run, target_of, warn
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import day_and_time, fail, iso_time
 from otel_torchdist.config import Config
 from otel_torchdist.errors import TapeError
-from otel_torchdist.flight.reading.decoding import MAX_RANK
 from otel_torchdist.job.runs import Run, whole_index
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.verdict.rules import StallRules
@@ -48,32 +48,9 @@ def diagnose(
             show_default=False,
         ),
     ] = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            file_okay=False,
-            resolve_path=True,
-            help="The job directory, or a copy of one.",
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            help="Seconds after which an open operation counts as stalled. "
-            "Without it: as set by OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
-        ),
-    ] = None,
-    world_size: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=MAX_RANK,
-            help="Ranks of the job, for dumps that do not show it, as those of gloo.",
-            show_default=False,
-        ),
-    ] = 0,
+    run_dir: RunDirectory = None,
+    threshold: Threshold = None,
+    world_size: WorldSize = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
     pid: Annotated[
         list[int] | None,

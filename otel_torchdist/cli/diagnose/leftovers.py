@@ -23,6 +23,7 @@ from otel_torchdist.world.model import RankView
 
 UP_TO: Final = "up to"
 AT_LEAST: Final = "at least"
+NO_EVIDENCE: Final = Evidence()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,9 @@ def diagnose_leftovers(paths: Sequence[Path], rules: StallRules, world_size: int
     return Leftovers(tuple(paths), dumps, sections, rules.threshold_s, tuple(notes))
 
 
-def judged(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int, evidence: Evidence) -> JudgedDumps:
+def judged(
+    dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int, evidence: Evidence = NO_EVIDENCE
+) -> JudgedDumps:
     """Judge dumps of a job.
 
     Args:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
@@ -17,12 +15,14 @@ from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.folder import FolderError, check_folder, write_dumps
 from otel_torchdist.cli.export.options import choice_of
 from otel_torchdist.cli.export.report import report
+from otel_torchdist.cli.options import RunDirectory
 from otel_torchdist.cli.targets import chosen_run, ranks_of, warn
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
 from otel_torchdist.flight.export.choice import Choice
 from otel_torchdist.flight.export.dumps import dumps_of
 from otel_torchdist.flight.export.pickles import pickled
+from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.history.tapes import histories_of
 from otel_torchdist.job.runs import Run
@@ -46,10 +46,7 @@ def export(
             help="Write dumps of PyTorch's flight recorder into this folder, one for each rank, for `torchfrtrace`.",
         ),
     ] = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, resolve_path=True, help="The job directory, or a copy of one."),
-    ] = None,
+    run_dir: RunDirectory = None,
     kinds: Annotated[
         str,
         typer.Option(
@@ -85,7 +82,7 @@ def export(
         wanted_run = chosen_run(Config.from_environment(), run, run_dir)
         warn(wanted_run.unreadable)
         chosen = wanted_run.run
-        with _without_collecting_garbage():
+        with without_collecting_garbage():
             histories = _histories(chosen, wanted)
             _check_kinds(choice, histories)
             exported = dumps_of(histories, choice)
@@ -119,15 +116,3 @@ def _check_kinds(choice: Choice, histories: Iterable[RankHistory]) -> None:
     if unused:
         names = ", ".join(sorted(called)) or "no calls"
         warn([f"--kinds: no rank has called {', '.join(map(readable, unused))}; on the tapes: {names}"])
-
-
-@contextmanager
-def _without_collecting_garbage() -> Generator[None, None, None]:
-    """Calls are many small objects without cycles, and looking for cycles among them takes half of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -8,13 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
-from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.options import RunDirectory, RunOrDumps, Threshold, WorldSize
 from otel_torchdist.cli.reproduce.evidence import Evidence, evidence_of_dumps, evidence_of_run, no_script
 from otel_torchdist.cli.targets import target_of, warn
 from otel_torchdist.cli.text import fail, shown
 from otel_torchdist.config import Config
-from otel_torchdist.flight.reading.decoding import MAX_RANK
 from otel_torchdist.reproducer.model import NotReproducibleError
 from otel_torchdist.reproducer.planning import plan
 from otel_torchdist.reproducer.source import source_of
@@ -23,28 +22,10 @@ _USUAL_NAME: Final = "hang.py"
 
 
 def reproduce(
-    target: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN|PATH…]",
-            help="The first digits of a run's id; without it, the run that started last. Or dumps of PyTorch's flight "
-            "recorder, in folders, archives, or one by one.",
-            autocompletion=complete_target,
-            show_default=False,
-        ),
-    ] = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, resolve_path=True, help="The job directory, or a copy of one."),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(min=0.1, help="Seconds after which an open operation counts as stalled; as in `diagnose`."),
-    ] = None,
-    world_size: Annotated[
-        int,
-        typer.Option(min=0, max=MAX_RANK, help="Ranks of the job, for dumps that do not show it.", show_default=False),
-    ] = 0,
+    target: RunOrDumps = None,
+    run_dir: RunDirectory = None,
+    threshold: Threshold = None,
+    world_size: WorldSize = 0,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", dir_okay=False, help="The file to write; without it, the standard output."),

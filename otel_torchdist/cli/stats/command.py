@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -11,8 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
-from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.options import RunDirectory, RunOrDumps
 from otel_torchdist.cli.stats.choices import parts_of
 from otel_torchdist.cli.stats.document import document_of
 from otel_torchdist.cli.stats.dumps import source_of_dumps
@@ -24,6 +23,7 @@ from otel_torchdist.cli.targets import chosen_run, ranks_of, target_of, warn
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
+from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.job.runs import index_of
 from otel_torchdist.statistics.compute import statistics_of
 from otel_torchdist.statistics.grouping import DEFAULT_PARTS, Part
@@ -35,20 +35,8 @@ MOST_ROWS: Final = 40
 
 
 def stats(
-    target: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN|PATH…]",
-            help="The first digits of a run's id; without it, the run that started last. Or dumps of PyTorch's flight "
-            "recorder, in folders, archives, or one by one.",
-            autocompletion=complete_target,
-            show_default=False,
-        ),
-    ] = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, resolve_path=True, help="The job directory, or a copy of one."),
-    ] = None,
+    target: RunOrDumps = None,
+    run_dir: RunDirectory = None,
     by: Annotated[
         str, typer.Option(help="What distinguishes rows: a list of `operation`, `group`, `size`, `site`, `rank`.")
     ] = ",".join(part.value for part in DEFAULT_PARTS),
@@ -98,12 +86,8 @@ def print_stats_of(directory: Path, run_id: int) -> None:
 
 
 def _statistics(source: Source, parts: Iterable[Part], only: Collection[int] | None) -> Statistics:
-    # The calls are many small objects without cycles: looking for cycles among them would take a quarter of the time.
-    gc.disable()
-    try:
+    with without_collecting_garbage():
         found = statistics_of(source.histories, parts, only)
-    finally:
-        gc.enable()
     warn(source.warnings)
     return found
 

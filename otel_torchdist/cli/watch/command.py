@@ -15,6 +15,7 @@ from rich.console import Console
 
 from otel_torchdist.cli.completion import complete_run
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.options import Threshold
 from otel_torchdist.cli.stats.command import print_stats_of
 from otel_torchdist.cli.switched_off import with_reasons
 from otel_torchdist.cli.terminal import CommandConsole, can_redraw, live_display
@@ -49,14 +50,7 @@ def watch(
     keep: Annotated[
         float, typer.Option(min=0, help="Seconds to stay after ranks have failed, because they may be restarted.")
     ] = 10.0,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            help="Seconds after which an open operation counts as stalled. "
-            "Without it: as set by OTEL_PYTHON_TORCHDIST_STALL_TIMEOUT, else 10.",
-        ),
-    ] = None,
+    threshold: Threshold = None,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines, as without a terminal.")] = False,
     stats: Annotated[
         bool, typer.Option("--stats", help="At the end count and time all calls, as `otel-torchdist stats` does.")

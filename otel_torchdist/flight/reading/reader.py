@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -17,6 +15,7 @@ from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.jobs import FoundJob, sort_into_jobs
 from otel_torchdist.flight.reading.parallel import read_each
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
+from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.naming import compress_ranks, name_ranks
 
 MAX_LINES: Final = 10
@@ -69,7 +68,7 @@ def read_all_entries(paths: Sequence[Path]) -> tuple[list[FlightDump], tuple[str
     """
     found = read_dumps(paths)
     wanted = {(one.rank, one.dump.path) for one in found.dumps}
-    with _without_collecting_garbage():
+    with without_collecting_garbage():
         read = [one.dump for one in map(_read, find_files(paths, Skipped())) if one.dump is not None]
     chosen = [dump for dump in read if (dump.rank, dump.path) in wanted]
     return sorted(chosen, key=lambda dump: dump.rank), found.notes
@@ -109,7 +108,7 @@ class _ReadFile(Generic[_Dump]):
 
 
 def _read_condensed(file: FoundFile) -> _ReadFile[CondensedDump]:
-    with _without_collecting_garbage():
+    with without_collecting_garbage():
         read = _read(file)
         dump = condense(read.dump) if read.dump is not None else None
         return _ReadFile(dump, read.problems, read.is_other, read.other)
@@ -171,15 +170,3 @@ def _of_replaced(job: FoundJob) -> Iterator[str]:
     paths = ", ".join(one.dump.path for one in job.replaced[:3])
     more = f" and {len(job.replaced) - 3} more" if len(job.replaced) > 3 else ""
     yield f"{name_ranks(ranks)}: more than one dump, of which the newest is used; left out: {paths}{more}"
-
-
-@contextmanager
-def _without_collecting_garbage() -> Generator[None]:
-    """Decoding makes millions of objects and no cycles, which the collector would look for again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
