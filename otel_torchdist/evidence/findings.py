@@ -165,7 +165,7 @@ def shown_thread(stacks: SeenStacks) -> ThreadStack | None:
     if stacks.crash:
         return next(iter(stacks.threads), None)
     main = thread_to_show(stacks.threads, None)
-    # Operations release the GIL while they wait, so whoever holds it then does not matter.
+    # Operations release the GIL while they wait, so it does not matter which thread holds it then.
     if main is None or _collective_in(main):
         return main
     return thread_to_show(stacks.threads, stacks.holds_gil)

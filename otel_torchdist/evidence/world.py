@@ -3,7 +3,7 @@
 A watchdog tells of its own rank: which operation of which group timed out, and how far the rank had come in the group.
 Ranks that did not time out tell how far they had come in the default group when they were asked for a dump. So the
 ranks that have not enqueued what others wait for can be named there. Elsewhere only what was called is compared: a
-rank that hangs writes nothing, so that a group whose ranks have all come cannot be told from one that lacks some. But a
+rank that hangs writes nothing, so that a group whose ranks have all come looks like one that lacks some. But a
 rank whose operation timed out in another group waits there, and is not blamed for not having come to this one.
 """
 

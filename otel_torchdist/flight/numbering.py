@@ -1,6 +1,6 @@
 """The position of each recorded call among those that it must match on other ranks.
 
-Collectives are numbered by the recorder. Calls of send and recv are numbered per rank and group, whoever the peer is;
+Collectives are numbered by the recorder. Calls of send and recv are numbered per rank and group, whichever the peer is;
 peers agree on such a number only in groups of two. In larger groups the calls of each pair can be counted anew if the
 ring still holds all of them.
 """

@@ -87,7 +87,7 @@ class Splitter:
                     row.tally.transferred.add(row.size, row.factor, transfers_ns)
 
     def _waiting_in(self, meeting: Meeting) -> Waiting:
-        """Who waits for whom; nothing is known about members that called different operations."""
+        """Which rank waits for which; nothing is known about members that called different operations."""
         rows = self._rows
         found = {rows[member.rank.rank][member.calls.kinds[place]].waiting for member, place in meeting.calls}
         return found.pop() if len(found) == 1 else Waiting.UNKNOWN
@@ -122,7 +122,7 @@ def _row_of(kind: CallKind, tally: Tally | None) -> _Row:
 
 
 def _ready_ns(meeting: Meeting, waiting: Waiting, arrived: Sequence[int]) -> list[int | None]:
-    """For each rank when the one arrived for which it waits; None if it may wait for nobody."""
+    """For each rank when the one arrived for which it waits; None if it waits for none."""
     last_ns = max(arrived)
     if waiting is Waiting.EVERYONE:
         return [last_ns] * len(arrived)

@@ -28,5 +28,5 @@ _WAITING: Final = {
 
 
 def waiting_in(operation: str) -> Waiting:
-    """Return who waits for whom in an operation."""
+    """Return which rank waits for which in an operation."""
     return _WAITING.get(kind_of(operation), Waiting.UNKNOWN)

@@ -1,7 +1,7 @@
 """Ranks that have not come out of a collective although others have: something on their own side is stuck or broken.
 
-In a collective that synchronizes, each member's result depends on what all others contribute. So whoever comes out of
-it proves that all the others have entered it and done their part. Two things can be concluded:
+In a collective that synchronizes, each member's result depends on what all others contribute. So a rank that comes out
+of it proves that all the others have entered it and done their part. Two things can be concluded:
 
 - Someone has come out of a *later* collective of the group in which this rank takes part as well. A communicator runs
   its collectives in order, so this rank's device has been through this one, and its own side does not show that: its
@@ -9,7 +9,7 @@ it proves that all the others have entered it and done their part. Two things ca
 - *All* others have come out of this one. None of them has anything left to do for this rank.
 
 Where several ranks are left in a collective that was the last for the others, one of them may wait for what another
-should have passed on: rings and trees carry data from member to member. Then nobody is named.
+should have passed on: rings and trees carry data from member to member. Then none is named.
 
 Ends are known late, and ranks are never read at the same moment. So this rank must have been in it for the threshold,
 the others out of it for a while, each by its own clock, and their counts must be possible together.
@@ -83,7 +83,7 @@ class _Out:
 
 
 def _seen_out(world: WorldSnapshot, roll: RollCall) -> _Out | None:
-    """Who was seen to come out of an operation; None if nobody was, or if only now somebody comes out."""
+    """How many were seen to come out of an operation, and how far they are; None if none was, or one only now."""
     channel, sequence = roll.operation_id
     reached = [world.ranks[rank].progress[channel] for rank in roll.ranks(Standing.OUT)]
     seen = [progress.seen_out for progress in reached if progress.seen_out >= sequence]
@@ -95,7 +95,7 @@ def _seen_out(world: WorldSnapshot, roll: RollCall) -> _Out | None:
 def _is_possible(world: WorldSnapshot, view: RankView, operation: OperationView, out: _Out) -> bool:
     """Whether what is known of all of them can be true at one moment, and nothing that is not known may explain it.
 
-    Nobody comes out of what this rank has not entered: then it was read before the others. And a rank that has no data
+    No rank comes out of what this rank has not entered: then it was read before the others. And a rank that has no data
     may be what holds up this one, in whatever keeps its host or device from looking.
     """
     channel, sequence = operation.operation_id
@@ -151,7 +151,7 @@ def _is_last(view: RankView, operation: OperationView, roll: RollCall, out: _Out
 
 
 def _needs(view: RankView, operation: OperationView) -> bool:
-    """Whether nobody comes out of an operation before this rank has done its part.
+    """Whether no rank comes out of an operation before this rank has done its part.
 
     Where a rank may contribute nothing to the result of another, its device may not have come to the operation yet,
     unless there is nothing before it.

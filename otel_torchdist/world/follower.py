@@ -38,7 +38,7 @@ MAX_CHANNELS: Final = 65_536
 
 _NEVER: Final = Progress()
 _ASSUMED: Final = (How.ABANDONED, How.UNTRACKED, None)
-"""How an end is known that nobody has seen."""
+"""How an end is recorded that was only assumed."""
 _ON_DEVICE: Final = int(Flag.ON_DEVICE)
 _REDUCE_OP_UNREAD: Final = int(Flag.REDUCE_OP_UNREAD)
 """A plain integer: arithmetic with enum members is several times slower."""

@@ -1,4 +1,4 @@
-"""Snapshots from the lines of watchdogs: the judge names the rank, or nobody."""
+"""Snapshots from the lines of watchdogs: the judge names the rank, or none."""
 
 from __future__ import annotations
 

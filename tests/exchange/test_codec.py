@@ -135,7 +135,7 @@ def test_verdict_on_remote_ranks_is_the_same() -> None:
 
 @pytest.mark.parametrize(("out_s", "expected"), [(6.0, VerdictKind.STUCK), (29.0, VerdictKind.TRANSPORT)])
 def test_stuck_rank_of_another_node(out_s: float, expected: VerdictKind) -> None:
-    """Whose end was seen when arrives too, on the clock of whoever judges."""
+    """Whose end was seen when arrives too, on the clock of the agent that judges."""
     world = FakeWorld(4)
     for rank in range(4):
         number = world.ranks[rank].enter(EVERYBODY, 5.0)

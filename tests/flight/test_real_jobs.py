@@ -1,4 +1,4 @@
-"""The dumps of two real jobs, in each of which two ranks were at fault: both are named, and nobody else."""
+"""The dumps of two real jobs, in each of which two ranks were at fault: both are named, and no others."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def test_all_dumps(job: str) -> None:
 @pytest.mark.parametrize("job", sorted(KINDS))
 @pytest.mark.parametrize("rank", range(16))
 def test_without_one(job: str, rank: int) -> None:
-    """Whichever dump is missing: nobody is named who is not at fault."""
+    """Whichever dump is missing: no rank is named that is not at fault."""
     assert named(judged(job, rank)) <= faulty(job)

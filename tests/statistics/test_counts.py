@@ -131,7 +131,7 @@ def test_calls_that_the_ring_has_lost(ranks_of: Callable[..., Ranks]) -> None:
 
 
 def test_groups_of_one_name(ranks_of: Callable[..., Ranks]) -> None:
-    """Groups that are called the same are told apart by their ranks, and where these are the same, by their keys."""
+    """Groups that are called the same are distinguished by their ranks, and where these are the same, by their keys."""
     ranks = ranks_of(3)
     groups = [
         dataclasses.replace(ranks.group, ranks=members, nth=nth)

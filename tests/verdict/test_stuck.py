@@ -64,7 +64,7 @@ def test_two_ranks_whose_devices_have_done_more_than_they_show() -> None:
 
 
 def test_rooted_operation_before_one_that_needs_everyone() -> None:
-    """A communicator runs its operations in order: whoever took part in a later one has been through this one."""
+    """A communicator runs its operations in order: a rank that took part in a later one has been through this one."""
     world = run_on_devices("broadcast", still_in=(2, 3))
     go_on(world)
     assert kind_and_ranks(world) == (VerdictKind.STUCK, (2, 3))
@@ -141,7 +141,7 @@ def test_a_rank_that_blocks_on_its_host() -> None:
 
 
 def test_a_rank_that_has_not_looked() -> None:
-    """With gloo, an asynchronous operation may have ended long ago: nobody has looked since."""
+    """With gloo, an asynchronous operation may have ended long ago: it was not checked since."""
     assert kind_and_ranks(run_on_hosts({3: False})) == UNNAMED
 
 

@@ -28,7 +28,7 @@ from tests.verdict.stuck_worlds import (
 
 
 def test_ranks_that_may_wait_for_each_other() -> None:
-    """Rings pass data on: of two ranks that have not come out, one may wait for the other. Nobody is named."""
+    """Rings pass data on: of two ranks that have not come out, one may wait for the other. None is named."""
     assert kind_and_ranks(run_on_devices(still_in=(2, 3))) == UNNAMED
 
 
@@ -65,7 +65,7 @@ def test_all_to_all_behind_other_work() -> None:
 
 
 def test_ranks_that_contribute_nothing() -> None:
-    """Nobody waits for a rank without data, wherever its device is; a barrier has no data at all."""
+    """No rank waits for a rank without data, wherever its device is; a barrier has no data at all."""
     assert kind_and_ranks(run_on_devices(message_bytes=0)) == UNNAMED
     assert kind_and_ranks(run_on_devices("barrier", message_bytes=0)) == NAMED
     world = run_on_devices(still_in=(2, 3))
@@ -74,7 +74,7 @@ def test_ranks_that_contribute_nothing() -> None:
 
 
 def test_later_operations_that_nobody_has_left() -> None:
-    """Both ranks have enqueued more, out of which nobody has come: that proves nothing."""
+    """Both ranks have enqueued more, out of which none has come: that proves nothing."""
     world = run_on_devices(still_in=(2, 3))
     for rank in range(4):
         enqueue(world, rank, begun_s=None if rank > 1 else OUT_S)

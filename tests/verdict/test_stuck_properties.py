@@ -1,7 +1,7 @@
 """Random jobs on devices whose ends are seen late, and by readers that look at each rank at another moment.
 
 The model: every rank enqueues its operations in order, and its device runs them one after the other; an operation ends
-when all members have begun it. Whoever looks sees an end only after a while.
+when all members have begun it. An end is seen only after a while.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def moments(data: st.DataObject, job: Job) -> tuple[float, dict[int, float], dic
 @settings(max_examples=250, deadline=None)
 @given(st.booleans(), st.data())
 def test_in_healthy_jobs_no_rank_is_stuck(on_device: bool, data: st.DataObject) -> None:
-    """However late ranks come, however late ends are seen, whenever each is read: nobody is said to be stuck."""
+    """However late ranks come, however late ends are seen, whenever each is read: none is reported as stuck."""
     job = data.draw(jobs(on_device))
     for verdict in verdicts(job.seen_at(*moments(data, job))).values():
         assert verdict is None or verdict.kind is not VerdictKind.STUCK
@@ -128,7 +128,7 @@ def test_a_device_that_breaks_in_an_operation(broken: int, data: st.DataObject) 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, SIZE - 1), st.data())
 def test_a_device_whose_ends_are_no_longer_seen(broken: int, data: st.DataObject) -> None:
-    """A device goes on, but from some time on nobody sees what it ends: if any rank is named, it is that one alone."""
+    """A device goes on, but from some time on what it ends is not seen: if any rank is named, it is that one alone."""
     job = data.draw(jobs(on_device=True))
     now_s, early, unseen = moments(data, job)
     blind_s = data.draw(st.floats(0.0, now_s + 1.0))

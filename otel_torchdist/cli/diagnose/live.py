@@ -1,4 +1,4 @@
-"""`otel-torchdist diagnose --pid`: a look at a live job that nobody prepared."""
+"""`otel-torchdist diagnose --pid`: examines a live job that was not prepared."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What can be seen of a live job that nobody prepared, from outside: nothing is injected, nothing is written."""
+"""What can be seen of a live job that was not prepared, from outside: nothing is injected, nothing is written."""

@@ -115,7 +115,7 @@ def _from(pid: int, parents: Mapping[int, int], children: Mapping[int, list[int]
         if child.rank is None:
             waiting += children.get(child.pid, ())
     ranks = [child for child in below if child.rank is not None]
-    # Without any `RANK`, a launcher cannot be told from a rank that has helpers: show what there is.
+    # Without any `RANK`, a launcher cannot be distinguished from a rank that has helpers: show what there is.
     return ranks or [own, *(child for child in below if child.parent == pid and "python" in child.command)]
 
 

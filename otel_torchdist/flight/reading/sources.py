@@ -78,7 +78,7 @@ def find_files(paths: Sequence[Path], skipped: Skipped) -> Iterator[FoundFile]:
 
     Args:
         paths: Folders, which are searched to a depth of 8, files, and archives.
-        skipped: Is told what is left out.
+        skipped: Collects what is left out.
     """
     for path in paths:
         for file in _files_below(path, skipped) if path.is_dir() else (path,):

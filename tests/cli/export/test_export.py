@@ -163,7 +163,7 @@ def test_earlier_export_is_replaced(export: Callable[..., Answer], out: Path) ->
 
 @pytest.mark.parametrize("name", ["comm_lib_trace_rank_2", "comm_lib_trace_rank_9", "notes.txt", ".hidden"])
 def test_files_of_others(export: Callable[..., Answer], out: Path, name: str) -> None:
-    """A folder with anything else is left alone. With --force its dumps are replaced, whoever wrote them."""
+    """A folder with anything else is left alone. With --force its dumps are replaced, whatever wrote them."""
     out.mkdir()
     (out / name).write_bytes(THEIRS)
     (out / "comm_lib_trace_rank_1").write_bytes(OURS)

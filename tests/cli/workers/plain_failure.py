@@ -1,4 +1,4 @@
-"""A job that nobody prepared: one rank raises, and the other one loses it."""
+"""A job that was not prepared: one rank raises, and the other one loses it."""
 
 from __future__ import annotations
 

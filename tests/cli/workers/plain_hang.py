@@ -1,4 +1,4 @@
-"""A job that nobody prepared: one rank never comes to the collective of the others."""
+"""A job that was not prepared: one rank never comes to the collective of the others."""
 
 from __future__ import annotations
 

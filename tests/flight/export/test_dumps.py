@@ -279,7 +279,7 @@ def test_pickle() -> None:
 
 
 def test_mark() -> None:
-    """A file that we have written is told from one of PyTorch."""
+    """A file that we have written is distinguished from one of PyTorch."""
     dump = exported([call(1)]).dumps[0]
     assert is_marked(pickled(dump))
     theirs = {key: value for key, value in pickle.loads(pickled(dump)).items() if key != "exported_by"}

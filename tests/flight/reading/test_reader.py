@@ -203,7 +203,7 @@ def test_files_of_an_earlier_job(tmp_path: Path) -> None:
 
 
 def test_the_same_job_the_day_before(tmp_path: Path) -> None:
-    """Two runs of the same shape are told apart by the hours between them; the newer one is used."""
+    """Two runs of the same shape are distinguished by the hours between them; the newer one is used."""
     day_s = 86_400
     write(tmp_path / "a", late_rank())
     entries = [call(1, at_s=day_s), call(2, state="scheduled", at_s=day_s + 1)]
