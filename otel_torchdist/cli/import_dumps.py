@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -18,12 +18,14 @@ from otel_torchdist.cli.options import Threshold, WorldSize
 from otel_torchdist.cli.targets import ranks_of, warn
 from otel_torchdist.cli.text import fail
 from otel_torchdist.config import Config
-from otel_torchdist.flight.condensed import condense
-from otel_torchdist.flight.dump import FlightDump
-from otel_torchdist.flight.history import histories_of
-from otel_torchdist.flight.reading.reader import read_all_entries
-from otel_torchdist.imported.recording import Judgement, Provenance, Recording
-from otel_torchdist.imported.selection import Selected, Selection, select
+from otel_torchdist.flight.condensed import CondensedDump
+from otel_torchdist.flight.groups import JobGroups
+from otel_torchdist.flight.history import history_of
+from otel_torchdist.flight.reading.reader import read_dumps, read_whole
+from otel_torchdist.garbage import without_collecting_garbage
+from otel_torchdist.imported.findings import Findings, Judgement, Provenance
+from otel_torchdist.imported.recording import Recording, recording_of
+from otel_torchdist.imported.selection import Selection, choose
 from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import compress_ranks, name_ranks, run_label
 from otel_torchdist.telemetry.export.delivery import Delivery, file_delivery, otlp_delivery
@@ -83,14 +85,13 @@ def import_dumps(
     _check_endpoint(otlp_endpoint)
     if output is not None and otlp_endpoint:
         raise typer.BadParameter("it writes a file, and --otlp-endpoint sends: choose one.", param_hint="--output")
-    selection = Selection(last, ranks_of(ranks))
-    recording = _read(paths, StallRules.from_config(Config.from_environment(), threshold), world_size)
-    selected = select(recording, selection)
-    if not selected.ranks:
-        known = compress_ranks(history.rank for history in recording.histories)
+    rules = StallRules.from_config(Config.from_environment(), threshold)
+    recording = _read(paths, rules, Selection(last, ranks_of(ranks)), world_size)
+    if not recording.chosen:
+        known = compress_ranks(rank.rank for rank in recording.ranks)
         fail(f"--ranks {ranks}: no file of these; there are files of ranks {known}", ExitCode.NOTHING_FOUND)
-    traces = traces_of(recording, selected)
-    for line in _summary(recording, selected, traces):
+    traces = traces_of(recording)
+    for line in _summary(recording, traces):
         typer.echo(line)
     if dry_run:
         typer.echo(f"{len(traces.spans):,} spans; nothing was sent")
@@ -103,38 +104,37 @@ def _check_endpoint(endpoint: str) -> None:
         raise typer.BadParameter(f"{endpoint!r} begins with neither http:// nor https://.", param_hint=_ENDPOINT)
 
 
-def _read(paths: list[Path], rules: StallRules, world_size: int) -> Recording:
-    dumps, notes = read_all_entries(paths)
-    warn(notes)
-    histories = histories_of(dumps)
-    if not any(history.operations for history in histories):
+def _read(paths: list[Path], rules: StallRules, wanted: Selection, world_size: int) -> Recording:
+    found = read_dumps(paths)
+    warn(found.notes)
+    if not any(one.calls for one in found.dumps):
         named = ", ".join(str(path) for path in paths)
         fail(f"{named}: no dump of a flight recorder with a call in it", ExitCode.NOTHING_FOUND)
-    found = judged(tuple(condense(dump) for dump in dumps), rules, world_size)
-    return Recording(
-        provenance=_provenance(dumps, found.moment.unseen),
-        histories=tuple(histories),
-        world=found.moment.world,
-        judgements=tuple(Judgement(verdict, found.text_of(verdict)) for verdict in found.verdicts),
-        threshold_ns=rules.threshold_ns,
-    )
+    findings = _findings(found.dumps, rules, world_size)
+    groups = JobGroups([one.dump for one in found.dumps], world_size)
+    with without_collecting_garbage():
+        histories = (history_of(dump, groups) for dump in read_whole(paths, found.dumps))
+        return recording_of(findings, choose(findings, wanted), histories)
 
 
-def _provenance(dumps: Sequence[FlightDump], missing: tuple[int, ...]) -> Provenance:
-    return Provenance(
+def _findings(dumps: tuple[CondensedDump, ...], rules: StallRules, world_size: int) -> Findings:
+    found = judged(dumps, rules, world_size)
+    provenance = Provenance(
         source="flight recorder",
         files=len(dumps),
-        formats=tuple(f"{major}.{minor}" for major, minor in sorted({dump.version for dump in dumps})),
-        libraries=tuple(sorted({dump.library_version for dump in dumps} - {""})),
-        missing=missing,
+        formats=tuple(f"{major}.{minor}" for major, minor in sorted({one.dump.version for one in dumps})),
+        libraries=tuple(sorted({one.dump.library_version for one in dumps} - {""})),
+        missing=found.moment.unseen,
     )
+    judgements = tuple(Judgement(verdict, found.text_of(verdict)) for verdict in found.verdicts)
+    return Findings(provenance, found.moment.world, judgements, rules.threshold_ns)
 
 
-def _summary(recording: Recording, selected: Selected, traces: Traces) -> Iterator[str]:
-    provenance = recording.provenance
+def _summary(recording: Recording, traces: Traces) -> Iterator[str]:
+    provenance = recording.findings.provenance
     if provenance.missing:
         yield f"no file of {name_ranks(provenance.missing)}"
-    here = [history.rank for history in recording.histories]
+    here = [rank.rank for rank in recording.ranks]
     files = "1 file" if provenance.files == 1 else f"{provenance.files} files"
     yield f"run {run_label(traces.run_id)}: {files}, {name_ranks(here)}, {recording.calls:,} calls"
     for trace in (*traces.stalls, traces.calls):
@@ -142,19 +142,21 @@ def _summary(recording: Recording, selected: Selected, traces: Traces) -> Iterat
         yield f"trace {root.trace_id:032x}  {root.name}, {len(trace):,} spans"
         if trace is not traces.calls:
             yield f"  {root.error}"
-    yield from _left_out(selected)
+    yield from _left_out(recording)
 
 
-def _left_out(selected: Selected) -> Iterator[str]:
-    older = sum(rank.omitted for rank in selected.ranks)
+def _left_out(recording: Recording) -> Iterator[str]:
+    chosen = recording.chosen
+    older = sum(rank.omitted for rank in chosen)
     if older:
-        most = max(len(rank.history.operations) for rank in selected.ranks)
+        most = max(rank.calls for rank in chosen)
         yield (
-            f"left out: {older:,} older calls; the newest {selected.last} of each rank are shown, --last {most} "
-            "shows all, which takes Jaeger longer"
+            f"left out: {older:,} older calls; the newest {recording.choice.last} of each rank are shown, "
+            f"--last {most} shows all, which takes Jaeger longer"
         )
-    if selected.other_ranks:
-        yield f"left out: {name_ranks(selected.other_ranks)}; --ranks chooses them"
+    others = [rank.rank for rank in recording.ranks if rank not in chosen]
+    if others:
+        yield f"left out: {name_ranks(others)}; --ranks chooses them"
 
 
 def _delivery(endpoint: str, output: Path | None) -> Delivery:

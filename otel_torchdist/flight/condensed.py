@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.flight.dump import FlightDump
-from otel_torchdist.flight.history import missing_from
-from otel_torchdist.flight.numbering import Lane, NumberedEntry, ends_by_retiring, holds_first, is_open, numbered
+from otel_torchdist.flight.numbering import (
+    Lane,
+    NumberedEntry,
+    ends_by_retiring,
+    holds_first,
+    is_open,
+    missing_from,
+    numbered,
+)
 
 KEPT_DONE: Final = 8
 """Calls of a lane that are kept before the first one that is open: ranks that differ in one differ there."""

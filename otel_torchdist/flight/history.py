@@ -1,36 +1,24 @@
-"""The recorded calls of a job, from dumps of the flight recorder."""
+"""The recorded calls of a rank, from its dump of the flight recorder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.groups import JobGroups
-from otel_torchdist.flight.numbering import ends_by_retiring, numbered
+from otel_torchdist.flight.numbering import ends_by_retiring, missing_from, numbered
 from otel_torchdist.flight.operations import group_of, operation_view
 from otel_torchdist.history.model import RankHistory
 
 
-def histories_of(dumps: Sequence[FlightDump]) -> list[RankHistory]:
-    """All recorded calls of the ranks of one job, by ascending rank.
+def history_of(dump: FlightDump, groups: JobGroups) -> RankHistory:
+    """All recorded calls of a rank.
 
     Ends are as late as the library's watchdog. For gloo and torchcomms, and where `How.UNTRACKED` says so, only that a
     call has ended is known: its end is given as the time at which it was enqueued.
 
     Args:
-        dumps: One for each rank.
+        dump: With all its entries.
+        groups: Those of the job. Condensed dumps suffice for them.
     """
-    return list(each_history(dumps))
-
-
-def each_history(dumps: Sequence[FlightDump]) -> Iterator[RankHistory]:
-    """Yield what `histories_of` returns, one by one: as operations, all calls of a large job take gigabytes."""
-    groups = JobGroups(dumps)
-    for dump in sorted(dumps, key=lambda dump: dump.rank):
-        yield _history(dump, groups)
-
-
-def _history(dump: FlightDump, groups: JobGroups) -> RankHistory:
     by_retiring = ends_by_retiring(dump)
     views = (operation_view(dump, one, group_of(groups, dump, one), by_retiring) for one in numbered(dump))
     return RankHistory(
@@ -41,10 +29,3 @@ def _history(dump: FlightDump, groups: JobGroups) -> RankHistory:
         operations=tuple(views),
         lost=missing_from(dump),
     )
-
-
-def missing_from(dump: FlightDump) -> int:
-    """How many calls the recorder has seen that are not in its dump: overwritten, ended, or damaged."""
-    if not dump.entries:
-        return max((status.enqueued for status in dump.statuses.values()), default=0)
-    return max(dump.entries[-1].record_id + 1 - len(dump.entries), 0)

@@ -94,6 +94,13 @@ def holds_first(dump: FlightDump) -> bool:
     return entries[0].record_id == 0 and entries[-1].record_id == len(entries) - 1
 
 
+def missing_from(dump: FlightDump) -> int:
+    """How many calls the recorder has seen that are not in its dump: overwritten, ended, or damaged."""
+    if not dump.entries:
+        return max((status.enqueued for status in dump.statuses.values()), default=0)
+    return max(dump.entries[-1].record_id + 1 - len(dump.entries), 0)
+
+
 def is_pair_of(dump: FlightDump, group: str) -> bool:
     """Whether a group is known to have two members."""
     found = dump.groups.get(group)

@@ -1,46 +1,46 @@
-"""What files hold of one job, and what was found in it."""
+"""What files hold of one job: what was found in it, and of each rank the calls that become spans."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from otel_torchdist.history.model import RankHistory
+from otel_torchdist.imported.findings import Findings
+from otel_torchdist.imported.selection import Choice
 from otel_torchdist.naming import imported_run_id
-from otel_torchdist.verdict.model import Verdict
-from otel_torchdist.world.model import WorldSnapshot
+from otel_torchdist.world.model import OperationView
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
-    """Where the calls come from.
+class RecordedRank:
+    """What is kept of one rank's file.
 
     Attributes:
-        source: What has recorded them, as in the name of the root span.
-        files: How many files were read.
-        formats: Versions of their format, ascending, each once.
-        libraries: Versions of the communication library that they name, each once.
-        missing: Ranks of the job that have no file, ascending.
+        rank: Global rank.
+        world_size: Ranks of the job, as far as that is known; else 0.
+        host: Host name, or '' if the file does not state it.
+        wall_offset_ns: Add it to the times of operations for nanoseconds since the epoch.
+        lost: How many calls are known to be missing in the file.
+        calls: How many calls the file holds.
+        digest: Of all of them.
+        operations: Those that become spans, in order.
     """
 
-    source: str
-    files: int
-    formats: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
-    missing: tuple[int, ...] = ()
+    rank: int
+    world_size: int
+    host: str
+    wall_offset_ns: int
+    lost: int
+    calls: int
+    digest: str
+    operations: tuple[OperationView, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict, and how it was put into words for people.
-
-    Attributes:
-        verdict: The verdict, with places.
-        text: Its sentence.
-    """
-
-    verdict: Verdict
-    text: str
+    @property
+    def omitted(self) -> int:
+        """How many calls become no spans."""
+        return self.calls - len(self.operations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +48,57 @@ class Recording:
     """What files hold of one job.
 
     Attributes:
-        provenance: Where it comes from.
-        histories: All recorded calls of each rank, by ascending rank.
-        world: Its ranks at the last moment that the files show.
-        judgements: The verdicts on that moment, the most important first.
-        threshold_ns: The age at which an open operation counts as stalled.
+        findings: What was found in it.
+        choice: Which ranks and calls become spans.
+        ranks: All ranks that have a file, ascending.
     """
 
-    provenance: Provenance
-    histories: tuple[RankHistory, ...]
-    world: WorldSnapshot
-    judgements: tuple[Judgement, ...]
-    threshold_ns: int
+    findings: Findings
+    choice: Choice
+    ranks: tuple[RecordedRank, ...]
+
+    @property
+    def chosen(self) -> tuple[RecordedRank, ...]:
+        """The ranks that become spans, ascending."""
+        return tuple(rank for rank in self.ranks if rank.rank in self.choice.ranks)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job, as far as that is known."""
+        return max(rank.world_size for rank in self.ranks)
 
     @property
     def calls(self) -> int:
         """How many calls the files hold."""
-        return sum(len(history.operations) for history in self.histories)
+        return sum(rank.calls for rank in self.ranks)
 
     @property
     def run_id(self) -> int:
         """128 bits that depend on nothing but the calls: not on the files' names, order, format or compression."""
-        return imported_run_id(map(_digest, self.histories))
+        return imported_run_id(rank.digest for rank in self.ranks)
+
+
+def recording_of(findings: Findings, choice: Choice, histories: Iterable[RankHistory]) -> Recording:
+    """Reduce histories to what becomes spans, one after the other: all calls of a large job take gigabytes."""
+    ranks = [_reduced(history, choice) for history in histories]
+    return Recording(findings, choice, tuple(sorted(ranks, key=lambda one: one.rank)))
+
+
+def _reduced(history: RankHistory, choice: Choice) -> RecordedRank:
+    return RecordedRank(
+        rank=history.rank,
+        world_size=history.world_size,
+        host=history.host,
+        wall_offset_ns=history.wall_offset_ns,
+        lost=history.lost,
+        calls=len(history.operations),
+        digest=_digest(history),
+        operations=choice.of(history),
+    )
 
 
 def _digest(history: RankHistory) -> str:
-    about = f"{history.rank} {history.world_size} {history.host} {history.wall_offset_ns} {history.lost}"
+    about = f"{history.rank} {history.host} {history.wall_offset_ns} {history.lost}"
     digest = blake2b(about.encode(errors="surrogateescape"), digest_size=16)
     for operation in history.operations:
         record = operation.record

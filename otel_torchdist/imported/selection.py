@@ -7,12 +7,12 @@ unless the user chooses otherwise. An open call is always among them, however ol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.imported.recording import Recording
+from otel_torchdist.imported.findings import Findings
 from otel_torchdist.world.model import OperationView
 
 USUAL_LAST: Final = 200
@@ -37,76 +37,44 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectedRank:
-    """A rank and those of its calls that become spans.
+class Choice:
+    """What becomes spans.
 
     Attributes:
-        history: All its calls.
-        operations: Those that were chosen, in order.
-    """
-
-    history: RankHistory
-    operations: tuple[OperationView, ...]
-
-    @property
-    def omitted(self) -> int:
-        """How many calls were not chosen."""
-        return len(self.history.operations) - len(self.operations)
-
-
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """What was chosen of a recording.
-
-    Attributes:
-        ranks: Ascending.
+        ranks: The ranks, all of which have a file.
         last: How many calls of each.
-        other_ranks: Ranks with a file that were not chosen, ascending.
     """
 
-    ranks: tuple[SelectedRank, ...]
+    ranks: frozenset[int]
     last: int
-    other_ranks: tuple[int, ...]
 
-    @property
-    def calls(self) -> int:
-        """How many calls were chosen."""
-        return sum(len(rank.operations) for rank in self.ranks)
+    def of(self, history: RankHistory) -> tuple[OperationView, ...]:
+        """A rank's newest calls and all that are open, each once; none if it was not chosen.
 
-
-def select(recording: Recording, wanted: Selection) -> Selected:
-    """Choose ranks and their newest calls."""
-    chosen = _ranks(recording, wanted.ranks)
-    last = wanted.last or max(min(USUAL_LAST, MAX_CALLS // max(len(chosen), 1)), 1)
-    histories = [history for history in recording.histories if history.rank in chosen]
-    return Selected(
-        ranks=tuple(SelectedRank(history, _newest(history, last)) for history in histories),
-        last=last,
-        other_ranks=tuple(history.rank for history in recording.histories if history.rank not in chosen),
-    )
+        Calls whose time is not known are left out, for they cannot be drawn.
+        """
+        if history.rank not in self.ranks:
+            return ()
+        timed = {
+            operation.record.number: operation
+            for operation in history.operations
+            if operation.record.entered_ns + history.wall_offset_ns > 0
+        }
+        in_order = list(timed.values())
+        still_open = [operation for operation in in_order[: -self.last] if operation.record.is_open]
+        return (*still_open, *in_order[-self.last :])
 
 
-def _ranks(recording: Recording, wanted: frozenset[int] | None) -> frozenset[int]:
-    known = [history.rank for history in recording.histories]
-    if wanted is not None:
-        return wanted.intersection(known)
-    return frozenset(_of_interest(recording, known)[:MAX_RANKS])
+def choose(findings: Findings, wanted: Selection) -> Choice:
+    """Choose ranks, and how many of their calls."""
+    known = findings.world.ranks
+    ranks = _of_interest(findings)[:MAX_RANKS] if wanted.ranks is None else wanted.ranks.intersection(known)
+    last = wanted.last or max(min(USUAL_LAST, MAX_CALLS // max(len(ranks), 1)), 1)
+    return Choice(frozenset(ranks), last)
 
 
-def _of_interest(recording: Recording, known: Iterable[int]) -> Sequence[int]:
+def _of_interest(findings: Findings) -> Sequence[int]:
     """Order ranks: those that a verdict names, then those that wait for them, then the others."""
-    named = {rank for one in recording.judgements for rank in one.verdict.ranks}
-    waiting = {rank for one in recording.judgements for rank in one.verdict.waiting}
-    return sorted(known, key=lambda rank: (rank not in named, rank not in waiting, rank))
-
-
-def _newest(history: RankHistory, last: int) -> tuple[OperationView, ...]:
-    """The newest calls and all that are open, each once; none whose time is not known, for it cannot be drawn."""
-    timed = {
-        operation.record.number: operation
-        for operation in history.operations
-        if operation.record.entered_ns + history.wall_offset_ns > 0
-    }
-    in_order = list(timed.values())
-    still_open = [operation for operation in in_order[:-last] if operation.record.is_open]
-    return (*still_open, *in_order[-last:])
+    named = {rank for one in findings.judgements for rank in one.verdict.ranks}
+    waiting = {rank for one in findings.judgements for rank in one.verdict.waiting}
+    return sorted(findings.world.ranks, key=lambda rank: (rank not in named, rank not in waiting, rank))

@@ -13,7 +13,7 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.imported.recording import Judgement, Recording
+from otel_torchdist.imported.findings import Findings, Judgement
 from otel_torchdist.naming import imported_nonce
 from otel_torchdist.stall.attributes import ruling_of
 from otel_torchdist.stall.events import Incident, MarkerDue, Occasion, Ruling, VerdictGiven
@@ -94,21 +94,21 @@ class Stalls:
         return next((Wait(view, one, since_ns) for one, since_ns in since if since_ns is not None), None)
 
 
-def stalls_of(recording: Recording, run_id: int, part_id: int) -> Stalls:
+def stalls_of(findings: Findings, run_id: int, part_id: int) -> Stalls:
     """Put the verdicts of a recording into words.
 
     Args:
-        recording: The recording.
-        run_id: Its id.
+        findings: What was found in the recording.
+        run_id: The id of the recording.
         part_id: What stands for it in ids of spans.
     """
     ranks = {
         rank: replace(view, run=part_id, nonce=imported_nonce(part_id, rank), step=0)
-        for rank, view in recording.world.ranks.items()
+        for rank, view in findings.world.ranks.items()
     }
-    found = [(one, Incident(run_id, f"{part_id:032x} {name_of(one.verdict)}")) for one in recording.judgements]
-    stalls = [_stall(judgement, incident, recording.world.taken_ns) for judgement, incident in found]
-    return Stalls(replace(recording.world, ranks=ranks), tuple(stalls), recording.threshold_ns)
+    found = [(one, Incident(run_id, f"{part_id:032x} {name_of(one.verdict)}")) for one in findings.judgements]
+    stalls = [_stall(judgement, incident, findings.world.taken_ns) for judgement, incident in found]
+    return Stalls(replace(findings.world, ranks=ranks), tuple(stalls), findings.threshold_ns)
 
 
 def _stall(judgement: Judgement, incident: Incident, now_ns: int) -> Stall:

@@ -12,9 +12,7 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 
 from otel_torchdist import semconv
-from otel_torchdist.history.model import RankHistory
-from otel_torchdist.imported.recording import Recording
-from otel_torchdist.imported.selection import Selected, SelectedRank
+from otel_torchdist.imported.recording import RecordedRank, Recording
 from otel_torchdist.imported.stalls import Stalls, name_of, recorded, stalls_of
 from otel_torchdist.naming import (
     anchor_span_id,
@@ -57,33 +55,33 @@ class Traces:
         return (*(span for stall in self.stalls for span in stall), *self.calls)
 
 
-def traces_of(recording: Recording, selected: Selected) -> Traces:
-    """Make the spans of what was selected of a recording."""
+def traces_of(recording: Recording) -> Traces:
+    """Make the spans of a recording."""
     run_id = recording.run_id
-    part_id = imported_part_id(run_id, _part(recording, selected))
-    stalls = stalls_of(recording, run_id, part_id)
-    calls = _Calls(recording, selected, stalls, run_label(run_id), part_id).spans()
+    part_id = imported_part_id(run_id, _part(recording))
+    stalls = stalls_of(recording.findings, run_id, part_id)
+    calls = _Calls(recording, stalls, run_label(run_id), part_id).spans()
     return Traces(run_id, tuple(calls), tuple(tuple(trace) for trace in stalls.traces()))
 
 
-def _part(recording: Recording, selected: Selected) -> str:
+def _part(recording: Recording) -> str:
     """Describe everything besides the calls that changes spans: one id must never stand for two different spans."""
-    ranks = compress_ranks((rank.history.rank for rank in selected.ranks), max_text=1 << 20)
-    found = [(name_of(one.verdict), one.text) for one in recording.judgements]
-    now_ns = recording.world.taken_ns
-    return f"{selected.last} of {ranks}, {recording.threshold_ns}, {now_ns}, {recording.provenance}, {found}"
+    findings, choice = recording.findings, recording.choice
+    ranks = compress_ranks(choice.ranks, max_text=1 << 20)
+    found = [(name_of(one.verdict), one.text) for one in findings.judgements]
+    about = f"{findings.world.taken_ns}, {recording.world_size}, {findings.provenance}, {found}"
+    return f"{choice.last} of {ranks}, {findings.threshold_ns}, {about}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
     recording: Recording
-    selected: Selected
     stalls: Stalls
     run: str
     part_id: int
 
     def spans(self) -> list[FinishedSpan]:
-        ranks = [self._rank(rank) for rank in self.selected.ranks]
+        ranks = [self._rank(rank) for rank in self.recording.chosen]
         root = self._root([span for spans in ranks for span in spans])
         return [root, *(_within(root, bar) for bar, *_ in ranks), *(call for _, *calls in ranks for call in calls)]
 
@@ -92,10 +90,10 @@ class _Calls:
         return LinkTarget(trace_id_of_step(self.part_id, 0), anchor_span_id(self.part_id, 0, 0))
 
     def _root(self, below: list[FinishedSpan]) -> FinishedSpan:
-        now_ns = self.recording.world.taken_ns + self.recording.histories[0].wall_offset_ns
+        now_ns = self.recording.findings.world.taken_ns + self.recording.ranks[0].wall_offset_ns
         start_ns = min((span.start_ns for span in below if span.start_ns), default=max(now_ns, 1))
         return FinishedSpan(
-            name=semconv.IMPORT_SPAN.format(source=self.recording.provenance.source),
+            name=semconv.IMPORT_SPAN.format(source=self.recording.findings.provenance.source),
             trace_id=self._root_id.trace_id,
             span_id=self._root_id.span_id,
             parent_id=None,
@@ -107,17 +105,17 @@ class _Calls:
         )
 
     def _root_attributes(self) -> Attributes:
-        provenance, histories = self.recording.provenance, self.recording.histories
+        provenance, ranks = self.recording.findings.provenance, self.recording.ranks
         attributes: Attributes = {
             semconv.RUN: self.run,
             semconv.IMPORT_FILES: provenance.files,
-            semconv.IMPORT_RANKS: compress_ranks(history.rank for history in histories),
+            semconv.IMPORT_RANKS: compress_ranks(rank.rank for rank in ranks),
             semconv.IMPORT_CALLS: self.recording.calls,
-            semconv.IMPORT_OMITTED: self.recording.calls - self.selected.calls,
+            semconv.IMPORT_OMITTED: self.recording.calls - sum(len(rank.operations) for rank in ranks),
             semconv.IMPORT_CLOCK: CLOCK,
         }
         optional: Attributes = {
-            semconv.WORLD_SIZE: max(history.world_size for history in histories),
+            semconv.WORLD_SIZE: self.recording.world_size,
             semconv.IMPORT_FORMATS: list(provenance.formats),
             semconv.IMPORT_LIBRARIES: list(provenance.libraries),
             semconv.IMPORT_MISSING_RANKS: compress_ranks(provenance.missing),
@@ -128,17 +126,16 @@ class _Calls:
             optional[semconv.VERDICT_RANKS] = compress_ranks(first.ranks)
         return attributes | {key: value for key, value in optional.items() if value}
 
-    def _rank(self, selected: SelectedRank) -> list[FinishedSpan]:
+    def _rank(self, rank: RecordedRank) -> list[FinishedSpan]:
         """Make a bar and the calls beneath."""
-        history = selected.history
-        bar = LinkTarget(self._root_id.trace_id, anchor_span_id(imported_nonce(self.part_id, history.rank), 0, 0))
-        calls = [self._call(history, operation, bar) for operation in selected.operations]
-        naming = self.stalls.naming(history.rank)
-        attributes = self._rank_attributes(selected)
+        bar = LinkTarget(self._root_id.trace_id, anchor_span_id(imported_nonce(self.part_id, rank.rank), 0, 0))
+        calls = [self._call(rank, operation, bar) for operation in rank.operations]
+        naming = self.stalls.naming(rank.rank)
+        attributes = self._rank_attributes(rank)
         if naming:
             attributes |= {semconv.STALLED: True, semconv.VERDICT: naming[0].verdict.kind.value}
         span = FinishedSpan(
-            name=semconv.IMPORT_RANK_SPAN.format(rank=history.rank),
+            name=semconv.IMPORT_RANK_SPAN.format(rank=rank.rank),
             trace_id=bar.trace_id,
             span_id=bar.span_id,
             parent_id=self._root_id.span_id,
@@ -150,38 +147,37 @@ class _Calls:
         )
         return [span, *calls]
 
-    def _rank_attributes(self, selected: SelectedRank) -> Attributes:
-        history = selected.history
+    def _rank_attributes(self, rank: RecordedRank) -> Attributes:
         attributes: Attributes = {
-            semconv.RANK: history.rank,
+            semconv.RANK: rank.rank,
             semconv.RUN: self.run,
-            semconv.IMPORT_CALLS: len(history.operations),
-            semconv.IMPORT_OMITTED: selected.omitted,
+            semconv.IMPORT_CALLS: rank.calls,
+            semconv.IMPORT_OMITTED: rank.omitted,
         }
         optional: Attributes = {
-            semconv.IMPORT_OVERWRITTEN: history.lost,
-            semconv.WORLD_SIZE: history.world_size,
-            semconv.HOST_NAME: history.host,
-            semconv.GROUP_RANKS: _groups(selected),
+            semconv.IMPORT_OVERWRITTEN: rank.lost,
+            semconv.WORLD_SIZE: rank.world_size,
+            semconv.HOST_NAME: rank.host,
+            semconv.GROUP_RANKS: _groups(rank),
         }
         return attributes | {key: value for key, value in optional.items() if value}
 
-    def _call(self, history: RankHistory, operation: OperationView, bar: LinkTarget) -> FinishedSpan:
+    def _call(self, rank: RecordedRank, operation: OperationView, bar: LinkTarget) -> FinishedSpan:
         record = operation.record
-        attributes = {semconv.RANK: history.rank, semconv.RUN: self.run} | _of_operation(operation)
-        start_ns = record.entered_ns + history.wall_offset_ns
-        end_ns = (record.completed_ns or self.recording.world.taken_ns) + history.wall_offset_ns
+        attributes = {semconv.RANK: rank.rank, semconv.RUN: self.run} | _of_operation(operation)
+        start_ns = record.entered_ns + rank.wall_offset_ns
+        end_ns = (record.completed_ns or self.recording.findings.world.taken_ns) + rank.wall_offset_ns
         span = FinishedSpan(
             name=semconv.IN_PROGRESS_SPAN.format(operation=operation.name) if record.is_open else operation.name,
             trace_id=bar.trace_id,
-            span_id=operation_span_id(imported_nonce(self.part_id, history.rank), record.number),
+            span_id=operation_span_id(imported_nonce(self.part_id, rank.rank), record.number),
             parent_id=bar.span_id,
             start_ns=start_ns,
             end_ns=max(end_ns, start_ns + MIN_DURATION_NS),
             attributes=attributes,
             error=f"{operation.name} raised {attributes[semconv.ERROR_TYPE]}" if record.how is How.FAILED else None,
         )
-        marker = self.stalls.marker(history.rank, record.number, bar) if record.is_open else None
+        marker = self.stalls.marker(rank.rank, record.number, bar) if record.is_open else None
         if marker is None:
             return span
         of_stall = recorded(marker.attributes)
@@ -203,7 +199,7 @@ def _of_operation(operation: OperationView) -> Attributes:
     return recorded(attributes)
 
 
-def _groups(selected: SelectedRank) -> list[str]:
+def _groups(rank: RecordedRank) -> list[str]:
     """Members of the groups that a rank has used."""
-    groups = {operation.group.key: operation.group for operation in selected.operations if operation.group is not None}
+    groups = {operation.group.key: operation.group for operation in rank.operations if operation.group is not None}
     return sorted(f"{key}: {compress_ranks(group.members)}" for key, group in groups.items())[:MAX_GROUPS]

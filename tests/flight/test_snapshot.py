@@ -9,7 +9,8 @@ from typing import Any, Final
 import pytest
 
 from otel_torchdist.flight.condensed import condense
-from otel_torchdist.flight.history import histories_of
+from otel_torchdist.flight.groups import JobGroups
+from otel_torchdist.flight.history import history_of
 from otel_torchdist.flight.reading.decoding import decode
 from otel_torchdist.flight.snapshot import JobMoment, moment_of
 from otel_torchdist.tape.layout import How
@@ -237,7 +238,9 @@ def test_histories() -> None:
     """All calls of all ranks, with ids that their peers share, times since the epoch, and what is missing."""
     dumps = late_rank(3, steps=20)
     dumps[0] = {**dumps[0], "entries": dumps[0]["entries"][5:]}
-    histories = histories_of([decode(json.dumps(dump).encode(), rank, "").dump for rank, dump in dumps.items()])
+    decoded = [decode(json.dumps(dump).encode(), rank, "").dump for rank, dump in dumps.items()]
+    groups = JobGroups([condense(dump).dump for dump in decoded])
+    histories = [history_of(dump, groups) for dump in decoded]
     assert [(one.rank, one.world_size, len(one.operations), one.lost) for one in histories] == [
         (0, 3, 16, 5), (1, 3, 21, 0), (2, 3, 20, 0),
     ]  # fmt: skip

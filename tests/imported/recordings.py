@@ -6,7 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from otel_torchdist.history.model import RankHistory
-from otel_torchdist.imported.recording import Judgement, Provenance, Recording
+from otel_torchdist.imported.findings import Findings, Judgement, Provenance
+from otel_torchdist.imported.recording import Recording, recording_of
+from otel_torchdist.imported.selection import Selection, choose
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.last_moment import last_moment
 from otel_torchdist.verdict.model import Verdict
@@ -38,6 +40,23 @@ class RecordedRank(FakeRank):
         return RankHistory(self.rank, 0, "", WALL_OFFSET_NS, tuple(calls), 0)
 
 
+@dataclass(frozen=True)
+class Found:
+    """What is read of dumps.
+
+    Attributes:
+        findings: What their last calls show.
+        histories: All recorded calls of each rank.
+    """
+
+    findings: Findings
+    histories: tuple[RankHistory, ...]
+
+    def selected(self, last: int | None = None, ranks: frozenset[int] | None = None) -> Recording:
+        """The recording, with the calls that the user wants to see."""
+        return recording_of(self.findings, choose(self.findings, Selection(last, ranks)), self.histories)
+
+
 class RecordedWorld(FakeWorld):
     """Ranks that keep all their calls.
 
@@ -56,21 +75,20 @@ class RecordedWorld(FakeWorld):
             self.meet(group, began_s + nth / 100)
         return began_s + calls / 100
 
-    def recording(self, now_s: float, missing: tuple[int, ...] = ()) -> Recording:
+    def found(self, now_s: float, missing: tuple[int, ...] = ()) -> Found:
         """What dumps of all ranks but the missing hold, taken at `now_s`, and the verdict on them."""
         here = [rank for rank in range(len(self.ranks)) if rank not in missing]
         world = self.snapshot(now_s, here)
         rules = StallRules(THRESHOLD_NS)
         verdict = judge(last_moment(world.run, world.in_order, world.taken_ns), rules)
-        return Recording(
+        findings = Findings(
             provenance=Provenance("flight recorder", len(here), ("2.10",), ("2.27.3",), missing),
-            histories=tuple(
-                dataclasses.replace(self.recorded[rank].history, world_size=len(self.ranks)) for rank in here
-            ),
             world=world,
             judgements=(Judgement(verdict, text_of(verdict, world)),) if verdict is not None else (),
             threshold_ns=rules.threshold_ns,
         )
+        histories = [dataclasses.replace(self.recorded[rank].history, world_size=len(self.ranks)) for rank in here]
+        return Found(findings, tuple(histories))
 
 
 def text_of(verdict: Verdict, world: WorldSnapshot) -> str:
@@ -89,13 +107,13 @@ def stalled(ranks: int = 4, calls: int = 20, absent: int = 2) -> RecordedWorld:
     return world
 
 
-def at(recording: Recording, now_ns: int) -> Recording:
-    """The same recording as if it had been taken at another time."""
-    offset_ns = now_ns - recording.world.taken_ns
-    views = recording.world.ranks.items()
+def at(found: Found, now_ns: int) -> Found:
+    """The same as if it had been recorded at another time."""
+    world = found.findings.world
+    offset_ns = now_ns - world.taken_ns
+    views = world.ranks.items()
     ranks = {rank: dataclasses.replace(view, wall_offset_ns=offset_ns) for rank, view in views}
-    return dataclasses.replace(
-        recording,
-        histories=tuple(dataclasses.replace(one, wall_offset_ns=offset_ns) for one in recording.histories),
-        world=dataclasses.replace(recording.world, ranks=ranks),
+    return Found(
+        dataclasses.replace(found.findings, world=dataclasses.replace(world, ranks=ranks)),
+        tuple(dataclasses.replace(one, wall_offset_ns=offset_ns) for one in found.histories),
     )

@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from otel_torchdist import semconv
-from otel_torchdist.imported.recording import Recording
-from otel_torchdist.imported.selection import Selection, select
 from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import run_label
 from otel_torchdist.tape.layout import Flag, How
 from otel_torchdist.telemetry.spans.model import FinishedSpan
 from otel_torchdist.world.model import UNREAD
-from tests.imported.recordings import RecordedWorld, stalled
+from tests.imported.recordings import Found, RecordedWorld, stalled
 from tests.support.fake_world import SECOND, START_NS, WALL_OFFSET_NS, group_of
 from tests.support.memory_sink import MemorySink
 
@@ -24,11 +23,16 @@ EPOCH_NS = START_NS + WALL_OFFSET_NS
 NOW_S = 60.0
 
 
-def imported(recording: Recording, last: int | None = None, ranks: frozenset[int] | None = None) -> Traces:
-    """The spans of a recording, checked as every sink does: no id twice, and no span before its parent."""
-    traces = traces_of(recording, select(recording, Selection(last, ranks)))
+def imported(found: Found, last: int | None = None, ranks: frozenset[int] | None = None) -> Traces:
+    """The spans of what was read, checked as every sink does: no id twice, and no span before its parent."""
+    traces = traces_of(found.selected(last, ranks))
     MemorySink().emit(traces.spans)
     return traces
+
+
+def with_findings(found: Found, **changed: Any) -> Found:
+    """The same calls with other findings."""
+    return dataclasses.replace(found, findings=dataclasses.replace(found.findings, **changed))
 
 
 def named(traces: Traces, name: str) -> list[FinishedSpan]:
@@ -43,8 +47,8 @@ def under(traces: Traces, parent: FinishedSpan) -> list[FinishedSpan]:
 
 def test_root_ranks_and_calls() -> None:
     """One root states what was read, a bar for each rank lies below it, and below that each of its calls."""
-    recording = stalled(calls=20).recording(NOW_S)
-    traces = imported(recording)
+    found = stalled(calls=20).found(NOW_S)
+    traces = imported(found)
     [root] = named(traces, "imported flight recorder")
     assert root.parent_id is None
     assert root.attributes == {
@@ -70,7 +74,7 @@ def test_root_ranks_and_calls() -> None:
 
 def test_a_call_has_the_attributes_of_a_live_span() -> None:
     """A call that has ended lasts until the watchdog saw its end; what no dump knows (step, blocking) is left out."""
-    traces = imported(stalled(calls=1).recording(NOW_S))
+    traces = imported(stalled(calls=1).found(NOW_S))
     span = named(traces, "all_reduce")[1]
     assert (span.start_ns, span.end_ns) == (EPOCH_NS, EPOCH_NS + SECOND // 1000)
     assert span.error is None
@@ -98,8 +102,8 @@ def test_a_call_has_the_attributes_of_a_live_span() -> None:
 
 def test_an_open_call_lasts_until_now_and_carries_the_verdict() -> None:
     """It is in progress, an error with the sentence, found by the searches for stalls, and linked to the incident."""
-    recording = stalled(calls=20).recording(NOW_S)
-    traces = imported(recording)
+    found = stalled(calls=20).found(NOW_S)
+    traces = imported(found)
     [incident] = traces.stalls
     in_progress = named(traces, "all_reduce (in progress)")
     assert [span.attributes[semconv.RANK] for span in in_progress] == [0, 1, 3]
@@ -115,7 +119,7 @@ def test_an_open_call_lasts_until_now_and_carries_the_verdict() -> None:
 
 def test_the_incident_has_the_shape_of_a_live_one() -> None:
     """A root with operation and verdict, a bar for each rank, and links to the calls that were imported with it."""
-    traces = imported(stalled(calls=20).recording(NOW_S))
+    traces = imported(stalled(calls=20).found(NOW_S))
     [[root, *bars]] = traces.stalls
     assert root.name == "stall: all_reduce (absent)"
     assert str(root.error).startswith("rank 2 has not entered all_reduce (sequence 21, default_pg) for up to 59.8 s")
@@ -130,7 +134,7 @@ def test_the_incident_has_the_shape_of_a_live_one() -> None:
 
 def test_ranks_that_are_named_stand_out() -> None:
     """The bar of the rank that the verdict names is an error with the sentence; those of the others are not."""
-    traces = imported(stalled(calls=3).recording(NOW_S))
+    traces = imported(stalled(calls=3).found(NOW_S))
     errors = {bar.name: bar.error for bar in under(traces, traces.calls[0])}
     assert errors.pop("calls (rank 2)") == traces.stalls[0][0].error
     assert set(errors.values()) == {None}
@@ -140,7 +144,7 @@ def test_a_named_rank_without_calls_spans_the_trace() -> None:
     """A rank whose dump is empty is the one to look at: its bar is as long as the whole trace."""
     world = stalled(calls=5)
     world.recorded[2].ended.clear()
-    traces = imported(world.recording(NOW_S))
+    traces = imported(world.found(NOW_S))
     [bar] = named(traces, "calls (rank 2)")
     root = traces.calls[0]
     assert (bar.start_ns, bar.end_ns) == (root.start_ns, root.end_ns)
@@ -151,7 +155,7 @@ def test_a_named_rank_without_calls_spans_the_trace() -> None:
 def test_without_a_verdict_nothing_is_an_error() -> None:
     """Healthy calls, one of which has just begun, give no error and no incident."""
     world = stalled(calls=5)
-    traces = imported(world.recording(now_s=0.06))
+    traces = imported(world.found(now_s=0.06))
     assert traces.stalls == ()
     assert {span.error for span in traces.spans} == {None}
     [waits, *_] = named(traces, "all_reduce (in progress)")
@@ -166,7 +170,7 @@ def test_every_open_call_of_a_rank_is_explained() -> None:
     world.recorded[0].enter(everyone, 1)
     world.recorded[1].enter(pair, 2)
     world.recorded[1].enter(pair, 3, flags=Flag.ON_DEVICE)
-    traces = imported(world.recording(NOW_S))
+    traces = imported(world.found(NOW_S))
     open_calls = [span for span in traces.calls if span.name.endswith("(in progress)")]
     by_sequence = {
         (span.attributes[semconv.GROUP_DESCRIPTION], span.attributes[semconv.SEQUENCE]): span.error
@@ -184,7 +188,7 @@ def test_what_no_dump_records_is_left_out() -> None:
     pair = group_of(0, 1)
     world.recorded[0].enter(pair, 0, "send", flags=Flag.POINT_TO_POINT, peer=1, tag=1, reduce_op="")
     world.recorded[0].enter(pair, 0, reduce_op=UNREAD)
-    traces = imported(world.recording(NOW_S))
+    traces = imported(world.found(NOW_S))
     assert traces.stalls
     left_out = {semconv.STEP, semconv.TAG, semconv.REDUCE_OP}
     assert all(left_out.isdisjoint(span.attributes) for span in traces.spans)
@@ -194,12 +198,12 @@ def test_what_no_dump_records_is_left_out() -> None:
 
 def test_sizes_that_otlp_cannot_hold_are_left_out() -> None:
     """A forged dump may state tensors of any size: its other attributes and spans are still sent."""
-    recording = stalled(calls=1).recording(NOW_S)
-    history = recording.histories[0]
+    found = stalled(calls=1).found(NOW_S)
+    history = found.histories[0]
     first = history.operations[0]
     vast = dataclasses.replace(first, record=dataclasses.replace(first.record, message_bytes=1 << 80))
     odd = dataclasses.replace(history, operations=(vast, *history.operations[1:]))
-    traces = imported(dataclasses.replace(recording, histories=(odd, *recording.histories[1:])))
+    traces = imported(dataclasses.replace(found, histories=(odd, *found.histories[1:])))
     sizes = [span.attributes.get(semconv.MESSAGE_SIZE) for span in named(traces, "all_reduce")]
     assert sizes == [None, 64, 64, 64]
 
@@ -209,20 +213,29 @@ def test_a_call_that_raised_shows_its_error() -> None:
     world = RecordedWorld(1)
     number = world.recorded[0].enter(group_of(0), 0.0)
     world.recorded[0].end(number, 1.0, How.FAILED, "RuntimeError")
-    [span] = named(imported(world.recording(2.0)), "all_reduce")
+    [span] = named(imported(world.found(2.0)), "all_reduce")
     assert span.error == "all_reduce raised RuntimeError"
     assert span.attributes[semconv.ERROR_TYPE] == "RuntimeError"
 
 
 def test_a_second_import_makes_the_same_spans() -> None:
     """Spans are equal to the last attribute, whatever the order of the files: a backend shows them once."""
-    recording = stalled(calls=30).recording(NOW_S)
-    shuffled = list(recording.histories)
+    found = stalled(calls=30).found(NOW_S)
+    shuffled = list(found.histories)
     random.Random(4).shuffle(shuffled)
-    assert shuffled != list(recording.histories)
-    in_order = tuple(sorted(shuffled, key=lambda history: history.rank))
-    assert dataclasses.replace(recording, histories=tuple(shuffled)).run_id == recording.run_id
-    assert imported(dataclasses.replace(recording, histories=in_order)) == imported(stalled(calls=30).recording(NOW_S))
+    assert shuffled != list(found.histories)
+    again = stalled(calls=30).found(NOW_S)
+    assert imported(dataclasses.replace(found, histories=tuple(shuffled))) == imported(again)
+
+
+def test_a_stated_world_size_changes_spans_not_the_run() -> None:
+    """`--world-size` says how many ranks there are: what was recorded stays the same run, in other spans."""
+    found = stalled(calls=3).found(NOW_S)
+    stated = dataclasses.replace(
+        found, histories=tuple(dataclasses.replace(one, world_size=9) for one in found.histories)
+    )
+    assert imported(stated).run_id == imported(found).run_id
+    assert imported(stated).calls[0].trace_id != imported(found).calls[0].trace_id
 
 
 @pytest.mark.parametrize(
@@ -230,21 +243,21 @@ def test_a_second_import_makes_the_same_spans() -> None:
     [
         lambda one: imported(one, last=7),
         lambda one: imported(one, ranks=frozenset({0, 2})),
-        lambda one: imported(dataclasses.replace(one, judgements=())),
-        lambda one: imported(dataclasses.replace(one, threshold_ns=one.threshold_ns // 2)),
+        lambda one: imported(with_findings(one, judgements=())),
+        lambda one: imported(with_findings(one, threshold_ns=one.findings.threshold_ns // 2)),
         lambda one: imported(dataclasses.replace(one, histories=one.histories[1:])),
     ],
     ids=["last", "ranks", "verdicts", "threshold", "files"],
 )
-def test_no_id_stands_for_two_different_spans(changed: Callable[[Recording], Traces]) -> None:
+def test_no_id_stands_for_two_different_spans(changed: Callable[[Found], Traces]) -> None:
     """What is chosen otherwise has other traces: equal ids with different contents would be shown twice."""
-    recording = stalled(calls=30).recording(NOW_S)
-    ids = {(span.trace_id, span.span_id) for span in imported(recording).spans}
-    assert ids.isdisjoint((span.trace_id, span.span_id) for span in changed(recording).spans)
+    found = stalled(calls=30).found(NOW_S)
+    ids = {(span.trace_id, span.span_id) for span in imported(found).spans}
+    assert ids.isdisjoint((span.trace_id, span.span_id) for span in changed(found).spans)
 
 
 def test_the_run_is_that_of_the_calls() -> None:
     """A different selection of the same files keeps the run, so that one search finds all; other calls have another."""
-    recording = stalled(calls=30).recording(NOW_S)
-    assert imported(recording, last=7).run_id == imported(recording).run_id
-    assert imported(stalled(calls=31).recording(NOW_S)).run_id != imported(recording).run_id
+    found = stalled(calls=30).found(NOW_S)
+    assert imported(found, last=7).run_id == imported(found).run_id
+    assert imported(stalled(calls=31).found(NOW_S)).run_id != imported(found).run_id

@@ -18,7 +18,6 @@ from deploy.native.jaeger_api import JaegerApi, JaegerSpan
 from deploy.native.ports import HOST, Ports, free_ports
 from deploy.native.program import Running
 from deploy.native.stack import Stack
-from otel_torchdist.imported.selection import Selection, select
 from otel_torchdist.imported.trace import Traces, traces_of
 from otel_torchdist.naming import run_label
 from otel_torchdist.telemetry.export.delivery import file_delivery, otlp_delivery
@@ -31,8 +30,7 @@ PAGE: Final = servers.DEPLOY.parent / "docs" / "leftovers.md"
 @pytest.fixture(scope="module")
 def traces() -> Traces:
     """The spans of eight ranks, one of which does not come."""
-    recording = at(stalled(ranks=8, calls=150, absent=5).recording(now_s=60.0), time.time_ns())
-    return traces_of(recording, select(recording, Selection()))
+    return traces_of(at(stalled(ranks=8, calls=150, absent=5).found(now_s=60.0), time.time_ns()).selected())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -57,21 +57,22 @@ def read_dumps(paths: Sequence[Path]) -> FoundDumps:
     return FoundDumps(jobs[0].dumps, tuple(notes), others)
 
 
-def read_all_entries(paths: Sequence[Path]) -> tuple[list[FlightDump], tuple[str, ...]]:
-    """Read the dumps of one job with all their entries.
+def read_whole(paths: Sequence[Path], chosen: Iterable[CondensedDump]) -> Iterator[FlightDump]:
+    """Read dumps again with all their entries, one after the other: those of a large job take gigabytes.
 
     Args:
-        paths: Folders, files and archives.
-
-    Returns:
-        One dump for each rank, ascending, and a line for each thing that was left out.
+        paths: The folders, files and archives in which they were found.
+        chosen: The dumps.
     """
-    found = read_dumps(paths)
-    wanted = {(one.rank, one.dump.path) for one in found.dumps}
-    with without_collecting_garbage():
-        read = [one.dump for one in map(_read, find_files(paths, Skipped())) if one.dump is not None]
-    chosen = [dump for dump in read if (dump.rank, dump.path) in wanted]
-    return sorted(chosen, key=lambda dump: dump.rank), found.notes
+    wanted = {(one.dump.path, one.rank) for one in chosen}
+    named = {path for path, _ in wanted}
+    for file in find_files(paths, Skipped()):
+        if file.path not in named:
+            continue
+        dump = _read(file).dump
+        if dump is not None and (dump.path, dump.rank) in wanted:
+            wanted.remove((dump.path, dump.rank))
+            yield dump
 
 
 def _with_shared_members(dumps: Sequence[CondensedDump]) -> list[CondensedDump]:

@@ -16,7 +16,7 @@ import pytest
 
 from otel_torchdist.flight.reading import archives, parallel, sources
 from otel_torchdist.flight.reading.file_names import rank_in
-from otel_torchdist.flight.reading.reader import FoundDumps, read_all_entries, read_dumps
+from otel_torchdist.flight.reading.reader import FoundDumps, read_dumps, read_whole
 from tests.flight.made_dumps import START_NS, call, document, late_rank, write, write_json
 
 
@@ -230,10 +230,12 @@ def test_json_and_its_own_rank(tmp_path: Path) -> None:
 
 def test_all_entries(tmp_path: Path) -> None:
     """For other uses all entries are read; judging keeps those at the end."""
-    dumps, notes = read_all_entries([write(tmp_path, late_rank(steps=300))])
-    assert ([dump.rank for dump in dumps], notes) == ([0, 1, 2, 3], ())
-    assert [len(dump.entries) for dump in dumps] == [301, 301, 300, 301]
-    assert [len(one.calls) for one in read_dumps([tmp_path]).dumps] == [9, 9, 8, 9]
+    write(tmp_path, late_rank(steps=300))
+    found = read_dumps([tmp_path]).dumps
+    assert [len(one.calls) for one in found] == [9, 9, 8, 9]
+    whole = read_whole([tmp_path, tmp_path / "rank_1"], found)
+    assert {dump.rank: len(dump.entries) for dump in whole} == {0: 301, 1: 301, 2: 300, 3: 301}
+    assert [dump.rank for dump in read_whole([tmp_path], found[2:3])] == [2]
 
 
 def test_in_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
