@@ -53,7 +53,7 @@ def test_from_first_group_to_last_scrape(training: Training) -> None:
 
     steps = training.end()
     until(lambda: count_on(training.scrape(), "all_reduce") == [steps] * RANKS)
-    until(lambda: not training.agents())
+    until(training.scraped_to_the_end)
     assert training.target() == ""
     spans = training.receiver.spans()
     check_once_without_orphans(spans)
@@ -81,5 +81,5 @@ def test_agent_that_dies_is_started_again(training: Training) -> None:
         assert training.target() == target
     steps = training.end()
     until(lambda: count_on(training.scrape(), "all_reduce") == [steps] * RANKS)
-    until(lambda: not training.agents())
+    until(training.scraped_to_the_end)
     check_once_without_orphans(training.receiver.spans())

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from tests.cli.running import is_agent, processes_of
@@ -95,6 +96,11 @@ class Training:
         """A page of `/metrics`; see `page_of`."""
         return page_of(self.base)
 
+    def scraped_to_the_end(self) -> bool:
+        """Scrape once more, as Prometheus does until the agent is gone; returns whether it is."""
+        self.scrape()
+        return not self.agents()
+
     def close(self, but: int = 0) -> None:
         """Kill all leftover processes except one."""
         for pid in {*processes_of(self.base)} - {but}:
@@ -114,7 +120,8 @@ def target_in(base: Path) -> str:
 
 def page_of(base: Path) -> str:
     """A page of `/metrics`; '' if nothing answers."""
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{target_in(base)}/metrics", timeout=5) as page:
+    url = f"http://{target_in(base)}/metrics"
+    with contextlib.suppress(OSError, HTTPException), urllib.request.urlopen(url, timeout=5) as page:
         return page.read().decode()
     return ""
 
