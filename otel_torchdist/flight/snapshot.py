@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
@@ -27,6 +28,17 @@ _UNSURE: Final = -1
 """As `Progress.losses`: more may have been entered than is known."""
 
 
+class MomentKind(Enum):
+    """Which moment a snapshot of dumps shows."""
+
+    FIRST_TIMEOUT = "first timeout"
+    """When the first timeout ran out: the dumps were written then at the latest."""
+    NEWEST_TIME = "newest time"
+    """The newest time in the dumps: they were written then at the earliest."""
+    DUMPS = "dumps"
+    """Up to when the dumps reach: all of them state it, as those that we write."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobMoment:
     """A job as its dumps show it.
@@ -35,14 +47,13 @@ class JobMoment:
         world: The snapshot. Its times are nanoseconds since the epoch, each by the clock of its rank's host.
         world_size: Ranks of the job, as far as the dumps show.
         unseen: Ranks without a dump, ascending.
-        is_assumed: Whether the time of the snapshot is when the first timeout ran out: until then, at most, the dumps
-            were written. Otherwise it is the newest time in them.
+        kind: Which moment that is.
     """
 
     world: WorldSnapshot
     world_size: int
     unseen: tuple[int, ...]
-    is_assumed: bool
+    kind: MomentKind
 
 
 def moment_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> JobMoment:
@@ -62,7 +73,13 @@ def moment_of(dumps: Sequence[CondensedDump], world_size: int = 0) -> JobMoment:
     views = {number: rank.view(shared, now_ns) for number, rank in ranks.items()}
     world = WorldSnapshot(0, now_ns, MappingProxyType(_with_all_channels(views, ranks)))
     unseen = tuple(rank for rank in range(groups.world_size) if rank not in views)
-    return JobMoment(world, groups.world_size, unseen, until_ns > newest_ns)
+    return JobMoment(world, groups.world_size, unseen, _kind_of_moment(dumps, until_ns > newest_ns))
+
+
+def _kind_of_moment(dumps: Sequence[CondensedDump], is_timeout: bool) -> MomentKind:
+    if all(one.dump.until_ns is not None for one in dumps):
+        return MomentKind.DUMPS
+    return MomentKind.FIRST_TIMEOUT if is_timeout else MomentKind.NEWEST_TIME
 
 
 def _is_mixed(channel: Channel) -> bool:

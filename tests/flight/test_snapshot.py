@@ -12,7 +12,7 @@ from otel_torchdist.flight.condensed import condense
 from otel_torchdist.flight.groups import JobGroups
 from otel_torchdist.flight.history import history_of
 from otel_torchdist.flight.reading.decoding import decode
-from otel_torchdist.flight.snapshot import JobMoment, moment_of
+from otel_torchdist.flight.snapshot import JobMoment, MomentKind, moment_of
 from otel_torchdist.tape.layout import How
 from otel_torchdist.verdict.last_moment import LastMoment
 from otel_torchdist.verdict.model import Doubt, Verdict, VerdictKind
@@ -210,10 +210,19 @@ def test_moment() -> None:
     """The moment is when the first timeout of a waiting operation ran out, or the newest time if that is later."""
     dumps = late_rank(steps=1)
     found = moment(dumps)
-    assert (found.is_assumed, found.world.taken_ns) == (True, START_NS + 602 * SECOND + 1)
+    assert (found.kind, found.world.taken_ns) == (MomentKind.FIRST_TIMEOUT, START_NS + 602 * SECOND + 1)
     dumps[2]["entries"].append({**call(9, group="7", pg_id=7, at_s=700), "record_id": 1})
     found = moment(dumps)
-    assert (found.is_assumed, found.world.taken_ns) == (False, START_NS + 700 * SECOND + 1_000_001)
+    assert (found.kind, found.world.taken_ns) == (MomentKind.NEWEST_TIME, START_NS + 700 * SECOND + 1_000_001)
+
+
+def test_moment_of_our_own_dumps() -> None:
+    """Dumps that state up to when they reach show that moment, unless one of them does not state it."""
+    dumps = {rank: {**dump, "until_ns": START_NS + (90 + rank) * SECOND} for rank, dump in late_rank(steps=1).items()}
+    found = moment(dumps)
+    assert (found.kind, found.world.taken_ns) == (MomentKind.DUMPS, START_NS + 93 * SECOND + 1)
+    del dumps[0]["until_ns"]
+    assert moment(dumps).kind is MomentKind.FIRST_TIMEOUT
 
 
 def test_nothing_is_open() -> None:

@@ -13,7 +13,7 @@ from otel_torchdist.evidence.files import read_files
 from otel_torchdist.evidence.model import Evidence
 from otel_torchdist.flight.condensed import CondensedDump
 from otel_torchdist.flight.reading.reader import read_dumps
-from otel_torchdist.flight.snapshot import JobMoment, moment_of
+from otel_torchdist.flight.snapshot import JobMoment, MomentKind, moment_of
 from otel_torchdist.verdict.last_moment import LastMoment
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.post_mortem import roots_of
@@ -21,8 +21,11 @@ from otel_torchdist.verdict.rules import StallRules
 from otel_torchdist.verdict.wording.sentence import sentence
 from otel_torchdist.world.model import RankView
 
-UP_TO: Final = "up to"
-AT_LEAST: Final = "at least"
+BOUNDS: Final = {
+    MomentKind.FIRST_TIMEOUT: "up to",
+    MomentKind.NEWEST_TIME: "at least",
+    MomentKind.DUMPS: "",
+}
 NO_EVIDENCE: Final = Evidence()
 
 
@@ -52,8 +55,8 @@ class JudgedDumps:
 
     @property
     def bound(self) -> str:
-        """How ages are to be read, since no dump says when it was written."""
-        return UP_TO if self.moment.is_assumed else AT_LEAST
+        """How ages are to be read, since PyTorch's dumps do not say when they were written; '' if they are exact."""
+        return BOUNDS[self.moment.kind]
 
     @property
     def ranks(self) -> list[RankView]:

@@ -13,16 +13,22 @@ from rich.text import Text
 
 from otel_torchdist.cli.diagnose.document import SCHEMA
 from otel_torchdist.cli.diagnose.document_parts import operation_document, time_document, verdict_document
-from otel_torchdist.cli.diagnose.leftovers import UP_TO, JudgedDumps, Leftovers
+from otel_torchdist.cli.diagnose.leftovers import JudgedDumps, Leftovers
 from otel_torchdist.cli.diagnose.operation_lines import operation_lines
 from otel_torchdist.cli.text import day_and_time, iso_time
 from otel_torchdist.flight.names import called_name
+from otel_torchdist.flight.snapshot import MomentKind
 from otel_torchdist.naming import have, name_ranks
 from otel_torchdist.world.model import OperationView, RankView
 
 SHOWN_EACH: Final = 8
 """A report on at most this many ranks shows each of them separately."""
 SOURCE: Final = "flight recorder"
+MOMENTS: Final = {
+    MomentKind.FIRST_TIMEOUT: "when the first timeout runs out: the time of the dumps is not recorded",
+    MomentKind.NEWEST_TIME: "the newest time in them: the time of the dumps is not recorded",
+    MomentKind.DUMPS: "the end of what they record",
+}
 
 
 def print_leftovers(found: Leftovers, console: Console) -> None:
@@ -55,9 +61,7 @@ def _heading(dumps: JudgedDumps) -> Iterator[Text]:
     if unseen:
         yield Text(f"{name_ranks(unseen)} {have(unseen)} no dump here", style="bold yellow")
     yield Text.assemble((f"dumps of the {SOURCE}", "bold"), f", {_kind(dumps)}, of {len(dumps.dumps)} of {size} ranks")
-    when = day_and_time(dumps.moment_ns)
-    reason = f"{when}, when the first timeout runs out" if dumps.bound == UP_TO else f"{when}, the newest time in them"
-    yield Text(f"as of {reason}: the time of the dumps is not recorded")
+    yield Text(f"as of {day_and_time(dumps.moment_ns)}, {MOMENTS[dumps.moment.kind]}")
 
 
 def _kind(dumps: JudgedDumps) -> str:
@@ -119,7 +123,7 @@ def document_of_leftovers(found: Leftovers) -> dict[str, Any]:
     begun_ns = min((one.oldest_ns for one in dumps.dumps if one.oldest_ns), default=0) if dumps is not None else 0
     moment: dict[str, Any] = {"time": None, "is_now": False, "bound": None}
     if dumps is not None:
-        moment |= {"time": time_document(dumps, dumps.moment_ns), "bound": dumps.bound}
+        moment |= {"time": time_document(dumps, dumps.moment_ns), "bound": dumps.bound or None}
     return {
         "schema": SCHEMA,
         "run": {

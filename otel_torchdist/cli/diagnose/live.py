@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from otel_torchdist.cli.text import fail
 from otel_torchdist.evidence.live.job import LiveJob, LiveRank, look_at
 from otel_torchdist.evidence.model import Evidence
 from otel_torchdist.flight.condensed import condense
+from otel_torchdist.flight.dump import FlightDump
 from otel_torchdist.flight.reading.decoding import DumpError, decode
 from otel_torchdist.flight.reading.reader import read_dumps
 from otel_torchdist.naming import have, name_ranks
@@ -62,13 +64,20 @@ def _recorded(job: LiveJob, rules: StallRules) -> Leftovers:
     notes = [*found.notes]
     for rank, content in job.answers.items():
         try:
-            by_rank[rank] = condense(decode(content, rank, f"the debug server's answer for rank {rank}").dump)
+            dump = decode(content, rank, f"the debug server's answer for rank {rank}").dump
+            by_rank[rank] = condense(_answered(dump, job))
         except DumpError as error:
             notes.append(f"the debug server's answer for rank {rank}: {error}")
     dumps = tuple(by_rank[rank] for rank in sorted(by_rank))
     evidence = Evidence(tuple(job.statements))
     recorded = judged(dumps, rules, job.world_size, evidence) if dumps else None
     return Leftovers(job.dumps, recorded, (), rules.threshold_s, tuple(notes))
+
+
+def _answered(dump: FlightDump, job: LiveJob) -> FlightDump:
+    """A dump that the debug server has returned, with its moment if it is by the clock of this node."""
+    is_here = any(rank.process.rank == dump.rank for rank in job.ranks)
+    return dataclasses.replace(dump, until_ns=job.asked_ns) if is_here else dump
 
 
 def _lines(job: LiveJob, said: TextFindings) -> Iterator[Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +37,14 @@ class LiveJob:
         ranks: By ascending rank; processes of unknown rank last.
         dumps: Files with dumps of flight recorders that the ranks have written.
         answers: What the debug server returned of the flight recorders, as JSON by rank.
+        asked_ns: When it was asked, in nanoseconds since the epoch.
         warnings: What could not be seen, one line each.
     """
 
     ranks: tuple[LiveRank, ...]
     dumps: tuple[Path, ...]
     answers: Mapping[int, bytes]
+    asked_ns: int
     warnings: tuple[str, ...]
 
     @property
@@ -83,6 +86,7 @@ def look_at(pids: Iterable[int], asks_for_dumps: bool = False) -> LiveJob:
                 stacks = dataclasses.replace(stacks, rank=process.rank, local_rank=process.local_rank)
         ranks.append(LiveRank(process, view_of(process.pid), stacks))
     answers: Mapping[int, bytes] = {}
+    asked_ns = time.time_ns()
     if recorder.has_debug_server([*processes, *(child for one in processes for child in below(one.pid))]):
         answers, problem = recorder.ask_debug_server()
         warnings += [problem] if problem else []
@@ -91,4 +95,4 @@ def look_at(pids: Iterable[int], asks_for_dumps: bool = False) -> LiveJob:
         dumps, problems = recorder.request_dumps(processes)
         warnings += problems
     written = [path for process in processes for path in recorder.dumps_of(process)]
-    return LiveJob(tuple(ranks), tuple(dict.fromkeys([*dumps, *written])), answers, tuple(warnings))
+    return LiveJob(tuple(ranks), tuple(dict.fromkeys([*dumps, *written])), answers, asked_ns, tuple(warnings))
