@@ -23,9 +23,9 @@ rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def load_batch() -> torch.Tensor:
-    """Stay here while the gate exists."""
+    """Stay here while the gate exists, and nearly all of that time in one line: tests expect it in stacks."""
     while gate.exists():
-        time.sleep(0.02)
+        time.sleep(0.5)
     return torch.ones(4)
 
 
