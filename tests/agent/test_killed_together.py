@@ -40,9 +40,14 @@ def markers(spans: list[ReceivedSpan]) -> set[int]:
     return {span.attributes[semconv.RANK] for span in spans if span.name == "all_reduce (in progress)"}
 
 
+def incidents(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
+    """The incident, from its verdict on, which may come after the markers."""
+    return [span for span in spans if span.name.startswith("stall: all_reduce")]
+
+
 def test_four_ranks_are_killed(job: GlooJobs, base: Path, receiver: OtlpReceiver) -> None:
     """Markers, the incident and all its operations arrive, with those in flight at the kill; then the agent exits."""
-    receiver.wait_for(lambda spans: markers(spans) == WAITING, 120.0)
+    receiver.wait_for(lambda spans: markers(spans) == WAITING and bool(incidents(spans)), 120.0)
     job.kill()
     until(lambda: up_on(page_of(base)).count("} 0.0") == RANKS)
     counts = count_on(page_of(base), "all_reduce")
@@ -58,6 +63,6 @@ def test_four_ranks_are_killed(job: GlooJobs, base: Path, receiver: OtlpReceiver
     cut = [span for span in spans if span.name == "all_reduce" and span.attributes.get(semconv.STALLED)]
     assert {span.attributes[semconv.RANK] for span in cut} == WAITING
     assert all("the process was gone" in (span.error or "") for span in cut)
-    [root, *_] = [span for span in spans if span.name.startswith("stall: all_reduce")]
+    [root, *_] = incidents(spans)
     bars = {span.name.partition(":")[0] for span in spans if span.parent_id == root.span_id}
     assert bars == {f"rank {rank}" for rank in range(RANKS)}
