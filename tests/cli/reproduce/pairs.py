@@ -24,6 +24,7 @@ from otel_torchdist.reproducer.planning import plan
 from otel_torchdist.reproducer.source import source_of
 from otel_torchdist.verdict.model import Verdict
 from otel_torchdist.verdict.rules import StallRules
+from otel_torchdist.world.model import RankView, life_in
 from tests.jobs.faults.faulty_job import WORKER
 from tests.support.launch import Torchrun
 from tests.support.quiet import QUIET
@@ -171,6 +172,7 @@ def _ranks_in(tapes: Path) -> list[int]:
 def verdict_in(tapes: Path, kind: str, ranks: tuple[int, ...]) -> Diagnosis:
     """Wait for that verdict on the only run in a directory of tapes; ranks that start slowly give others before."""
     seen: set[tuple[str, tuple[int, ...]]] = set()
+    last: dict[int, str] = {}
 
     def found() -> Diagnosis | None:
         for directory in tapes.glob("job-*"):
@@ -178,6 +180,7 @@ def verdict_in(tapes: Path, kind: str, ranks: tuple[int, ...]) -> Diagnosis:
                 for run in index.runs:
                     diagnosis = diagnose_run(run, _RULES)
                     verdict = diagnosis.found.verdict
+                    last.update({view.rank: _story(view) for view in diagnosis.found.moment.world.in_order})
                     if verdict is not None:
                         seen.add((verdict.kind.value, verdict.ranks))
                         if (verdict.kind.value, verdict.ranks) == (kind, ranks):
@@ -187,4 +190,10 @@ def verdict_in(tapes: Path, kind: str, ranks: tuple[int, ...]) -> Diagnosis:
     try:
         return until(found, 60)
     except AssertionError:
-        raise AssertionError(f"no verdict {kind} on {ranks}, but {sorted(seen)}") from None
+        raise AssertionError(f"no verdict {kind} on {ranks}, but {sorted(seen)}; in the end {last}") from None
+
+
+def _story(view: RankView) -> str:
+    """What a rank does, in short."""
+    is_open = [f"{one.name} {one.operation_id.sequence}" for one in view.open]
+    return f"{life_in(view).name}, {f'in {is_open}' if is_open else f'after {view.last and view.last.name}'}"

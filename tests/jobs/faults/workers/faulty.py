@@ -29,9 +29,9 @@ GOOD_STEPS = int(os.environ.get("GOOD_STEPS", 30))
 
 
 def late() -> None:
-    """The last rank is busy elsewhere."""
+    """The last rank is busy elsewhere, nearly all of the time in one line: tests expect it in stacks."""
     while is_faulty and gate.exists():
-        time.sleep(0.01)  # late
+        time.sleep(0.2)  # late
     dist.all_reduce(gradient)
 
 
