@@ -13,6 +13,7 @@ from otel_torchdist.cli.demo.command import demo
 from otel_torchdist.cli.diagnose.command import diagnose
 from otel_torchdist.cli.exit_codes import ExitCode, exit_codes_help
 from otel_torchdist.cli.export.command import export
+from otel_torchdist.cli.graph.command import graph
 from otel_torchdist.cli.import_dumps import import_dumps
 from otel_torchdist.cli.reproduce.command import reproduce
 from otel_torchdist.cli.stats.command import stats
@@ -67,6 +68,7 @@ app.command(
     )
 )(diagnose)
 app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(stats)
+app.command(epilog=exit_codes_help(ExitCode.NOTHING_FOUND, ExitCode.INTERRUPTED, ExitCode.BROKEN_PIPE))(graph)
 app.command(
     "import",
     epilog=exit_codes_help(

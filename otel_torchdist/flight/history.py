@@ -28,4 +28,5 @@ def history_of(dump: FlightDump, groups: JobGroups) -> RankHistory:
         wall_offset_ns=0,
         operations=tuple(views),
         lost=missing_from(dump),
+        groups=tuple(group for group in (groups.group(dump, name) for name in dump.groups) if group is not None),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from otel_torchdist.world.model import OperationView
+from otel_torchdist.world.model import GroupView, OperationView
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class RankHistory:
         clock: Names the clock of its times, such as by the boot of the node; '' if that is not known. Never compare
             times of ranks with different clocks, or with none.
         until_ns: The last sign of life of the rank: nothing but this happened until then. 0 if that is not known.
+        groups: The groups that are known, whether they were used or not, and possibly some of other ranks.
     """
 
     rank: int
@@ -31,3 +32,4 @@ class RankHistory:
     lost: int
     clock: str = ""
     until_ns: int = 0
+    groups: tuple[GroupView, ...] = ()

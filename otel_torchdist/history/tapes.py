@@ -42,6 +42,7 @@ def history_of(tape: TapeReader) -> RankHistory:
         if batch.is_empty and not batch.lost:
             break
     names = ResolvedNames(tape)
+    groups = map(names.group, tape.names.group_ids())
     identity, status = tape.identity, tape.status()
     return RankHistory(
         rank=identity.rank,
@@ -52,4 +53,5 @@ def history_of(tape: TapeReader) -> RankHistory:
         lost=tape.lost,
         clock=f"{identity.boot_id:032x}" if identity.boot_id else "",
         until_ns=time.monotonic_ns() if tape.is_alive() else status.heartbeat_ns,
+        groups=tuple(group for group in groups if group is not None),
     )

@@ -227,6 +227,10 @@ class NamesReader:
         name = self._get(identity)
         return name if isinstance(name, GroupName) else None
 
+    def group_ids(self) -> list[int]:
+        """Return the ids of all process groups, in the order in which they were written."""
+        return [identity for identity, name in self._names.items() if isinstance(name, GroupName)]
+
     def signature(self, identity: int) -> SignatureName | None:
         """Return the signature with this id."""
         name = self._get(identity)

@@ -34,6 +34,7 @@ def test_commands_in_the_order_of_use(base: Path) -> None:
         ("watch", "While a job runs on this node"),
         ("diagnose", "After a hang or a crash"),
         ("stats", "To see where communication time goes"),
+        ("graph", "To see how the ranks share the work"),
         ("import", "With dumps of a flight recorder"),
         ("export", "For other tools"),
         ("reproduce", "To report a hang"),
@@ -56,6 +57,7 @@ def test_exit_codes_are_documented() -> None:
         ("watch", [0, 2, 64, 70, 141]),
         ("diagnose", [0, 1, 2, 64, 70, 130, 141]),
         ("stats", [0, 2, 64, 70, 130, 141]),
+        ("graph", [0, 2, 64, 70, 130, 141]),
         ("import", [0, 2, 64, 70, 74, 75, 130, 141]),
         ("export", [0, 2, 64, 70, 73, 130, 141]),
         ("reproduce", [0, 2, 4, 64, 70, 73, 141]),
@@ -91,7 +93,7 @@ def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("otel-torchdist ", {"agent", "demo", "diagnose", "export", "import", "reproduce", "stats", "watch"}),
+        ("otel-torchdist ", {"agent", "demo", "diagnose", "export", "graph", "import", "reproduce", "stats", "watch"}),
         ("otel-torchdist agent --ru", {"--run-dir"}),
     ],
 )

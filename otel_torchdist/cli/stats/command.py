@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from otel_torchdist.cli.exit_codes import ExitCode
+from otel_torchdist.cli.histories import Source, source_of, source_of_run
 from otel_torchdist.cli.options import RunDirectory, RunOrDumps
 from otel_torchdist.cli.stats.choices import parts_of
 from otel_torchdist.cli.stats.document import document_of
-from otel_torchdist.cli.stats.dumps import source_of_dumps
 from otel_torchdist.cli.stats.order import Order, ordered
 from otel_torchdist.cli.stats.report import Report
-from otel_torchdist.cli.stats.source import Source, source_of_run
 from otel_torchdist.cli.stats.spreadsheet import csv_of
-from otel_torchdist.cli.targets import chosen_run, ranks_of, target_of, warn
+from otel_torchdist.cli.targets import ranks_of, target_of, warn
 from otel_torchdist.cli.terminal import CommandConsole
 from otel_torchdist.cli.text import fail
-from otel_torchdist.config import Config
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.job.runs import index_of
 from otel_torchdist.statistics.compute import statistics_of
@@ -56,7 +54,7 @@ def stats(
     if as_json and as_csv:
         raise typer.BadParameter("either this or --csv", param_hint="--json")
     parts, only = parts_of(by), ranks_of(ranks)
-    source = _source(target or [], run_dir)
+    source = source_of(target_of(target or [], run_dir))
     found = _statistics(source, parts, only)
     if not found.ranks:
         fail(f"{source.place}: no calls of {f'ranks {ranks}' if ranks else 'any rank'}", ExitCode.NOTHING_FOUND)
@@ -95,13 +93,3 @@ def _statistics(source: Source, parts: Iterable[Part], only: Collection[int] | N
 def _report(order: Order, most: int) -> Report:
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     return Report(CommandConsole(highlight=False, width=width), order, most)
-
-
-def _source(target: Sequence[str], run_dir: Path | None) -> Source:
-    wanted = target_of(target, run_dir)
-    if wanted.paths:
-        return source_of_dumps(wanted.paths)
-    chosen = chosen_run(Config.from_environment(), wanted.run, wanted.run_dir)
-    source = source_of_run(chosen.run)
-    source.warnings.extend(chosen.unreadable)
-    return source

@@ -31,8 +31,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
+from otel_torchdist.cli.histories import Source
 from otel_torchdist.cli.stats.order import Order, ordered
-from otel_torchdist.cli.stats.source import Source
 from otel_torchdist.cli.text import iso_time
 from otel_torchdist.statistics.correlation import GroupCorrelation
 from otel_torchdist.statistics.counts import CountDifference

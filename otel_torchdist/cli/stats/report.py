@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 from rich.console import Console
 from rich.text import Text
 
+from otel_torchdist.cli.histories import Source
 from otel_torchdist.cli.stats.fitting import Column, fitted
 from otel_torchdist.cli.stats.order import Order, ordered
-from otel_torchdist.cli.stats.source import Source
 from otel_torchdist.cli.stats.tables import (
     columns_of_groups,
     columns_of_last_arrivals,

@@ -1,0 +1,211 @@
+"""What was called in each group, as far as it shows what the group is for."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from otel_torchdist.history.model import RankHistory
+from otel_torchdist.parallelism.families import Members
+from otel_torchdist.parallelism.sent_bytes import sent_bytes
+from otel_torchdist.statistics.traffic import kind_of
+from otel_torchdist.tape.layout import RecordKind
+from otel_torchdist.tape.records import CallSiteName
+from otel_torchdist.world.model import GroupView, OperationView
+
+FIRST_STEADY: Final = 2
+"""Earlier steps create groups, broadcast weights and warm up."""
+SMALL_ELEMENTS: Final = 16
+"""Losses, norms and counters, which any group may exchange."""
+MAX_SIZES: Final = 256
+
+
+class CallKind(NamedTuple):
+    """What distinguishes calls of a group by their purpose.
+
+    Attributes:
+        collective: `all_reduce`, `all_gather`, …, whichever form of it; `send` and `recv` for both directions.
+        reduce_op: `sum`, `avg`, …; '' where there is none.
+        dimensions: Of the largest tensor.
+        is_integer: Whether it holds integers: counts of what is sent next.
+        is_small: Whether it is a scalar or a list of at most `SMALL_ELEMENTS` elements.
+        site: Where it was called; None if that is not known.
+    """
+
+    collective: str
+    reduce_op: str
+    dimensions: int
+    is_integer: bool
+    is_small: bool
+    site: CallSiteName | None
+
+
+@dataclass(slots=True)
+class KindCount:
+    """The calls of one kind.
+
+    Attributes:
+        calls: Calls of all members.
+        sent: Bytes that members sent in them, see `sent_bytes`.
+        elements: Different numbers of elements, at most `MAX_SIZES`.
+    """
+
+    calls: int = 0
+    sent: float = 0.0
+    elements: set[int] = field(default_factory=set[int])
+
+
+@dataclass(slots=True)
+class GroupCalls:
+    """The calls of one set of members, in however many groups.
+
+    Attributes:
+        descriptions: What its groups are called.
+        kinds: The calls, by kind.
+        messages: How many messages one global rank sent to another.
+        message_bytes: How many bytes these had.
+    """
+
+    descriptions: set[str] = field(default_factory=set[str])
+    kinds: dict[CallKind, KindCount] = field(default_factory=dict[CallKind, KindCount])
+    messages: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+    message_bytes: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+
+    @property
+    def sent(self) -> float:
+        """Bytes that were sent in all calls."""
+        return sum(count.sent for count in self.kinds.values())
+
+    def of_senders(self, ranks: Collection[int]) -> GroupCalls:
+        """The messages that some ranks sent, as those of a group of their own."""
+        messages = Counter({pair: count for pair, count in self.messages.items() if pair[0] in ranks})
+        sizes = Counter({pair: size for pair, size in self.message_bytes.items() if pair[0] in ranks})
+        kind = CallKind("send", "", 0, False, False, None)
+        count = KindCount(messages.total(), float(sizes.total()))
+        return GroupCalls(kinds={kind: count}, messages=messages, message_bytes=sizes)
+
+    def without_messages(self) -> GroupCalls:
+        """The calls of all members together."""
+        kinds = {kind: count for kind, count in self.kinds.items() if kind.collective not in ("send", "recv")}
+        return GroupCalls(self.descriptions, kinds)
+
+    def add(self, other: GroupCalls) -> None:
+        """Add the calls of another set of members."""
+        self.descriptions |= other.descriptions
+        self.messages.update(other.messages)
+        self.message_bytes.update(other.message_bytes)
+        for kind, count in other.kinds.items():
+            own = self.kinds.setdefault(kind, KindCount())
+            own.calls += count.calls
+            own.sent += count.sent
+            own.elements |= count.elements
+
+
+@dataclass(slots=True)
+class WorldCalls:
+    """The calls of all ranks.
+
+    Attributes:
+        world_size: Ranks of the job, as far as that is known.
+        ranks: Those with records.
+        hosts: The host of each, where that is known.
+        groups: By members.
+        sent: Bytes that each rank sent to each other, assuming rings where torch does not fix the route.
+        has_steps: Whether only steps after the first ones were counted; otherwise all calls were.
+    """
+
+    world_size: int = 0
+    ranks: set[int] = field(default_factory=set[int])
+    hosts: dict[int, str] = field(default_factory=dict[int, str])
+    groups: dict[Members, GroupCalls] = field(default_factory=dict[Members, GroupCalls])
+    sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+    has_steps: bool = True
+
+
+def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
+    """Count the calls of all ranks, one history after the other.
+
+    Args:
+        histories: One for each rank, in any order.
+    """
+    steady, every = WorldCalls(), WorldCalls()
+    for history in histories:
+        for found in (steady, every):
+            found.world_size = max(found.world_size, history.world_size)
+            found.ranks.add(history.rank)
+            if history.host:
+                found.hosts[history.rank] = history.host
+        for group in history.groups:
+            _register(every, group)
+        for view in history.operations:
+            if view.group is None or view.record.kind is not RecordKind.OPERATION:
+                continue
+            _count(every, history.rank, view)
+            if view.record.step >= FIRST_STEADY:
+                _count(steady, history.rank, view)
+    if not steady.groups:
+        every.has_steps = False
+        return every
+    for members, calls in every.groups.items():  # unused groups show the axes as well
+        steady.groups.setdefault(members, GroupCalls(descriptions=calls.descriptions))
+    steady.world_size = every.world_size
+    return steady
+
+
+def _register(found: WorldCalls, view: GroupView) -> GroupCalls:
+    members, description = view.name.ranks, view.name.description
+    group = found.groups.get(members)
+    if group is None:
+        group = found.groups[members] = GroupCalls()
+        found.world_size = max(found.world_size, members[-1] + 1) if members else found.world_size
+    if description not in ("", "undefined"):
+        group.descriptions.add(description)
+    return group
+
+
+def _count(found: WorldCalls, rank: int, view: OperationView) -> None:
+    assert view.group is not None
+    members, group = view.group.name.ranks, _register(found, view.group)
+    kind, elements = _kind_of(view)
+    count = group.kinds.get(kind)
+    if count is None:
+        count = group.kinds[kind] = KindCount()
+    sent = sent_bytes(view.name, view.record.message_bytes, len(members))
+    count.calls += 1
+    count.sent += sent
+    if len(count.elements) < MAX_SIZES:
+        count.elements.add(elements)
+    peer = view.record.peer
+    if kind.collective == "send" and peer >= 0:
+        group.messages[rank, peer] += 1
+        group.message_bytes[rank, peer] += int(sent)
+        found.sent[rank, peer] += int(sent)
+    elif sent and kind.collective == "all_to_all":
+        for other in members:
+            if other != rank:
+                found.sent[rank, other] += int(sent / (len(members) - 1))
+    elif sent:
+        place = bisect_left(members, rank)
+        found.sent[rank, members[(place + 1) % len(members)]] += int(sent)
+
+
+def _kind_of(view: OperationView) -> tuple[CallKind, int]:
+    """The kind of a call, and the elements of its largest tensor."""
+    signature = view.signature
+    shapes = signature.shapes if signature is not None else ()
+    largest = max(shapes, key=math.prod, default=())
+    elements = math.prod(largest) if shapes else 0
+    dtypes = signature.dtypes if signature is not None else ()
+    kind = CallKind(
+        collective=kind_of(view.name),
+        reduce_op=signature.reduce_op if signature is not None else "",
+        dimensions=len(largest),
+        is_integer=bool(dtypes) and all("int" in dtype for dtype in dtypes),
+        is_small=len(largest) < 2 and elements <= SMALL_ELEMENTS,
+        site=view.call_site,
+    )
+    return kind, elements

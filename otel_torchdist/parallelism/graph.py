@@ -1,0 +1,185 @@
+"""The parallelism graph of a job: the axes of its world, what each is for, and what moves along them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from otel_torchdist.parallelism.axes import Grid, grid_of
+from otel_torchdist.parallelism.calls import GroupCalls, WorldCalls
+from otel_torchdist.parallelism.families import Family, Members, families_of
+from otel_torchdist.parallelism.roles import Evidence, Round, Surroundings, is_misnamed, roles_of
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups that are for the same.
+
+    Attributes:
+        members: The members of each, by first member.
+        span: The axes of which each is a product, by their places; one for the groups of an axis. None for parts.
+        is_inferred: Whether some of them were not seen.
+        descriptions: What frameworks call them.
+        roles: What their calls speak for, the largest share first; empty if they make none that says anything.
+        sent: Bytes that were sent in them.
+        across_hosts: How many of them have members on different hosts; None if hosts are not known.
+        misnamed: Descriptions that promise something else than the calls show.
+    """
+
+    members: tuple[Members, ...]
+    span: tuple[int, ...] | None
+    is_inferred: bool
+    descriptions: tuple[str, ...]
+    roles: tuple[Evidence, ...]
+    sent: float
+    across_hosts: int | None
+    misnamed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The parallel world of a job.
+
+    Attributes:
+        world_size: Ranks of the job.
+        unseen: Ranks without records, ascending.
+        has_steps: Whether only calls from the third step on were counted.
+        grid: The ranks as a grid.
+        axes: The groups along each axis, in the order of the grid.
+        others: Products of axes, then parts of such products.
+        sent: Bytes from rank to rank.
+        hosts: The host of each rank, as far as that is known.
+    """
+
+    world_size: int
+    unseen: tuple[int, ...]
+    has_steps: bool
+    grid: Grid
+    axes: tuple[Groups, ...]
+    others: tuple[Groups, ...]
+    sent: Mapping[tuple[int, int], int]
+    hosts: Mapping[int, str]
+
+
+def graph_of(calls: WorldCalls) -> Graph:
+    """Derive the graph from the calls of all ranks."""
+    by_members = _with_senders(calls.groups)
+    unseen = tuple(rank for rank in range(calls.world_size) if rank not in calls.ranks)
+    descriptions = {members: group.descriptions for members, group in by_members.items()}
+    families = families_of(descriptions, calls.world_size, unseen)
+    weights = {family: sum(_sent(by_members, members) for members in family.groups) for family in families.whole}
+    grid = grid_of(families, calls.world_size, weights)
+    builder = _Builder(calls, by_members, grid)
+    axes = [builder.axis(place, axis) for place, axis in enumerate(grid.axes)]
+    rest = [family for family in families.whole if family not in grid.axes]
+    others = [builder.others(family.groups, family.is_inferred) for family in rest]
+    others += [builder.others(alike) for alike in _by_size(families.rest)]
+    others.sort(key=lambda one: (one.span is None, len(one.span or ()), one.members))
+    return Graph(calls.world_size, unseen, calls.has_steps, grid, tuple(axes), tuple(others), calls.sent, calls.hosts)
+
+
+def _sent(by_members: Mapping[Members, GroupCalls], members: Members) -> float:
+    group = by_members.get(members)
+    return group.sent if group is not None else 0.0
+
+
+def _with_senders(groups: Mapping[Members, GroupCalls]) -> dict[Members, GroupCalls]:
+    """The groups, and those of ranks that send each other messages in a larger group, as stages of pipelines may do."""
+    found = dict(groups)
+    for members, group in groups.items():
+        pipelines = _connected(group.messages)
+        if not pipelines or pipelines == [members]:
+            continue
+        found[members] = group.without_messages()
+        for ranks in pipelines:
+            found.setdefault(ranks, GroupCalls()).add(group.of_senders(ranks))
+    return found
+
+
+def _connected(pairs: Iterable[tuple[int, int]]) -> list[Members]:
+    """Sets of ranks that messages connect, directly or through others."""
+    of: dict[int, set[int]] = {}
+    for one, other in pairs:
+        joined = of.setdefault(one, {one}) | of.setdefault(other, {other})
+        for rank in joined:
+            of[rank] = joined
+    return sorted({tuple(sorted(ranks)) for ranks in of.values()})
+
+
+def _by_size(groups: Iterable[Members]) -> list[list[Members]]:
+    found: dict[int, list[Members]] = {}
+    for members in groups:
+        found.setdefault(len(members), []).append(members)
+    return list(found.values())
+
+
+class _Builder:
+    """Puts together what is known of groups."""
+
+    def __init__(self, calls: WorldCalls, by_members: Mapping[Members, GroupCalls], grid: Grid) -> None:
+        self._calls = calls
+        self._by_members = by_members
+        self._grid = grid
+        self._scattered = _scattered(by_members)
+
+    def axis(self, place: int, axis: Family) -> Groups:
+        """The groups along an axis."""
+        return self._groups(axis.groups, (place,), axis.is_inferred)
+
+    def others(self, members: Sequence[Members], is_inferred: bool = False) -> Groups:
+        """Groups of one size that are along no axis."""
+        spans = {self._grid.span(one) for one in members}
+        return self._groups(members, spans.pop() if len(spans) == 1 else None, is_inferred)
+
+    def _groups(self, members: Sequence[Members], span: tuple[int, ...] | None, is_inferred: bool) -> Groups:
+        calls = GroupCalls()
+        for one in members:
+            if one in self._by_members:
+                calls.add(self._by_members[one])
+        own = set(members)
+        scattered = {elements for of, found in self._scattered.items() if of not in own for elements in found}
+        around = Surroundings(len(members[0]), scattered, _round(members, calls))
+        roles = roles_of(calls, around)
+        return Groups(
+            members=tuple(members),
+            span=span,
+            is_inferred=is_inferred,
+            descriptions=tuple(sorted(calls.descriptions)),
+            roles=tuple(roles),
+            sent=calls.sent,
+            across_hosts=self._across_hosts(members),
+            misnamed=tuple(text for text in sorted(calls.descriptions) if is_misnamed(text, roles)),
+        )
+
+    def _across_hosts(self, members: Sequence[Members]) -> int | None:
+        hosts = self._calls.hosts
+        if not hosts:
+            return None
+        return sum(len({hosts[rank] for rank in one if rank in hosts}) > 1 for one in members)
+
+
+def _round(members: Sequence[Members], calls: GroupCalls) -> Round | None:
+    """The messages around rings of more than two ranks; None if groups have a first and a last rank."""
+    between: Counter[tuple[int, int]] = Counter()
+    neighbours: dict[int, set[int]] = {}
+    for (one, other), count in calls.messages.items():
+        between[min(one, other), max(one, other)] += count
+        neighbours.setdefault(one, set()).add(other)
+        neighbours.setdefault(other, set()).add(one)
+    rings = [one for one in members if len(one) > 2 and all(len(neighbours.get(rank, ())) > 1 for rank in one)]
+    if not rings:
+        return None
+    ranks = {rank for ring in rings for rank in ring}
+    counts = [count for pair, count in between.items() if ranks.issuperset(pair)]
+    return Round(min(counts), max(counts))
+
+
+def _scattered(groups: Mapping[Members, GroupCalls]) -> dict[Members, set[int]]:
+    """By group, how many elements a rank is left with after a reduce_scatter."""
+    found: dict[Members, set[int]] = {}
+    for members, group in groups.items():
+        for kind, count in group.kinds.items():
+            if kind.collective == "reduce_scatter":
+                found.setdefault(members, set()).update(one // len(members) for one in count.elements)
+    return found

@@ -1,0 +1,222 @@
+"""What groups are for, from what is called in them: data, tensor, pipeline, expert, context parallelism.
+
+Each kind of call speaks for one role. The rules were fixed on small jobs of known parallelism; what the calls leave
+open is said to be open. Names of groups are compared with the outcome, and decide nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from otel_torchdist.parallelism.calls import CallKind, GroupCalls, KindCount
+from otel_torchdist.tape.records import CallSiteName
+
+
+class Role(Enum):
+    """What a group is for."""
+
+    DATA = "DP"
+    """Gradients are averaged: the model is replicated."""
+    SHARDED = "FSDP"
+    """Parameters are gathered and gradients scattered: the model is sharded."""
+    REPLICA = "HSDP replicas"
+    """Gradients that another group has scattered are averaged."""
+    TENSOR = "TP"
+    """Activations are reduced within a layer."""
+    SEQUENCE = "TP with SP"
+    """Activations are gathered and scattered within a layer, along the sequence."""
+    PIPELINE = "PP"
+    """Neighbours send each other activations and gradients."""
+    ATTENTION_RING = "CP (ring)"
+    """Neighbours send each other tensors all the way round, equally many everywhere."""
+    RING = "PP or ring CP"
+    """Neighbours send each other tensors all the way round: interleaved stages, or ring attention."""
+    EXPERT = "EP"
+    """Tokens are exchanged, as many as the router decides."""
+    CONTEXT = "CP (Ulysses)"
+    """Heads are exchanged for parts of the sequence, always as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Why groups have a role.
+
+    Attributes:
+        role: The role.
+        calls: Calls that speak for it, of all members.
+        sent: Bytes that members sent in them.
+        share: Of the bytes of the groups; of their calls, if nothing was sent.
+        text: What was called, for people.
+    """
+
+    role: Role
+    calls: int
+    sent: float
+    share: float
+    text: str
+
+
+MIN_SHARE: Final = 0.1
+"""Of the bytes, that a second role has at least; of the calls, where each rank sends others different data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Messages that go round a ring of ranks.
+
+    Attributes:
+        fewest: Messages between the two neighbours that send each other the fewest.
+        most: Between those that send each other the most.
+    """
+
+    fewest: int
+    most: int
+
+
+MANY: Final = 8
+"""Messages between two neighbours, from which on their number says something."""
+EVEN: Final = 0.98
+UNEVEN: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is known besides the calls of the groups in question.
+
+    Attributes:
+        members: Ranks of each of these groups.
+        scattered: Numbers of elements that a rank is left with after a `reduce_scatter` in other groups.
+        round: Where messages also go from the last rank of the groups to the first, how many; None elsewhere.
+    """
+
+    members: int
+    scattered: Collection[int] = ()
+    round: Round | None = None
+
+
+def roles_of(calls: GroupCalls, around: Surroundings) -> list[Evidence]:
+    """Return the roles that calls speak for, the one with the largest share first; none if they show nothing.
+
+    Args:
+        calls: Those of groups that are for the same.
+        around: What else is known of these groups.
+    """
+    flat = _sites_of_flat_tensors(calls.kinds)
+    by_role: dict[Role, list[tuple[CallKind, KindCount]]] = {}
+    for kind, count in calls.kinds.items():
+        role = _role_of(kind, count, around, flat)
+        if role is not None:
+            by_role.setdefault(role, []).append((kind, count))
+    sent = sum(count.sent for of in by_role.values() for _, count in of)
+    total = sum(count.calls for of in by_role.values() for _, count in of)
+    found = [_evidence(role, of, sent, total) for role, of in by_role.items()]
+    found.sort(key=lambda one: -one.share)
+    return [one for nth, one in enumerate(found) if not nth or _is_relevant(one, total)]
+
+
+def _is_relevant(one: Evidence, total: int) -> bool:
+    """Whether a second role is shown: few bytes may be a by-product, unless ranks send others different data."""
+    is_exchange = one.role in (Role.EXPERT, Role.CONTEXT, Role.PIPELINE, Role.ATTENTION_RING, Role.RING)
+    return one.share >= MIN_SHARE or (is_exchange and one.calls / total >= MIN_SHARE)
+
+
+def _role_of(
+    kind: CallKind, count: KindCount, around: Surroundings, flat: Collection[CallSiteName | None]
+) -> Role | None:
+    """The role that calls of one kind speak for; None if any group may make them."""
+    if kind.collective in ("send", "recv"):
+        return _role_of_messages(around.round)
+    if kind.collective == "all_to_all":
+        return _role_of_exchange(kind, count)
+    if kind.is_small or kind.is_integer:
+        return None
+    if kind.collective in ("all_gather", "reduce_scatter"):
+        return Role.SHARDED if kind.dimensions == 1 else Role.SEQUENCE
+    if kind.collective != "all_reduce":
+        return None
+    if kind.dimensions > 1 and kind.reduce_op != "avg" and kind.site not in flat:
+        return Role.TENSOR
+    return Role.REPLICA if count.elements.intersection(around.scattered) else Role.DATA
+
+
+def _role_of_messages(around: Round | None) -> Role:
+    """Tell ring attention from a pipeline with v stages on each rank, whose last one sends nothing to the first.
+
+    Around the ring of such a pipeline, v messages go from rank to rank for each microbatch, and v - 1 where it closes.
+    """
+    if around is None:
+        return Role.PIPELINE
+    if around.fewest < MANY:
+        return Role.RING
+    evenness = around.fewest / around.most
+    if evenness >= EVEN:
+        return Role.ATTENTION_RING
+    return Role.PIPELINE if evenness <= UNEVEN else Role.RING
+
+
+def _role_of_exchange(kind: CallKind, count: KindCount) -> Role | None:
+    if kind.is_integer:
+        return Role.EXPERT if kind.is_small else None  # how many tokens each rank is about to send
+    return Role.EXPERT if len(count.elements) > 1 else Role.CONTEXT
+
+
+def _sites_of_flat_tensors(kinds: Iterable[CallKind]) -> frozenset[CallSiteName | None]:
+    """Where flat tensors are reduced as well: gradients have all shapes, activations of a layer have one."""
+    return frozenset(
+        kind.site for kind in kinds if kind.collective == "all_reduce" and kind.dimensions == 1 and not kind.is_small
+    )
+
+
+def _evidence(role: Role, of: Iterable[tuple[CallKind, KindCount]], sent: float, total: int) -> Evidence:
+    of = list(of)
+    calls, own_sent = sum(count.calls for _, count in of), sum(count.sent for _, count in of)
+    names: dict[str, int] = {}
+    for kind, count in of:
+        names[_described(kind)] = names.get(_described(kind), 0) + count.calls
+    listed = ", ".join(f"{number:,} {name}" for name, number in sorted(names.items(), key=lambda one: -one[1]))
+    share = own_sent / sent if sent else calls / max(total, 1)
+    return Evidence(role, calls, own_sent, share, listed)
+
+
+def _described(kind: CallKind) -> str:
+    if kind.collective in ("send", "recv"):
+        return kind.collective
+    operator = f" ({kind.reduce_op})" if kind.reduce_op and kind.collective == "all_reduce" else ""
+    return f"{kind.collective}{operator} of {kind.dimensions}-d tensors"
+
+
+_WORDS: Final[Mapping[str, frozenset[Role]]] = {
+    "tp": frozenset({Role.TENSOR, Role.SEQUENCE}),
+    "tensor": frozenset({Role.TENSOR, Role.SEQUENCE}),
+    "pp": frozenset({Role.PIPELINE, Role.RING}),
+    "pipe": frozenset({Role.PIPELINE, Role.RING}),
+    "pipeline": frozenset({Role.PIPELINE, Role.RING}),
+    "dp": frozenset({Role.DATA, Role.SHARDED, Role.REPLICA}),
+    "ddp": frozenset({Role.DATA, Role.REPLICA}),
+    "fsdp": frozenset({Role.SHARDED}),
+    "shard": frozenset({Role.SHARDED}),
+    "replicate": frozenset({Role.DATA, Role.REPLICA}),
+    "data": frozenset({Role.DATA, Role.SHARDED, Role.REPLICA}),
+    "ep": frozenset({Role.EXPERT}),
+    "expert": frozenset({Role.EXPERT}),
+    "cp": frozenset({Role.CONTEXT, Role.ATTENTION_RING, Role.RING}),
+    "sp": frozenset({Role.CONTEXT, Role.SEQUENCE, Role.ATTENTION_RING, Role.RING}),
+    "context": frozenset({Role.CONTEXT, Role.ATTENTION_RING, Role.RING}),
+    "ulysses": frozenset({Role.CONTEXT}),
+}
+
+
+def roles_named(description: str) -> frozenset[Role]:
+    """The roles that a group's description promises; none if it promises nothing, or more than one thing."""
+    words = [word for word in re.split(r"[^a-z0-9]+", description.lower()) if word in _WORDS]
+    return _WORDS[words[0]] if len(words) == 1 else frozenset()
+
+
+def is_misnamed(description: str, found: Collection[Evidence]) -> bool:
+    """Whether groups are named after a role, and their calls speak for other roles alone."""
+    promised = roles_named(description)
+    return bool(promised and found) and not any(one.role in promised for one in found)

@@ -1,0 +1,101 @@
+"""Jobs of known parallelism: their axes and what these are for are found from the calls alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from otel_torchdist.history.tapes import histories_of
+from otel_torchdist.job.runs import Run, index_of
+from otel_torchdist.parallelism.calls import calls_of
+from otel_torchdist.parallelism.graph import Graph, Groups, graph_of
+from tests.support.jobs import Jobs
+from tests.support.warm_python import WarmPython
+
+
+@dataclass(frozen=True)
+class World:
+    """A job.
+
+    Attributes:
+        name: Its function in the worker.
+        ranks: Its ranks.
+        axes: Size and roles of each axis, the innermost first.
+        everywhere: Roles of what all ranks do together, beyond that.
+    """
+
+    name: str
+    ranks: int
+    axes: tuple[tuple[int, tuple[str, ...]], ...]
+    everywhere: tuple[str, ...] = ()
+
+
+WORLDS = (
+    World("ddp", 4, ((4, ("DP",)),)),
+    World("by_hand", 4, ((4, ("DP",)),)),
+    World("zero", 4, ((4, ("DP",)),)),
+    World("fsdp", 4, ((4, ("FSDP",)),)),
+    World("first_fsdp", 4, ((4, ("FSDP",)),)),
+    World("hsdp", 4, ((2, ("FSDP",)), (2, ("HSDP replicas",)))),
+    World("hsdp_tp", 8, ((2, ("TP",)), (2, ("FSDP",)), (2, ("HSDP replicas",)))),
+    World("fsdp_tp", 4, ((2, ("TP",)), (2, ("FSDP",)))),
+    World("ddp_sp", 4, ((2, ("TP with SP",)), (2, ("DP",)))),
+    World("three_axes", 8, ((2, ("TP",)), (2, ("DP",)), (2, ("PP",)))),
+    World("pipeline", 4, ((4, ("PP",)),)),
+    World("interleaved", 4, ((4, ("PP",)),)),
+    World("expert", 4, ((2, ("EP",)),), ("DP",)),
+    World("expert_pipeline", 4, ((2, ("DP", "EP")), (2, ("PP",)))),
+    World("ulysses", 4, ((2, ("CP (Ulysses)",)),), ("DP",)),
+    World("fsdp_ulysses", 4, ((2, ("CP (Ulysses)",)),), ("FSDP",)),
+    World("ring", 8, ((4, ("CP (ring)",)),), ("DP",)),
+    World("recommender", 4, ((4, ("DP", "EP")),)),
+)
+
+
+@pytest.fixture(scope="module")
+def graphs(warm_python: WarmPython) -> Iterator[dict[str, Graph]]:
+    """The graph of each world. Those of one size are runs of one job, which imports torch only once."""
+    jobs = Jobs(warm_python, Path(__file__).parent / "workers")
+    found: dict[str, Graph] = {}
+    for ranks in {world.ranks for world in WORLDS}:
+        names = [world.name for world in WORLDS if world.ranks == ranks]
+        tapes = jobs.run("worlds", ranks, *names, timeout_s=120).tapes[0].path.parent
+        with contextlib.closing(index_of([tapes])) as index:
+            runs = sorted(index.runs, key=lambda run: run.begun_ns)
+            found |= {name: graph_in(run) for name, run in zip(names, runs, strict=True)}
+    yield found
+    jobs.clean_up()
+
+
+def graph_in(run: Run) -> Graph:
+    """The graph of a run."""
+    histories, unreadable = histories_of(run)
+    assert unreadable == []
+    return graph_of(calls_of(histories))
+
+
+def roles(groups: Groups) -> tuple[str, ...]:
+    """What groups are for, in a fixed order."""
+    return tuple(sorted(one.role.value for one in groups.roles))
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=[world.name for world in WORLDS])
+def test_world(graphs: dict[str, Graph], world: World) -> None:
+    """Axes and roles are those by which the world was made, and no name of a group is found to mislead."""
+    graph = graphs[world.name]
+    assert graph.has_steps and graph.unseen == ()
+    assert [(len(axis.members[0]), roles(axis)) for axis in graph.axes] == list(world.axes)
+    wide = [other for other in graph.others if len(other.members[0]) == world.ranks]
+    assert [roles(one) for one in wide] == ([world.everywhere] if wide else [])
+    assert not any(groups.misnamed for groups in (*graph.axes, *graph.others))
+
+
+def test_bytes_go_where_they_were_sent(graphs: dict[str, Graph]) -> None:
+    """Messages of a pipeline go from stage to stage and back, and nowhere else; all have the size of a microbatch."""
+    microbatch, microbatches, steady = 2 * 32 * 4, 4, 3
+    neighbours = {pair for stage in range(3) for pair in ((stage, stage + 1), (stage + 1, stage))}
+    assert graphs["pipeline"].sent == dict.fromkeys(neighbours, microbatch * microbatches * steady)
