@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -22,6 +22,8 @@ FIRST_STEADY: Final = 2
 SMALL_ELEMENTS: Final = 16
 """Losses, norms and counters, which any group may exchange."""
 MAX_SIZES: Final = 256
+MAX_SPREAD: Final = 128
+"""Members of a group, between all pairs of which traffic is listed: thousands have millions of pairs."""
 
 
 class CallKind(NamedTuple):
@@ -115,6 +117,7 @@ class WorldCalls:
         hosts: The host of each, where that is known.
         groups: By members.
         sent: Bytes that each rank sent to each other, assuming rings where torch does not fix the route.
+        unspread: Bytes of `all_to_all` in groups of more than `MAX_SPREAD` ranks, which are not in `sent`.
         has_steps: Whether only steps after the first ones were counted; otherwise all calls were.
     """
 
@@ -123,6 +126,7 @@ class WorldCalls:
     hosts: dict[int, str] = field(default_factory=dict[int, str])
     groups: dict[Members, GroupCalls] = field(default_factory=dict[Members, GroupCalls])
     sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+    unspread: int = 0
     has_steps: bool = True
 
 
@@ -141,12 +145,10 @@ def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
                 found.hosts[history.rank] = history.host
         for group in history.groups:
             _register(every, group)
-        for view in history.operations:
-            if view.group is None or view.record.kind is not RecordKind.OPERATION:
-                continue
-            _count(every, history.rank, view)
-            if view.record.step >= FIRST_STEADY:
-                _count(steady, history.rank, view)
+        for view, calls, steady_calls in _alike(history.operations):
+            _count(every, history.rank, view, calls)
+            if steady_calls:
+                _count(steady, history.rank, view, steady_calls)
     if not steady.groups:
         every.has_steps = False
         return every
@@ -154,6 +156,28 @@ def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
         steady.groups.setdefault(members, GroupCalls(descriptions=calls.descriptions))
     steady.world_size = every.world_size
     return steady
+
+
+def _alike(operations: Iterable[OperationView]) -> Iterator[tuple[OperationView, int, int]]:
+    """Yield one of each kind of calls in groups, with how many there are, in all and from `FIRST_STEADY` on.
+
+    Names are shared by calls, and comparing their addresses is much faster than comparing them.
+    """
+    found: dict[tuple[object, ...], list[int]] = {}
+    first: list[OperationView] = []
+    for view in operations:
+        record = view.record
+        if view.group is None or record.kind is not RecordKind.OPERATION:
+            continue
+        key = (id(view.group), id(view.signature), id(view.call_site), view.name, record.message_bytes, record.peer)
+        counts = found.get(key)
+        if counts is None:
+            counts = found[key] = [0, 0]
+            first.append(view)
+        counts[0] += 1
+        counts[1] += record.step >= FIRST_STEADY
+    for view, (calls, steady) in zip(first, found.values(), strict=True):
+        yield view, calls, steady
 
 
 def _register(found: WorldCalls, view: GroupView) -> GroupCalls:
@@ -167,30 +191,31 @@ def _register(found: WorldCalls, view: GroupView) -> GroupCalls:
     return group
 
 
-def _count(found: WorldCalls, rank: int, view: OperationView) -> None:
+def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> None:
+    """Count calls that are alike."""
     assert view.group is not None
     members, group = view.group.name.ranks, _register(found, view.group)
     kind, elements = _kind_of(view)
-    count = group.kinds.get(kind)
-    if count is None:
-        count = group.kinds[kind] = KindCount()
-    sent = sent_bytes(view.name, view.record.message_bytes, len(members))
-    count.calls += 1
+    count = group.kinds.setdefault(kind, KindCount())
+    sent = calls * sent_bytes(view.name, view.record.message_bytes, len(members))
+    count.calls += calls
     count.sent += sent
     if len(count.elements) < MAX_SIZES:
         count.elements.add(elements)
     peer = view.record.peer
     if kind.collective == "send" and peer >= 0:
-        group.messages[rank, peer] += 1
-        group.message_bytes[rank, peer] += int(sent)
-        found.sent[rank, peer] += int(sent)
-    elif sent and kind.collective == "all_to_all":
+        group.messages[rank, peer] += calls
+        group.message_bytes[rank, peer] += round(sent)
+        found.sent[rank, peer] += round(sent)
+    elif sent and kind.collective != "all_to_all":
+        place = bisect_left(members, rank)
+        found.sent[rank, members[(place + 1) % len(members)]] += round(sent)
+    elif sent and len(members) <= MAX_SPREAD:
         for other in members:
             if other != rank:
-                found.sent[rank, other] += int(sent / (len(members) - 1))
-    elif sent:
-        place = bisect_left(members, rank)
-        found.sent[rank, members[(place + 1) % len(members)]] += int(sent)
+                found.sent[rank, other] += round(sent / (len(members) - 1))
+    else:
+        found.unspread += round(sent)
 
 
 def _kind_of(view: OperationView) -> tuple[CallKind, int]:

@@ -49,6 +49,7 @@ class Graph:
         axes: The groups along each axis, in the order of the grid.
         others: Products of axes, then parts of such products.
         sent: Bytes from rank to rank.
+        unspread: Bytes of large `all_to_all` that are not in it.
         hosts: The host of each rank, as far as that is known.
     """
 
@@ -59,6 +60,7 @@ class Graph:
     axes: tuple[Groups, ...]
     others: tuple[Groups, ...]
     sent: Mapping[tuple[int, int], int]
+    unspread: int
     hosts: Mapping[int, str]
 
 
@@ -76,7 +78,17 @@ def graph_of(calls: WorldCalls) -> Graph:
     others = [builder.others(family.groups, family.is_inferred) for family in rest]
     others += [builder.others(alike) for alike in _by_size(families.rest)]
     others.sort(key=lambda one: (one.span is None, len(one.span or ()), one.members))
-    return Graph(calls.world_size, unseen, calls.has_steps, grid, tuple(axes), tuple(others), calls.sent, calls.hosts)
+    return Graph(
+        world_size=calls.world_size,
+        unseen=unseen,
+        has_steps=calls.has_steps,
+        grid=grid,
+        axes=tuple(axes),
+        others=tuple(others),
+        sent=calls.sent,
+        unspread=calls.unspread,
+        hosts=calls.hosts,
+    )
 
 
 def _sent(by_members: Mapping[Members, GroupCalls], members: Members) -> float:

@@ -13,6 +13,7 @@ Keys are only ever added within a schema. Unknown values are null.
 - keys of groups: `members` of each, `inferred`, `names`, `misnamed` (names that promise something else), `roles`
   (`role`, `calls`, `sent_bytes`, `share`, `evidence`), `sent_bytes`, `across_hosts` (how many, or null).
 - `traffic`: `from`, `to`, `bytes` from rank to rank, if libraries use rings in the order of the ranks.
+- `unattributed_bytes`: of `all_to_all` in groups of more than 128 ranks, which `traffic` leaves out.
 - `hosts`: by rank, where that is known.
 - `warnings`: what could not be read, and why.
 """
@@ -47,6 +48,7 @@ def document_of(found: Graph, source: Source) -> dict[str, Any]:
         "traffic": [
             {"from": sender, "to": receiver, "bytes": size} for (sender, receiver), size in sorted(found.sent.items())
         ],
+        "unattributed_bytes": found.unspread,
         "hosts": {str(rank): host for rank, host in sorted(found.hosts.items())},
         "warnings": list(source.warnings),
     }

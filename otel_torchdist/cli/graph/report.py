@@ -11,6 +11,7 @@ from rich.text import Text
 from otel_torchdist.cli.histories import Source
 from otel_torchdist.cli.stats.units import amount, share
 from otel_torchdist.naming import compress_ranks, name_ranks
+from otel_torchdist.parallelism.calls import MAX_SPREAD
 from otel_torchdist.parallelism.graph import Graph, Groups
 from otel_torchdist.parallelism.roles import Role
 
@@ -26,7 +27,7 @@ def lines_of(found: Graph, source: Source) -> Iterator[Text]:
     yield Text(source.headline)
     yield Text()
     yield Text(_shape(found), style="bold")
-    total, has_hosts = sum(found.sent.values()), len({*found.hosts.values()}) > 1
+    total, has_hosts = sum(found.sent.values()) + found.unspread, len({*found.hosts.values()}) > 1
     for nth, axis in enumerate(found.axes, 1):
         yield Text()
         yield from _groups(f"axis {nth}", axis, total, has_hosts)
@@ -107,6 +108,11 @@ def between_hosts(found: Graph) -> Counter[tuple[str, str]]:
 
 def _remarks(found: Graph) -> Iterator[str]:
     """What is not known, and what does not fit."""
+    if found.unspread:
+        yield (
+            f"{amount(found.unspread)} of all_to_all in groups of more than {MAX_SPREAD} ranks are in no line "
+            "from rank to rank"
+        )
     if found.unseen:
         yield f"not known: the calls of {name_ranks(found.unseen)}"
     if not found.has_steps:
