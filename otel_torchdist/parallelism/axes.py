@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.parallelism.families import Families, Family, Members
+from otel_torchdist.parallelism.partition import Partition
 
 MAX_CANDIDATES: Final = 14
 """Families of which all combinations are tried; real jobs have fewer than ten."""
@@ -58,10 +59,11 @@ def grid_of(families: Families, world_size: int, weights: Mapping[Family, float]
     candidates = sorted(families.whole, key=lambda family: -weights.get(family, 0))[:MAX_CANDIDATES]
     # A group of all ranks is the product of what other groups there are.
     candidates = [family for family in candidates if family.size < world_size] or candidates
+    labels = [family.labels() for family in candidates]
     orthogonal = {
         (a, b)
-        for (a, one), (b, other) in itertools.permutations(enumerate(candidates), 2)
-        if _are_orthogonal(one, other, world_size)
+        for (a, one), (b, other) in itertools.combinations(enumerate(labels), 2)
+        if len({*zip(one, other, strict=True)}) == world_size  # no two ranks are in one group of both
     }
     best: tuple[tuple[float, ...], tuple[int, ...], list[tuple[int, ...]]] = ((0, 0, 0, 0), (), [])
     for chosen in _combinations(len(candidates), orthogonal, [one.size for one in candidates], world_size):
@@ -71,15 +73,10 @@ def grid_of(families: Families, world_size: int, weights: Mapping[Family, float]
         chained = sum(axis.stride is not None for axis in axes)
         score = (product, len(axes), weight, chained)
         if score > best[0]:
-            coordinates = _coordinates(axes, world_size)
+            coordinates = _coordinates(axes, [labels[place] for place in chosen], world_size)
             if coordinates is not None:
                 best = (score, chosen, coordinates)
     return _ordered([candidates[place] for place in best[1]], best[2], world_size)
-
-
-def _are_orthogonal(one: Family, other: Family, world_size: int) -> bool:
-    """Whether no two ranks are in one group of both."""
-    return len({*zip(one.labels(), other.labels(), strict=True)}) == world_size
 
 
 def _combinations(
@@ -93,19 +90,18 @@ def _combinations(
             found.append(chosen)
         for place in range(chosen[-1] + 1 if chosen else 0, count):
             fits = world_size % (product * sizes[place]) == 0
-            if fits and all((place, other) in orthogonal for other in chosen):
+            if fits and all((other, place) in orthogonal for other in chosen):
                 extend((*chosen, place), product * sizes[place])
 
     extend((), 1)
     return found
 
 
-def _coordinates(axes: Sequence[Family], world_size: int) -> list[tuple[int, ...]] | None:
+def _coordinates(axes: Sequence[Family], labels: Sequence[list[int]], world_size: int) -> list[tuple[int, ...]] | None:
     """By rank, its coordinates and its copy of the grid; None if these families form no grid.
 
     Ranks have the same coordinate on an axis if the groups of the other axes connect them.
     """
-    labels = [axis.labels() for axis in axes]
     copies = _connected(labels, world_size)
     found: list[list[int]] = []
     for nth, axis in enumerate(axes):
@@ -122,21 +118,16 @@ def _coordinates(axes: Sequence[Family], world_size: int) -> list[tuple[int, ...
 
 def _connected(labels: Sequence[Sequence[int]], world_size: int) -> list[int]:
     """By rank, the number of its class: ranks that groups connect, directly or through others, are in one class."""
-    parent = list(range(world_size))
-
-    def root(rank: int) -> int:
-        while parent[rank] != rank:
-            parent[rank] = parent[parent[rank]]
-            rank = parent[rank]
-        return rank
-
+    partition = Partition(range(world_size))
     for of_family in labels:
         first: dict[int, int] = {}
         for rank, label in enumerate(of_family):
-            one, other = root(rank), root(first.setdefault(label, rank))
-            parent[max(one, other)] = min(one, other)
-    numbers: dict[int, int] = {}
-    return [numbers.setdefault(root(rank), len(numbers)) for rank in range(world_size)]
+            partition.join(rank, first.setdefault(label, rank))
+    found = [0] * world_size
+    for number, ranks in enumerate(partition.classes()):
+        for rank in ranks:
+            found[rank] = number
+    return found
 
 
 def _numbered_within(classes: Sequence[int], copies: Sequence[int]) -> list[int]:

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from otel_torchdist.parallelism.partition import Partition
+
 Members = tuple[int, ...]
 """Global ranks of a group, ascending."""
 
@@ -138,20 +140,11 @@ def _by_squares(groups: Collection[Members]) -> list[list[Members]]:
     for members in sides:
         for rank in members:
             of_rank.setdefault(rank, []).append(members)
-    parent = {members: members for members in sides}
-
-    def root(members: Members) -> Members:
-        while parent[members] != members:
-            members = parent[members]
-        return members
-
+    partition = Partition(sorted(sides))
     for side in sides:
         for opposite in _opposite(side, of_rank):
-            parent[root(side)] = root(opposite)
-    found: dict[Members, list[Members]] = {}
-    for members in sorted(sides):
-        found.setdefault(root(members), []).append(members)
-    return list(found.values())
+            partition.join(side, opposite)
+    return partition.classes()
 
 
 def _opposite(side: Members, of_rank: Mapping[int, list[Members]]) -> Iterable[Members]:

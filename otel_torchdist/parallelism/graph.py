@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from otel_torchdist.parallelism.axes import Grid, grid_of
 from otel_torchdist.parallelism.calls import GroupCalls, WorldCalls
 from otel_torchdist.parallelism.families import Family, Members, families_of
+from otel_torchdist.parallelism.partition import Partition
 from otel_torchdist.parallelism.roles import Evidence, Round, Surroundings, is_misnamed, roles_of
 
 
@@ -111,12 +112,10 @@ def _with_senders(groups: Mapping[Members, GroupCalls]) -> dict[Members, GroupCa
 
 def _connected(pairs: Iterable[tuple[int, int]]) -> list[Members]:
     """Sets of ranks that messages connect, directly or through others."""
-    of: dict[int, set[int]] = {}
+    partition = Partition[int]()
     for one, other in pairs:
-        joined = of.setdefault(one, {one}) | of.setdefault(other, {other})
-        for rank in joined:
-            of[rank] = joined
-    return sorted({tuple(sorted(ranks)) for ranks in of.values()})
+        partition.join(one, other)
+    return sorted(tuple(sorted(ranks)) for ranks in partition.classes())
 
 
 def _by_size(groups: Iterable[Members]) -> list[list[Members]]:
@@ -151,7 +150,7 @@ class _Builder:
                 calls.add(self._by_members[one])
         own = set(members)
         scattered = {elements for of, found in self._scattered.items() if of not in own for elements in found}
-        around = Surroundings(len(members[0]), scattered, _round(members, calls))
+        around = Surroundings(scattered, _round(members, calls))
         roles = roles_of(calls, around)
         return Groups(
             members=tuple(members),

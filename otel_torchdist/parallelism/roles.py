@@ -1,7 +1,7 @@
 """What groups are for, from what is called in them: data, tensor, pipeline, expert, context parallelism.
 
 Each kind of call speaks for one role. The rules were fixed on small jobs of known parallelism; what the calls leave
-open is said to be open. Names of groups are compared with the outcome, and decide nothing.
+open is reported as open. Names of groups are compared with the outcome, and decide nothing.
 """
 
 from __future__ import annotations
@@ -88,12 +88,10 @@ class Surroundings:
     """What is known besides the calls of the groups in question.
 
     Attributes:
-        members: Ranks of each of these groups.
         scattered: Numbers of elements that a rank is left with after a `reduce_scatter` in other groups.
         round: Where messages also go from the last rank of the groups to the first, how many; None elsewhere.
     """
 
-    members: int
     scattered: Collection[int] = ()
     round: Round | None = None
 

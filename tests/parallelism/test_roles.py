@@ -15,7 +15,7 @@ REDUCE = CallKind("all_reduce", "sum", 1, False, False, None)
 def roles(*counts: tuple[CallKind, int, float], around: Surroundings | None = None) -> list[Role]:
     """The roles that calls speak for."""
     kinds = {kind: KindCount(calls, sent, {1024}) for kind, calls, sent in counts}
-    return [one.role for one in roles_of(GroupCalls(kinds=kinds), around or Surroundings(4))]
+    return [one.role for one in roles_of(GroupCalls(kinds=kinds), around or Surroundings())]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def roles(*counts: tuple[CallKind, int, float], around: Surroundings | None = No
 )
 def test_messages_around_a_ring(fewest: int, most: int, role: Role) -> None:
     """Equally many are ring attention, fewer where it closes are an interleaved pipeline, and few show nothing."""
-    assert roles((SEND, most, 1.0), around=Surroundings(4, round=Round(fewest, most))) == [role]
+    assert roles((SEND, most, 1.0), around=Surroundings(round=Round(fewest, most))) == [role]
 
 
 def test_small_second_roles() -> None:
@@ -64,7 +64,7 @@ def test_calls_that_show_nothing() -> None:
 )
 def test_names(name: str, is_wrong: bool) -> None:
     """Only a name that promises one thing can be wrong."""
-    found = roles_of(GroupCalls(kinds={REDUCE: KindCount(10, 1e9, {1024})}), Surroundings(4))
+    found = roles_of(GroupCalls(kinds={REDUCE: KindCount(10, 1e9, {1024})}), Surroundings())
     assert is_misnamed(name, found) is is_wrong
     assert not is_misnamed(name, [])
 

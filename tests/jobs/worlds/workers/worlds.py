@@ -191,17 +191,21 @@ def expert() -> None:
     train(DistributedDataParallel(Block()), more=route)
 
 
-def ulysses() -> None:
-    """Sequences divided over pairs; around attention, heads are exchanged for positions."""
-    mesh = mesh_of(dp=world_size() // 2, cp=2)
-    cp = mesh.get_group("cp")
+def heads_for_positions() -> Callable[[], None]:
+    """The exchanges around attention in four layers, over pairs."""
+    cp = mesh_of(dp=world_size() // 2, cp=2).get_group("cp")
 
     def attend() -> None:
         for _ in range(4):
             heads = torch.ones(2, 8, WIDTH)
             dist.all_to_all_single(torch.empty_like(heads), heads, group=cp)
 
-    train(DistributedDataParallel(Block()), more=attend)
+    return attend
+
+
+def ulysses() -> None:
+    """Sequences divided over pairs; around attention, heads are exchanged for positions."""
+    train(DistributedDataParallel(Block()), more=heads_for_positions())
 
 
 def recommender() -> None:
@@ -268,15 +272,7 @@ def first_fsdp() -> None:
 
 def fsdp_ulysses() -> None:
     """Parameters spread over all ranks, sequences divided over pairs."""
-    mesh = mesh_of(dp=world_size() // 2, cp=2)
-    cp = mesh.get_group("cp")
-
-    def attend() -> None:
-        for _ in range(4):
-            heads = torch.ones(2, 8, WIDTH)
-            dist.all_to_all_single(torch.empty_like(heads), heads, group=cp)
-
-    train(fully_shard(Block()), more=attend)
+    train(fully_shard(Block()), more=heads_for_positions())
 
 
 def expert_pipeline() -> None:
