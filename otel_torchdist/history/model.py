@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from otel_torchdist.tape.activities import Activity
+from otel_torchdist.tape.records import StepMark
 from otel_torchdist.world.model import GroupView, OperationView
 
 
@@ -22,6 +24,8 @@ class RankHistory:
             times of ranks with different clocks, or with none.
         until_ns: The last sign of life of the rank: nothing but this happened until then. 0 if that is not known.
         groups: The groups that are known, whether they were used or not, and possibly some of other ranks.
+        steps: The ends of its steps, ascending; empty if the source does not record them.
+        activities: What it recorded that is no operation, such as steps of its optimizer.
     """
 
     rank: int
@@ -33,3 +37,5 @@ class RankHistory:
     clock: str = ""
     until_ns: int = 0
     groups: tuple[GroupView, ...] = ()
+    steps: tuple[StepMark, ...] = ()
+    activities: tuple[Activity, ...] = ()

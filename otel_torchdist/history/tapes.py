@@ -7,8 +7,9 @@ import time
 from otel_torchdist.errors import TapeError
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.job.runs import POLL_LIMIT, Run
+from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.reading.reader import TapeReader
-from otel_torchdist.tape.records import Operation
+from otel_torchdist.tape.records import Operation, StepMark
 from otel_torchdist.world.resolved import ResolvedNames
 
 
@@ -35,10 +36,15 @@ def history_of(tape: TapeReader) -> RankHistory:
         TapeError: It cannot be read any more.
     """
     operations: dict[int, Operation] = {}
+    activities: dict[int, Activity] = {}
+    steps: list[StepMark] = []
     for _ in range(2 + tape.capacity // POLL_LIMIT):
         batch = tape.poll(POLL_LIMIT)
         for operation in (*batch.entered, *batch.ended):
             operations[operation.number] = operation
+        for activity in (*batch.activities_entered, *batch.activities_ended):
+            activities[activity.number] = activity
+        steps += batch.steps
         if batch.is_empty and not batch.lost:
             break
     names = ResolvedNames(tape)
@@ -54,4 +60,6 @@ def history_of(tape: TapeReader) -> RankHistory:
         clock=f"{identity.boot_id:032x}" if identity.boot_id else "",
         until_ns=time.monotonic_ns() if tape.is_alive() else status.heartbeat_ns,
         groups=tuple(group for group in groups if group is not None),
+        steps=tuple(sorted(steps, key=lambda mark: mark.number)),
+        activities=tuple(activity for _, activity in sorted(activities.items())),
     )
