@@ -82,8 +82,8 @@ class OperationSchema:
     point_to_point: bool
     synchronizing: bool
     contribution: Contribution
-    received: int
-    input_splits: int
+    received: int = -1
+    input_splits: int = -1
 
 
 def collective_schemas() -> list[OperationSchema]:
