@@ -81,7 +81,7 @@ ASYNC: Final = "torchdist.async"
 """Whether the call returned a `Work` to wait for."""
 PHASE: Final = "torchdist.phase"
 """Whether a backward pass of autograd made the call: `backward`, or `outside_backward`, which is forward, the optimizer
-and all that a program calls itself. What is computed again for checkpointed activations is part of the backward pass."""
+and all that a program calls itself. Activations that are computed again belong to the backward pass."""
 STEP: Final = "torchdist.step"
 """The step in which the operation or activity was entered; its span is in the trace of the step in which it ended."""
 STEP_SEGMENT: Final = "torchdist.step.segment"
