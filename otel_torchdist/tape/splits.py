@@ -33,7 +33,7 @@ class Splits:
     Attributes:
         sent: What it sends to each member of the group, itself included, in the order of their ranks; empty if the
             group has more than `MAX_LISTED` members.
-        largest: The largest of these parts.
+        largest: The largest of these parts; 0 if it is not known, as from dumps of a flight recorder.
         received: What it receives from all members together.
     """
 

@@ -86,7 +86,8 @@ def of_record(operation: Operation) -> dict[str, AttributeValue]:
         attributes[semconv.PHASE] = _PHASES[operation.phase]
     if operation.splits is not None:
         attributes[semconv.MESSAGE_RECEIVED] = operation.splits.received
-        attributes[semconv.MESSAGE_LARGEST_PART] = operation.splits.largest
+        if operation.splits.largest:
+            attributes[semconv.MESSAGE_LARGEST_PART] = operation.splits.largest
     return attributes
 
 
