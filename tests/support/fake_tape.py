@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from otel_torchdist.tape.identity import identify
 from otel_torchdist.tape.layout import ActivityKind, Flag, How, RecordKind, RunIdState, Word
 from otel_torchdist.tape.reading.reader import TapeReader
 from otel_torchdist.tape.records import CallSiteName, GroupName, SignatureName, TapeStatus
+from otel_torchdist.tape.splits import pack_splits
 from otel_torchdist.tape.writer import TapeWriter
 from otel_torchdist.world.follower import TapeFollower
 from otel_torchdist.world.model import RankView
@@ -74,9 +76,15 @@ class FakeTape:
         tag: int = 0,
         call_site: CallSiteName | None = None,
         label: str = "",
+        phase: int = 0,
+        parts: Sequence[int] = (),
+        received: int = 0,
     ) -> int:
-        """Enter an operation; returns its number."""
+        """Enter an operation, an uneven one if it is given the bytes that members get; returns its number."""
         names = self.writer.names
+        if parts:
+            self.writer.write_splits(pack_splits(at, thread, parts, 1, received))
+            flags |= Flag.UNEVEN
         return self.writer.begin(
             entered_ns=at,
             step=0,
@@ -91,6 +99,7 @@ class FakeTape:
             thread=thread,
             kind=kind,
             flags=flags,
+            phase=phase,
         )
 
     def mark(self, number: int, word: Word, elapsed_ns: int) -> None:
