@@ -240,9 +240,15 @@ class ClockedTape:
         peer: int = -1,
         tag: int = 0,
         group: int | None = None,
+        phase: int = 0,
+        parts: Sequence[int] = (),
+        received: int = 0,
     ) -> int:
-        """Enter an operation; returns its number."""
+        """Enter an operation, an uneven one if it is given the bytes that members get; returns its number."""
         self._sequence += 1
+        if parts:
+            self.writer.write_splits(pack_splits(self.now_ns, 7, parts, 1, received))
+            flags |= Flag.UNEVEN
         number = self.writer.begin(
             entered_ns=self.now_ns,
             step=self.step,
@@ -257,6 +263,7 @@ class ClockedTape:
             thread=7,
             kind=kind,
             flags=flags,
+            phase=phase,
         )
         self._entered[number] = self.now_ns
         self.numbers.append(number)
@@ -273,9 +280,9 @@ class ClockedTape:
         self.now_ns = max(self.now_ns, entered_ns + 1)  # the tape cannot represent a shorter operation
         self.writer.complete(number, entered_ns, self.now_ns, how, name)
 
-    def operation(self, seconds: float = 0.01, flags: Flag | int = 0, how: How = How.CALL) -> int:
-        """Write an operation from beginning to end."""
-        number = self.enter(int(flags))
+    def operation(self, seconds: float = 0.01, flags: Flag | int = 0, how: How = How.CALL, **more: Any) -> int:
+        """Write an operation from beginning to end; see `enter` for `more`."""
+        number = self.enter(int(flags), **more)
         self.pass_s(seconds)
         self.end(number, how)
         return number

@@ -62,6 +62,13 @@ def test_on_a_thread_of_autograd(job: Job) -> None:
     assert innermost.raw.thread != here
 
 
+def test_without_the_private_function(jobs: Jobs) -> None:
+    """A torch without it leaves the phase unknown, and everything else as it is."""
+    [tape] = jobs.run("no_phase", 1).tapes
+    operation = tape.only("all_reduce")
+    assert (operation.raw.phase, operation.how, tape.lost) == (Phase.UNKNOWN, "WAIT", 0)
+
+
 def test_nothing_is_unknown(job: Job) -> None:
     """This torch shows the phase of every call, also of those that create groups and broadcast models."""
     for tape in job.tapes:
