@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 del torch._C._current_graph_task_id
-for name in [name for name in sys.modules if name.startswith("otel_torchdist.capture")]:
+for name in [name for name in sys.modules if name.startswith(("otel_torchdist.capture", "tests.support.rank"))]:
     del sys.modules[name]  # what has found it
 
 from tests.support.rank import join, start_capture  # noqa: E402
