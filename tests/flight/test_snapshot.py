@@ -273,7 +273,7 @@ def test_histories() -> None:
 )
 def test_uneven_exchanges(inputs: list[list[int]], outputs: list[list[int]], splits: Splits | None) -> None:
     """What an exchange receives is in its dump; its parts are only if it is one of lists of tensors."""
-    dtypes = {"input_dtypes": ["Float"] * len(inputs), "output_dtypes": ["Float"] * len(outputs)}
+    dtypes: dict[str, Any] = {"input_dtypes": ["Float"] * len(inputs), "output_dtypes": ["Float"] * len(outputs)}
     entry = call(1, "nccl:all_to_all", input_sizes=inputs, output_sizes=outputs, **dtypes)
     dump = decode(json.dumps(document([entry], {"0": range(2)})).encode(), 0, "").dump
     [operation] = history_of(dump, JobGroups([condense(dump).dump])).operations
