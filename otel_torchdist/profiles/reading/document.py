@@ -1,0 +1,144 @@
+"""Opens a trace: from a file's bytes to its parts, none of which is decoded before it is needed.
+
+A trace of a few steps has millions of events. Of those that are no communication, only kind and name are looked at.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Any, Final
+
+import msgspec
+
+from otel_torchdist.errors import TorchDistError
+from otel_torchdist.naming import readable
+
+MAX_TRACE_BYTES: Final = 1 << 30
+"""Unpacked. Reading takes 1.3 times as much memory, and three times as much if the file has to be mended."""
+MAX_REASON: Final = 200
+_GZIP: Final = b"\x1f\x8b"
+_CUTS: Final = 16
+"""Places near the end of a truncated file that are tried as the end of its last whole event."""
+_NO_NUMBERS: Final = re.compile(rb"(?<=[:\[,\s])-?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
+_ESCAPES: Final = re.compile(rb'\\(["\\/bfnrtu])|\\')
+_CONTROLS: Final = bytes.maketrans(bytes(range(32)), b" " * 32)
+
+
+class TraceError(TorchDistError):
+    """A file is no trace that can be read; the message says why."""
+
+
+class OtherTraceError(TraceError):
+    """A file is a trace of another tool."""
+
+
+ABSENT: Final = msgspec.Raw()
+
+
+class TraceDocument(msgspec.Struct, gc=False):
+    """The parts of a trace, of either kind; those that it does not have are `ABSENT`, or None for the two lists."""
+
+    traceEvents: list[msgspec.Raw] | None = None
+    schemaVersion: msgspec.Raw = ABSENT
+    deviceProperties: msgspec.Raw = ABSENT
+    distributedInfo: msgspec.Raw = ABSENT
+    baseTimeNanoseconds: msgspec.Raw = ABSENT
+    host_name: msgspec.Raw = ABSENT
+    nodes: list[msgspec.Raw] | None = None
+    schema: msgspec.Raw = ABSENT
+    pid: msgspec.Raw = ABSENT
+
+
+_DOCUMENTS: Final = msgspec.json.Decoder(TraceDocument)
+
+
+def unpacked(content: bytes) -> tuple[bytes, bool]:
+    """Unpack a file that was compressed by itself; of a truncated one, as much as there is.
+
+    Returns:
+        The content, and whether it is all of it.
+
+    Raises:
+        TraceError: It is too large, or damaged.
+    """
+    if not content.startswith(_GZIP):
+        return content, True
+    parts: list[bytes] = []
+    left = MAX_TRACE_BYTES + 1
+    try:
+        while content and left > 0:
+            stream = zlib.decompressobj(wbits=31)
+            parts.append(stream.decompress(content, left))
+            left -= len(parts[-1])
+            if not stream.eof:
+                break
+            content = stream.unused_data
+        else:
+            stream = None
+    except zlib.error as error:
+        if not any(parts):
+            raise TraceError(f"it is damaged ({error})") from error
+        return b"".join(parts), False
+    if left <= 0:
+        raise TraceError(f"it unpacks to more than {MAX_TRACE_BYTES >> 20} MiB; trace fewer steps")
+    return b"".join(parts), stream is None
+
+
+def open_document(content: bytes) -> tuple[TraceDocument, str]:
+    """Find the parts of a trace; one that was cut off while it was written is read up to there.
+
+    Args:
+        content: The whole file, unpacked.
+
+    Returns:
+        The parts, and what is wrong with the file, or ''.
+
+    Raises:
+        TraceError: It is not such a document.
+    """
+    if content.lstrip()[:1] != b"{":
+        raise TraceError("it is not the JSON of a trace")
+    try:
+        return _DOCUMENTS.decode(content), ""
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        why = readable(str(error) or type(error).__name__, MAX_REASON)
+    mended = _mended(content)
+    try:
+        return _DOCUMENTS.decode(mended), ""  # the profiler itself writes `nan` and paths with bare backslashes
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        pass
+    found = _before_the_cut(mended)
+    if found is None:
+        raise TraceError(f"it is damaged ({why})")
+    return found, "it was cut off while it was written: its last events are missing"
+
+
+def _mended(content: bytes) -> bytes:
+    """Replace what JSON does not allow and writers of traces write all the same."""
+    content = _NO_NUMBERS.sub(b"null", content.translate(_CONTROLS))
+    return _ESCAPES.sub(lambda found: found[0] if found[1] else rb"\\", content) if b"\\" in content else content
+
+
+def _before_the_cut(content: bytes) -> TraceDocument | None:
+    """The parts of a file that ends too early, up to its last whole event; None if it is damaged in another way."""
+    end = len(content)
+    for _ in range(_CUTS):
+        end = content.rfind(b"}", 0, end)
+        if end < 0:
+            return None
+        try:
+            return _DOCUMENTS.decode(content[: end + 1] + b"]}")
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            continue
+    return None
+
+
+def decoded(part: msgspec.Raw, kind: Any, otherwise: Any) -> Any:
+    """Decode a part of a document; `otherwise` if it is absent, or something else than expected."""
+    if part is ABSENT:
+        return otherwise
+    try:
+        return msgspec.json.decode(part, type=kind)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return otherwise
