@@ -53,6 +53,8 @@ WORLDS = (
     World("fsdp_ulysses", 4, ((2, ("CP (Ulysses)",)),), ("FSDP",)),
     World("ring", 8, ((4, ("CP (ring)",)),), ("DP",)),
     World("recommender", 4, ((4, ("DP", "EP")),)),
+    World("hooked", 4, ((4, ("DP",)),)),
+    World("one_by_one", 4, ((4, ("FSDP",)),)),
 )
 
 

@@ -261,6 +261,49 @@ def zero() -> None:
         mark_step()
 
 
+def hooked() -> None:
+    """Gradients of layers without biases, each reduced by a hook as soon as it is there."""
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)))
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: dist.all_reduce(parameter.grad))
+    train(model)
+
+
+class Gathered(torch.autograd.Function):
+    """A parameter from its shards; the gradient goes back to these."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, shard: torch.Tensor) -> torch.Tensor:
+        """Gather."""
+        whole = torch.empty(shard.shape[0] * world_size(), *shard.shape[1:])
+        dist.all_gather_into_tensor(whole, shard)
+        return whole
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor) -> torch.Tensor:
+        """Scatter."""
+        shard = torch.empty(gradients[0].shape[0] // world_size(), *gradients[0].shape[1:])
+        dist.reduce_scatter_tensor(shard, gradients[0].contiguous())
+        return shard
+
+
+class Sharded(nn.Module):
+    """A matrix of which each rank has some rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shard = nn.Parameter(torch.ones(WIDTH // world_size(), WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply by the whole."""
+        return x @ Gathered.apply(self.shard)
+
+
+def one_by_one() -> None:
+    """The model sharded as by SimpleFSDP: each parameter is gathered in its own shape, when it is needed."""
+    train(nn.Sequential(Sharded(), nn.ReLU(), Sharded()))
+
+
 def first_fsdp() -> None:
     """FSDP of the first generation, each block in a unit of its own."""
     policy = ModuleWrapPolicy({Block})
