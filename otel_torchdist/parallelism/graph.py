@@ -12,6 +12,7 @@ from otel_torchdist.parallelism.families import Family, Members, families_of
 from otel_torchdist.parallelism.imbalance import Imbalance, worst
 from otel_torchdist.parallelism.partition import Partition
 from otel_torchdist.parallelism.roles import Evidence, Round, Surroundings, is_misnamed, roles_of
+from otel_torchdist.tape.layout import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,9 @@ class _Builder:
         self._by_members = by_members
         self._grid = grid
         self._scattered = _scattered(by_members)
+        self._has_backward = any(
+            kind.phase is Phase.BACKWARD for group in by_members.values() for kind in group.kinds
+        )
 
     def axis(self, place: int, axis: Family) -> Groups:
         """The groups along an axis."""
@@ -154,7 +158,7 @@ class _Builder:
                 calls.add(self._by_members[one])
         own = set(members)
         scattered = {elements for of, found in self._scattered.items() if of not in own for elements in found}
-        around = Surroundings(scattered, _round(members, calls))
+        around = Surroundings(scattered, _round(members, calls), self._has_backward)
         roles = roles_of(calls, around)
         return Groups(
             members=tuple(members),

@@ -12,14 +12,16 @@ from otel_torchdist.profiles.groups import JobGroups
 from otel_torchdist.profiles.names import item_bytes
 from otel_torchdist.profiles.positions import Positions
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, RankProfile, TraceKind
-from otel_torchdist.tape.layout import Flag, How, RecordKind
+from otel_torchdist.tape.layout import Flag, How, Phase, RecordKind
 from otel_torchdist.tape.records import Operation, SignatureName, StepMark
+from otel_torchdist.tape.splits import MAX_LISTED, Splits
 from otel_torchdist.world.model import UNREAD, Channel, GroupView, OperationId, OperationView
 
 MAX_TENSORS: Final = 8
 NO_TAG: Final = -1
 UNCLEAR_TAG: Final = 1
 """Keeps calls whose position is not known apart from those that can be compared with other ranks'."""
+_PHASES: Final = {None: Phase.UNKNOWN, True: Phase.BACKWARD, False: Phase.OUTSIDE_BACKWARD}
 _REDUCING: Final = ("all_reduce", "reduce")
 
 
@@ -71,6 +73,8 @@ def _operation(
     flags = Flag.ON_DEVICE if arguments.on_device else Flag(0)
     if arguments.operation in ("send", "recv"):
         flags |= Flag.POINT_TO_POINT
+    if arguments.is_uneven:
+        flags |= Flag.UNEVEN
     ended_ns, is_timed = call.ended_ns, call.ended_ns is not None and call.started_ns is not None
     record = Operation(
         number=number,
@@ -92,6 +96,8 @@ def _operation(
         started_how=How.EVENT if is_timed else None,
         completed_ns=ended_ns if ended_ns is not None else call.returned_ns,
         how=How.EVENT if is_timed else How.UNTRACKED,
+        phase=_PHASES[call.in_backward],
+        splits=_splits(arguments),
     )
     return OperationView(
         record=record,
@@ -144,3 +150,16 @@ def _bytes_of(arguments: CallArguments) -> int:
     if elements is None:
         elements = sum(map(math.prod, arguments.shapes))
     return elements * item_bytes(arguments.dtype)
+
+
+@lru_cache(maxsize=65_536)
+def _splits(arguments: CallArguments) -> Splits | None:
+    """How an uneven `all_to_all` is split, in bytes."""
+    if not arguments.is_uneven or arguments.received is None:
+        return None
+    item, rows = item_bytes(arguments.dtype), sum(arguments.splits)
+    # Traces count parts in rows of the tensor, whose length they do not have.
+    unit = (arguments.elements or 0) * item // rows if rows else 0
+    sent = tuple(part * unit for part in arguments.splits[:MAX_LISTED])
+    is_whole = len(sent) == len(arguments.splits) and bool(rows)
+    return Splits(sent if is_whole else (), max(sent, default=0), arguments.received * item)

@@ -35,7 +35,7 @@ def graph(
         calls = calls_of(source.histories)
     warn(source.warnings)
     if not calls.groups:
-        fail(f"{source.place}: no calls of any rank", ExitCode.NOTHING_FOUND)
+        fail(f"{source.place}: {source.emptiness}", ExitCode.NOTHING_FOUND)
     found = graph_of(calls)
     if as_json:
         typer.echo(json.dumps(document_of(found, source), indent=2))

@@ -56,9 +56,12 @@ def stats(
         raise typer.BadParameter("either this or --csv", param_hint="--json")
     parts, only = parts_of(by), ranks_of(ranks)
     source = source_of(target_of(target or [], run_dir))
+    if not source.has_times:
+        fail(f"{source.place}: execution traces have no times; `otel-torchdist graph` reads them", ExitCode.NOTHING_FOUND)
     found = _statistics(source, parts, only)
     if not found.ranks:
-        fail(f"{source.place}: no calls of {f'ranks {ranks}' if ranks else 'any rank'}", ExitCode.NOTHING_FOUND)
+        what = f"no calls of ranks {ranks}" if ranks else source.emptiness
+        fail(f"{source.place}: {what}", ExitCode.NOTHING_FOUND)
     if as_json:
         typer.echo(json.dumps(document_of(found, source, sort), indent=2))
     elif as_csv:

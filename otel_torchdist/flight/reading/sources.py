@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,12 @@ _GZIP: Final = b"\x1f\x8b"
 _STARTS: Final = (b"\x80", b"{", _GZIP)
 """Of a pickle, of JSON, and of either compressed by gzip."""
 _TAPE: Final = ".tape"
+_OF_TRACES: Final = re.compile(
+    rb'"(?:traceEvents|schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds|displayTimeUnit|traceName)"\s*:'
+    rb'|"schema"\s*:\s*"'
+)
+"""What stands near the beginning of a profiler's trace, of whatever tool, and of an execution trace."""
+_OF_DUMPS: Final = re.compile(rb"pg_config|pg_status|entries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,16 @@ class FoundFile:
     file: Path | None
     packed: bytes | None = None
     start: bytes = b""
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether it looks like a trace of a profiler."""
+        return not self.is_dump and _OF_TRACES.search(self.start) is not None
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether it looks like a dump, and not only as if it might be one."""
+        return self.start.startswith(_STARTS[0]) and _OF_DUMPS.search(self.start) is not None
 
     def read(self) -> bytes:
         """Return all of it, unpacked if it was compressed by itself.

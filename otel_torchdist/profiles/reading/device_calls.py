@@ -13,6 +13,7 @@ from otel_torchdist.profiles.reading.events import Arguments, TraceEvent, TraceE
 from otel_torchdist.profiles.reading.groups import MAX_NAME, described
 from otel_torchdist.profiles.reading.moments import Moments
 from otel_torchdist.profiles.reading.shapes import shapes_at
+from otel_torchdist.profiles.reading.splits import is_uneven, split_parts
 
 MAX_ELEMENTS: Final = 1 << 48
 _ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
@@ -103,6 +104,8 @@ def _call(event: TraceEvent, launched: list[TraceEvent], moments: Moments, has_c
 def _arguments(found: Arguments, launched: list[TraceEvent]) -> CallArguments:
     operation = operation_name(found.collective or "unknown")
     elements = found.elements if found.elements is not None and 0 <= found.elements <= MAX_ELEMENTS else None
+    received = found.received if found.received is not None and 0 <= found.received <= MAX_ELEMENTS else None
+    parts = split_parts(operation, str(found.sent_parts), found.group_size)
     is_message = operation in ("send", "recv")
     has_peer = is_message or operation in _ROOTED
     return CallArguments(
@@ -112,6 +115,9 @@ def _arguments(found: Arguments, launched: list[TraceEvent]) -> CallArguments:
         reduce_op="avg" if any(averages(kernel.name) for kernel in launched) else "",
         dtype=readable(dtype_of(found.dtype), MAX_NAME),
         elements=elements,
+        received=received,
+        splits=parts,
+        is_uneven=is_uneven(operation, elements, received, str(found.sent_parts), str(found.received_parts)),
         shapes=shapes_at(found.dims, 0, elements),
         peer=found.rank if has_peer and 0 <= found.rank < 1 << 20 else NO_RANK,
         global_peer=max(found.source, found.destination) if is_message else NO_RANK,

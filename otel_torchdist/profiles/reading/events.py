@@ -35,6 +35,9 @@ class Arguments(
         "record": "Record function id",
         "collective": "Collective name",
         "elements": "In msg nelems",
+        "received": "Out msg nelems",
+        "sent_parts": "In split size",
+        "received_parts": "Out split size",
         "group_size": "Group size",
         "group": "Process Group Name",
         "description": "Process Group Description",
@@ -63,6 +66,9 @@ class Arguments(
     record: int = 0
     collective: str | None = None
     elements: int | None = None
+    received: int | None = None
+    sent_parts: str | list[int] = ""
+    received_parts: str | list[int] = ""
     dtype: str = ""
     group_size: int = 0
     group: str | None = None

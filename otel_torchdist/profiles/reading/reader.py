@@ -24,7 +24,6 @@ from otel_torchdist.profiles.reading.document import (
     unpacked,
 )
 from otel_torchdist.profiles.reading.execution_trace import decode_execution_trace
-from otel_torchdist.profiles.reading.kinds import is_trace
 from otel_torchdist.profiles.reading.kineto import decode_profile
 
 MAX_LINES: Final = 10
@@ -51,7 +50,7 @@ def read_profiles(paths: Sequence[Path]) -> FoundProfiles:
         paths: Folders, files and archives.
     """
     skipped = Skipped()
-    files = (file for file in find_files(paths, skipped, MAX_TRACE_BYTES) if is_trace(file))
+    files = (file for file in find_files(paths, skipped, MAX_TRACE_BYTES) if file.is_trace)
     read = list(read_each(_read, files))
     notes = [*_shortened(skipped.problems), *_shortened([problem for one in read for problem in one.problems])]
     others = sum(one.is_other for one in read)
