@@ -76,6 +76,7 @@ class GroupCalls:
         kinds: The calls, by kind.
         messages: How many messages one global rank sent to another.
         message_bytes: How many bytes these had.
+        unaddressed: By rank, how many messages it sent or received of which the other end is not recorded.
         exchanges: Its `all_to_all` of anything but integers.
     """
 
@@ -83,6 +84,7 @@ class GroupCalls:
     kinds: dict[CallKind, KindCount] = field(default_factory=dict[CallKind, KindCount])
     messages: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     message_bytes: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+    unaddressed: Counter[int] = field(default_factory=Counter[int])
     exchanges: Exchanges = field(default_factory=Exchanges)
 
     @property
@@ -108,6 +110,7 @@ class GroupCalls:
         self.descriptions |= other.descriptions
         self.messages.update(other.messages)
         self.message_bytes.update(other.message_bytes)
+        self.unaddressed.update(other.unaddressed)
         for kind, count in other.kinds.items():
             own = self.kinds.setdefault(kind, KindCount())
             own.calls += count.calls
@@ -228,11 +231,13 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
     if len(count.elements) < MAX_SIZES:
         count.elements.add(elements)
     peer = view.record.peer
+    if kind.collective in ("send", "recv") and peer < 0:
+        group.unaddressed[rank] += calls
     if kind.collective == "send" and peer >= 0:
         group.messages[rank, peer] += calls
         group.message_bytes[rank, peer] += round(sent)
         found.sent[rank, peer] += round(sent)
-    elif sent and kind.collective != _EXCHANGE:
+    elif sent and kind.collective not in (_EXCHANGE, "send"):
         place = bisect_left(members, rank)
         found.sent[rank, members[(place + 1) % len(members)]] += round(sent)
     elif sent and len(members) <= MAX_SPREAD:
