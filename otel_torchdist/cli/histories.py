@@ -67,8 +67,8 @@ def _source_of_paths(paths: Sequence[Path]) -> Source:
     kinds = kinds_in(paths)
     if kinds.traces and kinds.dumps:
         fail(
-            f"{_shown(paths)}: dumps of the flight recorder, such as {kinds.dumps[0]}, and traces of a profiler, such as "
-            f"{kinds.traces[0]}; name only what is to be read",
+            f"{_shown(paths)}: dumps of the flight recorder, such as {kinds.dumps[0]}, and traces of a profiler, such "
+            f"as {kinds.traces[0]}; name only what is to be read",
             ExitCode.NOTHING_FOUND,
         )
     return source_of_traces(paths) if kinds.traces else source_of_dumps(paths)

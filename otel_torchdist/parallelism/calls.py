@@ -128,7 +128,8 @@ class WorldCalls:
         hosts: The host of each, where that is known.
         groups: By members.
         sent: Bytes that each rank sent to each other, assuming rings where torch does not fix the route.
-        unspread: Bytes of `all_to_all` in groups of more than `MAX_SPREAD` ranks, which are not in `sent`.
+        unspread: Bytes of `all_to_all` in groups of more than `MAX_SPREAD` ranks, and of messages to ranks that are not
+            recorded, which are not in `sent`.
         has_steps: Whether only steps after the first ones were counted; otherwise all calls were.
     """
 
@@ -237,7 +238,9 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
         group.messages[rank, peer] += calls
         group.message_bytes[rank, peer] += round(sent)
         found.sent[rank, peer] += round(sent)
-    elif sent and kind.collective not in (_EXCHANGE, "send"):
+    elif kind.collective == "send":
+        found.unspread += round(sent)
+    elif sent and kind.collective != _EXCHANGE:
         place = bisect_left(members, rank)
         found.sent[rank, members[(place + 1) % len(members)]] += round(sent)
     elif sent and len(members) <= MAX_SPREAD:

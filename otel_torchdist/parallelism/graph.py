@@ -55,7 +55,7 @@ class Graph:
         axes: The groups along each axis, in the order of the grid.
         others: Products of axes, then parts of such products.
         sent: Bytes from rank to rank.
-        unspread: Bytes of large `all_to_all` that are not in it.
+        unspread: Bytes of large `all_to_all`, and of messages to unknown ranks, that are not in it.
         hosts: The host of each rank, as far as that is known.
     """
 
@@ -82,7 +82,7 @@ def graph_of(calls: WorldCalls) -> Graph:
     axes = [builder.axis(place, axis) for place, axis in enumerate(grid.axes)]
     rest = [family for family in families.whole if family not in grid.axes]
     others = [builder.others(family.groups, family.is_inferred) for family in rest]
-    others += [builder.others(alike) for alike in _by_size(families.rest)]
+    others += [builder.others(alike) for alike in _alike(families.rest, descriptions if unseen else {})]
     others.sort(key=lambda one: (one.span is None, len(one.span or ()), one.members))
     return Graph(
         world_size=calls.world_size,
@@ -125,10 +125,12 @@ def _connected(pairs: Iterable[tuple[int, int]]) -> list[Members]:
     return sorted(tuple(sorted(ranks)) for ranks in partition.classes())
 
 
-def _by_size(groups: Iterable[Members]) -> list[list[Members]]:
-    found: dict[int, list[Members]] = {}
+def _alike(groups: Iterable[Members], descriptions: Mapping[Members, Collection[str]]) -> list[list[Members]]:
+    """Sort groups by size, and by name where groups are missing that would show which of them belong together."""
+    found: dict[tuple[int, tuple[str, ...]], list[Members]] = {}
     for members in groups:
-        found.setdefault(len(members), []).append(members)
+        key = len(members), tuple(sorted(descriptions.get(members, ())))
+        found.setdefault(key, []).append(members)
     return list(found.values())
 
 
@@ -140,9 +142,7 @@ class _Builder:
         self._by_members = by_members
         self._grid = grid
         self._scattered = _scattered(by_members)
-        self._has_backward = any(
-            kind.phase is Phase.BACKWARD for group in by_members.values() for kind in group.kinds
-        )
+        self._has_backward = any(kind.phase is Phase.BACKWARD for group in by_members.values() for kind in group.kinds)
 
     def axis(self, place: int, axis: Family) -> Groups:
         """The groups along an axis."""

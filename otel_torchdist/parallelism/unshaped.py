@@ -47,7 +47,11 @@ class UnshapedCalls:
 def _content(kinds: Mapping[CallKind, KindCount], collective: str, has_backward: bool) -> Content:
     sent = dict.fromkeys(Phase, 0.0)
     for kind, count in kinds.items():
-        if kind.collective == collective and kind.dimensions == UNKNOWN_SHAPE and not (kind.is_small or kind.is_integer):
+        if (
+            kind.collective == collective
+            and kind.dimensions == UNKNOWN_SHAPE
+            and not (kind.is_small or kind.is_integer)
+        ):
             sent[kind.phase] += count.sent
     inside, outside = sent[Phase.BACKWARD], sent[Phase.OUTSIDE_BACKWARD]
     if not inside and not outside:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.profiles.groups import JobGroups
 from otel_torchdist.profiles.profile import RankProfile
 
-SHOWN_NAMES = 8
+SHOWN_NAMES: Final = 8
 
 
 def gaps_in(profiles: Iterable[RankProfile], groups: JobGroups) -> Iterator[str]:
@@ -36,8 +37,8 @@ def gaps_in(profiles: Iterable[RankProfile], groups: JobGroups) -> Iterator[str]
                 users.add(profile.rank)
     if nameless:
         yield (
-            f"{nameless:,} of {total:,} calls are in no group that the traces name, as those of gloo and of kernels "
-            "alone: neither their bytes nor what they are for can be attributed"
+            f"{nameless:,} of {total:,} calls are in no group that the traces name, as those of gloo, those of "
+            "2023, and kernels alone: neither their bytes nor what they are for can be attributed"
         )
     if sizeless:
         yield (
@@ -47,6 +48,6 @@ def gaps_in(profiles: Iterable[RankProfile], groups: JobGroups) -> Iterator[str]
     if unknown:
         names = ", ".join(sorted(unknown)[:SHOWN_NAMES]) + (", …" if len(unknown) > SHOWN_NAMES else "")
         yield (
-            f"{unknown.total():,} of {total:,} calls, of ranks {compress_ranks(users)}, are in groups of which no trace "
-            f"lists the members ({names}): they are left out"
+            f"{unknown.total():,} of {total:,} calls, of ranks {compress_ranks(users)}, are in groups of which no "
+            f"trace lists the members ({names}): they are left out"
         )

@@ -159,7 +159,9 @@ class MadeTrace:
         name = kernel if kernel is not None else f"ncclDevKernel_{_KERNELS.get(collective, 'SendRecv')}"
         if name:
             beside = {"External id": external, "stream": 20, "correlation": external, **short}
-            self._span("kernel", f"{name}(ncclDevKernelArgsStorage<4096ul>)", self.now_us + 50, self.now_us + 95, 20, beside)
+            self._span(
+                "kernel", f"{name}(ncclDevKernelArgsStorage<4096ul>)", self.now_us + 50, self.now_us + 95, 20, beside
+            )
         self.now_us += 100
         return arguments
 
@@ -231,7 +233,9 @@ class MadeTrace:
     ) -> None:
         pid = 0 if category in ("kernel", "gpu_user_annotation") else self.pid
         times = {"ts": begun_us, "dur": ended_us - begun_us}
-        self.events.append({"ph": "X", "cat": category, "name": name, "pid": pid, "tid": thread, **times, "args": arguments})
+        self.events.append(
+            {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": thread, **times, "args": arguments}
+        )
 
 
 def _stride(ranks: Sequence[int]) -> int:

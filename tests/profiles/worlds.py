@@ -261,7 +261,7 @@ FIRST = (
 LATER = (
     World("sp_dp", (4, 4), ("tp", "dp"), sp_dp, (("TP with SP",), ("DP",))),
     World("sharded_optimizer", (2, 4), ("tp", "dp"), sharded_optimizer, (("TP",), ("FSDP",))),
-    World("fsdp_tp", (8, 8), ("tp", "dp"), fsdp_tp, (("TP",), ("FSDP",))),
+    World("fsdp_tp", (4, 2), ("tp", "dp"), fsdp_tp, (("TP",), ("FSDP",))),
     World("recommender", (8,), ("all",), recommender, (("DP", "EP"),)),
     World("ring", (4, 2), ("cp", "dp"), ring, (("CP (ring)",), ("DP",))),
     World("normalized", (64,), ("dp",), normalized, (("DP",),)),
@@ -283,7 +283,9 @@ def traces_of(
     mesh = MeshWorld(world.sizes, seed)
     everyone = MadeGroup("0", "default_pg", tuple(range(mesh.world_size)))
     of_axis = {
-        name: [MadeGroup(f"{1 + axis * 100 + nth}", f"mesh_{name}", ranks) for nth, ranks in enumerate(mesh.along(axis))]
+        name: [
+            MadeGroup(f"{1 + axis * 100 + nth}", f"mesh_{name}", ranks) for nth, ranks in enumerate(mesh.along(axis))
+        ]
         for axis, name in enumerate(world.names)
     }
     for rank in range(mesh.world_size) if only is None else only:

@@ -57,7 +57,9 @@ def stats(
     parts, only = parts_of(by), ranks_of(ranks)
     source = source_of(target_of(target or [], run_dir))
     if not source.has_times:
-        fail(f"{source.place}: execution traces have no times; `otel-torchdist graph` reads them", ExitCode.NOTHING_FOUND)
+        fail(
+            f"{source.place}: execution traces have no times; `otel-torchdist graph` reads them", ExitCode.NOTHING_FOUND
+        )
     found = _statistics(source, parts, only)
     if not found.ranks:
         what = f"no calls of ranks {ranks}" if ranks else source.emptiness

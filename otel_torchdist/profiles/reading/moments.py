@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from otel_torchdist.profiles.profile import ProfiledStep
 from otel_torchdist.profiles.reading.events import Interval, TraceEvents
 
 
