@@ -204,9 +204,9 @@ def _exchanges(operations: Iterable[OperationView]) -> Iterator[tuple[GroupView,
     for view in operations:
         group = view.group
         # Positions that mean nothing to other ranks cannot be compared with theirs.
-        if view.name.startswith(_EXCHANGE) and group is not None and group.name.aligned:
-            if not _kind_of(view)[0].is_integer:
-                yield group, view
+        is_shared = group is not None and group.name.aligned
+        if group is not None and is_shared and view.name.startswith(_EXCHANGE) and not _kind_of(view)[0].is_integer:
+            yield group, view
 
 
 def _register(found: WorldCalls, view: GroupView) -> GroupCalls:

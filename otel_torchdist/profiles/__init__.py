@@ -1,1 +1,1 @@
-"""Traces of PyTorch's profiler and of its execution trace observer: read without trusting them, as histories of ranks."""
+"""Traces of PyTorch's profiler and execution traces: read without trusting them, as histories of ranks."""

@@ -49,7 +49,8 @@ class CallArguments(NamedTuple):
         elements: Elements of this rank's own tensors; None if they are not recorded.
         received: Elements of the tensors that it receives; None if they are not recorded.
         splits: Rows that an `all_to_all` sends to each member; empty if it is even, or if the list is cut.
-        is_uneven: Whether an `all_to_all` sends members parts of different size, or receives more or less than it sends.
+        is_uneven: Whether an `all_to_all` sends members parts of different size, or does not receive as much as it
+            sends.
         shapes: Their shapes; empty unless the profiler recorded shapes.
         peer: Rank within the group that sends, receives or is the root; -1 for none.
         global_peer: The same as a global rank; -1 if only the other is known.

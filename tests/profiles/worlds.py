@@ -1,4 +1,4 @@
-"""Jobs of known parallelism on NCCL, as traces of their ranks: what frameworks call in a step, along the axes of a mesh.
+"""Jobs of known parallelism on NCCL, as traces of their ranks: what frameworks call in a step, along a mesh's axes.
 
 The rules for calls without shapes were fixed before those in `LATER` were made.
 """

@@ -35,7 +35,7 @@ _RECORD: Final = "record_param_comms"
 _FUNCTIONAL: Final = "_c10d_functional::"
 _TENSOR: Final = re.compile(r"Tensor\(([^()]{1,64})\)")
 _NAME_AT: Final = (3, 4)
-"""Where the arguments of `record_param_comms` have the name: after sequence, group and rank, and tensors before them."""
+"""Where the arguments of `record_param_comms` have the name: behind tensors, if any, sequence, group and rank."""
 
 
 class _Inputs(msgspec.Struct, gc=False):

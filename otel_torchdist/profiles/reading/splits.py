@@ -1,4 +1,4 @@
-"""How an `all_to_all` is split, from the lists of rows that are recorded beside it. Long lists are cut: `[4, …, ...]`."""
+"""How an `all_to_all` is split, from the lists of rows that are recorded beside it; long ones are cut."""
 
 from __future__ import annotations
 
