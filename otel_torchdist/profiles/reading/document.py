@@ -21,16 +21,12 @@ _GZIP: Final = b"\x1f\x8b"
 _CUTS: Final = 16
 """Places near the end of a truncated file that are tried as the end of its last whole event."""
 _NO_NUMBERS: Final = re.compile(rb"(?<=[:\[,\s])-?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
-_ESCAPES: Final = re.compile(rb'\\(["\\/bfnrtu])|\\')
+_ESCAPES: Final = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _CONTROLS: Final = bytes.maketrans(bytes(range(32)), b" " * 32)
 
 
 class TraceError(TorchDistError):
     """A file is no trace that can be read; the message says why."""
-
-
-class OtherTraceError(TraceError):
-    """A file is a trace of another tool."""
 
 
 ABSENT: Final = msgspec.Raw()
@@ -111,7 +107,7 @@ def open_document(content: bytes) -> tuple[TraceDocument, str]:
     found = _before_the_cut(mended)
     if found is None:
         raise TraceError(f"it is damaged ({why})")
-    return found, "it was cut off while it was written: its last events are missing"
+    return found, "its end is missing or damaged: it is read up to there"
 
 
 def _mended(content: bytes) -> bytes:

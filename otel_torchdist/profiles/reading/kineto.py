@@ -9,7 +9,7 @@ from otel_torchdist.naming import readable
 from otel_torchdist.profiles.profile import RankProfile, TraceKind
 from otel_torchdist.profiles.reading.decoded import DecodedTrace
 from otel_torchdist.profiles.reading.device_calls import device_calls, groups_beside
-from otel_torchdist.profiles.reading.document import ABSENT, OtherTraceError, TraceDocument, TraceError, decoded
+from otel_torchdist.profiles.reading.document import ABSENT, TraceDocument, TraceError, decoded
 from otel_torchdist.profiles.reading.events import MAX_EVENTS, TraceEvents, events_of
 from otel_torchdist.profiles.reading.groups import MAX_NAME, configured_groups, distributed_info
 from otel_torchdist.profiles.reading.host_calls import host_calls
@@ -41,7 +41,7 @@ def decode_profile(document: TraceDocument, name: str, path: str, rank: int | No
     info = distributed_info(document.distributedInfo)
     is_of_torch = document.schemaVersion is not ABSENT or document.deviceProperties is not ABSENT
     if not is_of_torch and document.distributedInfo is ABSENT and not (events.records or events.operators):
-        raise OtherTraceError("it is a trace that PyTorch's profiler has not written")
+        raise TraceError("it is a trace that PyTorch's profiler has not written")
     own = info.rank if info.rank >= 0 else rank
     if own is None:
         raise TraceError("neither its name nor its `distributedInfo` states a rank")

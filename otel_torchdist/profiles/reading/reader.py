@@ -18,7 +18,6 @@ from otel_torchdist.profiles.profile import RankProfile, TraceKind
 from otel_torchdist.profiles.reading.decoded import DecodedTrace
 from otel_torchdist.profiles.reading.document import (
     MAX_TRACE_BYTES,
-    OtherTraceError,
     TraceError,
     open_document,
     unpacked,
@@ -53,9 +52,6 @@ def read_profiles(paths: Sequence[Path]) -> FoundProfiles:
     files = (file for file in find_files(paths, skipped, MAX_TRACE_BYTES) if file.is_trace)
     read = list(read_each(_read, files))
     notes = [*_shortened(skipped.problems), *_shortened([problem for one in read for problem in one.problems])]
-    others = sum(one.is_other for one in read)
-    if others:
-        notes.append(f"{others} {'trace' if others == 1 else 'traces'} of other tools: PyTorch's profiler wrote none")
     profiles = [one.profile for one in read if one.profile is not None]
     chosen, left_out = _of_one_job(profiles)
     return FoundProfiles(chosen, (*notes, *left_out))
@@ -65,7 +61,6 @@ def read_profiles(paths: Sequence[Path]) -> FoundProfiles:
 class _ReadFile:
     profile: RankProfile | None
     problems: tuple[str, ...] = ()
-    is_other: bool = False
 
 
 def _read(file: FoundFile) -> _ReadFile:
@@ -80,8 +75,6 @@ def _read(file: FoundFile) -> _ReadFile:
                 found = decode_execution_trace(document, file.path, rank)
             else:
                 return _ReadFile(None, (f"{file.path}: it holds neither events nor nodes",))
-        except OtherTraceError as error:
-            return _ReadFile(None, (f"{file.path}: {error}",), is_other=True)
         except (TraceError, UnreadableError) as error:
             return _ReadFile(None, (f"{file.path}: {error}",))
         problems = [f"{file.path}: {damage}"] if damage else []
