@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.targets import Target, chosen_run
@@ -28,6 +29,8 @@ from otel_torchdist.profiles.history import histories_of as histories_of_profile
 from otel_torchdist.profiles.profile import TraceKind
 from otel_torchdist.profiles.reading.kinds import kinds_in
 from otel_torchdist.profiles.reading.reader import read_profiles
+
+_NEITHER: Final = "neither a dump of the flight recorder nor a trace of PyTorch's profiler that can be read"
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ def _source_of_paths(paths: Sequence[Path]) -> Source:
             f"as {kinds.traces[0]}; name only what is to be read",
             ExitCode.NOTHING_FOUND,
         )
-    return source_of_traces(paths) if kinds.traces else source_of_dumps(paths)
+    return source_of_traces(paths, kinds.trace_bytes) if kinds.traces else source_of_dumps(paths)
 
 
 def _shown(paths: Sequence[Path]) -> str:
@@ -107,18 +110,20 @@ def source_of_dumps(paths: Sequence[Path]) -> Source:
     """Read the dumps of one job."""
     found = read_dumps(paths)
     count = len(found.dumps)
+    is_other = not count and all(path.is_file() for path in paths)
     return Source(
         headline=f"dumps of the flight recorder of {count} rank{'s' * (count != 1)}",
         run_id=None,
         place=_shown(paths),
         histories=_dumps(paths, found.dumps),
         warnings=list(found.notes),
+        emptiness=_NEITHER if is_other else "no calls of any rank",
     )
 
 
-def source_of_traces(paths: Sequence[Path]) -> Source:
-    """Read the traces of one job."""
-    found = read_profiles(paths)
+def source_of_traces(paths: Sequence[Path], size: int) -> Source:
+    """Read the traces of one job; `size` is that of the files, in bytes."""
+    found = read_profiles(paths, size)
     groups = ProfiledGroups(found.profiles)
     count, kinds = len(found.profiles), {profile.kind for profile in found.profiles}
     what = "execution traces" if kinds == {TraceKind.EXECUTION} else "traces of PyTorch's profiler"

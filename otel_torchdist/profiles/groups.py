@@ -103,7 +103,7 @@ class JobGroups:
     def _ranks_of(self, rank: int, name: str, size: int) -> tuple[int, ...] | None:
         """The members of the group that a rank calls `name`; None if they are not known."""
         own = self._own.get(rank, {}).get(name)
-        if own is not None and own.ranks:
+        if own is not None and rank in own.ranks:
             return own.ranks
         size = size or (own.size if own is not None else 0)
         for ranks in self._members.get(name, ()):

@@ -53,6 +53,15 @@ class FoundFile:
     start: bytes = b""
 
     @property
+    def size(self) -> int:
+        """Its size in bytes, compressed or not; 0 if it is gone."""
+        if self.file is None:
+            return len(self.packed or b"")
+        with contextlib.suppress(OSError):
+            return self.file.stat().st_size
+        return 0
+
+    @property
     def is_trace(self) -> bool:
         """Whether it looks like a trace of a profiler."""
         return not self.is_dump and _OF_TRACES.search(self.start) is not None
@@ -105,17 +114,17 @@ class Skipped:
     problems: list[str] = field(default_factory=list[str])
 
 
-def find_files(paths: Sequence[Path], skipped: Skipped, most: int = MAX_DUMP_BYTES) -> Iterator[FoundFile]:
+def find_files(paths: Sequence[Path], skipped: Skipped, most: int | None = None) -> Iterator[FoundFile]:
     """Yield what may be a dump or a trace, one file after the other, so that only a few are in memory.
 
     Args:
         paths: Folders, which are searched to a depth of 8, files, and archives.
         skipped: Collects what is left out.
-        most: Maximum bytes of a file inside an archive.
+        most: Maximum bytes of a file inside an archive; None for that of a dump.
     """
     for path in paths:
         for file in _files_below(path, skipped) if path.is_dir() else (path,):
-            yield from _found_in(file, skipped, most)
+            yield from _found_in(file, skipped, most or MAX_DUMP_BYTES)
 
 
 def _files_below(folder: Path, skipped: Skipped) -> Iterator[Path]:

@@ -87,7 +87,8 @@ def _outermost(events: Iterable[TraceEvent]) -> Iterator[_Record]:
 def _call(event: TraceEvent, launched: list[TraceEvent], moments: Moments, has_call: bool = True) -> ProfiledCall:
     found = event.arguments
     arguments = _arguments(found, launched)
-    sequence = found.sequence if 0 < found.sequence < 1 << 62 and arguments.peer == NO_RANK else 0
+    # Messages are numbered by rank, whoever the other end is.
+    is_shared = arguments.operation not in ("send", "recv") and 0 < found.sequence < 1 << 62
     return ProfiledCall(
         arguments=arguments,
         entered_ns=event.begun_ns,
@@ -96,7 +97,7 @@ def _call(event: TraceEvent, launched: list[TraceEvent], moments: Moments, has_c
         ended_ns=max((kernel.ended_ns for kernel in launched), default=None),
         step=moments.step_at(event.begun_ns),
         thread=event.thread if has_call else 0,
-        sequence=sequence,
+        sequence=found.sequence if is_shared else 0,
         in_backward=moments.in_backward(event.thread, event.begun_ns) if has_call else None,
     )
 

@@ -17,19 +17,23 @@ class FoundKinds:
     Attributes:
         traces: Paths of files that look like traces of a profiler.
         dumps: Paths of files that look like dumps of the flight recorder.
+        trace_bytes: Size of the traces, as they are.
     """
 
     traces: tuple[str, ...]
     dumps: tuple[str, ...]
+    trace_bytes: int
 
 
 def kinds_in(paths: Sequence[Path]) -> FoundKinds:
     """Look at the files in folders and archives, and at how each of them begins."""
     traces: list[str] = []
     dumps: list[str] = []
+    size = 0
     for file in find_files(paths, Skipped(), MAX_TRACE_BYTES):
         if file.is_trace:
             traces.append(file.path)
+            size += file.size
         elif file.is_dump:
             dumps.append(file.path)
-    return FoundKinds(tuple(traces), tuple(dumps))
+    return FoundKinds(tuple(traces), tuple(dumps), size)

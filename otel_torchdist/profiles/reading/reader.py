@@ -29,6 +29,9 @@ MAX_LINES: Final = 10
 """Files of one kind of fault that are reported one by one."""
 
 
+LARGE_BYTES: Final = 64 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class FoundProfiles:
     """What the paths hold.
@@ -42,15 +45,16 @@ class FoundProfiles:
     notes: tuple[str, ...]
 
 
-def read_profiles(paths: Sequence[Path]) -> FoundProfiles:
+def read_profiles(paths: Sequence[Path], size: int = 0) -> FoundProfiles:
     """Read the traces of one job.
 
     Args:
         paths: Folders, files and archives.
+        size: Bytes of the traces, if that is known: large ones are read by several processes.
     """
     skipped = Skipped()
     files = (file for file in find_files(paths, skipped, MAX_TRACE_BYTES) if file.is_trace)
-    read = list(read_each(_read, files))
+    read = list(read_each(_read, files, alone=0, chunk=1) if size > LARGE_BYTES else read_each(_read, files))
     notes = [*_shortened(skipped.problems), *_shortened([problem for one in read for problem in one.problems])]
     profiles = [one.profile for one in read if one.profile is not None]
     chosen, left_out = _of_one_job(profiles)
