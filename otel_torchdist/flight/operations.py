@@ -159,10 +159,11 @@ def _bytes_of(signature: SignatureName) -> int:
     dtypes = signature.dtypes
     if len(dtypes) == 1:
         dtypes *= len(signature.shapes)
-    return sum(math.prod(shape) * _item_bytes(dtype) for shape, dtype in zip(signature.shapes, dtypes, strict=False))
+    return sum(math.prod(shape) * item_bytes(dtype) for shape, dtype in zip(signature.shapes, dtypes, strict=False))
 
 
-def _item_bytes(dtype: str) -> int:
+def item_bytes(dtype: str) -> int:
+    """Bytes of an element, by torch's name of its type: names have the bits in them, except for that of `bool`."""
     bits = _BITS.search(dtype)
     return int(bits[0]) // 8 if bits is not None and len(bits[0]) < 4 else 1
 
@@ -184,7 +185,7 @@ def splits_of(entry: FlightEntry, operation: str) -> Splits | None:
 
 def _tensor_bytes(sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> tuple[int, ...]:
     names = dtypes * len(sizes) if len(dtypes) == 1 else dtypes
-    return tuple(math.prod(size) * _item_bytes(dtype_name(name)) for size, name in zip(sizes, names, strict=False))
+    return tuple(math.prod(size) * item_bytes(dtype_name(name)) for size, name in zip(sizes, names, strict=False))
 
 
 @lru_cache(maxsize=16_384)

@@ -24,6 +24,7 @@ _MAX_UNIT: Final = (1 << 32) - 1
 _LETTERS: Final = {2: "H", 4: "I", 8: "Q"}
 """Width of a part in bytes, and how it is packed."""
 _KIND: Final = int(RecordKind.SPLITS)
+_pack: Final = layout.SPLITS.pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,11 @@ def pack_splits(entered_ns: int, thread: int, parts: Sequence[int], unit: int, r
         parts, members = (largest,), 0
     width = 2 if largest < 1 << 16 else 4 if largest < 1 << 32 else 8
     letter, room = _LETTERS[width], layout.SPLITS_BYTES // width
-    pack = layout.SPLITS.pack
     packed: list[bytes] = []
     for first in range(0, len(parts), room):
         some = parts[first : first + room]
         listed = struct.pack(f"={len(some)}{letter}", *some)
-        packed.append(pack(received, entered_ns, unit, thread, members, first, listed, _KIND, width, 0))
+        packed.append(_pack(received, entered_ns, unit, thread, members, first, listed, _KIND, width, 0))
     return packed
 
 

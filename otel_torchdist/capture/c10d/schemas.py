@@ -67,6 +67,7 @@ class OperationSchema:
         contribution: See `Contribution`.
         received: Index of what an `all_to_all` writes to; -1 for other operations.
         input_splits: Index of the sizes into which its input is split; -1 if it takes a list of parts.
+        output_splits: The same of its output.
     """
 
     index: int
@@ -84,6 +85,7 @@ class OperationSchema:
     contribution: Contribution
     received: int = -1
     input_splits: int = -1
+    output_splits: int = -1
 
 
 def collective_schemas() -> list[OperationSchema]:
@@ -122,6 +124,7 @@ def understand(index: int, overload: Any) -> OperationSchema | None:
         contribution=_contribution(name),
         received=next((positions[key] for key in _OUTPUTS if key in positions), -1) if name in _EXCHANGES else -1,
         input_splits=positions.get("input_split_sizes", -1),
+        output_splits=positions.get("output_split_sizes", -1),
     )
 
 

@@ -23,7 +23,10 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
         if type(given) is LIST:
             found = _of_list(given, output)
         else:
-            found = _of_tensor(given, output, args[operation.input_splits], len(plan.group.name.ranks))
+            outgoing, incoming = args[operation.input_splits], args[operation.output_splits]
+            if not outgoing and not incoming:
+                return plan.tail
+            found = _of_tensor(given, output, outgoing, incoming, len(plan.group.name.ranks))
         if found is None:
             return plan.tail
         plan.tape.write_splits(pack_splits(entered_ns, thread, *found))
@@ -33,16 +36,20 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
         return plan.tail
 
 
-def _of_tensor(given: Any, output: Any, parts: Sequence[int], members: int) -> tuple[Sequence[int], int, int] | None:
-    """Parts, bytes in a unit, and bytes received of an `all_to_all_single`; None if it is even.
+def _of_tensor(
+    given: Any, output: Any, outgoing: Sequence[int], incoming: Sequence[int], members: int
+) -> tuple[Sequence[int], int, int] | None:
+    """Parts in rows, bytes of a row, and bytes received of an `all_to_all_single`; None if it is even.
 
-    Without split sizes all parts are alike, and its units are the rows of its input.
+    Without split sizes, all parts of that side are alike.
     """
-    sent, received = given.numel() * given.itemsize, output.numel() * output.itemsize
-    if sent == received and (not parts or parts.count(parts[0]) == len(parts)):
+    arriving = sum(incoming) if incoming else output.shape[0]
+    parts = outgoing or [given.shape[0] // members] * members
+    leaving = sum(parts)
+    if leaving == arriving and parts.count(parts[0]) == len(parts):
         return None
-    rows = given.shape[0]
-    return parts or [rows // members] * members, sent // rows if rows else 1, received
+    row = given.nbytes // leaving if leaving else output.nbytes // arriving
+    return parts, row, arriving * row
 
 
 def _of_list(given: Sequence[Any], output: Sequence[Any]) -> tuple[Sequence[int], int, int] | None:
