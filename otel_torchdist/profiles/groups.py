@@ -49,6 +49,7 @@ class JobGroups:
                     self._backends.setdefault(group.name, group.backend)
         self.world_size: Final = max(world_size, highest + 1)
         self._everyone = tuple(range(self.world_size))
+        self._resolved: dict[tuple[int, str | None, int, bool], GroupView | None] = {}
         self._views: dict[tuple[str, tuple[int, ...], bool], GroupView] = {}
         self._nth = numbers_of(
             {
@@ -73,10 +74,14 @@ class JobGroups:
             arguments: What was called.
             aligned: Whether the call's position can be compared with those of other ranks.
         """
-        name = arguments.group
-        if name is None:
-            name = self._only_name(profile.rank, arguments.group_size)
-        return self._view(profile.rank, name, arguments.group_size, aligned) if name is not None else None
+        key = (profile.rank, arguments.group, arguments.group_size, aligned)
+        if key not in self._resolved:
+            name = arguments.group
+            if name is None:
+                name = self._only_name(profile.rank, arguments.group_size)
+            size = arguments.group_size
+            self._resolved[key] = self._view(profile.rank, name, size, aligned) if name is not None else None
+        return self._resolved[key]
 
     def _only_name(self, rank: int, size: int) -> str | None:
         """The name of the rank's group of a size, if it has no other one of this size; 0 for any size."""

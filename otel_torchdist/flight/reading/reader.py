@@ -52,7 +52,7 @@ def read_dumps(paths: Sequence[Path]) -> FoundDumps:
     skipped.others += [one.other for one in read if one.other is not None]
     skipped.others_inside += sum(one.is_other and one.other is None for one in read)
     jobs = sort_into_jobs(_with_shared_members([one.dump for one in read if one.dump is not None]))
-    notes = [*_shortened(skipped.problems), *_shortened(problems), *_others(skipped), *_of_traces(traces)]
+    notes = [*shortened(skipped.problems), *shortened(problems), *_others(skipped), *_of_traces(traces)]
     others = tuple(skipped.others)
     if not jobs:
         return FoundDumps((), tuple(notes), others, tuple(traces))
@@ -159,7 +159,8 @@ def _faults(file: FoundFile, decoded: DecodedDump) -> str:
     return f"{file.path}: {parts} no good, and left out ({decoded.first_fault})"
 
 
-def _shortened(lines: Sequence[str]) -> list[str]:
+def shortened(lines: Sequence[str]) -> list[str]:
+    """The first of these lines, and how many more there are."""
     if len(lines) <= MAX_LINES:
         return list(lines)
     return [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more files like these"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
@@ -13,12 +12,11 @@ from otel_torchdist.flight.reading.decoding import MAX_RANK
 from otel_torchdist.naming import readable
 from otel_torchdist.profiles.profile import ProfiledGroup
 from otel_torchdist.profiles.reading.document import decoded
+from otel_torchdist.profiles.reading.lists import numbers_in
 
 MAX_NAME: Final = 256
 MAX_GROUPS: Final = 65_536
 MAX_MEMBERS: Final = 1 << 17
-_LIST: Final = re.compile(r"\[?\s*(\d{1,7}(?:\s*,\s*\d{1,7})*)?\s*,?\s*\]?")
-"""A whole list. One of more than 30 ranks is cut: `[0, 1, …, 28, ..., 63]`, or `[0, …, 29, ...]` before 2025."""
 
 
 class _Configured(msgspec.Struct, gc=False):
@@ -109,5 +107,4 @@ def members_of(ranks: Iterable[int]) -> tuple[int, ...]:
 @lru_cache(maxsize=1_024)
 def listed(text: str) -> tuple[int, ...]:
     """The ranks in a text such as `[0, 1]`; none if it is cut, or anything else."""
-    found = _LIST.fullmatch(text.strip())
-    return members_of(map(int, found[1].split(","))) if found is not None and found[1] else ()
+    return members_of(numbers_in(text))

@@ -11,6 +11,7 @@ from typing import Final
 from otel_torchdist.flight.reading.archives import UnreadableError
 from otel_torchdist.flight.reading.file_names import rank_in
 from otel_torchdist.flight.reading.parallel import read_each
+from otel_torchdist.flight.reading.reader import shortened
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.naming import name_ranks
@@ -24,10 +25,6 @@ from otel_torchdist.profiles.reading.document import (
 )
 from otel_torchdist.profiles.reading.execution_trace import decode_execution_trace
 from otel_torchdist.profiles.reading.kineto import decode_profile
-
-MAX_LINES: Final = 10
-"""Files of one kind of fault that are reported one by one."""
-
 
 LARGE_BYTES: Final = 64 << 20
 
@@ -55,7 +52,7 @@ def read_profiles(paths: Sequence[Path], size: int = 0) -> FoundProfiles:
     skipped = Skipped()
     files = (file for file in find_files(paths, skipped, MAX_TRACE_BYTES) if file.is_trace)
     read = list(read_each(_read, files, alone=0, chunk=1) if size > LARGE_BYTES else read_each(_read, files))
-    notes = [*_shortened(skipped.problems), *_shortened([problem for one in read for problem in one.problems])]
+    notes = [*shortened(skipped.problems), *shortened([problem for one in read for problem in one.problems])]
     profiles = [one.profile for one in read if one.profile is not None]
     chosen, left_out = _of_one_job(profiles)
     return FoundProfiles(chosen, (*notes, *left_out))
@@ -91,12 +88,6 @@ def _faults(file: FoundFile, found: DecodedTrace) -> Iterator[str]:
     if found.bad:
         parts = "a part of it is" if found.bad == 1 else f"{found.bad:,} parts of it are"
         yield f"{file.path}: {parts} no good, and left out ({found.first_fault})"
-
-
-def _shortened(lines: Sequence[str]) -> list[str]:
-    if len(lines) <= MAX_LINES:
-        return list(lines)
-    return [*lines[:MAX_LINES], f"and {len(lines) - MAX_LINES} more files like these"]
 
 
 def _of_one_job(profiles: Sequence[RankProfile]) -> tuple[tuple[RankProfile, ...], list[str]]:
