@@ -284,7 +284,7 @@ def traces_of(
     everyone = MadeGroup("0", "default_pg", tuple(range(mesh.world_size)))
     of_axis = {
         name: [
-            MadeGroup(f"{1 + axis * 100 + nth}", f"mesh_{name}", ranks) for nth, ranks in enumerate(mesh.along(axis))
+            MadeGroup(f"{1 + axis * 10_000 + nth}", f"mesh_{name}", ranks) for nth, ranks in enumerate(mesh.along(axis))
         ]
         for axis, name in enumerate(world.names)
     }
