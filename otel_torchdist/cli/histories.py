@@ -30,7 +30,7 @@ from otel_torchdist.profiles.profile import TraceKind
 from otel_torchdist.profiles.reading.kinds import kinds_in
 from otel_torchdist.profiles.reading.reader import read_profiles
 
-_NEITHER: Final = "neither a dump of the flight recorder nor a trace of PyTorch's profiler that can be read"
+_NOTHING: Final = "no dump of the flight recorder and no trace of PyTorch's profiler that can be read"
 
 
 @dataclass(slots=True)
@@ -110,14 +110,13 @@ def source_of_dumps(paths: Sequence[Path]) -> Source:
     """Read the dumps of one job."""
     found = read_dumps(paths)
     count = len(found.dumps)
-    is_other = not count and all(path.is_file() for path in paths)
     return Source(
         headline=f"dumps of the flight recorder of {count} rank{'s' * (count != 1)}",
         run_id=None,
         place=_shown(paths),
         histories=_dumps(paths, found.dumps),
         warnings=list(found.notes),
-        emptiness=_NEITHER if is_other else "no calls of any rank",
+        emptiness="no calls of any rank" if count else _NOTHING,
     )
 
 

@@ -91,6 +91,17 @@ def test_traces_and_dumps(base: Path) -> None:
         )
 
 
+def test_traces_beside_other_files(base: Path, tmp_path: Path) -> None:
+    """Dumps as JSON are dumps, too; other files do not matter."""
+    path = shutil.copy(DATA / "nccl_data.json.gz", tmp_path)
+    (tmp_path / "config.json").write_text('{"model": "llama"}')
+    (tmp_path / "memory.pickle").write_bytes(b"\x80\x04.")
+    assert ask(base, tmp_path, command="graph").code == 0
+    (tmp_path / "rank_0.json").write_text(json.dumps(dump_of(0)))
+    answer = ask(base, tmp_path, command="graph")
+    assert (answer.code, f"such as {tmp_path}/rank_0.json" in answer.err, path in answer.err) == (2, True, True)
+
+
 def test_other_tools(base: Path, tmp_path: Path) -> None:
     """A trace of a browser, or of TensorFlow, gets a sentence, and so does the command's end."""
     for name in ("chrome.json", "tf.trace.json"):

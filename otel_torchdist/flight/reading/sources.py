@@ -23,7 +23,8 @@ MAX_FILES: Final = 100_000
 MAX_DEPTH: Final = 8
 _START_BYTES: Final = 4096
 _GZIP: Final = b"\x1f\x8b"
-_STARTS: Final = (b"\x80", b"{", _GZIP)
+_PICKLE: Final = b"\x80"
+_STARTS: Final = (_PICKLE, b"{", _GZIP)
 """Of a pickle, of JSON, and of either compressed by gzip."""
 _TAPE: Final = ".tape"
 _OF_TRACES: Final = re.compile(
@@ -31,7 +32,7 @@ _OF_TRACES: Final = re.compile(
     rb'|"schema"\s*:\s*"'
 )
 """What stands near the beginning of a profiler's trace, of whatever tool, and of an execution trace."""
-_OF_DUMPS: Final = re.compile(rb"pg_config|pg_status|entries")
+_OF_DUMPS: Final = re.compile(rb"pg_config|pg_status|nccl_comm_state|entries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,12 @@ class FoundFile:
     @property
     def is_trace(self) -> bool:
         """Whether it looks like a trace of a profiler."""
-        return not self.is_dump and _OF_TRACES.search(self.start) is not None
+        return not self.start.startswith(_PICKLE) and _OF_TRACES.search(self.start) is not None
 
     @property
     def is_dump(self) -> bool:
         """Whether it looks like a dump, and not only as if it might be one."""
-        return self.start.startswith(_STARTS[0]) and _OF_DUMPS.search(self.start) is not None
+        return not self.is_trace and _OF_DUMPS.search(self.start) is not None
 
     def read(self) -> bytes:
         """Return all of it, unpacked if it was compressed by itself.
