@@ -14,7 +14,7 @@ from otel_torchdist.parallelism.families import Members
 from otel_torchdist.parallelism.imbalance import Exchanges
 from otel_torchdist.parallelism.sent_bytes import sent_bytes
 from otel_torchdist.statistics.traffic import item_bytes, kind_of
-from otel_torchdist.tape.layout import Phase, RecordKind
+from otel_torchdist.tape.layout import Flag, Phase, RecordKind
 from otel_torchdist.tape.records import CallSiteName
 from otel_torchdist.world.model import GroupView, OperationView
 
@@ -26,6 +26,7 @@ MAX_SIZES: Final = 256
 MAX_SPREAD: Final = 128
 """Members of a group, between all pairs of which traffic is listed: thousands have millions of pairs."""
 _EXCHANGE: Final = "all_to_all"
+_UNEVEN: Final = int(Flag.UNEVEN)
 UNKNOWN_SHAPE: Final = -1
 """Dimensions of tensors whose shapes are not recorded, as in most traces of profilers."""
 
@@ -60,11 +61,13 @@ class KindCount:
         calls: Calls of all members.
         sent: Bytes that members sent in them, see `sent_bytes`.
         elements: Different numbers of elements, at most `MAX_SIZES`.
+        is_uneven: Whether ranks sent others parts of different size in one of them.
     """
 
     calls: int = 0
     sent: float = 0.0
     elements: set[int] = field(default_factory=set[int])
+    is_uneven: bool = False
 
 
 @dataclass(slots=True)
@@ -116,6 +119,7 @@ class GroupCalls:
             own.calls += count.calls
             own.sent += count.sent
             own.elements |= count.elements
+            own.is_uneven |= count.is_uneven
 
 
 @dataclass(slots=True)
@@ -187,7 +191,7 @@ def _alike(operations: Iterable[OperationView]) -> Iterator[tuple[OperationView,
             continue
         key = (
             *(id(view.group), id(view.signature), id(view.call_site), view.name, record.message_bytes, record.peer),
-            *(record.phase, record.splits),
+            *(record.phase, record.splits, int(record.flags) & _UNEVEN),
         )
         counts = found.get(key)
         if counts is None:
@@ -229,6 +233,7 @@ def _count(found: WorldCalls, rank: int, view: OperationView, calls: int) -> Non
     sent = calls * _sent(rank, members, view)
     count.calls += calls
     count.sent += sent
+    count.is_uneven |= bool(int(view.record.flags) & _UNEVEN)
     if len(count.elements) < MAX_SIZES:
         count.elements.add(elements)
     peer = view.record.peer

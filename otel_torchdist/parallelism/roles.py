@@ -208,7 +208,7 @@ def _role_of_messages(around: Round | None) -> Role:
 def _role_of_exchange(kind: CallKind, count: KindCount) -> Role | None:
     if kind.is_integer:
         return Role.EXPERT if kind.is_small else None  # how many tokens each rank is about to send
-    return Role.EXPERT if len(count.elements) > 1 else Role.CONTEXT
+    return Role.EXPERT if count.is_uneven or len(count.elements) > 1 else Role.CONTEXT
 
 
 def _evidence(role: Role, of: Iterable[tuple[CallKind, KindCount]], sent: float, total: int) -> Evidence:

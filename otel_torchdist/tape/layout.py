@@ -142,7 +142,7 @@ class Phase(enum.IntEnum):
     """
 
     UNKNOWN = 0
-    """This torch does not show it, or the record comes from elsewhere."""
+    """This torch does not show it, or a callback made the call, on a thread without a line of the program."""
     OUTSIDE_BACKWARD = 1
     BACKWARD = 2
 

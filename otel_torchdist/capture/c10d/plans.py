@@ -85,7 +85,7 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
         tag=tag,
         thread=thread,
         kind=RecordKind.OPERATION,
-        phase=_phase(in_backward),
+        phase=_phase(in_backward, has_site=code is not None),
     )
     tail = tail_read = prepare(flags=flags)
     if described.reduce_op >= 0:
@@ -99,7 +99,8 @@ def make_plan(group: GroupState, key: PlanKey, operation: OperationSchema, args:
     return plan
 
 
-def _phase(in_backward: bool) -> Phase:
-    if not SHOWS_BACKWARD:
-        return Phase.UNKNOWN
-    return Phase.BACKWARD if in_backward else Phase.OUTSIDE_BACKWARD
+def _phase(in_backward: bool, has_site: bool) -> Phase:
+    """The phase of calls; unknown on threads without a line of the program, such as one of gloo's in a callback."""
+    if in_backward:
+        return Phase.BACKWARD
+    return Phase.OUTSIDE_BACKWARD if SHOWS_BACKWARD and has_site else Phase.UNKNOWN

@@ -26,7 +26,7 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
             outgoing, incoming = args[operation.input_splits], args[operation.output_splits]
             if not outgoing and not incoming:
                 return plan.tail
-            found = _of_tensor(given, output, outgoing, incoming, len(plan.group.name.ranks))
+            found = _of_tensor(given, output, outgoing, incoming)
         if found is None:
             return plan.tail
         plan.tape.write_splits(pack_splits(entered_ns, thread, *found))
@@ -37,14 +37,14 @@ def write_splits(plan: Plan, operation: OperationSchema, args: tuple[Any, ...], 
 
 
 def _of_tensor(
-    given: Any, output: Any, outgoing: Sequence[int], incoming: Sequence[int], members: int
+    given: Any, output: Any, outgoing: Sequence[int], incoming: Sequence[int]
 ) -> tuple[Sequence[int], int, int] | None:
     """Parts in rows, bytes of a row, and bytes received of an `all_to_all_single`; None if it is even.
 
     Without split sizes, all parts of that side are alike.
     """
     arriving = sum(incoming) if incoming else output.shape[0]
-    parts = outgoing or [given.shape[0] // members] * members
+    parts = outgoing or [given.shape[0] // len(incoming)] * len(incoming)
     leaving = sum(parts)
     if leaving == arriving and parts.count(parts[0]) == len(parts):
         return None

@@ -78,7 +78,7 @@ def decode_execution_trace(document: TraceDocument, path: str, rank: int | None)
     if len(parts) > MAX_NODES:
         raise TraceError(f"it has more than {MAX_NODES:,} nodes; trace fewer steps")
     nodes = _Nodes(parts)
-    own = rank if rank is not None else nodes.own_rank
+    own = nodes.own_rank if nodes.own_rank is not None else rank  # anyone may have changed the name
     if own is None:
         raise TraceError("neither its name nor its calls state a rank")
     sizes = [group.size for group in nodes.groups if group.description == "default_pg" or group.name == "0"]
@@ -108,6 +108,7 @@ class _Nodes:
         self.own_rank: int | None = None
         self.bad = 0
         self.first_fault = ""
+        self._members: dict[str, tuple[int, ...]] = {}
         self._records: list[tuple[_Node, CallArguments, int]] = []
         self._operators: list[_Node] = []
         self._functional: dict[int, str] = {}
@@ -157,7 +158,9 @@ class _Nodes:
         largest = max((group.size for group in found), default=0)
         for group in found:
             is_whole = not group.ranks and group.size == largest <= MAX_MEMBERS  # of all ranks, none are listed
-            self.groups.append(group._replace(ranks=tuple(range(largest))) if is_whole else group)
+            group = group._replace(ranks=tuple(range(largest))) if is_whole else group
+            self.groups.append(group)
+            self._members[group.name] = group.ranks
 
     def _add_record(self, node: _Node) -> None:
         attributes: Mapping[str, Any] = {one.name: one.value for one in node.attrs}
@@ -179,8 +182,9 @@ class _Nodes:
             self.groups.append(group)
         own = _integer(_at(listed, 2), NO_RANK)
         has_peer = operation in ("send", "recv", "broadcast", "reduce", "gather", "scatter")
-        if not has_peer and 0 <= own < len(group.ranks):
-            self.own_rank = group.ranks[own]
+        members = group.ranks or self._members.get(name, ())
+        if not has_peer and 0 <= own < len(members):
+            self.own_rank = members[own]
         numbers, is_message = _at(listed, 0), operation in ("send", "recv")
         sequence = _integer(numbers[0], 0) if isinstance(numbers, list) and numbers and not is_message else 0
         elements = attributes.get("in_msg_nelems")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,13 +12,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from tests.support.rank import join, say, start_capture, world_size
+from tests.support.rank import join, rank, say, start_capture, world_size
 
 WIDTH = 8
 DEEP = 70
@@ -133,7 +135,33 @@ def by_hand() -> Callable[[], Any]:
     return step
 
 
-PARTS = (ddp, fsdp, tensor_parallel, functions, compiled, compiled_backward, computed_again, nested, by_hand)
+def in_callbacks() -> Callable[[], Any]:
+    """PowerSGD goes on in callbacks: on rank 0, which waits for the other, on threads of gloo's."""
+    model = DistributedDataParallel(layers())
+    state = PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.1)
+    model.register_comm_hook(state, powerSGD_hook)
+
+    def step() -> None:
+        for _ in range(5):
+            loss = model(torch.ones(2, WIDTH)).sum()
+            time.sleep(0.2 * rank())
+            loss.backward()
+
+    return step
+
+
+PARTS = (
+    ddp,
+    fsdp,
+    tensor_parallel,
+    functions,
+    compiled,
+    compiled_backward,
+    computed_again,
+    nested,
+    by_hand,
+    in_callbacks,
+)
 
 
 def main() -> None:

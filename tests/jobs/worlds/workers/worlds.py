@@ -191,6 +191,32 @@ def expert() -> None:
     train(DistributedDataParallel(Block()), more=route)
 
 
+def tokens_of(sender: int, receiver: int, nth: int) -> int:
+    """How many of its 64 tokens a member of a pair sends to another."""
+    first = 20 + 3 * nth + 5 * sender
+    return first if receiver == 0 else 64 - first
+
+
+def dispatched() -> None:
+    """Experts over pairs; each rank always has as many tokens, and these come back through another line."""
+    group = mesh_of(dp=world_size() // 2, ep=2).get_group("ep")
+    here = dist.get_rank(group)
+    steps = iter(range(STEPS))
+
+    def route() -> None:
+        nth = next(steps)
+        outgoing, incoming = (
+            [tokens_of(here, one, nth) for one in (0, 1)],
+            [tokens_of(one, here, nth) for one in (0, 1)],
+        )
+        arrived, back = torch.empty(sum(incoming), WIDTH), torch.empty(64, WIDTH)
+        for _ in range(2):
+            dist.all_to_all_single(arrived, torch.ones(64, WIDTH), incoming, outgoing, group=group)
+            dist.all_to_all_single(back, arrived, outgoing, incoming, group=group)
+
+    train(DistributedDataParallel(Block()), more=route)
+
+
 def heads_for_positions() -> Callable[[], None]:
     """The exchanges around attention in four layers, over pairs."""
     cp = mesh_of(dp=world_size() // 2, cp=2).get_group("cp")
