@@ -88,11 +88,11 @@ def _without_traces(files: Iterable[FoundFile], traces: list[str]) -> Iterator[F
 
 
 def _of_traces(traces: Sequence[str]) -> Iterator[str]:
-    if traces:
-        count = "a trace of a profiler" if len(traces) == 1 else f"{len(traces):,} traces of a profiler"
-        where = f"{traces[0]}: {count}" if len(traces) == 1 else f"{count}, such as {traces[0]}"
-        hold = "it holds" if len(traces) == 1 else "they hold"
-        yield f"{where}: {hold} no state of a hang; `otel-torchdist graph` and `otel-torchdist stats` read such traces"
+    read = "no state of a hang; `otel-torchdist graph` and `otel-torchdist stats` read"
+    if len(traces) == 1:
+        yield f"{traces[0]} is a trace of a profiler and holds {read} it"
+    elif traces:
+        yield f"{len(traces):,} traces of a profiler, such as {traces[0]}, hold {read} them"
 
 
 def _with_shared_members(dumps: Sequence[CondensedDump]) -> list[CondensedDump]:
