@@ -100,6 +100,17 @@ def test_oldest_form(tmp_path: Path) -> None:
     assert [view.group and view.group.label for view in history.operations] == ["mesh_dp", "default_pg"]
 
 
+def test_numbers_for_groups(tmp_path: Path) -> None:
+    """Until 2023 a number stood for a group, which the node of the groups explains."""
+    trace = ExecutionTrace("1.0.1")
+    trace.nodes[0]["inputs"] = [json.dumps([{**CONFIG[0], "uid": 5}, {**CONFIG[1], "backend_id": 94_000_000}])]
+    trace.call("allreduce", "", 1, 0, 1, 2)
+    trace.write(tmp_path / "trace.json")
+    [history] = histories(tmp_path)
+    assert history.rank == 3
+    assert [view.group and view.group.name.ranks for view in history.operations] == [(0, 3)]
+
+
 def test_graph(tmp_path: Path) -> None:
     """Flat tensors that are reduced are gradients; messages have their peers."""
     for rank in (0, 3):

@@ -87,7 +87,7 @@ def _outermost(events: Iterable[TraceEvent]) -> Iterator[_Record]:
 def _call(event: TraceEvent, launched: list[TraceEvent], moments: Moments, has_call: bool = True) -> ProfiledCall:
     found = event.arguments
     arguments = _arguments(found, launched)
-    # Messages are numbered by rank, whoever the other end is.
+    # Each rank numbers its own messages.
     is_shared = arguments.operation not in ("send", "recv") and 0 < found.sequence < 1 << 62
     return ProfiledCall(
         arguments=arguments,

@@ -24,7 +24,7 @@ from otel_torchdist.profiles.profile import (
 )
 from otel_torchdist.profiles.reading.decoded import DecodedTrace
 from otel_torchdist.profiles.reading.document import MAX_REASON, TraceDocument, TraceError, decoded
-from otel_torchdist.profiles.reading.groups import MAX_MEMBERS, MAX_NAME, configured_groups, described
+from otel_torchdist.profiles.reading.groups import MAX_MEMBERS, MAX_NAME, configured_groups, described, names_by_id
 from otel_torchdist.profiles.reading.host_calls import INPUT_IS_SECOND
 from otel_torchdist.profiles.reading.shapes import shapes_at
 
@@ -108,6 +108,7 @@ class _Nodes:
         self.own_rank: int | None = None
         self.bad = 0
         self.first_fault = ""
+        self._names: dict[str, str] = {}
         self._members: dict[str, tuple[int, ...]] = {}
         self._records: list[tuple[_Node, CallArguments, int]] = []
         self._operators: list[_Node] = []
@@ -154,7 +155,9 @@ class _Nodes:
 
     def _add_groups(self, node: _Node) -> None:
         text = next((value for value in _values(node) if isinstance(value, str)), "")
-        found = configured_groups(decoded(msgspec.Raw(text.encode()), list[msgspec.Raw], []))
+        parts = decoded(msgspec.Raw(text.encode()), list[msgspec.Raw], [])
+        self._names |= names_by_id(parts)
+        found = configured_groups(parts)
         largest = max((group.size for group in found), default=0)
         for group in found:
             is_whole = not group.ranks and group.size == largest <= MAX_MEMBERS  # of all ranks, none are listed
@@ -172,7 +175,7 @@ class _Nodes:
         if not operation:
             return
         name, description = _pair(_at(listed, 1))
-        name = str(attributes.get("pg_name") or name)
+        name = str(attributes.get("pg_name") or name or self._names.get(str(_at(listed, 1)), ""))
         size = _integer(attributes.get("pg_size"), _integer(_at(listed, -1), 0))
         start = _integer(attributes.get("global_rank_start"), _integer(_at(listed, 6), NO_RANK))
         stride = _integer(attributes.get("global_rank_stride"), _integer(_at(listed, 7), NO_RANK))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ class _Configured(msgspec.Struct, gc=False):
     pg_size: int = 0
     group_size: int = 0
     ranks: list[int] | str = ""
+    backend_id: int | str = ""
+    uid: int | str = ""
 
 
 class DistributedInfo(msgspec.Struct, gc=False):
@@ -59,16 +62,24 @@ def _number(value: Any, otherwise: int) -> int:
 def configured_groups(parts: list[msgspec.Raw] | dict[str, msgspec.Raw] | None) -> list[ProfiledGroup]:
     """Decode `pg_config`; entries that are no good are left out."""
     found: list[ProfiledGroup] = []
-    entries = parts.values() if isinstance(parts, dict) else parts or ()
-    for part in list(entries)[:MAX_GROUPS]:
-        try:
-            group = _CONFIGURED.decode(part)
-        except (msgspec.DecodeError, RecursionError, ValueError):
-            continue
+    for group in _configured(parts):
         ranks = listed(group.ranks) if isinstance(group.ranks, str) else members_of(group.ranks)
         size = group.pg_size or group.group_size or len(ranks)
         found.append(group_of(group.pg_name, group.pg_desc, group.backend_config, size, ranks))
     return found
+
+
+def names_by_id(parts: list[msgspec.Raw]) -> dict[str, str]:
+    """Return the names of groups by the numbers that stood for them in calls until 2023."""
+    ids = ((str(group.uid or group.backend_id), group.pg_name) for group in _configured(parts))
+    return {number: name for number, name in ids if number}
+
+
+def _configured(parts: list[msgspec.Raw] | dict[str, msgspec.Raw] | None) -> Iterator[_Configured]:
+    entries = parts.values() if isinstance(parts, dict) else parts or ()
+    for part in list(entries)[:MAX_GROUPS]:
+        with contextlib.suppress(msgspec.DecodeError, RecursionError, ValueError):
+            yield _CONFIGURED.decode(part)
 
 
 @lru_cache(maxsize=4_096)
