@@ -27,8 +27,7 @@ from otel_torchdist.profiles.gaps import gaps_in
 from otel_torchdist.profiles.groups import JobGroups as ProfiledGroups
 from otel_torchdist.profiles.history import histories_of as histories_of_profiles
 from otel_torchdist.profiles.profile import TraceKind
-from otel_torchdist.profiles.reading.kinds import kinds_in
-from otel_torchdist.profiles.reading.reader import read_profiles
+from otel_torchdist.profiles.reading.reader import kinds_in, read_profiles
 
 _NOTHING: Final = "no dump of the flight recorder and no trace of PyTorch's profiler that can be read"
 

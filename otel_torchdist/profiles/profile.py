@@ -133,3 +133,18 @@ class RankProfile:
     groups: tuple[ProfiledGroup, ...]
     steps: tuple[ProfiledStep, ...]
     calls: tuple[ProfiledCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedTrace:
+    """A trace.
+
+    Attributes:
+        profile: What could be read.
+        bad: How many of its parts were left out.
+        first_fault: What was wrong with the first of them; '' if there are none.
+    """
+
+    profile: RankProfile
+    bad: int = 0
+    first_fault: str = ""

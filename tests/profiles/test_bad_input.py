@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 import tarfile
 import zipfile
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_what_the_profiler_itself_writes_wrongly(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         ("{}", None),
-        ('{"traceEvents": 3}', "it is damaged (Expected `array | null`, got `int` - at `$.traceEvents`)"),
+        ('{"traceEvents": 3}', "its events are no list"),
         ('{"traceEvents": [' + "[" * 100_000,
          "it is damaged (maximum recursion depth exceeded while deserializing an object)"),
         ('{"schemaVersion": 1, "distributedInfo": {"rank": 0}}', "it holds neither events nor nodes"),
@@ -144,6 +145,26 @@ def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rank_0.json.gz"
     path.write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": [' + b" " * (2 << 20)))
     assert notes_of(path) == ["PATH: it unpacks to more than 1 MiB; trace fewer steps"]
+
+
+def test_a_billion_items(tmp_path: Path) -> None:
+    """A short file that unpacks to a list of numbers is refused before they are objects."""
+    path = tmp_path / "rank_0.json.gz"
+    path.write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": [1' + b",1" * (16 << 20) + b"]}", 1))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert notes_of(path) == ["PATH: its events are no objects, or one of them has more than 16 MiB"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+def test_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is read in chunks, wherever these end: between events, or where objects lie in an event's arguments."""
+    trace = trace_of(calls=200)
+    for event in trace.events:
+        event["args"]["nested"] = [{"a": 1}, {"b": [{}, {}]}, "},{"]
+    path = trace.write(tmp_path, "rank_0.json")
+    for size in (64, 1_000, 4_096):
+        monkeypatch.setattr(document, "CHUNK_BYTES", size)
+        assert (notes_of(path), calls_in(path)) == ([], 200)
 
 
 def test_archives(tmp_path: Path) -> None:

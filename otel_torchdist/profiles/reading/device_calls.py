@@ -11,9 +11,9 @@ from otel_torchdist.profiles.names import averages, dtype_of, operation_name, op
 from otel_torchdist.profiles.profile import NO_RANK, CallArguments, ProfiledCall, ProfiledGroup
 from otel_torchdist.profiles.reading.events import Arguments, TraceEvent, TraceEvents
 from otel_torchdist.profiles.reading.groups import MAX_NAME, described
+from otel_torchdist.profiles.reading.lists import is_uneven, split_parts
 from otel_torchdist.profiles.reading.moments import Moments
 from otel_torchdist.profiles.reading.shapes import shapes_at
-from otel_torchdist.profiles.reading.splits import is_uneven, split_parts
 
 MAX_ELEMENTS: Final = 1 << 48
 _ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,8 +14,6 @@ from otel_torchdist.profiles.profile import NO_RANK, ProfiledStep
 from otel_torchdist.profiles.reading.document import MAX_REASON
 from otel_torchdist.tape.layout import MAX_TIME_NS
 
-MAX_EVENTS: Final = 20_000_000
-MAX_CALLS: Final = 4_000_000
 _STEP: Final = "ProfilerStep#"
 _EVALUATION: Final = "autograd::engine::evaluate_function"
 _NS: Final = 1_000
@@ -115,6 +114,18 @@ _HEADS: Final = msgspec.json.Decoder(_Head)
 _EVENTS: Final = msgspec.json.Decoder(_Event, strict=False)
 
 
+class _Kind(Enum):
+    """What an event is, of those that matter."""
+
+    RECORD = "a call"
+    KERNEL = "a kernel of a communication library"
+    OPERATOR = "a call of another backend"
+    SLICE = "when gloo ran it"
+    STEP = "a step"
+    BACKWARD = "a part of a backward pass"
+    OPERATION = "an operator that is no communication"
+
+
 @dataclass(slots=True)
 class TraceEvents:
     """The events of one trace.
@@ -145,7 +156,20 @@ class TraceEvents:
     bad: int = 0
     first_fault: str = ""
 
-    def add_step(self, event: TraceEvent, number: str) -> None:
+    def add(self, kind: _Kind, event: TraceEvent) -> None:
+        """Add an event of a kind that matters."""
+        if kind is _Kind.STEP:
+            self._add_step(event, event.name.removeprefix(_STEP))
+        elif kind is _Kind.BACKWARD:
+            self.backward.setdefault(event.thread, []).append(Interval(event.begun_ns, event.ended_ns))
+        elif kind is _Kind.RECORD:
+            self.records.append(event)
+        elif kind is _Kind.KERNEL:
+            self.kernels.append(event)
+        else:
+            (self.operators if kind is _Kind.OPERATOR else self.slices).append(event)
+
+    def _add_step(self, event: TraceEvent, number: str) -> None:
         """Add a step; where several threads have one, it lasts from the first begin to the last end."""
         if not number.isdecimal() or len(number) > 9:
             return
@@ -171,53 +195,45 @@ def events_of(parts: Iterable[msgspec.Raw], base_ns: int) -> TraceEvents:
     found = TraceEvents()
     for part in parts:
         try:
-            head = _HEADS.decode(part)
-            home = _home(found, head)
-            if home is None:
-                continue
-            event = _event(_EVENTS.decode(part), base_ns, found)
+            kind = _kind_of(_HEADS.decode(part))
+            if kind is _Kind.OPERATION:
+                found.has_operators = True
+            elif kind is not None:
+                found.add(kind, _event(_EVENTS.decode(part), base_ns, found))
         except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
             found.note(str(error))
-            continue
-        if home is found.steps:
-            found.add_step(event, event.name.removeprefix(_STEP))
-        elif home is found.backward:
-            found.backward.setdefault(event.thread, []).append(Interval(event.begun_ns, event.ended_ns))
-        elif len(home) < MAX_CALLS:
-            home.append(event)  # type: ignore[union-attr]
     return found
 
 
-def _home(found: TraceEvents, head: _Head) -> Any:
-    """Where an event belongs; None if it does not matter."""
+def _kind_of(head: _Head) -> _Kind | None:
+    """What an event is; None if it does not matter."""
     name = head.name
     if head.ph != "X":
         return None
     category = head.cat.lower()  # they were capitalized before 2022
     if category == "kernel":
-        return found.kernels if "ccl" in name.lower() else None
+        return _Kind.KERNEL if "ccl" in name.lower() else None
     if category.startswith("gpu_"):
         return None
     if name == "record_param_comms":
-        return found.records
+        return _Kind.RECORD
     if category == "user_annotation" or name.startswith(_STEP):
-        return _annotation(found, name)
+        return _kind_of_annotation(name)
     if name.startswith("aten::"):
-        found.has_operators = True
-        return None
+        return _Kind.OPERATION
     if name.startswith(_EVALUATION):
-        return found.backward
-    return found.operators if name.startswith("c10d::") else None
+        return _Kind.BACKWARD
+    return _Kind.OPERATOR if name.startswith("c10d::") else None
 
 
-def _annotation(found: TraceEvents, name: str) -> Any:
+def _kind_of_annotation(name: str) -> _Kind | None:
     if name.startswith(_STEP):
-        return found.steps
+        return _Kind.STEP
     if name.startswith("gloo:"):
-        return found.slices
+        return _Kind.SLICE
     # FSDP's hooks around a backward pass run outside of what autograd evaluates.
     text = name.lower()
-    return found.backward if "backward" in text and "forward" not in text else None
+    return _Kind.BACKWARD if "backward" in text and "forward" not in text else None
 
 
 def _event(raw: _Event, base_ns: int, found: TraceEvents) -> TraceEvent:

@@ -16,19 +16,18 @@ from otel_torchdist.profiles.names import dtype_of, operation_name, operator_nam
 from otel_torchdist.profiles.profile import (
     NO_RANK,
     CallArguments,
+    DecodedTrace,
     ProfiledCall,
     ProfiledGroup,
     ProfiledStep,
     RankProfile,
     TraceKind,
 )
-from otel_torchdist.profiles.reading.decoded import DecodedTrace
-from otel_torchdist.profiles.reading.document import MAX_REASON, TraceDocument, TraceError, decoded
+from otel_torchdist.profiles.reading.document import MAX_REASON, TraceDocument, TraceError, decoded, items_of
 from otel_torchdist.profiles.reading.groups import MAX_MEMBERS, MAX_NAME, configured_groups, described, names_by_id
 from otel_torchdist.profiles.reading.host_calls import INPUT_IS_SECOND
 from otel_torchdist.profiles.reading.shapes import shapes_at
 
-MAX_NODES: Final = 20_000_000
 _GROUPS: Final = "## process_group:init ##"
 _STEP: Final = "ProfilerStep#"
 _RECORD: Final = "record_param_comms"
@@ -74,10 +73,7 @@ def decode_execution_trace(document: TraceDocument, path: str, rank: int | None)
     Raises:
         TraceError: It is none of a rank that can be told.
     """
-    parts = document.nodes or []
-    if len(parts) > MAX_NODES:
-        raise TraceError(f"it has more than {MAX_NODES:,} nodes; trace fewer steps")
-    nodes = _Nodes(parts)
+    nodes = _Nodes(items_of(document.nodes))
     own = nodes.own_rank if nodes.own_rank is not None else rank  # anyone may have changed the name
     if own is None:
         raise TraceError("neither its name nor its calls state a rank")

@@ -6,11 +6,10 @@ import re
 from typing import Final
 
 from otel_torchdist.naming import readable
-from otel_torchdist.profiles.profile import RankProfile, TraceKind
-from otel_torchdist.profiles.reading.decoded import DecodedTrace
+from otel_torchdist.profiles.profile import DecodedTrace, RankProfile, TraceKind
 from otel_torchdist.profiles.reading.device_calls import device_calls, groups_beside
-from otel_torchdist.profiles.reading.document import ABSENT, TraceDocument, TraceError, decoded
-from otel_torchdist.profiles.reading.events import MAX_EVENTS, TraceEvents, events_of
+from otel_torchdist.profiles.reading.document import ABSENT, TraceDocument, TraceError, decoded, items_of
+from otel_torchdist.profiles.reading.events import TraceEvents, events_of
 from otel_torchdist.profiles.reading.groups import MAX_NAME, configured_groups, distributed_info
 from otel_torchdist.profiles.reading.host_calls import host_calls
 from otel_torchdist.profiles.reading.moments import Moments
@@ -33,11 +32,8 @@ def decode_profile(document: TraceDocument, name: str, path: str, rank: int | No
     Raises:
         TraceError: It is none of a rank that can be told.
     """
-    parts = document.traceEvents or []
-    if len(parts) > MAX_EVENTS:
-        raise TraceError(f"it has more than {MAX_EVENTS:,} events; trace fewer steps")
     base_ns = decoded(document.baseTimeNanoseconds, int, 0)
-    events = events_of(parts, base_ns if 0 <= base_ns <= MAX_TIME_NS else 0)
+    events = events_of(items_of(document.traceEvents), base_ns if 0 <= base_ns <= MAX_TIME_NS else 0)
     info = distributed_info(document.distributedInfo)
     is_of_torch = document.schemaVersion is not ABSENT or document.deviceProperties is not ABSENT
     if not is_of_torch and document.distributedInfo is ABSENT and not (events.records or events.operators):

@@ -15,9 +15,9 @@ from otel_torchdist.flight.reading.reader import shortened
 from otel_torchdist.flight.reading.sources import FoundFile, Skipped, find_files
 from otel_torchdist.garbage import without_collecting_garbage
 from otel_torchdist.naming import name_ranks
-from otel_torchdist.profiles.profile import RankProfile, TraceKind
-from otel_torchdist.profiles.reading.decoded import DecodedTrace
+from otel_torchdist.profiles.profile import DecodedTrace, RankProfile, TraceKind
 from otel_torchdist.profiles.reading.document import (
+    ABSENT,
     MAX_TRACE_BYTES,
     TraceError,
     open_document,
@@ -27,6 +27,35 @@ from otel_torchdist.profiles.reading.execution_trace import decode_execution_tra
 from otel_torchdist.profiles.reading.kineto import decode_profile
 
 LARGE_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKinds:
+    """What lies at some paths.
+
+    Attributes:
+        traces: Paths of files that look like traces of a profiler.
+        dumps: Paths of files that look like dumps of the flight recorder.
+        trace_bytes: Size of the traces, as they are.
+    """
+
+    traces: tuple[str, ...]
+    dumps: tuple[str, ...]
+    trace_bytes: int
+
+
+def kinds_in(paths: Sequence[Path]) -> FoundKinds:
+    """Look at the files in folders and archives, and at how each of them begins."""
+    traces: list[str] = []
+    dumps: list[str] = []
+    size = 0
+    for file in find_files(paths, Skipped(), MAX_TRACE_BYTES):
+        if file.is_trace:
+            traces.append(file.path)
+            size += file.size
+        elif file.is_dump:
+            dumps.append(file.path)
+    return FoundKinds(tuple(traces), tuple(dumps), size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +99,9 @@ def _read(file: FoundFile) -> _ReadFile:
             content, is_whole = unpacked(file.read_as_it_is(MAX_TRACE_BYTES))
             document, damage = open_document(content)
             rank = rank_in(file.name)
-            if document.traceEvents is not None:
+            if document.traceEvents is not ABSENT:
                 found = decode_profile(document, file.name, file.path, rank)
-            elif document.nodes is not None:
+            elif document.nodes is not ABSENT:
                 found = decode_execution_trace(document, file.path, rank)
             else:
                 return _ReadFile(None, (f"{file.path}: it holds neither events nor nodes",))
