@@ -349,7 +349,8 @@ def operation_of(number: int, fields: tuple[int, ...], splits: Splits | None = N
     entered, step, sequence, size, group, signature, call_site, label, peer, tag, thread, kind, flags, phase, _ = fields
     if kind not in _KINDS:
         raise ValueError(f"record {number} is of kind {kind}, which is no operation")
-    if phase not in _PHASES:
+    known_phase = _PHASES.get(phase)
+    if known_phase is None:
         raise ValueError(f"record {number} is of phase {phase}, which is unknown")
     return Operation(
         number=number,
@@ -366,6 +367,6 @@ def operation_of(number: int, fields: tuple[int, ...], splits: Splits | None = N
         tag=tag,
         thread=thread,
         flags=Flag(flags),
-        phase=_PHASES[phase],
+        phase=known_phase,
         splits=splits,
     )

@@ -250,7 +250,10 @@ class TapeReader(MappedTape):
             self._splits.add(data[layout.PAYLOAD_OFFSET : layout.WORDS_OFFSET])
             batch.splits.append(number)
             return
-        interval = self._interval(number, fields)
+        if fields[12] & _UNEVEN:
+            interval = operation_of(number, fields, self._splits.take(thread=fields[10], entered_ns=fields[0]))
+        else:
+            interval = interval_of(number, fields)
         batch.add_entered(interval)
         self._open[number] = interval
         words = _WORDS.unpack_from(data, layout.WORDS_OFFSET)
@@ -258,11 +261,6 @@ class TapeReader(MappedTape):
             self._ended_words[number] = words
         if isinstance(interval, Operation):
             self._abandoned.entered(interval)
-
-    def _interval(self, number: int, fields: tuple[int, ...]) -> Interval:
-        if not fields[12] & _UNEVEN:
-            return interval_of(number, fields)
-        return operation_of(number, fields, self._splits.take(thread=fields[10], entered_ns=fields[0]))
 
     def _take_late(self, fields: tuple[int, ...], data: bytes, batch: Batch) -> None:
         entered, _, original, elapsed, _, failure, _, _, how = fields[:9]
