@@ -185,7 +185,7 @@ class _Builder:
 
 def _round(members: Sequence[Members], calls: GroupCalls, known: Collection[int]) -> Round | None:
     """The messages around rings of more than two ranks; None if groups have a first and a last rank."""
-    if calls.unaddressed:
+    if calls.unaddressed and not calls.messages:
         return _unaddressed_round(members, calls)
     between: Counter[tuple[int, int]] = Counter()
     neighbours: dict[int, set[int]] = {}
