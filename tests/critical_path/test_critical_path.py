@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -220,6 +221,15 @@ def test_chance_is_no_cause() -> None:
     assert blamed <= 2
 
 
+def _act(job: Job, kind: str, line: int, members: Sequence[int], pair: tuple[int, int], spent: Sequence[float]) -> None:
+    for rank, ms in enumerate(spent):
+        job.compute(rank, ms)
+    if kind == "message" and pair[0] != pair[1]:
+        job.message(line, *pair)
+    else:
+        job.collective(line, members)
+
+
 @st.composite
 def programs(draw: st.DrawFn) -> Job:
     """Random programs of up to four ranks."""
@@ -233,18 +243,8 @@ def programs(draw: st.DrawFn) -> Job:
         pair = draw(st.tuples(st.integers(0, ranks - 1), st.integers(0, ranks - 1)))
         kind = draw(st.sampled_from(["collective", "message"]))
 
-        def act(
-            kind: str = kind, members: tuple[int, ...] = members, spent: list[float] = spent,
-            pair: tuple[int, int] = pair, line: int = 10 * (len(actions) + 1),
-        ) -> None:  # fmt: skip
-            for rank, ms in enumerate(spent):
-                job.compute(rank, ms)
-            if kind == "message" and pair[0] != pair[1]:
-                job.message(line, *pair)
-            else:
-                job.collective(line, members)
-
-        actions.append(act)
+        line = 10 * (len(actions) + 1)
+        actions.append(partial(_act, job, kind, line, members, pair, spent))
     for _ in range(draw(st.integers(0, 6))):
         for act in actions:
             act()
