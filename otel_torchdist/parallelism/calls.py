@@ -135,6 +135,7 @@ class WorldCalls:
         unspread: Bytes of `all_to_all` in groups of more than `MAX_SPREAD` ranks, and of messages to ranks that are not
             recorded, which are not in `sent`.
         has_steps: Whether only steps after the first ones were counted; otherwise all calls were.
+        steps: How many steps were counted, on the rank with most of them.
     """
 
     world_size: int = 0
@@ -144,6 +145,7 @@ class WorldCalls:
     sent: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
     unspread: int = 0
     has_steps: bool = True
+    steps: int = 0
 
 
 def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
@@ -159,6 +161,7 @@ def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
             found.ranks.add(history.rank)
             if history.host:
                 found.hosts[history.rank] = history.host
+        steady.steps = max(steady.steps, _steady_steps(history))
         for group in history.groups:
             _register(every, group)
         for view, calls, steady_calls in _alike(history.operations):
@@ -176,6 +179,10 @@ def calls_of(histories: Iterable[RankHistory]) -> WorldCalls:
         steady.groups.setdefault(members, GroupCalls(descriptions=calls.descriptions))
     steady.world_size = every.world_size
     return steady
+
+
+def _steady_steps(history: RankHistory) -> int:
+    return len({view.record.step for view in history.operations if view.record.step >= FIRST_STEADY})
 
 
 def _alike(operations: Iterable[OperationView]) -> Iterator[tuple[OperationView, int, int]]:

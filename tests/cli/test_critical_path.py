@@ -47,9 +47,13 @@ def test_what_people_read(ended: Path) -> None:
     """The text has the steps, the cause in a sentence, the pieces of the path and the time of each rank."""
     answer = critical_path(ended)
     assert (answer.code, answer.err) == (0, "")
-    assert answer.has(r"\d+ steady steps, \d+ to 19: .* at the median; on the critical path \d+% computing, \d+% transfer")
+    assert answer.has(
+        r"\d+ steady steps, \d+ to 19: .* at the median; on the critical path \d+% computing, \d+% transfer"
+    )
     call = rf"all_reduce in default_pg at <module> \(delayed.py:{LINE}\)"
-    assert answer.has(rf" +[\d.]+ ms +\d+%  without this: rank 2 computes [\d.]+ ms longer than its peers before {call}")
+    assert answer.has(
+        rf" +[\d.]+ ms +\d+%  without this: rank 2 computes [\d.]+ ms longer than its peers before {call}"
+    )
     assert answer.has(rf" +[\d.]+ ms +\d+%  rank 2, computing before {call}")
     assert answer.has(r" +3 .* rank 2, [\d.]+ ms")
 
