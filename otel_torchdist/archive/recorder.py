@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from otel_torchdist.archive.model import Moment, Origin, Segment
+from otel_torchdist.archive.model import Segment
+from otel_torchdist.archive.tapes import moment_of, origin_of
 from otel_torchdist.archive.writer import ArchiveWriter
-from otel_torchdist.naming import lone_run_id
 from otel_torchdist.tape.activities import Activity
 from otel_torchdist.tape.names import NamesReader
 from otel_torchdist.tape.reading.batch import Batch
@@ -65,15 +65,8 @@ class TapeArchive:
         self._cut_ns = now_ns
         tape, cursor = self._tape, self._tape.cursor
         segment = Segment(
-            origin=_origin(tape, status),
-            moment=Moment(
-                taken_ns=now_ns if tape.is_alive() else status.heartbeat_ns,
-                wall_offset_ns=status.realtime_ns - status.monotonic_ns,
-                through=cursor.next_number,
-                lost=cursor.lost + status.records_dropped,
-                state=status.state,
-                failure=(tape.names.text(status.failure) or "") if status.failure else "",
-            ),
+            origin=origin_of(tape, status),
+            moment=moment_of(tape, status, cursor, now_ns),
             archived=0,
             ended=self._ended,
             open=cursor.open,
@@ -85,16 +78,3 @@ class TapeArchive:
             self._writer.put(segment, self._names)
             self._written = written
         self._clear()
-
-
-def _origin(tape: TapeReader, status: TapeStatus) -> Origin:
-    identity = tape.identity
-    return Origin(
-        nonce=identity.nonce,
-        run_id=status.run_id or lone_run_id(identity.nonce),
-        rank=identity.rank,
-        world_size=identity.world_size,
-        host=identity.host,
-        boot_id=identity.boot_id,
-        begun_ns=identity.realtime_ns,
-    )

@@ -179,6 +179,10 @@ class Names:
         """Start with some names."""
         self._names: dict[int, Name] = dict(names or {})
 
+    def update(self, names: Mapping[int, Name]) -> None:
+        """Add names, or replace them."""
+        self._names.update(names)
+
     def get(self, identity: int) -> Name | None:
         """Return the name with this id, of whatever kind."""
         return self._names.get(identity)
