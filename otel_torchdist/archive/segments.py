@@ -61,6 +61,7 @@ _LATER: Final = OPERATION_COLUMNS[8:]
 _GROWING: Final = frozenset({"number", "entered_ns", "ended_ns", "step", "sequence"})
 _plan_of: Final = attrgetter(*PLAN)
 _KINDS: Final = {int(kind): kind for kind in (RecordKind.OPERATION, RecordKind.RENDEZVOUS)}
+_HOWS: Final = frozenset([None, *map(int, How)])
 
 _Hex = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 _Count = Annotated[int, Meta(ge=0, le=MAX_TIME_NS)]
@@ -266,6 +267,8 @@ def decode(content: bytes) -> Columns:
             if name.endswith("_ns") and column and not 0 <= min(column) <= max(column) <= MAX_TIME_NS:
                 raise DamagedSegmentError(f"a time in {name} is out of range")
             table.append(column)
+        if columns is OPERATION_COLUMNS and count and not 0 <= min(table[1]) <= max(table[1]) < len(described.plans):
+            raise DamagedSegmentError("an operation refers to no plan")
         tables.append(table)
     origin = Origin(
         nonce=place.nonce,
@@ -307,6 +310,8 @@ def _described_in(raw: bytes) -> tuple[_Described, dict[int, Name], int]:
         described = decode_json(raw[begin:end], _Described)
     except DecodingError as error:
         raise DamagedSegmentError(f"its description: {readable(str(error), 200)}") from error
+    if not all(kind in _KINDS and how in _HOWS and started in _HOWS for kind, *_, how, started in described.plans):
+        raise DamagedSegmentError("its description: a plan is not one of a tape")
     found = map(decode_line, raw[end : end + lines].split(b"\n"))
     return described, dict(filter(None, found)), end + lines
 
