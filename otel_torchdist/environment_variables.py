@@ -186,7 +186,8 @@ OTEL_PYTHON_TORCHDIST_ARCHIVE = "OTEL_PYTHON_TORCHDIST_ARCHIVE"
 
 The directory into which whole runs are archived, an absolute path, on a disk or a shared file system: several nodes
 and jobs can share it. Whatever reads the tapes writes there what their rings overwrite, about 12 bytes an operation.
-Default: none
+If empty: nowhere.
+Default: ""
 """
 
 OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES = "OTEL_PYTHON_TORCHDIST_ARCHIVE_BYTES"

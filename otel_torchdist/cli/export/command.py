@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from otel_torchdist.cli.completion import complete_run
+from otel_torchdist.cli.completion import complete_target
 from otel_torchdist.cli.exit_codes import ExitCode
 from otel_torchdist.cli.export.folder import FolderError, check_folder, write_dumps
 from otel_torchdist.cli.export.options import choice_of
@@ -37,7 +37,7 @@ def export(
             metavar="[RUN|ARCHIVE]",
             help="The first digits of the run's id. Without it: the run that started last. Or an archive, with these "
             "digits behind it if it has several runs.",
-            autocompletion=complete_run,
+            autocompletion=complete_target,
             show_default=False,
         ),
     ] = None,

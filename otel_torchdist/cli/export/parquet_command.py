@@ -57,7 +57,7 @@ def export_parquet(wanted: Target, folder: Path, ranks: frozenset[int] | None, f
         with without_collecting_garbage():
             written = write_parquet(folder, segments)
     except ParquetError as error:
-        fail(readable(str(error)), ExitCode.NOT_WRITTEN)
+        fail(readable(str(error)), ExitCode.NO_DIRECTORY)
     warn(notes)
     counts = ", ".join(f"{rows:,} {name}" for name, rows in written.rows.items())
     typer.echo(f"run {label} in {shown(folder)}: {counts}; {written.bytes:,} bytes")
