@@ -35,21 +35,19 @@ def pack(values: Sequence[int], grows: bool = False) -> bytes:
         values: The values.
         grows: Whether they mostly grow, so that differences are worth trying.
     """
-    try:
-        column = array("q", values)
-    except OverflowError:
-        column = array("q", [max(MIN_VALUE, min(value, MAX_VALUE)) for value in values])
-    if not column:
+    if not values:
         return b""
-    least = min(column)
-    width = _width(max(column) - least)
-    deltas = _deltas(column) if grows and width else None
-    if deltas:
-        least_delta = min(deltas)
-        narrower = _width(max(deltas) - least_delta)
-        if narrower < width:
-            return _HEAD.pack(narrower, 1, least_delta, column[0]) + _planes(deltas, least_delta, narrower)
-    return _HEAD.pack(width, 0, least, 0) + _planes(column, least, width)
+    least, most = min(values), max(values)
+    if least < MIN_VALUE or most > MAX_VALUE:
+        return pack([max(MIN_VALUE, min(value, MAX_VALUE)) for value in values], grows)
+    width = _width(most - least)
+    if grows and width:
+        deltas = list(map(sub, values[1:], values))
+        least_delta, most_delta = min(deltas), max(deltas)
+        narrower = _width(most_delta - least_delta)
+        if narrower < width and least_delta >= MIN_VALUE:
+            return _HEAD.pack(narrower, 1, least_delta, values[0]) + _planes(deltas, least_delta, narrower)
+    return _HEAD.pack(width, 0, least, 0) + _planes(values, least, width)
 
 
 def unpack(content: memoryview, offset: int, count: int) -> tuple[array[int], int]:
@@ -90,18 +88,11 @@ def unpack(content: memoryview, offset: int, count: int) -> tuple[array[int], in
         raise DamagedSegmentError("a value of a column does not fit into 64 bits") from error
 
 
-def _deltas(column: array[int]) -> array[int] | None:
-    try:
-        return array("q", map(sub, column[1:], column))
-    except OverflowError:
-        return None
-
-
 def _width(spread: int) -> int:
     return (spread.bit_length() + 7) // 8
 
 
-def _planes(column: array[int], base: int, width: int) -> bytes:
+def _planes(column: Sequence[int], base: int, width: int) -> bytes:
     if not width:
         return b""
     numbers = array("Q", map(base.__rsub__, column) if base else column)

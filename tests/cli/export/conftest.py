@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
 from tests.cli.asking import ask
@@ -52,6 +54,13 @@ def archived(gloo: Callable[..., GlooJobs], module_base: Path, tmp_path_factory:
     answer = ask(module_base, archive, "--parquet", tables, command="export")
     assert (answer.code, answer.err) == (0, ""), answer.err
     return Archived(archive, spans, module_base, tables)
+
+
+def asked(query: str) -> list[tuple[Any, ...]]:
+    """What DuckDB answers to a query."""
+    relation = duckdb.sql(query)
+    assert relation is not None
+    return relation.fetchall()
 
 
 def _open_calls(base: Path) -> int:

@@ -18,7 +18,7 @@ import pytest
 
 from otel_torchdist.cli.export.tables import TABLES
 from tests.cli.asking import ask
-from tests.cli.export.conftest import COUNTING, Archived
+from tests.cli.export.conftest import COUNTING, Archived, asked
 from tests.support.repository import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "archive.md").read_text()
@@ -140,7 +140,7 @@ def test_the_last_minute(answers: list[Rows]) -> None:
 def test_columns(archived: Archived) -> None:
     """The files have the columns and types of the documented tables, and nothing else."""
     for name, columns in TABLES.items():
-        described = duckdb.sql(f"DESCRIBE FROM '{archived.tables}/{name}.parquet'").fetchall()
+        described = asked(f"DESCRIBE FROM '{archived.tables}/{name}.parquet'")
         assert [(row[0], row[1]) for row in described] == [(column.name, column.type) for column in columns]
 
 
@@ -148,9 +148,9 @@ def test_counts_are_those_of_stats(archived: Archived) -> None:
     """Each rank has as many rows as `stats` counts calls on its tape, and its end is known."""
     document = ask(archived.tapes, "--json", command="stats").document
     query = f"SELECT rank, count(*) FROM '{archived.tables}/operations.parquet' GROUP BY rank ORDER BY rank"
-    assert duckdb.sql(query).fetchall() == [(row["rank"], row["calls"]) for row in document["ranks"]]
-    ends = duckdb.sql(f"SELECT rank, world_size, operations, lost, state FROM '{archived.tables}/ranks.parquet'")
-    assert ends.fetchall() == [(row["rank"], 4, row["calls"], 0, "running") for row in document["ranks"]]
+    assert asked(query) == [(row["rank"], row["calls"]) for row in document["ranks"]]
+    ends = asked(f"SELECT rank, world_size, operations, lost, state FROM '{archived.tables}/ranks.parquet'")
+    assert ends == [(row["rank"], 4, row["calls"], 0, "running") for row in document["ranks"]]
 
 
 def test_tapes_give_the_same_tables(archived: Archived, tmp_path: Path) -> None:
@@ -162,4 +162,4 @@ def test_tapes_give_the_same_tables(archived: Archived, tmp_path: Path) -> None:
         without = "" if name == "groups" else f"EXCLUDE ({'entered_at' if name == 'operations' else 'ended_at'})"
         both = (f"SELECT * {without} FROM {ours}", f"SELECT * {without} FROM {theirs}")
         for first, second in (both, both[::-1]):
-            assert duckdb.sql(f"{first} EXCEPT ALL {second}").fetchall() == [], name
+            assert asked(f"{first} EXCEPT ALL {second}") == [], name

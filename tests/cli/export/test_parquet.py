@@ -7,12 +7,12 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from otel_torchdist.archive.writer import ArchiveWriter
 from tests.archive.made import names_beside, operations, segment
 from tests.cli.asking import Answer, ask
+from tests.cli.export.conftest import asked
 
 RUN = 0xABCD << 112
 
@@ -47,7 +47,7 @@ def test_run_is_chosen(base: Path, archive: Path, tmp_path: Path) -> None:
     assert answer.out.startswith(f"run 1234abcd in {tmp_path}/out: 200 operations, 0 steps, 1 groups, 2 ranks; ")
     answer = export(base, next(archive.glob("run-abcd*")), "--parquet", tmp_path / "out")
     assert answer.code == 0, "an earlier export is replaced"
-    assert duckdb.sql(f"SELECT count(*) FROM '{tmp_path}/out/operations.parquet'").fetchall() == [(30,)]
+    assert asked(f"SELECT count(*) FROM '{tmp_path}/out/operations.parquet'") == [(30,)]
     assert export(base, archive, "77", "--parquet", tmp_path / "out").err.startswith(
         f"otel-torchdist: {archive}: no run begins with 77; it has 1234abcd (started "
     )
@@ -70,7 +70,7 @@ def test_ranks(base: Path, archive: Path, tmp_path: Path) -> None:
     """`--ranks` chooses; ranks that are not there are named."""
     answer = export(base, archive, "1234", "--parquet", tmp_path / "out", "--ranks", "1,5")
     assert (answer.code, answer.err) == (0, "otel-torchdist: warning: rank 5 has no records here\n")
-    assert duckdb.sql(f"SELECT DISTINCT rank FROM '{tmp_path}/out/operations.parquet'").fetchall() == [(1,)]
+    assert asked(f"SELECT DISTINCT rank FROM '{tmp_path}/out/operations.parquet'") == [(1,)]
 
 
 def test_damaged(base: Path, archive: Path, tmp_path: Path) -> None:
