@@ -45,7 +45,7 @@ def pack(values: Sequence[int], grows: bool = False) -> bytes:
         deltas = list(map(sub, values[1:], values))
         least_delta, most_delta = min(deltas), max(deltas)
         narrower = _width(most_delta - least_delta)
-        if narrower < width and least_delta >= MIN_VALUE:
+        if narrower < width and MIN_VALUE <= least_delta <= MAX_VALUE:
             return _HEAD.pack(narrower, 1, least_delta, values[0]) + _planes(deltas, least_delta, narrower)
     return _HEAD.pack(width, 0, least, 0) + _planes(values, least, width)
 

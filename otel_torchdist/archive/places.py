@@ -54,20 +54,25 @@ def segments_in(path: Path, notes: list[str]) -> Iterator[Place]:
     file = open_regular(path)
     try:
         size, offset = os.fstat(file).st_size, 0
+        damaged_from: int | None = None
+        is_cut_off = False
         while offset < size:
             place = decode_head(os.pread(file, HEAD_SIZE, offset), path, offset)
-            end = offset + HEAD_SIZE + place.size if place is not None else size + 1
-            if place is not None and end <= size:
+            if place is not None and offset + HEAD_SIZE + place.size <= size:
+                if damaged_from is not None:
+                    lost = offset - damaged_from
+                    notes.append(f"{path}: {lost:,} bytes from byte {damaged_from:,} on are damaged: skipped")
+                    damaged_from = None
                 yield place
-                offset = end
+                offset += HEAD_SIZE + place.size
                 continue
-            following = _next_magic(file, offset + 1, size)
-            if following < size:
-                notes.append(f"{path}: {following - offset:,} bytes from byte {offset:,} on are damaged: skipped")
-            else:
-                what = "its last segment is cut off" if place is not None or size - offset < HEAD_SIZE else "damaged"
-                notes.append(f"{path}: {what}: {size - offset:,} bytes at its end are skipped")
-            offset = following
+            if damaged_from is None:
+                damaged_from = offset
+                is_cut_off = place is not None or size - offset < HEAD_SIZE
+            offset = _next_magic(file, offset + 1, size)
+        if damaged_from is not None:
+            what = "its last segment is cut off" if is_cut_off else "damaged"
+            notes.append(f"{path}: {what}: {size - damaged_from:,} bytes at its end are skipped")
     finally:
         os.close(file)
 

@@ -22,6 +22,7 @@ from otel_torchdist.world.resolved import ResolvedNames
 
 MOST_OPERATIONS: Final = 1_000_000
 """Operations of a rank in a history, the newest: about a gigabyte."""
+_MAX_NOTES: Final = 8
 _DEPTH: Final = 3
 """An archive holds folders of runs, these folders of nodes, and these files."""
 
@@ -126,18 +127,22 @@ def _files_below(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
 def segments_of(rank: ArchivedRank, notes: list[str]) -> Iterator[Columns]:
     """Yield the segments of a rank in their order, those of a copy once; what cannot be read is noted in a line."""
     seen: set[tuple[int, int]] = set()
+    skipped = 0
     for place in rank.places:
         try:
             columns = decode(read_segment(place))
-        except OSError as error:
-            notes.append(readable(f"{place.path}: {reason(error)}"))
-        except DamagedSegmentError as error:
-            notes.append(readable(f"{place.path}: the segment at byte {place.offset:,}: {error}: skipped"))
-        else:
-            first = columns.ended[0][0] if columns.ended[0] else 0
-            if (first, place.through) not in seen:
-                seen.add((first, place.through))
-                yield columns
+        except (OSError, DamagedSegmentError) as error:
+            skipped += 1
+            if skipped <= _MAX_NOTES:
+                why = reason(error) if isinstance(error, OSError) else f"{error}: skipped"
+                notes.append(readable(f"{place.path}: the segment at byte {place.offset:,}: {why}"))
+            continue
+        first = columns.ended[0][0] if columns.ended[0] else 0
+        if (first, place.through) not in seen:
+            seen.add((first, place.through))
+            yield columns
+    if skipped > _MAX_NOTES:
+        notes.append(f"rank {rank.rank}: {skipped - _MAX_NOTES:,} more segments cannot be read")
 
 
 def history_of(rank: ArchivedRank, notes: list[str], most: int = MOST_OPERATIONS) -> RankHistory | None:

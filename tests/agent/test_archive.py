@@ -54,12 +54,12 @@ def check_like_tapes(base: Path, archive: Path) -> None:
 
 
 def test_killed_agents_and_ranks(train: Callable[..., Training], tmp_path: Path) -> None:
-    """Three agents in a row are killed, then all ranks: the last agent leaves an archive of every operation, once."""
+    """Two agents in a row are killed, then all ranks: the last agent leaves an archive of every operation, once."""
     archive = tmp_path / "archive"
     training = train(environ=NOBODY, pause_s=0.005)
     training.joined_at()
     written = 0
-    for _ in range(3):
+    for _ in range(2):
         agent = archiving_agent(training, archive)
         until(lambda before=written: segments(archive) > before + 2)
         agent.kill()

@@ -103,7 +103,17 @@ def test_random_files(tmp_path: Path) -> None:
         path.write_bytes(piece)
         runs, notes = runs_in([tmp_path])
         assert runs == []
-        assert all("damaged" in note or "cut off" in note for note in notes)
+        assert notes == ([f"{path}: damaged: {len(piece):,} bytes at its end are skipped"] if piece else [])
+
+
+def test_many_damaged_segments(tmp_path: Path, names: NamesReader) -> None:
+    """A thousand segments that cannot be read are a few lines, not a thousand."""
+    content = bytearray(encode(segment(operations(1, 3), 4), names))
+    content[-1] ^= 1
+    (tmp_path / "x.segments").write_bytes(content * 1_000)
+    [run], notes = runs_in([tmp_path])
+    assert history_of(run.ranks[0], notes) is None
+    assert (len(notes), notes[-1]) == (9, "rank 0: 992 more segments cannot be read")
 
 
 def test_names_of_an_attacker(tmp_path: Path, names: NamesReader) -> None:

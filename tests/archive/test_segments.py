@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from otel_torchdist.archive.columns import MAX_VALUE, MIN_VALUE, DamagedSegmentError, pack, unpack
@@ -66,6 +66,8 @@ _segments = st.builds(
 )
 
 
+@example([-1, MAX_VALUE], True)
+@example([MAX_VALUE, MIN_VALUE], True)
 @given(st.lists(st.integers(MIN_VALUE, MAX_VALUE) | st.integers(-300, 300), max_size=50), st.booleans())
 def test_columns(values: list[int], grows: bool) -> None:
     """Any column of 64-bit numbers comes back, and the next one begins where it ends."""
