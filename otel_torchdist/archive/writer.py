@@ -74,7 +74,7 @@ class ArchiveWriter:
     """
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
-        """Start the thread.
+        """Set up; the thread starts with the first segment.
 
         Args:
             directory: The archive; created with the first segment.
@@ -138,6 +138,9 @@ class ArchiveWriter:
             for segment, names in taken:
                 with guard.guarded("the archive"):
                     self._encode(segment, names)
+                    continue
+                with self._changed:
+                    self._dropped += len(segment.ended)
             self._write()
 
     def _next(self) -> list[tuple[Segment, NamesReader]] | None:
