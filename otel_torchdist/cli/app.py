@@ -86,6 +86,7 @@ app.command(
 app.command(
     epilog=exit_codes_help(
         ExitCode.NOTHING_FOUND,
+        ExitCode.UNAVAILABLE,
         ExitCode.NO_DIRECTORY,
         ExitCode.INTERRUPTED,
         ExitCode.BROKEN_PIPE,
