@@ -85,6 +85,7 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
 def windows_of(
     found: Findings,
     named: Collection[int],
+    is_hung: bool,
     choice: Choice,
     again: Callable[[Collection[int]], Iterator[RankHistory]],
     shown: Callable[[int], str],
@@ -94,6 +95,7 @@ def windows_of(
     Args:
         found: All ranks.
         named: Ranks that verdicts name.
+        is_hung: Whether there is a verdict, so that what came after the last step matters.
         choice: What was asked for.
         again: Reads the histories of some ranks once more.
         shown: Formats nanoseconds since the epoch.
@@ -102,7 +104,6 @@ def windows_of(
     totals = found.statistics.ranks
     late = [wait.late.rank.rank for wait in waits]
     ranks = chosen_ranks(recorded, [*named, *late], totals, choice.ranks)
-    is_hung = any(one.open for one in totals)
     spans = spans_of(recorded, ranks, waits, is_hung, choice.steps)
     if not spans or not ranks:
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ DEFAULT_STEPS: Final = 12
 DEFAULT_RANKS: Final = 32
 MOST_RANKS: Final = 256
 MOST_INCIDENTS: Final = 3
-LEAST_CALLS: Final = 40
+LEAST_MARGIN_NS: Final = 1_000_000
 FIRST_STEADY: Final = 2
 _AROUND: Final = 0.15
 
@@ -174,17 +173,16 @@ def _steps(recorded: Recorded, ranks: Sequence[int], wanted: range, until_end: b
 
 
 def _calls(recorded: Recorded, ranks: Collection[int]) -> Span | None:
-    """The newest calls, where there are no steps."""
-    most = max(LEAST_CALLS, MOST_BARS // max(len(ranks), 1) // 4)
-    begins: list[int] = []
-    for rank in ranks:
-        channels = recorded.calls[rank].channels.values()
-        times = array("q", sorted(at for channel in channels for at in channel.watched if at > 0))
-        if times:
-            begins.append(recorded.wall_ns(rank, times[-most:][0]))
+    """The newest calls, where there are no steps: as much of the time as holds about as many calls as fit."""
+    calls = [recorded.calls[rank] for rank in ranks]
+    begins = [recorded.wall_ns(one.rank, one.first_ns) for one in calls if one.first_ns is not None]
     if not begins:
         return None
-    return Span("the newest calls", max(min(begins), 0), recorded.ended_ns)
+    total = sum(len(channel.sequences) for one in calls for channel in one.channels.values())
+    first_ns, last_ns = min(begins), recorded.ended_ns
+    length_ns = round((last_ns - first_ns) * min(1.0, MOST_BARS / max(total, 1)))
+    # What has begun last and is open would have no length.
+    return Span("the newest calls", last_ns - length_ns, last_ns + max(length_ns // 10, LEAST_MARGIN_NS))
 
 
 def _around(recorded: Recorded, wait: LongWait, incident: int) -> Span:
@@ -192,4 +190,4 @@ def _around(recorded: Recorded, wait: LongWait, incident: int) -> Span:
     margin = round(wait.wait_ns * _AROUND)
     rank = wait.late.rank.rank
     begin_ns, end_ns = recorded.wall_ns(rank, wait.from_ns), recorded.wall_ns(rank, wait.until_ns)
-    return Span(f"rank {rank} {wait.wait_ns / 1e9:.1f} s late", begin_ns - margin, end_ns + margin, incident)
+    return Span(f"rank {rank}, {wait.wait_ns / 1e9:.1f} s late", begin_ns - margin, end_ns + margin, incident)

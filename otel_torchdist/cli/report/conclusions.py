@@ -11,6 +11,7 @@ from otel_torchdist.cli.diagnose.diagnosis import Diagnosis, diagnose_run
 from otel_torchdist.cli.diagnose.leftovers import JudgedDumps, Leftovers, diagnose_leftovers
 from otel_torchdist.cli.diagnose.leftovers_report import lines_of as lines_of_leftovers
 from otel_torchdist.cli.diagnose.report import VERDICT, conclusion_of, lines_of
+from otel_torchdist.cli.text import fates
 from otel_torchdist.errors import TapeError
 from otel_torchdist.job.runs import Run
 from otel_torchdist.report.model import Conclusion
@@ -39,6 +40,8 @@ def conclusions_of_run(run: Run, helpers: Iterable[Run], rules: StallRules) -> t
 def _of(diagnosis: Diagnosis) -> Conclusion:
     title, sentence, *more = conclusion_of(diagnosis)
     is_well = not diagnosis.has_problem and title not in _TONES
+    if title not in _TONES:
+        more += fates(account.view for account in diagnosis.ranks)
     return Conclusion(
         tone=_TONES.get(title, "good" if is_well else "warn"),
         title=title,

@@ -90,7 +90,8 @@ def report_of(subject: Subject, rules: StallRules, choice: Choice) -> Report:
         if not statistics.ranks:
             fail(f"{source.place}: no calls of any rank", ExitCode.NOTHING_FOUND)
         named = [rank for conclusion in subject.conclusions for rank in conclusion.ranks]
-        windows = windows_of(found, named, choice, source.again, _shown)
+        is_hung = any(conclusion.tone == "bad" for conclusion in subject.conclusions)
+        windows = windows_of(found, named, is_hung, choice, source.again, _shown)
     world = world_of(found.graph) if found.graph is not None else None
     hosts = {name: place for place, name in enumerate(world.host_names)} if world is not None else {}
     rows, skews = calls_in(statistics.rows), skews_in(statistics.groups)

@@ -9,7 +9,7 @@ from otel_torchdist.naming import compress_ranks
 from otel_torchdist.parallelism.graph import Graph, Groups
 from otel_torchdist.report.model import GroupSet, Purpose, World
 
-_EXAMPLES: Final = 4
+_EXAMPLES: Final = 3
 _MOST_OTHERS: Final = 40
 
 
@@ -36,9 +36,9 @@ def _groups(span: str, groups: Groups) -> GroupSet:
         role=role_of(groups),
         size=len(groups.members[0]),
         count=len(groups.members),
-        examples=tuple(compress_ranks(members, 60) for members in groups.members[:_EXAMPLES]),
+        examples=tuple(compress_ranks(members, 32) for members in groups.members[:_EXAMPLES]),
         purposes=tuple(Purpose(one.role.value, one.text, one.calls, round(one.sent)) for one in groups.roles),
         names=groups.descriptions[:_EXAMPLES],
         sent=round(groups.sent),
-        across_hosts=groups.across_hosts if len({*groups.members}) else None,
+        across_hosts=groups.across_hosts,
     )

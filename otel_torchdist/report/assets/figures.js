@@ -19,6 +19,7 @@ function trafficCard(report) {
       heatmap({ names: matrix.names, cells, show: amount, label: `Bytes from ${unit} to ${unit}`, rowName: `from ${unit}`, columnName: `to ${unit}` }),
       table({
         caption: "Most bytes first",
+        most: 12,
         rows: largest,
         search: ([row, column]) => `${name(row)} ${name(column)}`,
         hint: "Find a rank or host",
@@ -42,8 +43,8 @@ function stepsCard(report) {
       ["longest", `${duration(steps.most_ns[longest])}, ${stepName(steps, longest)} on rank ${steps.slowest[longest]}`],
       ["steps", `${count(steps.first[0])} to ${count(steps.last[steps.last.length - 1])}`],
     ]),
-    make("div", { class: "scroll" }, stepsChart(steps)),
-    make("p", { class: "muted small" }, "Line: the median over all ranks. Band: from the fastest rank to the slowest. The axis is logarithmic where steps differ by more than a factor of 20."),
+    fitted((width) => stepsChart(steps, width)),
+    make("p", { class: "muted small" }, `Line: the median over all ranks. Band: from the fastest rank to the slowest.${isLogarithmic(steps) ? " The axis is logarithmic." : ""}`),
     make("details", {}, make("summary", {}, "Step times, as a table"), table({
       caption: "Step times over all ranks",
       rows: steps.first.map((_, place) => place),
@@ -61,11 +62,27 @@ function stepName(steps, place) {
   return steps.first[place] === steps.last[place] ? `step ${count(steps.first[place])}` : `steps ${count(steps.first[place])} to ${count(steps.last[place])}`;
 }
 
-function stepsChart(steps) {
-  const [width, height, left, bottom, top] = [900, 220, 76, 28, 10];
+/** A drawing that is made anew for the width that there is. */
+function fitted(drawing) {
+  const place = make("div", { class: "chart" });
+  let width = 0;
+  new ResizeObserver(() => {
+    if (place.clientWidth === width || !place.clientWidth) return;
+    width = place.clientWidth;
+    place.replaceChildren(drawing(width));
+  }).observe(place);
+  return place;
+}
+
+function isLogarithmic(steps) {
+  return Math.max(...steps.most_ns) / Math.max(1, Math.min(...steps.least_ns)) > 20;
+}
+
+function stepsChart(steps, width) {
+  const [height, left, bottom, top] = [230, 76, 28, 10];
   const most = Math.max(...steps.most_ns);
-  const least = Math.min(...steps.least_ns.filter((ns) => ns > 0));
-  const isLog = most / Math.max(least, 1) > 20;
+  const least = Math.max(1, Math.min(...steps.least_ns));
+  const isLog = isLogarithmic(steps);
   const low = isLog ? 10 ** Math.floor(Math.log10(least)) : 0;
   const high = isLog ? most * 1.15 : most * 1.06;
   const share = (ns) => (isLog ? Math.log(Math.max(ns, low) / low) / Math.log(high / low) : ns / high);
@@ -78,7 +95,7 @@ function stepsChart(steps) {
   const ticks = [];
   if (isLog) for (let at = low; at <= high; at *= 10) ticks.push(at);
   else for (let every = roundStep(high / 5), at = 0; at <= high; at += every) ticks.push(at);
-  const chart = draw("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": "Step times; the same figures are in the table below" },
+  const chart = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Step times; the same figures are in the table below" },
     ticks.map((at) => [
       draw("line", { class: "grid", x1: left, x2: width - 16, y1: y(at), y2: y(at) }),
       draw("text", { class: "muted", x: left - 8, y: y(at) + 4, "text-anchor": "end" }, duration(at)),
@@ -121,8 +138,10 @@ function ranksCard(report) {
   ].filter(Boolean);
   return card("ranks", "Ranks",
     rows.length > 40 && quantiles(rows),
-    make("ul", { class: "legend" },
-      [["--series-4", "waiting for another rank"], ["--series-0", "moving data"], ["--line", "not communicating"]].map(([tone, name]) => make("li", {}, make("span", { class: "swatch", "--tone": `var(${tone})` }), name))),
+    legend([
+      rows.some((row) => row.waiting_ns !== null) && ["--series-4", "waiting for another rank"], rows.some((row) => row.waiting_ns !== null) && ["--series-0", "moving data"],
+      rows.some((row) => row.waiting_ns === null) && ["--series-6", "communicating; how much of it is waiting is not known"], ["--line", "not communicating"],
+    ]),
     table({
       caption: rows.length > 40 ? "Ranks that arrived last most often come first" : "All ranks",
       rows, columns,
@@ -135,7 +154,7 @@ function ranksCard(report) {
 function timeMeter([waiting, moving, rest], row) {
   const whole = waiting + moving + rest;
   return meter([
-    { share: waiting / whole, tone: "--series-4" }, { share: moving / whole, tone: "--series-0" }, { share: rest / whole, tone: "--line" },
+    { share: waiting / whole, tone: "--series-4" }, { share: moving / whole, tone: row.waiting_ns === null ? "--series-6" : "--series-0" }, { share: rest / whole, tone: "--line" },
   ], row.waiting_ns === null ? `${percent(moving, whole)} communicating` : `${percent(waiting, whole)} waiting, ${percent(moving, whole)} moving`);
 }
 
@@ -186,7 +205,7 @@ function callsCard(report) {
       make("p", {}, make("span", { class: "badge bad" }, "not called equally often"), " Members of a group have called these a different number of times:"),
       make("ul", { class: "notes" }, report.differences.map((text) => make("li", {}, named(text)))),
     ],
-    make("ul", { class: "legend" }, [["--series-4", "waiting for another rank"], ["--series-0", "moving data"], ["--series-6", "not known which"]].map(([tone, name]) => make("li", {}, make("span", { class: "swatch", "--tone": `var(${tone})` }), name))),
+    legend([["--series-4", "waiting for another rank"], ["--series-0", "moving data"], ["--series-6", "not known which"]]),
     table({
       caption: "Most time first. Bandwidth is that of nccl-tests; ≥: a lower bound, because the time includes the wait for other ranks; ≠: members have not called it equally often",
       rows: calls, columns,

@@ -26,15 +26,15 @@ function conclusionCards(report) {
   }
   return report.conclusions.map((one, place) => {
     const found = card(place ? `verdict-${place + 1}` : "verdict", TITLES[one.title] ?? capital(one.title),
-      make("p", { class: "sentence" }, named(one.sentence)),
-      one.more.length > 0 && make("ul", { class: "notes" }, one.more.map((text) => make("li", {}, named(text)))),
+      make("p", { class: "sentence" }, named(capital(one.sentence)), /[.…]$/.test(one.sentence) ? "" : "."),
+      one.more.length > 0 && make("ul", { class: "notes" }, one.more.map((text) => make("li", {}, named(capital(text)), /[.…]$/.test(text) ? "" : "."))),
       one.details && make("details", {}, make("summary", {}, "What each rank was doing last"), make("pre", { tabindex: "0" }, one.details)));
     found.classList.add("banner", one.tone);
     return found;
   });
 }
 
-const TITLES = { "verdict": "Verdict", "no verdict": "No verdict: nothing hangs", "ended together": "Ended together", "undecided": "Undecided" };
+const TITLES = { "verdict": "Verdict", "no verdict": "No verdict", "ended together": "Ended together", "undecided": "Undecided" };
 
 function incidentCard(report, show) {
   if (!report.incidents.length) return null;

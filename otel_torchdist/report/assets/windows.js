@@ -47,7 +47,7 @@ function described(bar, lane) {
     ["operation", named(bar.label + (bar.sequence ? ` #${bar.sequence}` : ""))],
     ["group", named(lane.note)],
     ["begin", `+${duration(bar.begin)}`],
-    ["duration", length === null ? "open" : `${bar.isLoose ? "≤ " : ""}${duration(length)}`],
+    ["duration", length === null ? "no end recorded" : `${bar.isLoose ? "≤ " : ""}${duration(length)}`],
     ["waited for others", waited === null ? "" : `${duration(waited)}${length ? `, ${percent(waited, length)}` : ""}`],
     ["transfer", waited === null || length === null ? "" : duration(length - waited)],
     ["bytes of this rank", bar.kind.message_bytes ? amount(bar.kind.message_bytes) : ""],
@@ -64,7 +64,7 @@ function legendOf(window) {
   return make("ul", { class: "legend", "aria-label": "Colours" },
     used.map((place) => make("li", {}, make("span", { class: "swatch", "--tone": `var(--series-${place})` }), place === 7 ? named(hasOther.slice(0, 4).join(", ")) : FAMILY_NAMES[place])),
     isWaiting && make("li", {}, make("span", { class: "swatch waiting" }), "waits for another rank"),
-    isOpen && make("li", {}, make("span", { class: "swatch", "--tone": "var(--bad)" }), "not ended"));
+    isOpen && make("li", {}, make("span", { class: "swatch", "--tone": "var(--bad)" }), "no end recorded"));
 }
 
 function timelineCard(report) {
@@ -72,7 +72,7 @@ function timelineCard(report) {
   if (!windows.length) {
     return { card: card("timeline", "Timeline", empty("There are no calls with times to draw.")), show: () => {} };
   }
-  const legend = make("div");
+  const colours = make("div");
   const about = make("p", { class: "muted" });
   const remarks = make("ul", { class: "notes muted" });
   const models = new Map();
@@ -91,16 +91,16 @@ function timelineCard(report) {
     timeline.select(null);
     timeline.model = undefined;
     timeline.update(model(place));
-    legend.replaceChildren(legendOf(window));
-    about.replaceChildren(`${capital(window.title)} of ${counted(window.ranks, "rank")}; 0 is ${window.origin}. A bar is a call: striped while it waits for another rank, solid while data moves.`);
+    colours.replaceChildren(legendOf(window));
+    about.replaceChildren(`${capital(window.title)}; ${counted(window.ranks, "rank")}; 0 is ${window.origin}. A bar is a call: striped while it waits for another rank, solid while data moves.`);
     remarks.replaceChildren(...window.remarks.map((text) => make("li", {}, named(text))));
     const ranks = [...new Set(window.lanes.map((lane) => lane.rank))];
-    find.replaceChildren(...ranks.map((rank) => make("option", { value: String(rank) }, `rank ${rank}`)));
+    find.replaceChildren(...ranks.map((rank) => make("option", { value: String(rank) }, `go to rank ${rank}`)));
     find.hidden = ranks.length < 8;
   };
   const scrollTo = (rank) => timeline.reveal(timeline.model.lanes.findIndex((lane) => String(lane.rank) === rank));
   timeline.tools.prepend(...[windows.length > 1 && choice, find].filter(Boolean));
-  const found = card("timeline", "Timeline", about, legend, timeline.element, remarks);
+  const found = card("timeline", "Timeline", about, colours, timeline.element, remarks);
   choose(0);
   return {
     card: found,

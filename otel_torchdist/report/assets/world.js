@@ -68,7 +68,8 @@ function gridDrawing(world, namedRanks) {
   const tall = axes.length > 1 ? labelOf(axes[1]).length * 7.4 - block.height : 0;
   const extra = Math.max(0, tall / 2 - 12);
   const wide = Math.max(size.width, left + labelOf(axes[0]).length * 7.6 + 12, axes.length > 2 ? left + labelOf(axes[2]).length * 7.6 + 12 : 0);
-  const drawing = draw("svg", { viewBox: `0 ${-extra} ${wide} ${size.height + 2 * extra}`, width: wide, height: size.height + 2 * extra, role: "img", "aria-label": `${world.shape}, drawn as a grid` });
+  const scale = textSize(1) / 15; // as large as the text around it
+  const drawing = draw("svg", { viewBox: `0 ${-extra} ${wide} ${size.height + 2 * extra}`, width: Math.round(wide * scale), height: Math.round((size.height + 2 * extra) * scale), role: "img", "aria-label": `${world.shape}, drawn as a grid` });
   const x = (column, blockColumn) => left + blockColumn * (block.width + CELL.block) + column * (CELL.width + CELL.gap);
   const y = (row, blockRow) => top + blockRow * (block.height + CELL.block) + row * (CELL.height + CELL.gap);
 
@@ -134,7 +135,7 @@ function gridLegend(world, namedRanks) {
   if (world.copies > 1) notes.push(`The first of ${world.copies} grids of this shape is drawn.`);
   if (world.unknown.length) notes.push("Dashed: no records of this rank.");
   return [
-    entries.length > 0 && make("ul", { class: "legend" }, entries.map(([tone, name]) => make("li", {}, make("span", { class: "swatch", "--tone": `var(${tone})` }), named(name)))),
+    entries.length > 0 && legend(entries.map(([tone, name]) => [tone, named(name)])),
     notes.map((text) => make("p", { class: "small muted" }, text)),
   ];
 }
