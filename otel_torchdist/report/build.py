@@ -12,7 +12,7 @@ from otel_torchdist.parallelism.calls import CallCounter
 from otel_torchdist.parallelism.graph import Graph, graph_of
 from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.figures import parts_for
-from otel_torchdist.report.incidents import LongWaits
+from otel_torchdist.report.incidents import LongWait, LongWaits
 from otel_torchdist.report.lanes import Lanes
 from otel_torchdist.report.model import Mark, Window
 from otel_torchdist.report.steps import RankSteps, steps_in
@@ -46,13 +46,13 @@ class Findings:
         recorded: All ranks, in columns.
         graph: The parallel world; None without calls in groups.
         statistics: The statistics.
-        waits: Long waits that have ended.
+        waits: Long waits that have ended, the longest first.
     """
 
     recorded: Recorded
     graph: Graph | None
     statistics: Statistics
-    waits: LongWaits
+    waits: Sequence[LongWait]
 
 
 def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings:
@@ -74,11 +74,12 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
         until[history.rank] = history.until_ns
     calls = {rank: calls[rank] for rank in sorted(calls)}
     counted, waits = counter.counted(), LongWaits(threshold_ns)
+    statistics = statistics_of_calls(calls, world_size, parts_for(calls.values()), observers=(waits,))
     return Findings(
         recorded=Recorded(calls, steps, until, Clocks.of(calls)),
         graph=graph_of(counted) if counted.groups else None,
-        statistics=statistics_of_calls(calls, world_size, parts_for(calls.values()), observers=(waits,)),
-        waits=waits,
+        statistics=statistics,
+        waits=waits.causes(),
     )
 
 
@@ -100,7 +101,7 @@ def windows_of(
         again: Reads the histories of some ranks once more.
         shown: Formats nanoseconds since the epoch.
     """
-    recorded, waits = found.recorded, found.waits.longest()
+    recorded, waits = found.recorded, found.waits
     totals = found.statistics.ranks
     late = [wait.late.rank.rank for wait in waits]
     ranks = chosen_ranks(recorded, [*named, *late], totals, choice.ranks)
