@@ -231,15 +231,17 @@ class BarKind:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment: the end of a step.
+    """A moment: the end of a step, or the arrival of a late rank.
 
     Attributes:
         at_ns: When.
         label: What.
+        is_late: Whether a late rank arrives.
     """
 
     at_ns: int
     label: str
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
