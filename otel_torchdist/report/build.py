@@ -114,10 +114,20 @@ def windows_of(
     for history in again(ranks):
         for one in lanes:
             one.add(history, recorded.clocks.offsets[history.rank], names)
-    return [_window(span, one, ranks, recorded, shown) for span, one in zip(spans, lanes, strict=True)]
+    return [
+        _window(span, one, ranks, recorded, [*_arrival(span, waits, recorded), *_marks(span, ranks, recorded)], shown)
+        for span, one in zip(spans, lanes, strict=True)
+    ]
 
 
-def _window(span: Span, lanes: Lanes, ranks: Sequence[int], recorded: Recorded, shown: Callable[[int], str]) -> Window:
+def _window(
+    span: Span,
+    lanes: Lanes,
+    ranks: Sequence[int],
+    recorded: Recorded,
+    marks: Sequence[Mark],
+    shown: Callable[[int], str],
+) -> Window:
     return Window(
         title=span.title,
         origin=shown(span.from_ns),
@@ -125,11 +135,18 @@ def _window(span: Span, lanes: Lanes, ranks: Sequence[int], recorded: Recorded, 
         lanes=tuple(sorted(lanes.lanes, key=lambda lane: lane.rank)),
         kinds=tuple(lanes.kinds),
         groups=tuple(lanes.groups),
-        marks=tuple(_marks(span, ranks, recorded)),
+        marks=tuple(marks),
         ranks=len(ranks),
         remarks=tuple(_remarks(lanes, ranks, recorded)),
         incident=span.incident,
     )
+
+
+def _arrival(span: Span, waits: Sequence[LongWait], recorded: Recorded) -> Iterator[Mark]:
+    if span.incident is not None:
+        wait = waits[span.incident]
+        rank = wait.late.rank.rank
+        yield Mark(recorded.wall_ns(rank, wait.until_ns) - span.from_ns, f"rank {rank} arrives", is_late=True)
 
 
 def _marks(span: Span, ranks: Sequence[int], recorded: Recorded) -> Iterator[Mark]:

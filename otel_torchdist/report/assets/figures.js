@@ -214,7 +214,10 @@ function callsCard(report) {
       make("p", {}, make("span", { class: "badge bad" }, "not called equally often"), " Members of a group have called these a different number of times:"),
       make("ul", { class: "notes" }, report.differences.map((text) => make("li", {}, named(text)))),
     ],
-    legend([["--series-4", "waiting for another rank"], ["--series-0", "moving data"], ["--series-6", "not known which"]]),
+    legend([
+      calls.some((row) => row.wait_ns) && ["--series-4", "waiting for another rank"], calls.some((row) => row.transfer_ns) && ["--series-0", "moving data"],
+      calls.some((row) => row.time_ns > row.wait_ns + row.transfer_ns) && ["--series-6", "not known which"],
+    ]),
     table({
       caption: "Most time first. Bandwidth is that of nccl-tests; ≥: a lower bound, because the time includes the wait for other ranks; ≠: members have not called it equally often",
       rows: calls, columns,

@@ -36,7 +36,7 @@ function modelOf(window) {
     lanes.push({ title: isFirst ? `rank ${lane.rank}` : "", rank: lane.rank, note: lane.group < 0 ? "optimizer" : window.groups[lane.group], isFirst, bars });
     before = lane.rank;
   }
-  return { from: 0, until: window.length_ns, lanes, marks: window.marks.map((mark) => ({ at: mark.at_ns, label: mark.label })), describe: described };
+  return { from: 0, until: window.length_ns, lanes, marks: window.marks.map((mark) => ({ at: mark.at_ns, label: mark.label, tone: mark.is_late ? "--bad" : undefined })), describe: described };
 }
 
 function described(bar, lane) {
