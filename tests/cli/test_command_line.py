@@ -93,7 +93,10 @@ def test_no_colours_without_a_terminal(start: Callable[..., Running]) -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("otel-torchdist ", {"agent", "demo", "diagnose", "export", "graph", "import", "reproduce", "stats", "watch"}),
+        (
+            "otel-torchdist ",
+            {"agent", "demo", "diagnose", "export", "graph", "import", "report", "reproduce", "stats", "watch"},
+        ),
         ("otel-torchdist agent --ru", {"--run-dir"}),
     ],
 )
