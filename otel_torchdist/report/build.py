@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from otel_torchdist.critical_path.analysis import critical_path_of
+from otel_torchdist.critical_path.model import CriticalPath
 from otel_torchdist.history.model import RankHistory
 from otel_torchdist.naming import compress_ranks
 from otel_torchdist.parallelism.calls import CallCounter
@@ -14,8 +16,9 @@ from otel_torchdist.report.arrivals import Arrivals
 from otel_torchdist.report.figures import parts_for
 from otel_torchdist.report.incidents import LongWait, LongWaits
 from otel_torchdist.report.lanes import Lanes
+from otel_torchdist.report.path import pieces_in
 from otel_torchdist.report.steps import RankSteps, steps_in
-from otel_torchdist.report.window_model import Mark, Window
+from otel_torchdist.report.window_model import Mark, PathPiece, Window
 from otel_torchdist.report.windows import MOST_BARS, Clocks, Recorded, Span, chosen_ranks, spans_of
 from otel_torchdist.statistics.calls import RankCalls
 from otel_torchdist.statistics.compute import statistics_of_calls
@@ -47,12 +50,35 @@ class Findings:
         graph: The parallel world; None without calls in groups.
         statistics: The statistics.
         waits: Long waits that have ended, the longest first.
+        path: The critical path; None if it is not known.
     """
 
     recorded: Recorded
     graph: Graph | None
     statistics: Statistics
     waits: Sequence[LongWait]
+    path: CriticalPath | None
+
+
+class _Collector:
+    """Keeps what is needed of histories while something else reads them, so that they are read once."""
+
+    def __init__(self) -> None:
+        self.counter = CallCounter()
+        self.world_size = 0
+        self.calls: dict[int, RankCalls] = {}
+        self.steps: dict[int, RankSteps] = {}
+        self.until: dict[int, int] = {}
+
+    def through(self, histories: Iterable[RankHistory]) -> Iterator[RankHistory]:
+        """Yield histories as they come."""
+        for history in histories:
+            self.world_size = max(self.world_size, history.world_size)
+            self.counter.add(history)
+            self.calls[history.rank] = RankCalls(history)
+            self.steps[history.rank] = steps_in(history)
+            self.until[history.rank] = history.until_ns
+            yield history
 
 
 def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings:
@@ -62,24 +88,17 @@ def findings_of(histories: Iterable[RankHistory], threshold_ns: int) -> Findings
         histories: One for each rank, in any order.
         threshold_ns: How long a wait is at least that counts as an incident.
     """
-    counter, world_size = CallCounter(), 0
-    calls: dict[int, RankCalls] = {}
-    steps: dict[int, RankSteps] = {}
-    until: dict[int, int] = {}
-    for history in histories:
-        world_size = max(world_size, history.world_size)
-        counter.add(history)
-        calls[history.rank] = RankCalls(history)
-        steps[history.rank] = steps_in(history)
-        until[history.rank] = history.until_ns
-    calls = {rank: calls[rank] for rank in sorted(calls)}
-    counted, waits = counter.counted(), LongWaits(threshold_ns)
-    statistics = statistics_of_calls(calls, world_size, parts_for(calls.values()), observers=(waits,))
+    read = _Collector()
+    path = critical_path_of(read.through(histories))
+    calls = {rank: read.calls[rank] for rank in sorted(read.calls)}
+    counted, waits = read.counter.counted(), LongWaits(threshold_ns)
+    statistics = statistics_of_calls(calls, read.world_size, parts_for(calls.values()), observers=(waits,))
     return Findings(
-        recorded=Recorded(calls, steps, until, Clocks.of(calls)),
+        recorded=Recorded(calls, read.steps, read.until, Clocks.of(calls)),
         graph=graph_of(counted) if counted.groups else None,
         statistics=statistics,
         waits=waits.causes(),
+        path=path,
     )
 
 
@@ -110,12 +129,12 @@ def windows_of(
         return []
     arrivals = Arrivals(recorded.calls)
     lanes = [Lanes(span.from_ns, span.until_ns, arrivals, max(MOST_BARS // len(ranks), 40)) for span in spans]
-    names = labels_of(recorded.calls.values())
+    names = labels_of(rank.groups for rank in recorded.calls.values())
     for history in again(ranks):
         for one in lanes:
             one.add(history, recorded.clocks.offsets[history.rank], names)
     return [
-        _window(span, one, ranks, recorded, [*_arrival(span, waits, recorded), *_marks(span, ranks, recorded)], shown)
+        _window(span, one, ranks, found, [*_arrival(span, waits, recorded), *_marks(span, ranks, recorded)], shown)
         for span, one in zip(spans, lanes, strict=True)
     ]
 
@@ -124,7 +143,7 @@ def _window(
     span: Span,
     lanes: Lanes,
     ranks: Sequence[int],
-    recorded: Recorded,
+    found: Findings,
     marks: Sequence[Mark],
     shown: Callable[[int], str],
 ) -> Window:
@@ -137,9 +156,17 @@ def _window(
         groups=tuple(lanes.groups),
         marks=tuple(marks),
         ranks=len(ranks),
-        remarks=tuple(_remarks(lanes, ranks, recorded)),
+        remarks=tuple(_remarks(lanes, ranks, found.recorded)),
         incident=span.incident,
+        path=tuple(_path(span, found.path, ranks, found.recorded)),
     )
+
+
+def _path(span: Span, path: CriticalPath | None, ranks: Sequence[int], recorded: Recorded) -> Iterator[PathPiece]:
+    """The critical path, where all of it can be drawn: its ranks are shown, and all have one clock."""
+    if path is not None and path.has_steps and recorded.clocks.are_one:
+        pieces = pieces_in(path, recorded.clocks.offsets[path.ranks[0]], span.from_ns, span.until_ns)
+        yield from (piece for piece in pieces if piece.rank in ranks)
 
 
 def _arrival(span: Span, waits: Sequence[LongWait], recorded: Recorded) -> Iterator[Mark]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_torchdist.report.figure_model import Calls, RankColumns, Skew, Steps
+from otel_torchdist.report.path_model import Path
 from otel_torchdist.report.window_model import Window
 
 SCHEMA: Final = 1
@@ -206,6 +207,7 @@ class Report:
         skews: Groups, the largest skew first.
         skews_left_out: How many more groups there are.
         steps: Step times; None if there are no steps.
+        path: The critical path; None if it is not known.
         notes: What could not be read, and why.
         schema: Of this document.
     """
@@ -223,5 +225,6 @@ class Report:
     skews: tuple[Skew, ...]
     skews_left_out: int
     steps: Steps | None
+    path: Path | None
     notes: tuple[str, ...]
     schema: int = SCHEMA

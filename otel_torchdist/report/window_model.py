@@ -65,6 +65,21 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class PathPiece:
+    """A piece of the critical path.
+
+    Attributes:
+        rank: Its rank.
+        at_ns: Its begin.
+        length_ns: How long it is.
+    """
+
+    rank: int
+    at_ns: int
+    length_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """A time of which the calls of some ranks are shown.
 
@@ -79,6 +94,7 @@ class Window:
         ranks: How many ranks are shown.
         remarks: What is left out, and how far times of ranks can be compared.
         incident: Which of the incidents it is about; None for steps.
+        path: The critical path, as far as it is known here.
     """
 
     title: str
@@ -91,3 +107,4 @@ class Window:
     ranks: int
     remarks: tuple[str, ...]
     incident: int | None = None
+    path: tuple[PathPiece, ...] = ()

@@ -22,7 +22,7 @@ async function showReport() {
   const show = (window) => timeline.show(window);
   document.getElementById("subject").append(named(report.heading.title));
   const cards = [
-    headingCard(report), ...conclusionCards(report), incidentCard(report, show), timeline.card,
+    headingCard(report), ...conclusionCards(report), incidentCard(report, show), pathCard(report), timeline.card,
     worldCard(report), trafficCard(report), stepsCard(report), ranksCard(report), callsCard(report), groupsCard(report),
   ];
   main.replaceChildren(...cards.filter(Boolean));
