@@ -52,10 +52,15 @@ def _quiet(seen: Seen) -> bool:
     return not seen.errors and not seen.requests
 
 
+def _cells(table: Any) -> list[list[str]]:
+    rows = table.locator("tbody tr").all()
+    return [[cell.strip() for cell in row.locator("td").all_inner_texts()] for row in rows]
+
+
 def _rows(page: Any, section: str) -> list[list[str]]:
     """Cells of the last table of a section."""
     table = page.locator(f"#{section} table").last
-    return [row.inner_text().split("\t") for row in table.locator("tbody tr").all()]
+    return _cells(table)
 
 
 def test_figures_are_those_of_the_run(browser: Browser, written: Callable[..., Path]) -> None:
@@ -110,6 +115,22 @@ def test_bars_are_the_calls(browser: Browser, written: Callable[..., Path]) -> N
         assert page.locator("#timeline .readout dd").all_inner_texts()[4:7] == ["6.00 ms", "5.00 ms, 83 %", "1.00 ms"]
         page.get_by_text("Operations in view, as a table").click()
         assert page.locator("#timeline tbody tr").count() == 12
+        assert _quiet(seen)
+
+
+def test_critical_path(browser: Browser, written: Callable[..., Path]) -> None:
+    """The 5 ms that one rank is late in each step are the greatest gain, on its line, and the path is drawn."""
+    with browser.page(written(WrittenWorld(layers=3, steps=16, slow=3, late_ms=5))) as (page, seen):
+        _ready(page)
+        gains, parts, ranks = page.locator("#critical-path table").all()
+        found = _cells(gains)[0]
+        cause = "one rank takes longer than its peers before one call"
+        assert found[:4] == ["5.00 ms, 21 % of a step", cause, "3", "node"]
+        assert found[4:] == ["all_reduce", "mesh_tp (2-3)", "forward at model.py:88", "5.00 ms"]
+        # 3 ms of usual computing and those 5 ms, of 24 ms.
+        assert _cells(parts)[0][:2] == ["33 %, 8.00 ms", "3"]
+        assert [row[1] for row in _cells(ranks)][2:4] == ["29 %", "33 %"]
+        assert page.evaluate(_DRAWN)["path"] > 12
         assert _quiet(seen)
 
 

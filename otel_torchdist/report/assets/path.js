@@ -15,7 +15,7 @@ function pathCard(report) {
     ? "There are no steps, so all calls count as one."
     : `The average of ${counted(path.steps, "steady step")}, ${count(path.first_step)} to ${count(path.last_step)}.${path.unsteady ? ` ${counted(path.unsteady, "step")} that took more than twice the median ${path.unsteady === 1 ? "is" : "are"} left out.` : ""}`;
   return card("critical-path", "Critical path",
-    make("p", { class: "muted" }, `The chain of computing and transfers that determines how long a step takes: only what is on it makes steps shorter. ${about}`),
+    make("p", { class: "muted" }, `The chain of computing and transfers that determines how long a step takes: only a change on it makes steps shorter. ${about}`),
     facts([
       ["median step", duration(path.step_ns)],
       ["computing on the path", `${duration(path.computing_ns)}, ${percent(path.computing_ns, path.path_ns)}`],

@@ -167,6 +167,8 @@ def test_report_shows_the_late_rank(seen: Seen) -> None:
         )
         assert found is not None, sentence
         assert BLOCK_S - 1 <= float(found[1]) <= BLOCK_S + 1
+        on_path = page.locator("#critical-path table").last.locator("tbody tr").all()
+        assert [row.inner_text().split("\t")[0] for row in on_path] == ["0", "1", "2", "3"]
         page.locator("#incidents").get_by_role("button", name="Timeline").first.click()
         bars = page.evaluate("document.querySelector('#timeline .lanes canvas').drawn().bars")
         assert sum(bar["end"] is not None and bar["end"] - bar["begin"] > (BLOCK_S - 1) * 1e9 for bar in bars) == 3
